@@ -1,0 +1,76 @@
+# `make tpch` and `make test` do all the set-up themselves, in .venv, from pinned dependencies.
+# Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SCALE ?= 0.1
+SOURCES := minishark sparrow_core tests benchmarks setup.py
+
+.PHONY: help tpch test test-all style format types check bench wheel lock clean
+
+help:
+	@echo "make tpch      make TPC-H data, run the 22 queries, compare each answer with DuckDB's"
+	@echo "make test      run the tests (make test-all: the slow ones too)"
+	@echo "make style     ruff: lint and format check (make format: apply)"
+	@echo "make types     mypy --strict"
+	@echo "make check     style, types, test-all"
+	@echo "make bench     the 22 queries beside DuckDB (SCALE=1 make bench)"
+	@echo "make wheel     build dist/*.whl"
+	@echo "make lock      make requirements.lock again, from setup.py's ranges"
+	@echo "make clean     remove what these commands made, but for the TPC-H data"
+
+# The lock is installed first, without minishark's own ranges having a say in it.
+$(READY): requirements.lock setup.py pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "minishark needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1);" \
+			"name another one: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Setting up $(VENV) (once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --requirement requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+tpch: $(READY)
+	@$(BIN)/minishark tpch --scale $(SCALE)
+
+test: $(READY)
+	@$(BIN)/python -m pytest
+
+test-all: $(READY)
+	@$(BIN)/python -m pytest -m "slow or not slow"
+
+style: $(READY)
+	@$(BIN)/ruff check $(SOURCES)
+	@$(BIN)/ruff format --check $(SOURCES)
+
+format: $(READY)
+	@$(BIN)/ruff check --fix $(SOURCES)
+	@$(BIN)/ruff format $(SOURCES)
+
+types: $(READY)
+	@$(BIN)/mypy
+
+check: style types test-all
+
+bench: $(READY)
+	@$(BIN)/python benchmarks/tpch.py --scale $(SCALE)
+
+wheel: $(READY)
+	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
+
+lock:
+	@rm -rf $(VENV)-lock
+	@$(PYTHON) -m venv $(VENV)-lock
+	@$(VENV)-lock/bin/python -m pip install --quiet --upgrade '.[dev]' setuptools
+	@{ sed -n '/^#/p' requirements.lock; \
+		$(VENV)-lock/bin/python -m pip freeze --all --exclude minishark --exclude pip; \
+	} > requirements.lock.new
+	@mv requirements.lock.new requirements.lock
+	@rm -rf $(VENV)-lock
+
+clean:
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,275 @@
+"""The 22 TPC-H queries on minishark, beside DuckDB with native tables and DuckDB over Arrow.
+
+    python benchmarks/tpch.py --scale 1 --repetitions 5 --json tpch.json
+
+All three hold the tables in memory and use the same number of threads. Their runs alternate, query
+by query and repetition by repetition, so that what else the machine does hits them alike. Quote the
+ratios: times move with the machine. Answers are compared before anything is measured, and the
+exit status is 1 if one differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+import minishark
+from minishark.errors import MinisharkError
+from minishark.tpch.compare import differences
+from minishark.tpch.generate import default_parts, generate
+from minishark.tpch.locations import default_data_folder
+from minishark.tpch.ordering import output_order
+from minishark.tpch.queries import load_queries, parse_selection
+from minishark.tpch.run import default_replicas, versions
+from minishark.tpch.tables import create_views, load_tables, tpch_tables
+
+MINISHARK, NATIVE, ARROW = "minishark", "duckdb_native", "duckdb_arrow"
+# The newest Arrow layout that DuckDB writes: small decimals take 8 bytes instead of 16.
+ARROW_LAYOUT = "1.5"
+
+Answer = Callable[[str], pa.Table]
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One query's times, by engine, each repetition."""
+
+    query: int
+    times_s: dict[str, list[float]]
+
+    def best_s(self, engine: str) -> float:
+        """The shortest time."""
+        return min(self.times_s[engine])
+
+    def median_s(self, engine: str) -> float:
+        """The median time."""
+        return statistics.median(self.times_s[engine])
+
+    def ratio(self, other: str) -> float:
+        """How many times longer minishark takes, best against best."""
+        return self.best_s(MINISHARK) / self.best_s(other)
+
+
+class Silent:
+    """Prints the steps, and nothing of their progress."""
+
+    def step(self, title: str) -> None:
+        """Prints a step on stderr."""
+        print(title, file=sys.stderr)
+
+    def progress(self, done: int, total: int) -> None:
+        """Nothing."""
+
+    def detail(self, text: str) -> None:
+        """Nothing."""
+
+    def warning(self, text: str) -> None:
+        """Prints a warning on stderr."""
+        print(f"Warning: {text}", file=sys.stderr)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the benchmark and returns the exit status."""
+    options = _parse(arguments)
+    command = shlex.join(["python", "benchmarks/tpch.py", *arguments])
+    queries = load_queries(parse_selection(options.queries))
+    reporter = Silent()
+    reporter.step("Making data")
+    folder = generate(
+        options.scale,
+        options.data,
+        parts=default_parts(options.scale),
+        on_progress=reporter.progress,
+    )
+    tables = tpch_tables(folder)
+    with ExitStack() as stack:
+        session = stack.enter_context(
+            minishark.connect(nodes=options.nodes, executors_per_node=options.executors)
+        )
+        load_tables(session, tables, reporter, replicas=default_replicas(options.nodes))
+        reporter.step("Loading DuckDB")
+        native = stack.enter_context(_native(tables, session.total_slots))
+        over_arrow = stack.enter_context(_over_arrow(tables, session.total_slots))
+        engines: dict[str, Answer] = {
+            MINISHARK: lambda text: session.sql(text).to_arrow(),
+            NATIVE: lambda text: native.sql(text).to_arrow_table(),
+            ARROW: lambda text: over_arrow.sql(text).to_arrow_table(),
+        }
+        reporter.step("Comparing the answers")
+        wrong = _wrong(native, engines, queries)
+        reporter.step("Measuring")
+        measured = [
+            _measure(number, text, engines, options.repetitions)
+            for number, text in queries.items()
+            if number not in wrong
+        ]
+        parameters = {
+            "scale": options.scale,
+            "repetitions": options.repetitions,
+            "nodes": options.nodes,
+            "executors": options.executors,
+            "threads": session.total_slots,
+            "cpus": os.cpu_count(),
+        }
+    _print(command, parameters, measured, wrong)
+    if options.json is not None:
+        options.json.write_bytes(_as_json(command, parameters, measured, wrong))
+    return 1 if wrong else 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--queries", default="1-22", metavar="LIST")
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--executors", type=int, default=1)
+    parser.add_argument("--data", type=Path, default=default_data_folder())
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args(arguments)
+
+
+def _native(tables: Mapping[str, str], threads: int) -> duckdb.DuckDBPyConnection:
+    """DuckDB with the tables in its own format, in memory."""
+    connection = duckdb.connect(config={"threads": threads})
+    for name, path in tables.items():
+        connection.execute(f"CREATE TABLE {name} AS FROM read_parquet('{path}')")
+    return connection
+
+
+def _over_arrow(tables: Mapping[str, str], threads: int) -> duckdb.DuckDBPyConnection:
+    """DuckDB over Arrow tables in this process's memory."""
+    connection = duckdb.connect(config={"threads": threads})
+    with duckdb.connect(config={"threads": threads}) as reader:
+        reader.execute(f"SET arrow_output_version = '{ARROW_LAYOUT}'")
+        create_views(reader, tables)
+        for name in tables:
+            connection.register(name, reader.sql(f"FROM {name}").to_arrow_table())
+    return connection
+
+
+def _wrong(
+    reference: duckdb.DuckDBPyConnection, engines: Mapping[str, Answer], queries: Mapping[int, str]
+) -> dict[int, list[str]]:
+    """What is wrong, by query."""
+    wrong = {}
+    for number, text in queries.items():
+        expected = engines[NATIVE](text)
+        order = output_order(reference, text, expected.column_names)
+        found = _differences(expected, engines[MINISHARK], text, order)
+        if found:
+            wrong[number] = found
+    return wrong
+
+
+def _differences(
+    expected: pa.Table, answer: Answer, text: str, order: tuple[int, ...]
+) -> list[str]:
+    try:
+        return differences(expected, answer(text), ordered_by=order)
+    except MinisharkError as error:
+        return [f"{type(error).__name__}: {error}"]
+
+
+def _measure(
+    number: int, text: str, engines: Mapping[str, Answer], repetitions: int
+) -> Measurement:
+    times_s: dict[str, list[float]] = {name: [] for name in engines}
+    for _ in range(repetitions):
+        for name, answer in engines.items():
+            start = time.perf_counter()
+            answer(text)
+            times_s[name].append(time.perf_counter() - start)
+    return Measurement(number, times_s)
+
+
+def _totals(measured: Sequence[Measurement]) -> dict[str, dict[str, float]]:
+    """Totals by engine; a ratio says how many times longer minishark takes."""
+    totals = {}
+    for engine in (MINISHARK, NATIVE, ARROW):
+        best_s = sum(measurement.best_s(engine) for measurement in measured)
+        totals[engine] = {
+            "best_s": best_s,
+            "median_s": sum(measurement.median_s(engine) for measurement in measured),
+            "geometric_mean_s": statistics.geometric_mean(m.best_s(engine) for m in measured),
+            "ratio_of_totals": sum(m.best_s(MINISHARK) for m in measured) / best_s,
+            "geometric_mean_of_ratios": statistics.geometric_mean(
+                measurement.ratio(engine) for measurement in measured
+            ),
+        }
+    return totals
+
+
+def _print(
+    command: str,
+    parameters: Mapping[str, object],
+    measured: Sequence[Measurement],
+    wrong: Mapping[int, list[str]],
+) -> None:
+    """Prints Markdown, to be pasted where the numbers are quoted."""
+    print(f"    {command}\n")
+    print(", ".join(f"{name} {value}" for name, value in parameters.items()), end="; ")
+    print(", ".join(f"{name} {value}" for name, value in versions().items()), end=".\n")
+    print("Times in ms, best (median).\n")
+    print("| query | minishark | DuckDB native | DuckDB over Arrow | / native | / Arrow |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for measurement in measured:
+        cells = [
+            f"{1000 * measurement.best_s(engine):.1f} ({1000 * measurement.median_s(engine):.1f})"
+            for engine in (MINISHARK, NATIVE, ARROW)
+        ]
+        cells += [f"{measurement.ratio(engine):.2f}" for engine in (NATIVE, ARROW)]
+        print(f"| Q{measurement.query} | {' | '.join(cells)} |")
+    if measured:
+        _print_totals(_totals(measured))
+    for number, sentences in wrong.items():
+        print(f"\nQuery {number} is wrong and was not measured: {' '.join(sentences)}")
+
+
+def _print_totals(totals: Mapping[str, Mapping[str, float]]) -> None:
+    engines = (MINISHARK, NATIVE, ARROW)
+    cells = [
+        f"{1000 * totals[engine]['best_s']:.0f} ({1000 * totals[engine]['median_s']:.0f})"
+        for engine in engines
+    ]
+    cells += [f"{totals[engine]['ratio_of_totals']:.2f}" for engine in (NATIVE, ARROW)]
+    print(f"| total | {' | '.join(cells)} |")
+    cells = [f"{1000 * totals[engine]['geometric_mean_s']:.1f}" for engine in engines]
+    cells += [f"{totals[engine]['geometric_mean_of_ratios']:.2f}" for engine in (NATIVE, ARROW)]
+    print(f"| geometric mean | {' | '.join(cells)} |")
+
+
+def _as_json(
+    command: str,
+    parameters: Mapping[str, object],
+    measured: Sequence[Measurement],
+    wrong: Mapping[int, list[str]],
+) -> bytes:
+    report = {
+        "command": command,
+        "parameters": parameters,
+        "versions": versions(),
+        "queries": measured,
+        "totals": _totals(measured) if measured else {},
+        "wrong": {str(number): sentences for number, sentences in wrong.items()},
+    }
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except MinisharkError as error:
+        sys.exit(f"Error: {error}")

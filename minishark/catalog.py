@@ -1,0 +1,92 @@
+"""What the front end knows of its tables: schemas, partitions with their holders, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from minishark.errors import CatalogError
+from minishark.expressions import Schema
+from minishark.statistics import TableStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition of a table, held as an Arrow IPC file by one or more nodes.
+
+    `file` is relative to a node's storage folder; it has the same name on every holder.
+    """
+
+    index: int
+    file: str
+    holders: tuple[str, ...]
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table in the executors' memory.
+
+    Rows lie in partition `hash(partition_by) % len(partitions)` where `partition_by` names columns,
+    and anywhere where it is empty. A table of one partition is held by every node.
+    """
+
+    name: str
+    schema: Schema
+    partitions: tuple[Partition, ...]
+    partition_by: tuple[str, ...]
+    statistics: TableStatistics
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return sum(partition.rows for partition in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        """The size of one replica, in bytes."""
+        return sum(partition.bytes for partition in self.partitions)
+
+
+class Catalog:
+    """The tables of a session by name; names are case-insensitive, as in SQL."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, Table] = {}
+
+    def add(self, table: Table) -> None:
+        """Add a table; one of the same name is replaced."""
+        self._tables[table.name.lower()] = table
+
+    def remove(self, name: str) -> Table:
+        """Take a table out, and return it.
+
+        Raises:
+            CatalogError: there is none of that name.
+        """
+        table = self.get(name)
+        del self._tables[name.lower()]
+        return table
+
+    def get(self, name: str) -> Table:
+        """The table called `name`.
+
+        Raises:
+            CatalogError: there is none.
+        """
+        table = self._tables.get(name.lower())
+        if table is None:
+            known = ", ".join(sorted(self._tables)) or "none"
+            raise CatalogError(f"There is no table called {name!r}; the tables are: {known}.")
+        return table
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._tables
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter(self._tables.values())
+
+    def select(self, names: Iterable[str]) -> tuple[Table, ...]:
+        """The tables called `names`, in that order."""
+        return tuple(map(self.get, names))

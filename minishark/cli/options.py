@@ -1,0 +1,98 @@
+"""Options that several commands share, and checks of their values."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from minishark.errors import OptionError
+
+_DEBUG = "MINISHARK_DEBUG"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def debugging() -> bool:
+    """Whether errors shall show where they happened."""
+    return os.environ.get(_DEBUG, "") not in ("", "0")
+
+
+def debug_option(command: _Command) -> _Command:
+    """Adds --debug to a command; MINISHARK_DEBUG=1 in the environment does the same."""
+    return click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        callback=_enable_debugging,
+        help=f"Show tracebacks; so does {_DEBUG}=1.",
+    )(command)
+
+
+def version_option(command: _Command) -> _Command:
+    """Adds --version to a command."""
+    return click.option(
+        "--version",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_print_version,
+        help="Show the version and exit.",
+    )(command)
+
+
+def check_scale(
+    _context: click.Context, _parameter: click.Parameter, scale: float | None
+) -> float | None:
+    """A click callback: a scale is a positive number.
+
+    Raises:
+        OptionError: It is not.
+    """
+    if scale is not None and not (math.isfinite(scale) and scale > 0):
+        raise OptionError(
+            f"A scale of {scale:g} means nothing; give a positive number such as 0.1."
+        )
+    return scale
+
+
+def check_output_file(
+    _context: click.Context, _parameter: click.Parameter, file: Path | None
+) -> Path | None:
+    """A click callback: the file can be written, as is better known before a long run.
+
+    Raises:
+        OptionError: It can't.
+    """
+    if file is None:
+        return None
+    folder = file.parent
+    if file.is_dir() or not folder.is_dir():
+        raise OptionError(f"Can't write to {file}: {_reason(file)}.")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise OptionError(f"Can't write to {file}: permission denied.")
+    return file
+
+
+def _reason(file: Path) -> str:
+    return "it is a folder" if file.is_dir() else f"there is no folder {file.parent}"
+
+
+def _enable_debugging(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ[_DEBUG] = "1"
+
+
+def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"minishark {version('minishark')}")
+    except PackageNotFoundError:
+        click.echo("minishark, not installed (a checkout)")
+    context.exit()

@@ -1,0 +1,84 @@
+"""The seam between minishark and whatever runs its tasks; errors that come back through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from minishark.errors import (
+    ClusterError,
+    ExecutionError,
+    MinisharkError,
+    QueryCancelledError,
+    ResourceError,
+    TaskFailedError,
+)
+from minishark.execution.task import TaskProblem, decode_problem
+from sparrow_core import JobFailed, JobFinished, JobSpec, TaskCompleted, TaskFailed
+
+JobEvent: TypeAlias = TaskCompleted | TaskFailed | JobFinished | JobFailed
+
+
+class FragmentRejectedError(Exception):
+    """DuckDB did not accept a fragment; the statement can still run as a whole."""
+
+
+class Backend(Protocol):
+    """Where tasks run: place these, with these preferences; tell me what finished."""
+
+    def submit(self, job: JobSpec, on_event: Callable[[JobEvent], None]) -> str:
+        """Place a job's tasks; events come on another thread, and the callback must not block."""
+        ...
+
+    def cancel(self, job_id: str) -> None:
+        """Stop a job; its last event is a JobFailed of kind "cancelled"."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How a query's tasks are placed.
+
+    Attributes:
+        policy: "sparrow" (batch sampling with late binding) or "random".
+        probe_ratio: reservations per task.
+        nodes: the nodes of the cluster, in order.
+    """
+
+    policy: str
+    probe_ratio: float
+    nodes: tuple[str, ...]
+
+
+def task_error(event: TaskFailed) -> Exception:
+    """The exception for a task that failed for good."""
+    try:
+        detail = decode_problem(event.detail)
+    except msgspec.DecodeError:
+        return ExecutionError(f"A task failed on {event.node}: {event.message}")
+    match detail.problem:
+        case TaskProblem.BIND:
+            return FragmentRejectedError(detail.message)
+        case TaskProblem.RESOURCE:
+            return ResourceError(detail.message)
+        case TaskProblem.INTERRUPTED:
+            return QueryCancelledError("The query was cancelled.")
+        case TaskProblem.SQL:
+            return TaskFailedError(detail.message)
+        case TaskProblem.INPUT:
+            return ExecutionError(f"Input data can't be read: {detail.message}")
+
+
+def job_error(event: JobFailed) -> MinisharkError:
+    """The exception for a job that ended without all results."""
+    story = "".join(f"\n  {line}" for line in event.story)
+    match event.kind:
+        case "cancelled":
+            return QueryCancelledError("The query was cancelled.")
+        case "no_nodes" | "no_scheduler":
+            return ClusterError(f"The cluster can't run the query: {event.message}{story}")
+        case _:
+            return ExecutionError(f"The query failed: {event.message}{story}")

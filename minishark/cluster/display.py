@@ -1,0 +1,50 @@
+"""What a query's stages did, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from minishark.cluster.query import QueryMetrics, StageMetrics
+
+_HEADER = (
+    "stage",
+    "tasks",
+    "rows",
+    "KB",
+    "ms",
+    "task ms min/median/max",
+    "queue ms median/max",
+    "local",
+)
+
+
+def metrics_text(metrics: QueryMetrics) -> str:
+    """A table with one line per stage, then the totals."""
+    rows = [_HEADER, *(_cells(stage) for stage in metrics.by_stage)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
+    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    total = (
+        f"{metrics.elapsed_s * 1e3:.1f} ms in all, {metrics.planning_s * 1e3:.1f} ms of it planning; "
+        f"{metrics.stages} stages, {metrics.tasks} tasks"
+    )
+    return "\n".join([*lines, total, *metrics.warnings])
+
+
+def _cells(stage: StageMetrics) -> tuple[str, ...]:
+    local = f"{stage.local_tasks}/{stage.constrained_tasks}" if stage.constrained_tasks else "-"
+    run, queued = _milliseconds(stage.run_s), _milliseconds(stage.queue_s)
+    return (
+        str(stage.index),
+        str(stage.tasks),
+        f"{stage.rows:,}",
+        f"{stage.bytes / 1024:,.0f}",
+        f"{stage.elapsed_s * 1e3:.1f}",
+        f"{min(run):.1f}/{median(run):.1f}/{max(run):.1f}",
+        f"{median(queued):.1f}/{max(queued):.1f}",
+        local,
+    )
+
+
+def _milliseconds(seconds: Sequence[float]) -> list[float]:
+    return [value * 1e3 for value in seconds]

@@ -1,0 +1,76 @@
+"""What a Sparrow executor loads to run minishark's tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minishark.cluster.folders import remove_if_orphaned
+from minishark.execution.run_task import TaskError, TaskRunner
+from minishark.execution.store import Store, StorePlaces
+from minishark.execution.task import StageTask, TaskProblem, decode_payload, decode_stage, encode
+from sparrow_core import TaskFailure
+
+RUNNER = "minishark.cluster.executor:make_runner"
+_STAGES_MAX = 256
+
+
+def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
+    """A runner for one slot of an executor; `config` is what `runner_config` gave."""
+    return ExecutorRunner(config, slot)
+
+
+def runner_config(node: str, places: StorePlaces, memory_limit_bytes: int) -> dict[str, str]:
+    """What the executors of `node` must know; the limit is for DuckDB, in bytes per slot."""
+    return {
+        "node": node,
+        "memory": str(places.memory),
+        "disk": str(places.disk),
+        "memory_limit_bytes": str(memory_limit_bytes),
+    }
+
+
+class ExecutorRunner:
+    """Decodes tasks, runs them, encodes their outcomes; one per slot."""
+
+    def __init__(self, config: dict[str, str], slot: int) -> None:
+        self._places = StorePlaces(Path(config["memory"]), Path(config["disk"]))
+        spill = self._places.disk / config["node"] / "spill" / str(slot)
+        self._runner = TaskRunner(
+            Store(self._places, config["node"]),
+            memory_limit_bytes=int(config["memory_limit_bytes"]),
+            spill_folder=str(spill),
+        )
+        self._stages: dict[str, StageTask] = {}
+
+    def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
+        """Run one task.
+
+        Raises:
+            TaskFailure: with a `ProblemDetail` for the front end.
+        """
+        stage = self._stages.get(job_id)
+        if stage is None:
+            stage = self._stages[job_id] = decode_stage(shared)
+            if len(self._stages) > _STAGES_MAX:
+                del self._stages[next(iter(self._stages))]
+        try:
+            return encode(self._runner.run(stage, decode_payload(payload)))
+        except TaskError as error:
+            retryable = error.detail.problem is TaskProblem.INPUT
+            raise TaskFailure(str(error), encode(error.detail), retryable=retryable) from error
+
+    def cancel(self) -> None:
+        """Interrupt the task that is running; called from another thread."""
+        self._runner.interrupt()
+
+    def forget(self, job_id: str) -> None:
+        """The job is over: let go of its files."""
+        stage = self._stages.pop(job_id, None)
+        if stage is not None:
+            self._runner.forget(stage.folder.rpartition("/")[0])
+
+    def close(self) -> None:
+        """The executor ends; if the session that it belonged to is dead, nobody else tidies up."""
+        self._runner.close()
+        remove_if_orphaned(self._places.memory)
+        remove_if_orphaned(self._places.disk)

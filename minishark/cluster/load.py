@@ -1,0 +1,253 @@
+"""Makes tables: data of any kind -> partitioned, replicated Arrow on the nodes.
+
+Two jobs. The first reads the source, one task per piece of it, and divides the rows by the hash of
+the partitioning columns, with the hash that shuffles use, so that tables divided alike join without one.
+The second has one task per partition; it stores the partition on its nodes and measures it.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from minishark.catalog import Partition
+from minishark.cluster.backend import (
+    Backend,
+    FragmentRejectedError,
+    JobEvent,
+    Placement,
+    job_error,
+    task_error,
+)
+from minishark.cluster.query import stage_slices
+from minishark.errors import DataError
+from minishark.execution.task import (
+    FileSlice,
+    OutputKind,
+    StageTask,
+    TaskOutcome,
+    TaskPayload,
+    decode_outcome,
+    encode,
+)
+from minishark.expressions import ColumnRef, Schema, quote
+from minishark.stages.fragment import bucket_column
+from minishark.stages.stage import ReadMode
+from sparrow_core import JobFailed, JobFinished, JobSpec, TaskCompleted, TaskFailed, TaskSpec
+
+OnProgress = Callable[[int, int], None]
+_POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """Where a table's rows come from: pieces that tasks read side by side.
+
+    Attributes:
+        schema: the columns.
+        relations: pieces that are SQL relations, such as `read_parquet(['a'])`.
+        slices: pieces that are stored Arrow files.
+    """
+
+    schema: Schema
+    relations: tuple[str, ...] = ()
+    slices: tuple[FileSlice, ...] = ()
+
+    def payloads(self) -> list[TaskPayload]:
+        """One task per piece."""
+        own = [TaskPayload(i, {}, {"in0": text}) for i, text in enumerate(self.relations)]
+        first = len(own)
+        return own + [TaskPayload(first + i, {"in0": (s,)}) for i, s in enumerate(self.slices)]
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """How a table's rows are spread over the cluster."""
+
+    partition_by: tuple[str, ...]
+    partitions: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """What a load has made.
+
+    Attributes:
+        partitions: the stored partitions.
+        measured: each partition's measurements, for `merge_statistics`.
+        on_disk: whether shared memory was short, so that some of it lies on disk.
+    """
+
+    partitions: tuple[Partition, ...]
+    measured: tuple[pa.Table, ...]
+    on_disk: bool
+
+
+@dataclass(slots=True)
+class TableLoader:
+    """Loads tables into a cluster."""
+
+    backend: Backend
+    placement: Placement
+    on_progress: OnProgress | None = None
+    _done: int = 0
+    _total: int = 0
+
+    def load(self, folder: str, source: TableSource, layout: TableLayout) -> LoadedTable:
+        """Load a table into `folder` of each node's storage.
+
+        Raises:
+            DataError: the source can't be read.
+            ExecutionError: a task failed otherwise.
+        """
+        payloads = source.payloads()
+        if layout.partitions == 1:
+            self._total = 1
+            read = self._whole(payloads)
+        else:
+            self._total = len(payloads) + layout.partitions
+            read = self._divided(folder, source, layout, payloads)
+        outcomes = [outcome for outcome, _ in self._store(folder, source.schema, layout, read)]
+        partitions = tuple(
+            Partition(i, _file_of(outcome), self._holders(i, layout), outcome.rows, outcome.nbytes)
+            for i, outcome in enumerate(outcomes)
+        )
+        measured = tuple(_measured(outcome) for outcome in outcomes)
+        return LoadedTable(partitions, measured, any(outcome.on_disk for outcome in outcomes))
+
+    def _whole(self, payloads: Sequence[TaskPayload]) -> list[TaskPayload]:
+        """All pieces as the input of one task."""
+        slices = tuple(s for payload in payloads for part in payload.inputs.values() for s in part)
+        if slices:
+            return [TaskPayload(0, {"in0": slices})]
+        pieces = [text for payload in payloads for text in payload.relations.values()]
+        union = " UNION ALL ".join(f"FROM {piece}" for piece in pieces)
+        return [TaskPayload(0, {}, {"in0": f"({union})"})]
+
+    def _divided(
+        self,
+        folder: str,
+        source: TableSource,
+        layout: TableLayout,
+        payloads: Sequence[TaskPayload],
+    ) -> list[TaskPayload]:
+        """Run the first job; the inputs of the second."""
+        names = [f"in0.{quote(column.name)}" for column in source.schema]
+        shared = StageTask(
+            f"SELECT {_columns(source.schema)}, {_bucket(source.schema, layout, names)} FROM in0",
+            tuple(column.type for column in source.schema),
+            {},
+            OutputKind.BUCKETS,
+            f"{folder}-buckets",
+            layout.partitions,
+        )
+        outcomes = self._run(shared, payloads, [()] * len(payloads))
+        done, nodes = [o for o, _ in outcomes], [n for _, n in outcomes]
+        return [
+            TaskPayload(i, {"in0": stage_slices(done, nodes, ReadMode.BUCKET, i)})
+            for i in range(layout.partitions)
+        ]
+
+    def _store(
+        self, folder: str, schema: Schema, layout: TableLayout, read: Sequence[TaskPayload]
+    ) -> list[tuple[TaskOutcome, str]]:
+        """Run the second job."""
+        stored_names = layout.partitions > 1
+        columns = ", ".join(f"c{i}" for i in range(len(schema))) if stored_names else _columns(schema)
+        shared = StageTask(
+            f"SELECT {columns} FROM in0",
+            tuple(column.type for column in schema),
+            {},
+            OutputKind.PARTITION,
+            folder,
+            columns=tuple(column.name for column in schema),
+        )
+        holders = [self._holders(payload.index, layout) for payload in read]
+        tasks = [
+            TaskPayload(p.index, p.inputs, p.relations, nodes)
+            for p, nodes in zip(read, holders, strict=True)
+        ]
+        return self._run(shared, tasks, [nodes[:1] for nodes in holders])
+
+    def _holders(self, partition: int, layout: TableLayout) -> tuple[str, ...]:
+        """Neighbours, from a first one that depends on the partition's number only.
+
+        So partitions of the same number lie on the same nodes, whatever their table.
+        """
+        nodes = self.placement.nodes
+        return tuple(nodes[(partition + i) % len(nodes)] for i in range(layout.replicas))
+
+    def _run(
+        self,
+        shared: StageTask,
+        payloads: Sequence[TaskPayload],
+        preferred: Sequence[tuple[str, ...]],
+    ) -> list[tuple[TaskOutcome, str]]:
+        """Run one job to its end; each task's outcome and node."""
+        tasks = tuple(
+            TaskSpec(i, encode(payload), nodes)
+            for i, (payload, nodes) in enumerate(zip(payloads, preferred, strict=True))
+        )
+        events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+        # Where a partition lies is decided here, not by a placement policy that is being measured.
+        job_id = self.backend.submit(JobSpec(tasks, shared=encode(shared)), events.put)
+        try:
+            return self._collect(events, len(tasks))
+        except BaseException:
+            self.backend.cancel(job_id)
+            raise
+
+    def _collect(
+        self, events: queue.SimpleQueue[JobEvent], count: int
+    ) -> list[tuple[TaskOutcome, str]]:
+        found: dict[int, tuple[TaskOutcome, str]] = {}
+        while True:
+            try:
+                event = events.get(timeout=_POLL_S)
+            except queue.Empty:
+                continue
+            match event:
+                case TaskCompleted():
+                    found[event.task_id] = (decode_outcome(event.result), event.node)
+                    self._done += 1
+                    if self.on_progress:
+                        self.on_progress(self._done, self._total)
+                case JobFinished():
+                    return [found[i] for i in range(count)]
+                case TaskFailed():
+                    raise _load_error(event)
+                case JobFailed():
+                    raise job_error(event)
+
+
+def _load_error(event: TaskFailed) -> Exception:
+    error = task_error(event)
+    if isinstance(error, FragmentRejectedError):
+        return DataError(f"The data can't be read: {error}")
+    return error
+
+
+def _columns(schema: Schema) -> str:
+    return ", ".join(f"in0.{quote(c.name)} AS c{i}" for i, c in enumerate(schema))
+
+
+def _bucket(schema: Schema, layout: TableLayout, names: Sequence[str]) -> str:
+    if not layout.partition_by:
+        return f"CAST((row_number() OVER ()) % {layout.partitions} AS USMALLINT) AS bucket"
+    positions = {column.name.lower(): i for i, column in enumerate(schema)}
+    keys = [positions[name.lower()] for name in layout.partition_by]
+    return bucket_column([ColumnRef(i, schema[i].type) for i in keys], names, layout.partitions)
+
+
+def _measured(outcome: TaskOutcome) -> pa.Table:
+    assert outcome.statistics is not None
+    return pa.ipc.open_stream(outcome.statistics).read_all()
+
+
+def _file_of(outcome: TaskOutcome) -> str:
+    assert outcome.file is not None
+    return outcome.file

@@ -1,0 +1,122 @@
+"""A Sparrow cluster on this machine with minishark's executors: as processes, or in this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from minishark.cluster.backend import Backend
+from minishark.cluster.executor import RUNNER, runner_config
+from minishark.cluster.folders import ClusterFolders, make_folders
+from minishark.errors import ClusterError, OptionError
+from minishark.execution.store import Store, StorePlaces
+from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
+
+_DUCKDB_MEMORY_SHARE = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """The shape of a cluster on this machine.
+
+    Attributes:
+        nodes: how many nodes; a node is a node monitor with executors and a storage folder.
+        executors_per_node: executor processes per node; each runs one task at a time.
+        schedulers: how many schedulers.
+        in_process: run everything on threads of this process, for tests and debugging.
+    """
+
+    nodes: int
+    executors_per_node: int
+    schedulers: int = 1
+    in_process: bool = False
+
+    def check(self) -> None:
+        """Raise OptionError for a number below one."""
+        for name in ("nodes", "executors_per_node", "schedulers"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name} must be at least 1.")
+
+
+def default_options() -> ClusterOptions:
+    """One slot per core, on two nodes where there are two cores, so that replicas have two homes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    nodes = min(2, cores)
+    return ClusterOptions(nodes, max(1, cores // nodes))
+
+
+class Cluster:
+    """A running cluster and its folders."""
+
+    def __init__(self, options: ClusterOptions) -> None:
+        """Start a cluster.
+
+        Raises:
+            OptionError: the options make no sense.
+            ResourceError: no folder can be made.
+            ClusterError: it does not come up.
+        """
+        options.check()
+        self.nodes = tuple(f"node-{i}" for i in range(options.nodes))
+        self.total_slots = options.nodes * options.executors_per_node
+        self._folders: ClusterFolders = make_folders()
+        self.places = StorePlaces(self._folders.memory, self._folders.disk)
+        self.warnings = (self._folders.warning,) if self._folders.warning else ()
+        try:
+            self._sparrow = self._start(options)
+        except BaseException:
+            self._folders.remove()
+            raise
+
+    def _start(self, options: ClusterOptions) -> LocalCluster | InProcessCluster:
+        limit = int(psutil.virtual_memory().total * _DUCKDB_MEMORY_SHARE / self.total_slots)
+        configs = [
+            NodeConfig(
+                name=node,
+                executors=options.executors_per_node,
+                slots=1,
+                runner=RUNNER,
+                runner_config=runner_config(node, self.places, limit),
+            )
+            for node in self.nodes
+        ]
+        run_folder = Path(self._folders.disk) / "run"
+        run_folder.mkdir(mode=0o700)
+        sparrow: LocalCluster | InProcessCluster
+        if options.in_process:
+            sparrow = InProcessCluster(configs, schedulers=options.schedulers)
+        else:
+            sparrow = LocalCluster(configs, schedulers=options.schedulers, run_dir=run_folder)
+        try:
+            sparrow.start()
+        except ClusterStartError as error:
+            raise ClusterError(f"The cluster did not start: {error}") from error
+        return sparrow
+
+    @property
+    def backend(self) -> Backend:
+        """Where tasks are submitted."""
+        return self._sparrow
+
+    def status(self) -> tuple[NodeStatus, ...]:
+        """Each node with its processes."""
+        return self._sparrow.nodes()
+
+    def store(self) -> Store:
+        """The front end's view of the store, as if it were on the first node."""
+        return Store(self.places, self.nodes[0])
+
+    def remove_folder(self, folder: str) -> None:
+        """Delete a folder of the store on every node."""
+        for place in {self.places.memory, self.places.disk}:
+            for node in self.nodes:
+                shutil.rmtree(place / node / folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Stop all processes and remove all files; may be called twice."""
+        self._sparrow.close()
+        self._folders.remove()

@@ -1,0 +1,331 @@
+"""Runs the stages of one query on a cluster and gathers the answer.
+
+A stage starts when those that it reads are complete; all that can start, start together. Events
+come on the cluster's thread and are handled on the caller's, one at a time.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from minishark.catalog import Catalog, Table
+from minishark.cluster.backend import Backend, JobEvent, Placement, job_error, task_error
+from minishark.errors import ExecutionError
+from minishark.execution.store import StorePlaces
+from minishark.execution.task import (
+    FileSlice,
+    OutputKind,
+    StageTask,
+    TaskOutcome,
+    TaskPayload,
+    decode_outcome,
+    encode,
+)
+from minishark.stages.stage import ReadMode, Stage, StageInput, TableInput
+from sparrow_core import (
+    JobFailed,
+    JobFinished,
+    JobSpec,
+    TaskCompleted,
+    TaskFailed,
+    TaskSpec,
+)
+
+_POLL_S = 1.0
+_CANCEL_WAIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageMetrics:
+    """What a stage did; times in seconds, per task."""
+
+    index: int
+    tasks: int
+    rows: int
+    bytes: int
+    elapsed_s: float
+    run_s: tuple[float, ...]
+    queue_s: tuple[float, ...]
+    constrained_tasks: int
+    local_tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryMetrics:
+    """What a query did.
+
+    Attributes:
+        stages: how many stages ran.
+        tasks: how many tasks they had.
+        constrained_tasks: tasks that read partitions of tables, and so have nodes to prefer.
+        local_tasks: those of them that ran on a node that holds what they read.
+        elapsed_s: from the call to the answer, planning included.
+        planning_s: from the text to the stages.
+        warnings: sentences for the user.
+        by_stage: each stage's own figures.
+    """
+
+    stages: int
+    tasks: int
+    constrained_tasks: int
+    local_tasks: int
+    elapsed_s: float
+    planning_s: float
+    warnings: tuple[str, ...] = ()
+    by_stage: tuple[StageMetrics, ...] = ()
+
+
+@dataclass(slots=True)
+class _StageRun:
+    """A stage while it runs."""
+
+    stage: Stage
+    preferred: tuple[frozenset[str], ...]
+    started_s: float
+    outcomes: list[TaskOutcome | None]
+    nodes: list[str]
+    run_s: list[float]
+    queue_s: list[float]
+    job_id: str = ""
+    elapsed_s: float = 0.0
+
+    def complete(self) -> list[TaskOutcome]:
+        """The outcomes of all tasks."""
+        return [outcome for outcome in self.outcomes if outcome is not None]
+
+    def metrics(self) -> StageMetrics:
+        constrained = [i for i, nodes in enumerate(self.preferred) if nodes]
+        outcomes = self.complete()
+        return StageMetrics(
+            self.stage.index,
+            self.stage.tasks,
+            sum(outcome.rows for outcome in outcomes),
+            sum(outcome.nbytes for outcome in outcomes),
+            self.elapsed_s,
+            tuple(self.run_s),
+            tuple(self.queue_s),
+            len(constrained),
+            sum(self.nodes[i] in self.preferred[i] for i in constrained),
+        )
+
+
+@dataclass(slots=True)
+class QueryRun:
+    """One execution of a query.
+
+    Attributes:
+        stages: the stages, in an order in which they can run; the last gives the result.
+        catalog: the tables that they read.
+        backend: where tasks run.
+        places: the store, where results are read from.
+        placement: how tasks are placed.
+        folder: where the query's files go, relative to a node's storage folder.
+    """
+
+    stages: Sequence[Stage]
+    catalog: Catalog
+    backend: Backend
+    places: StorePlaces
+    placement: Placement
+    folder: str
+    _runs: dict[int, _StageRun] = field(default_factory=dict)
+    _done: set[int] = field(default_factory=set)
+    _events: queue.SimpleQueue[tuple[int, JobEvent]] = field(default_factory=queue.SimpleQueue)
+
+    def run(self, names: Sequence[str]) -> pa.Table:
+        """Run all stages; the result with columns called `names`.
+
+        Raises:
+            FragmentRejectedError: DuckDB did not accept a fragment.
+            ExecutionError: a task failed for good.
+            ClusterError: there is nobody left to run tasks.
+        """
+        try:
+            self._start_ready()
+            last = self.stages[-1].index
+            while last not in self._done:
+                self._handle_next()
+            return self._result(self._runs[last]).rename_columns(list(names))
+        except BaseException:
+            self._cancel()
+            raise
+
+    def metrics(self) -> tuple[StageMetrics, ...]:
+        """The figures of every stage that has completed."""
+        return tuple(self._runs[i].metrics() for i in sorted(self._done))
+
+    def uses_disk(self) -> bool:
+        """Whether an output had to go to disk."""
+        outcomes = (o for run in self._runs.values() for o in run.complete())
+        return any(outcome.on_disk for outcome in outcomes)
+
+    def _start_ready(self) -> None:
+        for stage in self.stages:
+            if stage.index not in self._runs and self._done.issuperset(stage.parents):
+                self._start(stage)
+
+    def _start(self, stage: Stage) -> None:
+        tables = {
+            item.name: self.catalog.get(item.table)
+            for item in stage.inputs
+            if isinstance(item, TableInput)
+        }
+        preferred = tuple(
+            preferred_nodes(stage, tables, index) for index in range(stage.tasks)
+        )
+        every = frozenset(self.placement.nodes)
+        tasks = tuple(
+            TaskSpec(index, encode(self._payload(stage, tables, index)), _constraint(nodes, every))
+            for index, nodes in enumerate(preferred)
+        )
+        job = JobSpec(
+            tasks,
+            shared=encode(self._stage_task(stage, tables)),
+            placement=self.placement.policy,
+            probe_ratio=self.placement.probe_ratio,
+        )
+        run = _StageRun(
+            stage,
+            preferred,
+            time.perf_counter(),
+            [None] * stage.tasks,
+            [""] * stage.tasks,
+            [0.0] * stage.tasks,
+            [0.0] * stage.tasks,
+        )
+        self._runs[stage.index] = run
+        put = self._events.put
+        run.job_id = self.backend.submit(job, lambda event, i=stage.index: put((i, event)))
+
+    def _stage_task(self, stage: Stage, tables: Mapping[str, Table]) -> StageTask:
+        shared = {
+            item.name: slices
+            for item in stage.inputs
+            if item.mode is ReadMode.ALL
+            for slices in [self._slices(item, tables, 0)]
+        }
+        is_result = stage.index == self.stages[-1].index
+        output = OutputKind.BUCKETS if stage.buckets else OutputKind.PIECE
+        types = () if stage.is_statement else tuple(column.type for column in stage.schema)
+        return StageTask(
+            stage.sql,
+            types,
+            shared,
+            OutputKind.RESULT if is_result else output,
+            f"{self.folder}/{stage.index}",
+            stage.buckets,
+        )
+
+    def _payload(self, stage: Stage, tables: Mapping[str, Table], index: int) -> TaskPayload:
+        own = {
+            item.name: self._slices(item, tables, index)
+            for item in stage.inputs
+            if item.mode is not ReadMode.ALL
+        }
+        return TaskPayload(index, own)
+
+    def _slices(
+        self, item: TableInput | StageInput, tables: Mapping[str, Table], index: int
+    ) -> tuple[FileSlice, ...]:
+        if isinstance(item, TableInput):
+            partitions = tables[item.name].partitions
+            chosen = partitions if item.mode is ReadMode.ALL else partitions[index : index + 1]
+            return tuple(FileSlice(p.file, p.holders) for p in chosen)
+        run = self._runs[item.stage]
+        return stage_slices(run.complete(), run.nodes, item.mode, index)
+
+    def _handle_next(self) -> None:
+        try:
+            index, event = self._events.get(timeout=_POLL_S)
+        except queue.Empty:
+            return
+        run = self._runs[index]
+        match event:
+            case TaskCompleted():
+                run.outcomes[event.task_id] = decode_outcome(event.result)
+                run.nodes[event.task_id] = event.node
+                run.run_s[event.task_id] = event.run_s
+                run.queue_s[event.task_id] = event.queue_s
+            case JobFinished():
+                run.elapsed_s = time.perf_counter() - run.started_s
+                self._done.add(index)
+                self._start_ready()
+            case TaskFailed():
+                raise task_error(event)
+            case JobFailed():
+                raise job_error(event)
+
+    def _result(self, run: _StageRun) -> pa.Table:
+        tables = [
+            self._read(outcome, node)
+            for outcome, node in zip(run.complete(), run.nodes, strict=True)
+        ]
+        filled = [table for table in tables if table.num_rows] or tables[:1]
+        return pa.concat_tables(filled)
+
+    def _read(self, outcome: TaskOutcome, node: str) -> pa.Table:
+        if outcome.inline is not None:
+            return pa.ipc.open_stream(outcome.inline).read_all()
+        assert outcome.file is not None
+        path = self.places.find(outcome.file, (node,))
+        if path is None:
+            raise ExecutionError("A part of the result is gone; run the query again.")
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+    def _cancel(self) -> None:
+        """Stop what is still running, and wait a little until it has stopped."""
+        open_jobs = {i: r.job_id for i, r in self._runs.items() if i not in self._done and r.job_id}
+        for job_id in open_jobs.values():
+            self.backend.cancel(job_id)
+        deadline = time.monotonic() + _CANCEL_WAIT_S
+        while open_jobs and time.monotonic() < deadline:
+            try:
+                index, event = self._events.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if isinstance(event, JobFinished | JobFailed):
+                open_jobs.pop(index, None)
+
+
+def _constraint(nodes: frozenset[str], every: frozenset[str]) -> tuple[str, ...]:
+    """Preferred nodes as a constraint; all nodes are none."""
+    return () if nodes >= every else tuple(sorted(nodes))
+
+
+def preferred_nodes(stage: Stage, tables: Mapping[str, Table], index: int) -> frozenset[str]:
+    """The nodes that hold most of what task `index` reads of tables; none if it reads no table."""
+    held: dict[str, int] = {}
+    for item in stage.inputs:
+        if not isinstance(item, TableInput):
+            continue
+        partitions = tables[item.name].partitions
+        chosen = partitions if item.mode is ReadMode.ALL else partitions[index : index + 1]
+        for partition in chosen:
+            for node in partition.holders:
+                held[node] = held.get(node, 0) + partition.bytes + 1
+    most = max(held.values(), default=0)
+    return frozenset(node for node, size in held.items() if size == most)
+
+
+def stage_slices(
+    outcomes: Sequence[TaskOutcome], nodes: Sequence[str], mode: ReadMode, index: int
+) -> tuple[FileSlice, ...]:
+    """What a task reads of an earlier stage; empty parts are left out, but one for the schema."""
+    found: list[tuple[int, FileSlice]] = []
+    for position, (outcome, node) in enumerate(zip(outcomes, nodes, strict=True)):
+        assert outcome.file is not None
+        if mode is ReadMode.OWN and position != index:
+            continue
+        if mode is ReadMode.BUCKET:
+            bucket = outcome.buckets[index]
+            piece = FileSlice(outcome.file, (node,), bucket.first, bucket.last)
+            found.append((bucket.rows, piece))
+        else:
+            found.append((outcome.rows, FileSlice(outcome.file, (node,))))
+    filled = tuple(item for rows, item in found if rows)
+    return filled or (found[0][1],)

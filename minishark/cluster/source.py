@@ -1,0 +1,158 @@
+"""What users pass as data -> the pieces that loading tasks read."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from minishark.cluster.load import TableSource
+from minishark.errors import DataError
+from minishark.execution.run_task import BATCH_ROWS
+from minishark.execution.store import Store
+from minishark.execution.task import FileSlice
+from minishark.expressions import Column, quote_text
+from minishark.sql.planning import PlanningDatabase
+
+_READERS = {
+    ".parquet": "read_parquet",
+    ".csv": "read_csv",
+    ".tsv": "read_csv",
+    ".csv.gz": "read_csv",
+    ".json": "read_json",
+    ".jsonl": "read_json",
+    ".ndjson": "read_json",
+}
+_BATCHES_PER_SLICE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSize:
+    """How large a source is, as far as it can be told without reading it."""
+
+    bytes: int
+    rows: int | None
+
+
+def files_source(
+    pattern: str | Path, planning: PlanningDatabase
+) -> tuple[TableSource, SourceSize]:
+    """Files as a source, one piece per file.
+
+    Args:
+        pattern: a file, a glob, or a folder of files.
+        planning: DuckDB, which reads the schema.
+
+    Raises:
+        DataError: there is no such file, or it can't be read, or its kind is unknown.
+    """
+    files = _files(str(pattern))
+    reader = _reader(files)
+    relations = [f"{reader}({quote_text(file)})" for file in files]
+    try:
+        schemas = [planning.relation_schema(relation) for relation in relations]
+        rows = planning.count_rows(relations) if reader == "read_parquet" else None
+    except duckdb.Error as error:
+        raise DataError(f"Can't read {pattern}: {error}") from error
+    for file, schema in zip(files, schemas, strict=True):
+        if schema != schemas[0]:
+            raise DataError(f"{file} has other columns than {files[0]}; a table needs the same in all.")
+    size = SourceSize(sum(Path(file).stat().st_size for file in files), rows)
+    return TableSource(schemas[0], relations=tuple(relations)), size
+
+
+def _files(pattern: str) -> list[str]:
+    path = Path(pattern)
+    if path.is_dir():
+        found = sorted(str(p) for p in path.rglob("*") if p.is_file() and _suffix(str(p)) in _READERS)
+    elif path.exists():
+        found = [pattern]
+    else:
+        found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - patterns may be absolute
+    if not found:
+        raise DataError(f"There is no file {pattern}.")
+    return [str(Path(file).absolute()) for file in found]
+
+
+def _suffix(file: str) -> str:
+    name = Path(file).name.lower()
+    return next((s for s in sorted(_READERS, key=len, reverse=True) if name.endswith(s)), "")
+
+
+def _reader(files: Sequence[str]) -> str:
+    readers = dict.fromkeys(_READERS.get(_suffix(file), "") for file in files)
+    if len(readers) != 1 or "" in readers:
+        known = ", ".join(sorted(_READERS))
+        raise DataError(f"Can't tell how to read {files[0]}; files may end in {known}, all alike.")
+    return next(iter(readers))
+
+
+def arrow_table(data: Any) -> pa.Table:
+    """Whatever holds a table in memory, as Arrow.
+
+    Args:
+        data: a pyarrow Table, RecordBatch, reader or Dataset, a DuckDB relation, a pandas or polars
+            frame, or anything else with `__arrow_c_stream__`.
+
+    Raises:
+        DataError: it is none of these.
+    """
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, pa.RecordBatchReader):
+        return data.read_all()
+    if hasattr(data, "to_arrow_table"):
+        return data.to_arrow_table()
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    if type(data).__module__.startswith("pandas"):
+        return pa.Table.from_pandas(data, preserve_index=False)
+    if hasattr(data, "to_table"):
+        return data.to_table()
+    kind = type(data).__name__
+    raise DataError(
+        f"Can't make a table of a {kind}; give a path, a pyarrow, pandas or polars table, "
+        "or a DuckDB relation."
+    )
+
+
+def memory_source(
+    table: pa.Table, store: Store, folder: str, holder: str, planning: PlanningDatabase
+) -> tuple[TableSource, SourceSize]:
+    """A table in memory as a source: stored once, read in slices.
+
+    Raises:
+        DataError: DuckDB can't read a column.
+    """
+    connection = planning.connection()
+    try:
+        connection.register("source", table)
+        relation = connection.table("source")
+        names, types = relation.columns, [str(type_) for type_ in relation.types]
+        connection.unregister("source")
+    except duckdb.Error as error:
+        raise DataError(f"DuckDB can't read the table: {error}") from error
+    finally:
+        connection.close()
+    schema = tuple(Column(n, t) for n, t in zip(names, types, strict=True))
+    batches = list(_sized(table.to_batches(BATCH_ROWS)))
+    file = f"{folder}/source.arrow"
+    stored = store.write(file, table.schema, [batches])
+    starts = range(0, len(batches), _BATCHES_PER_SLICE)
+    slices = tuple(
+        FileSlice(file, (holder,), first, min(first + _BATCHES_PER_SLICE, len(batches)))
+        for first in starts
+    )
+    source = TableSource(schema, slices=slices or (FileSlice(file, (holder,)),))
+    return source, SourceSize(stored.bytes, stored.rows)
+
+
+def _sized(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    return (batch for batch in batches if batch.num_rows)

@@ -1,0 +1,62 @@
+"""Every error that minishark raises.
+
+    MinisharkError
+    ├── QueryError            the statement is wrong; the message is DuckDB's own
+    ├── CatalogError          a table that is unknown, or can't be made
+    ├── DataError             input data that is missing, unreadable or unfit
+    ├── OptionError           an option with a value that means nothing
+    ├── UnsupportedError      right SQL that minishark does not run (yet)
+    ├── ExecutionError        the statement failed while it ran
+    │   ├── TaskFailedError       a task raised; carries the task's own message
+    │   └── ResourceError         memory, shared memory or disk ran out
+    ├── QueryCancelledError   somebody cancelled it
+    └── ClusterError          the cluster did not start, or is gone
+
+The first argument of each is one plain sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+
+class MinisharkError(Exception):
+    """Base class of every error that minishark raises."""
+
+
+class QueryError(MinisharkError):
+    """The statement does not parse or bind; the message is DuckDB's own."""
+
+
+class CatalogError(MinisharkError):
+    """A table that does not exist, exists already, or can't be made."""
+
+
+class DataError(MinisharkError):
+    """Input data that is missing, unreadable or unfit."""
+
+
+class OptionError(MinisharkError):
+    """An option or argument with a value that means nothing here."""
+
+
+class UnsupportedError(MinisharkError):
+    """A correct statement that minishark does not run."""
+
+
+class ExecutionError(MinisharkError):
+    """The statement failed while it ran."""
+
+
+class TaskFailedError(ExecutionError):
+    """A task raised an error that a retry would not change."""
+
+
+class ResourceError(ExecutionError):
+    """Memory, shared memory or disk ran out."""
+
+
+class QueryCancelledError(MinisharkError):
+    """The query was cancelled before it ended."""
+
+
+class ClusterError(MinisharkError):
+    """The cluster did not start, lost all of its nodes, or was stopped."""

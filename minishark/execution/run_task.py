@@ -1,0 +1,258 @@
+"""Runs one task: a fragment's SQL on DuckDB over Arrow inputs, its rows stored as Arrow."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator, Sequence
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from minishark.execution.statistics import partition_statistics, text_sample
+from minishark.execution.store import InputMissingError, Store, StoredFile
+from minishark.execution.task import (
+    BucketSlice,
+    FileSlice,
+    OutputKind,
+    ProblemDetail,
+    StageTask,
+    TaskOutcome,
+    TaskPayload,
+    TaskProblem,
+)
+from minishark.expressions import quote
+
+BATCH_ROWS = 122_880
+"""Rows of a stored record batch: DuckDB's own row group size, which its scans like best."""
+
+INLINE_BYTES_MAX = 1 << 20
+"""Results up to this size travel in the outcome instead of through the store."""
+
+_MERGED_SLICE_ROWS = 8_192
+
+_EXCHANGE_SETTINGS = {
+    "arrow_output_version": "'1.5'",  # 64-bit decimals, which halve most TPC-H columns
+    "arrow_lossless_conversion": "true",  # 128-bit integers, UUIDs, bits ... come back as they went
+}
+
+
+class TaskError(Exception):
+    """A task failed in a way that the front end can act on."""
+
+    def __init__(self, problem: TaskProblem, message: str) -> None:
+        super().__init__(message)
+        self.detail = ProblemDetail(problem, message)
+
+
+class TaskRunner:
+    """One slot: a single-threaded DuckDB over the store's files."""
+
+    def __init__(self, store: Store, *, memory_limit_bytes: int, spill_folder: str) -> None:
+        self._store = store
+        self._con = duckdb.connect(
+            config={
+                "threads": "1",
+                "memory_limit": f"{memory_limit_bytes}B",
+                "temp_directory": spill_folder,
+                "autoinstall_known_extensions": "false",
+            },
+        )
+        self._con.execute("SET produce_arrow_string_view = false")
+        self._exchanging = False
+
+    def run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
+        """Run the fragment of `stage` on the inputs of `task`.
+
+        Raises:
+            TaskError: with the reason, for whatever is not a bug.
+        """
+        with _problems(), self._inputs(stage, task):
+            self._set_output_types(exchanging=stage.output is not OutputKind.RESULT)
+            relation = self._bound(stage)
+            match stage.output:
+                case OutputKind.BUCKETS:
+                    return self._store_buckets(stage, task, relation)
+                case OutputKind.PIECE:
+                    return self._store_piece(stage, task, relation.to_arrow_table())
+                case OutputKind.RESULT:
+                    return self._result(stage, task, relation.to_arrow_table())
+                case OutputKind.PARTITION:
+                    return self._store_partition(stage, task, relation.to_arrow_table())
+
+    def interrupt(self) -> None:
+        """Stop the fragment that is running; may be called from another thread."""
+        self._con.interrupt()
+
+    def forget(self, folder: str) -> None:
+        """Drop what is cached of a query's files."""
+        self._store.forget(folder)
+
+    def close(self) -> None:
+        """Close DuckDB; open connections make it complain when the process ends."""
+        self._con.close()
+
+    @contextlib.contextmanager
+    def _inputs(self, stage: StageTask, task: TaskPayload) -> Iterator[None]:
+        """The inputs as DuckDB relations, for as long as the task runs."""
+        registered: list[str] = []
+        inputs: dict[str, tuple[FileSlice, ...]] = {**stage.shared_inputs, **task.inputs}
+        try:
+            for name, slices in inputs.items():
+                self._con.register(name, self._store.read(slices))
+                registered.append(name)
+            for name, relation in task.relations.items():
+                self._con.execute(f"CREATE TEMP VIEW {quote(name)} AS FROM {relation}")
+            yield
+        finally:
+            for name in registered:
+                self._con.unregister(name)
+            for name in task.relations:
+                self._con.execute(f"DROP VIEW IF EXISTS {quote(name)}")
+
+    def _set_output_types(self, *, exchanging: bool) -> None:
+        if exchanging == self._exchanging:
+            return
+        for name, value in _EXCHANGE_SETTINGS.items():
+            self._con.execute(f"SET {name} = {value}" if exchanging else f"RESET {name}")
+        self._exchanging = exchanging
+
+    def _bound(self, stage: StageTask) -> duckdb.DuckDBPyRelation:
+        """The fragment, bound; with casts where DuckDB gave a column another type than planned.
+
+        Rendered SQL is bound a second time, which can widen a type (a sum of decimals, say).
+        """
+        relation = self._con.sql(stage.sql)
+        planned = stage.types
+        found = [str(type_) for type_ in relation.types[: len(planned)]]
+        if all(a in (b, "STATE") for a, b in zip(planned, found, strict=True)):
+            return relation
+        casts = [
+            f"c{i}" if a in (b, "STATE") else f"CAST(c{i} AS {a}) AS c{i}"
+            for i, (a, b) in enumerate(zip(planned, found, strict=True))
+        ]
+        if stage.output is OutputKind.BUCKETS:
+            casts.append("bucket")
+        return self._con.sql(f"SELECT {', '.join(casts)} FROM ({stage.sql})")
+
+    def _store_piece(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
+        file = _file(stage, task)
+        stored = self._store.write(file, table.schema, [table.to_batches()])
+        return _outcome(stored, file)
+
+    def _result(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
+        if table.nbytes > INLINE_BYTES_MAX:
+            return self._store_piece(stage, task, table)
+        return TaskOutcome(table.num_rows, table.nbytes, None, _stream(table))
+
+    def _store_partition(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
+        table = table.rename_columns(list(stage.columns))
+        file = _file(stage, task)
+        stored = self._store.write(file, table.schema, [table.to_batches(BATCH_ROWS)])
+        self._store.replicate(stored, file, task.replicas)
+        statistics = self._statistics(table, list(zip(stage.columns, stage.types, strict=True)))
+        return TaskOutcome(
+            stored.rows, stored.bytes, file, statistics=statistics, on_disk=stored.on_disk
+        )
+
+    def _statistics(self, table: pa.Table, columns: Sequence[tuple[str, str]]) -> bytes:
+        sample = text_sample(table)
+        self._con.register("partition", table)
+        try:
+            if sample is None:
+                return _stream(partition_statistics(self._con, "partition", columns))
+            self._con.register("sample", sample)
+            return _stream(partition_statistics(self._con, "partition", columns, "sample"))
+        finally:
+            self._con.unregister("partition")
+            if sample is not None:
+                self._con.unregister("sample")
+
+    def _store_buckets(
+        self, stage: StageTask, task: TaskPayload, relation: duckdb.DuckDBPyRelation
+    ) -> TaskOutcome:
+        buckets: list[list[pa.RecordBatch]] = [[] for _ in range(stage.buckets)]
+        schema: pa.Schema | None = None
+        with relation.to_arrow_reader(BATCH_ROWS) as reader:
+            schema = reader.schema.remove(len(reader.schema) - 1)
+            for batch in reader:
+                for number, piece in _divided(batch):
+                    buckets[number].append(piece)
+        groups = [_merged(batches, schema) for batches in buckets]
+        file = _file(stage, task)
+        stored = self._store.write(file, schema, groups)
+        slices = []
+        first = 0
+        for group in groups:
+            last = first + len(group)
+            slices.append(BucketSlice(first, last, sum(b.num_rows for b in group)))
+            first = last
+        return _outcome(stored, file, tuple(slices))
+
+
+def _divided(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each bucket, without the bucket column; rows keep their order within a bucket."""
+    last = batch.num_columns - 1
+    numbers = batch.column(last)
+    counts = {item["values"]: item["counts"] for item in pc.value_counts(numbers).to_pylist()}
+    rows = batch.remove_column(last)
+    if len(counts) > 1:
+        rows = rows.take(pc.array_sort_indices(numbers))
+    first = 0
+    for number in sorted(counts):
+        yield number, rows.slice(first, counts[number])
+        first += counts[number]
+
+
+def _merged(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
+    """Small batches joined into larger ones, which cost less to scan."""
+    rows = sum(batch.num_rows for batch in batches)
+    if len(batches) < 2 or rows / len(batches) >= _MERGED_SLICE_ROWS:  # noqa: PLR2004
+        return batches
+    merged: list[pa.RecordBatch] = (
+        pa.Table.from_batches(batches, schema).combine_chunks().to_batches(BATCH_ROWS)
+    )
+    return merged
+
+
+def _file(stage: StageTask, task: TaskPayload) -> str:
+    return f"{stage.folder}/{task.index}.arrow"
+
+
+def _outcome(
+    stored: StoredFile, file: str, buckets: tuple[BucketSlice, ...] = ()
+) -> TaskOutcome:
+    return TaskOutcome(stored.rows, stored.bytes, file, buckets=buckets, on_disk=stored.on_disk)
+
+
+def _stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+@contextlib.contextmanager
+def _problems() -> Iterator[None]:
+    """Errors of DuckDB, Arrow and the system as `TaskError`s."""
+    try:
+        yield
+    except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException) as error:
+        raise TaskError(TaskProblem.BIND, str(error)) from error
+    except duckdb.InterruptException as error:
+        raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.") from error
+    except duckdb.OutOfMemoryException as error:
+        raise TaskError(TaskProblem.RESOURCE, str(error)) from error
+    except InputMissingError as error:
+        raise TaskError(TaskProblem.INPUT, str(error)) from error
+    except duckdb.IOException as error:
+        full = "No space left" in str(error)
+        raise TaskError(TaskProblem.RESOURCE if full else TaskProblem.INPUT, str(error)) from error
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise TaskError(TaskProblem.RESOURCE if full else TaskProblem.INPUT, str(error)) from error
+    except MemoryError as error:
+        raise TaskError(TaskProblem.RESOURCE, "A task ran out of memory.") from error
+    except (duckdb.Error, pa.ArrowException) as error:
+        raise TaskError(TaskProblem.SQL, str(error)) from error

@@ -1,0 +1,160 @@
+"""Measures a table's statistics: each executor its partitions, in one query; the front end merges.
+
+A partition's measurements are one Arrow row that travels as it is: bounds keep their types, and
+distinct counts are the state of DuckDB's `approx_count_distinct`, so merging is exact.
+
+Text is dear to hash and to compare, and its bounds serve nobody: of a large partition, text is
+measured in a sample (`text_sample`), and distinct values are inferred with the Good-Turing
+estimate that DuckDB uses for its own tables: of u distinct values in s sampled rows, the share
+(u/s)^2 of them occurred once, so u + (u/s)^3 (n - s) among n rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+
+from minishark.statistics import ColumnStatistics, TableStatistics
+
+_SAMPLE_ONE_IN = 8
+_SAMPLE_SLICE_ROWS = 2_048
+_SAMPLE_ABOVE_ROWS = 131_072
+_TEXT_TYPES = ("VARCHAR", "BLOB")
+_UNMEASURED_PREFIXES = ("STRUCT(", "MAP(", "UNION(")
+_UNMEASURED = ("JSON", "BIT", "VARIANT", "GEOMETRY", '"NULL"')
+_PART = "statistics_parts"
+
+
+def text_sample(table: pa.Table) -> pa.Table | None:
+    """Every eighth slice of a large table, without a copy; None where the whole is small."""
+    if table.num_rows <= _SAMPLE_ABOVE_ROWS:
+        return None
+    distance = _SAMPLE_SLICE_ROWS * _SAMPLE_ONE_IN
+    starts = range(0, table.num_rows, distance)
+    return pa.concat_tables([table.slice(start, _SAMPLE_SLICE_ROWS) for start in starts])
+
+
+def partition_statistics(
+    con: duckdb.DuckDBPyConnection,
+    relation_name: str,
+    columns: Sequence[tuple[str, str]],
+    sample_name: str | None = None,
+) -> pa.Table:
+    """One row of measurements of one partition.
+
+    Args:
+        con: a connection where the relations are registered.
+        relation_name: the partition.
+        columns: name and DuckDB type of each column.
+        sample_name: a sample of the partition's rows (`text_sample`), which text is measured in;
+            None measures it in the partition.
+    """
+    numbered = list(enumerate(columns))
+    whole = ["count(*) AS rows", *_measures(numbered, text=False)]
+    text = [
+        f"{'true' if sample_name else 'false'} AS sampled",
+        "count(*) AS text_rows",
+        *_measures(numbered, text=True),
+    ]
+    if sample_name is None:
+        constant, *aggregates = text
+        query = f"SELECT {', '.join([*whole, *aggregates, constant])} FROM {_quoted(relation_name)}"
+    else:
+        query = (
+            f"FROM (SELECT {', '.join(whole)} FROM {_quoted(relation_name)}), "
+            f"(SELECT {', '.join(text[1:])}, {text[0]} FROM {_quoted(sample_name)})"
+        )
+    return con.sql(query).to_arrow_table()
+
+
+def merge_statistics(
+    con: duckdb.DuckDBPyConnection,
+    parts: Sequence[pa.Table],
+    columns: Sequence[tuple[str, str]],
+    size_bytes: int,
+) -> TableStatistics:
+    """A table's statistics from its partitions' measurements.
+
+    Args:
+        con: any connection.
+        parts: what `partition_statistics` gave for each partition; at least one.
+        columns: as it was given there.
+        size_bytes: the table's size.
+    """
+    con.register(_PART, pa.concat_tables(parts))
+    try:
+        items = ["sum(rows)::BIGINT", "sum(text_rows)::BIGINT", "bool_or(sampled)"]
+        for number, (_, type_name) in enumerate(columns):
+            items += _merged(number) if is_measured(type_name) else ["NULL"] * 4
+        values = con.execute(f"SELECT {', '.join(items)} FROM {_PART}").fetchall()[0]
+    finally:
+        con.unregister(_PART)
+    rows, text_rows, sampled = values[:3]
+    merged = tuple(
+        _column_statistics(type_name, values[start : start + 4], rows, text_rows, sampled)
+        for start, (_, type_name) in zip(range(3, len(values), 4), columns, strict=True)
+    )
+    return TableStatistics(rows, size_bytes, merged)
+
+
+def is_measured(type_name: str) -> bool:
+    """Whether values of the type are counted and compared; nested and opaque types are not."""
+    nested = type_name.endswith("]") or type_name.startswith(_UNMEASURED_PREFIXES)
+    return not nested and type_name not in _UNMEASURED
+
+
+def _measures(numbered: Sequence[tuple[int, tuple[str, str]]], *, text: bool) -> list[str]:
+    return [
+        f"{aggregate} AS {label}_{number}"
+        for number, (name, type_name) in numbered
+        if is_measured(type_name) and (type_name in _TEXT_TYPES) == text
+        for label, aggregate in (
+            ("count", f"count({_quoted(name)})"),
+            ("minimum", f"min({_quoted(name)})"),
+            ("maximum", f"max({_quoted(name)})"),
+            ("distinct", f"approx_count_distinct({_quoted(name)}) EXPORT_STATE"),
+        )
+    ]
+
+
+def _merged(number: int) -> list[str]:
+    # A state is the same for every argument type, and user-defined types are not known here.
+    state = f"to_aggregate_state(distinct_{number}, 'approx_count_distinct', ['BIGINT'])"
+    return [
+        f"sum(count_{number})::BIGINT",
+        f"min(minimum_{number})::VARCHAR",
+        f"max(maximum_{number})::VARCHAR",
+        f"finalize(combine_aggr({state}))",
+    ]
+
+
+def _column_statistics(
+    type_name: str, values: Sequence[object], rows: int, text_rows: int, sampled: bool
+) -> ColumnStatistics:
+    count, minimum, maximum, distinct = values
+    if distinct is None:
+        return ColumnStatistics()
+    assert isinstance(count, int)
+    assert isinstance(distinct, int)
+    is_text = type_name in _TEXT_TYPES
+    seen = text_rows if is_text else rows
+    distinct = min(distinct, count)
+    null_fraction = 1.0 - count / seen if seen else 0.0
+    if is_text and sampled:
+        total = round(rows * (1.0 - null_fraction))
+        return ColumnStatistics(null_fraction, _inferred(distinct, count, total))
+    low, high = (str(bound) if bound is not None else None for bound in (minimum, maximum))
+    return ColumnStatistics(null_fraction, distinct, low, high)
+
+
+def _inferred(distinct: int, sampled: int, total: int) -> int:
+    """Distinct values among `total`, of which `sampled` have `distinct`; see the module."""
+    if sampled == 0:
+        return 0
+    return min(total, int(distinct + (distinct / sampled) ** 3 * (total - sampled)))
+
+
+def _quoted(identifier: str) -> str:
+    return '"' + identifier.replace('"', '""') + '"'

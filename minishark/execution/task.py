@@ -1,0 +1,133 @@
+"""What travels between the front end and executors: descriptions of stages and tasks, and outcomes.
+
+A stage's description is sent once per node, a task's is small: it names its partition and files.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class FileSlice(msgspec.Struct, frozen=True, array_like=True):
+    """Record batches `first` to `last` (exclusive; None: to the end) of a stored Arrow file.
+
+    `file` is relative to the storage folder of each of the `holders`, which are nodes.
+    """
+
+    file: str
+    holders: tuple[str, ...]
+    first: int = 0
+    last: int | None = None
+
+
+class OutputKind(StrEnum):
+    """What a task does with its rows."""
+
+    PIECE = "piece"
+    """Store them as one file, for later stages."""
+    BUCKETS = "buckets"
+    """Store them as one file in which each bucket's batches stand together."""
+    RESULT = "result"
+    """As PIECE, in the types in which users get results; small ones travel in the outcome."""
+    PARTITION = "partition"
+    """Store them as a table's partition, with replicas and statistics."""
+
+
+class StageTask(msgspec.Struct, frozen=True, array_like=True):
+    """What the tasks of a stage share.
+
+    Attributes:
+        sql: the fragment.
+        types: the DuckDB types of its output columns, without the bucket number; an empty tuple
+            takes them as they come.
+        shared_inputs: inputs that are the same for every task, by the name in the fragment.
+        output: what to do with the rows.
+        folder: where output files go, relative to a node's storage folder.
+        buckets: the number of buckets, for BUCKETS.
+        columns: the names of a table's columns, for PARTITION.
+    """
+
+    sql: str
+    types: tuple[str, ...]
+    shared_inputs: dict[str, tuple[FileSlice, ...]]
+    output: OutputKind
+    folder: str
+    buckets: int = 0
+    columns: tuple[str, ...] = ()
+
+
+class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
+    """What one task adds to its stage.
+
+    Attributes:
+        index: its number in the stage, which is the number of its partition.
+        inputs: its own inputs, by the name in the fragment.
+        relations: inputs that are a SQL relation, such as `read_parquet([...])`.
+        replicas: the nodes that get a copy of the output, for PARTITION.
+    """
+
+    index: int
+    inputs: dict[str, tuple[FileSlice, ...]]
+    relations: dict[str, str] = {}
+    replicas: tuple[str, ...] = ()
+
+
+class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
+    """Where a bucket lies in an output file, and how large it is."""
+
+    first: int
+    last: int
+    rows: int
+
+
+class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """What a task has done.
+
+    Attributes:
+        rows: rows put out.
+        nbytes: their size as Arrow data.
+        file: the output file, relative to the node's storage folder; None for inline results.
+        inline: the result as an Arrow IPC stream, if it is small.
+        buckets: one entry per bucket, for BUCKETS.
+        statistics: the partition's statistics as an Arrow IPC stream, for PARTITION.
+        on_disk: whether the output had to go to disk because shared memory was short.
+    """
+
+    rows: int
+    nbytes: int
+    file: str | None
+    inline: bytes | None = None
+    buckets: tuple[BucketSlice, ...] = ()
+    statistics: bytes | None = None
+    on_disk: bool = False
+
+
+class TaskProblem(StrEnum):
+    """Why a task failed, in a form that crosses the wire."""
+
+    BIND = "bind"
+    """DuckDB does not accept the fragment; the whole statement may still run."""
+    SQL = "sql"
+    """DuckDB reported an error in the data or a conversion, as it would to any user."""
+    INPUT = "input"
+    """Input data is missing or unreadable."""
+    RESOURCE = "resource"
+    """Memory or disk ran out."""
+    INTERRUPTED = "interrupted"
+    """The job was cancelled."""
+
+
+class ProblemDetail(msgspec.Struct, frozen=True, array_like=True):
+    """The detail that goes with a failed task."""
+
+    problem: TaskProblem
+    message: str
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_stage = msgspec.msgpack.Decoder(StageTask).decode
+decode_payload = msgspec.msgpack.Decoder(TaskPayload).decode
+decode_outcome = msgspec.msgpack.Decoder(TaskOutcome).decode
+decode_problem = msgspec.msgpack.Decoder(ProblemDetail).decode

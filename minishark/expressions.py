@@ -1,0 +1,245 @@
+"""Typed scalar expressions, aggregates and sort keys, and how they become SQL.
+
+A column is a *position* in the output of the operator below (in a join: in the left output followed by
+the right one), as in DuckDB's own bound plans; names appear only when a fragment is rendered. Types
+are DuckDB's type names as text (``DECIMAL(15,2)``). Everything here is immutable and pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never, TypeAlias
+
+Names: TypeAlias = Sequence[str]
+"""The SQL text of each input column, by position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of an operator's output: its name (for people) and its DuckDB type."""
+
+    name: str
+    type: str
+
+
+Schema: TypeAlias = tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRef:
+    """The input column at position `index`."""
+
+    index: int
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant; `sql` is text that DuckDB reads back as the same value of the same type.
+
+    `value` is the plain Python value where selectivity estimates can use it, else None.
+    """
+
+    sql: str
+    type: str
+    value: int | float | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function called by name."""
+
+    name: str
+    arguments: tuple[Expression, ...]
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Infix:
+    """`a op b [op c ...]`: arithmetic, comparisons, AND, OR, and named operators such as `~~`."""
+
+    operator: str
+    arguments: tuple[Expression, ...]
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """`op a`: NOT and unary minus."""
+
+    operator: str
+    argument: Expression
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """`a IS [NOT] NULL`."""
+
+    argument: Expression
+    negated: bool
+    type: str = "BOOLEAN"
+
+
+@dataclass(frozen=True, slots=True)
+class InList:
+    """`a [NOT] IN (b, c, ...)`."""
+
+    argument: Expression
+    options: tuple[Expression, ...]
+    negated: bool
+    type: str = "BOOLEAN"
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """`CAST(a AS type)`, or TRY_CAST."""
+
+    argument: Expression
+    type: str
+    lenient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`CASE WHEN condition THEN value ... ELSE otherwise END`."""
+
+    branches: tuple[tuple[Expression, Expression], ...]
+    otherwise: Expression
+    type: str
+
+
+Expression: TypeAlias = ColumnRef | Literal | Call | Infix | Prefix | IsNull | InList | Cast | Case
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """One key of an ORDER BY."""
+
+    expression: Expression
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateCall:
+    """An aggregate function over the rows of a group."""
+
+    name: str
+    arguments: tuple[Expression, ...]
+    type: str
+    distinct: bool = False
+    filter: Expression | None = None
+    order_by: tuple[SortKey, ...] = ()
+
+
+def children(expression: Expression) -> tuple[Expression, ...]:
+    """The direct sub-expressions, in the order in which SQL writes them."""
+    match expression:
+        case ColumnRef() | Literal():
+            return ()
+        case Call(arguments=arguments) | Infix(arguments=arguments):
+            return arguments
+        case Prefix(argument=argument) | IsNull(argument=argument) | Cast(argument=argument):
+            return (argument,)
+        case InList(argument=argument, options=options):
+            return (argument, *options)
+        case Case(branches=branches, otherwise=otherwise):
+            return (*(part for branch in branches for part in branch), otherwise)
+        case _:
+            assert_never(expression)
+
+
+def references(expression: Expression) -> Iterator[ColumnRef]:
+    """Every column reference in `expression`, left to right, with repetitions."""
+    if isinstance(expression, ColumnRef):
+        yield expression
+    for child in children(expression):
+        yield from references(child)
+
+
+def transform(expression: Expression, change: Callable[[ColumnRef], Expression]) -> Expression:
+    """`expression` with every column reference replaced by what `change` makes of it."""
+
+    def walk(node: Expression) -> Expression:
+        match node:
+            case ColumnRef():
+                return change(node)
+            case Literal():
+                return node
+            case Call() | Infix():
+                return replace(node, arguments=tuple(map(walk, node.arguments)))
+            case Prefix() | IsNull() | Cast():
+                return replace(node, argument=walk(node.argument))
+            case InList():
+                options = tuple(map(walk, node.options))
+                return replace(node, argument=walk(node.argument), options=options)
+            case Case():
+                branches = tuple((walk(when), walk(then)) for when, then in node.branches)
+                return replace(node, branches=branches, otherwise=walk(node.otherwise))
+            case _:
+                assert_never(node)
+
+    return walk(expression)
+
+
+def quote(identifier: str) -> str:
+    """`identifier` as a quoted SQL name."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def quote_text(text: str) -> str:
+    """`text` as a SQL string literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def render(expression: Expression, names: Names) -> str:
+    """`expression` as SQL over input columns called `names`."""
+
+    def sql(node: Expression) -> str:
+        match node:
+            case ColumnRef(index=index):
+                return names[index]
+            case Literal(sql=text):
+                return text
+            case Call(name=name, arguments=arguments):
+                return f"{quote(name)}({', '.join(map(sql, arguments))})"
+            case Infix(operator=operator, arguments=arguments):
+                return "(" + f" {operator} ".join(map(sql, arguments)) + ")"
+            case Prefix(operator=operator, argument=argument):
+                return f"({operator} {sql(argument)})"
+            case IsNull(argument=argument, negated=negated):
+                return f"({sql(argument)} IS {'NOT ' if negated else ''}NULL)"
+            case InList(argument=argument, options=options, negated=negated):
+                choices = ", ".join(map(sql, options))
+                return f"({sql(argument)} {'NOT ' if negated else ''}IN ({choices}))"
+            case Cast(argument=argument, type=type_, lenient=lenient):
+                return f"{'TRY_CAST' if lenient else 'CAST'}({sql(argument)} AS {type_})"
+            case Case(branches=branches, otherwise=otherwise):
+                whens = " ".join(f"WHEN {sql(a)} THEN {sql(b)}" for a, b in branches)
+                return f"(CASE {whens} ELSE {sql(otherwise)} END)"
+            case _:
+                assert_never(node)
+
+    return sql(expression)
+
+
+def render_sort_keys(keys: Sequence[SortKey], names: Names) -> str:
+    """The text after ORDER BY."""
+    return ", ".join(
+        f"{render(key.expression, names)} {'DESC' if key.descending else 'ASC'} "
+        f"NULLS {'FIRST' if key.nulls_first else 'LAST'}"
+        for key in keys
+    )
+
+
+def render_aggregate(call: AggregateCall, names: Names) -> str:
+    """An aggregate call as SQL over input columns called `names`."""
+    arguments = ", ".join(render(argument, names) for argument in call.arguments)
+    inside = f"DISTINCT {arguments}" if call.distinct else arguments
+    if call.order_by:
+        inside += f" ORDER BY {render_sort_keys(call.order_by, names)}"
+    name = "count" if call.name == "count_star" else call.name
+    sql = f"{quote(name)}({'*' if call.name == 'count_star' else inside})"
+    return sql if call.filter is None else f"{sql} FILTER (WHERE {render(call.filter, names)})"

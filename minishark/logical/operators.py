@@ -1,0 +1,181 @@
+"""The relational operators, as data.
+
+Logical and physical plans share them: an operator says *what* is computed from its inputs, the plan
+node around it adds children and, in a physical plan, where the rows lie. Positions in expressions
+count the columns of the input (in a join: of the left input, then of the right one).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from minishark.expressions import AggregateCall, Expression, Schema, SortKey
+
+
+class JoinKind(StrEnum):
+    """DuckDB's join types. RIGHT_SEMI and RIGHT_ANTI keep rows of the right input."""
+
+    INNER = "inner"
+    LEFT = "left"
+    RIGHT = "right"
+    FULL = "full"
+    SEMI = "semi"
+    ANTI = "anti"
+    RIGHT_SEMI = "right semi"
+    RIGHT_ANTI = "right anti"
+    MARK = "mark"
+    SINGLE = "single"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinCondition:
+    """`left comparison right`: `left` over the left input, `right` over the right input."""
+
+    left: Expression
+    comparison: str
+    right: Expression
+
+    @property
+    def is_equality(self) -> bool:
+        """Whether equal keys are needed, so that hash partitioning on them is sound."""
+        return self.comparison in ("=", "IS NOT DISTINCT FROM")
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Columns of a table. A column that is None stands for "no column needed, only the rows"."""
+
+    table: str
+    columns: tuple[str | None, ...]
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The rows for which all `predicates` are true; of them the columns at `output`."""
+
+    predicates: tuple[Expression, ...]
+    output: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """One output column per expression."""
+
+    expressions: tuple[Expression, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """Groups first, then aggregates, then one GROUPING() value per entry of `grouping_functions`.
+
+    `grouping_sets` holds positions in `groups`; it is empty for a plain GROUP BY.
+    """
+
+    groups: tuple[Expression, ...]
+    aggregates: tuple[AggregateCall, ...]
+    grouping_sets: tuple[tuple[int, ...], ...] = ()
+    grouping_functions: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A join; `residual` predicates range over the left columns followed by the right ones.
+
+    `left_output` and `right_output` are the columns that are kept of each side; a mark join
+    adds one BOOLEAN after the left ones.
+    """
+
+    kind: JoinKind
+    conditions: tuple[JoinCondition, ...]
+    residual: tuple[Expression, ...]
+    left_output: tuple[int, ...]
+    right_output: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """All rows in the order of `keys`; of them the columns at `output`."""
+
+    keys: tuple[SortKey, ...]
+    output: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """`limit` rows (None: all) after the first `offset`."""
+
+    limit: int | None
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopN:
+    """The first `limit` rows after `offset` in the order of `keys`."""
+
+    keys: tuple[SortKey, ...]
+    limit: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """Each different row once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Constant rows; no rows and a schema make an empty relation."""
+
+    rows: tuple[tuple[Expression, ...], ...]
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Cte:
+    """Children: the definition, computed once, and the plan that reads it through `CteRef`."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CteRef:
+    """The rows of the common table expression `index`."""
+
+    index: int
+    name: str
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A whole statement, run by DuckDB as it was written over all rows of `tables`.
+
+    The way out for whatever has no distributed form; `reason` says what that was.
+    """
+
+    sql: str
+    tables: tuple[str, ...]
+    reason: str
+    schema: Schema
+
+
+Operator: TypeAlias = (
+    Scan
+    | Filter
+    | Project
+    | Aggregate
+    | Join
+    | Sort
+    | Limit
+    | TopN
+    | Distinct
+    | Values
+    | Cte
+    | CteRef
+    | Statement
+)

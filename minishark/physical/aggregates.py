@@ -1,0 +1,62 @@
+"""How an aggregate splits into a partial and a final phase.
+
+sum, count, min and max combine their plain results. Every other splittable function exports its
+state in the partial phase (DuckDB's EXPORT_STATE), and the final phase combines the states and
+finishes them, which gives DuckDB's own one-phase answer.
+"""
+
+from __future__ import annotations
+
+from minishark.expressions import AggregateCall, Column, Names, render_aggregate
+from minishark.logical.operators import Aggregate
+
+_BY_RESULT = {"sum": "sum", "count": "sum", "count_star": "sum", "min": "min", "max": "max"}
+_BY_STATE = frozenset(
+    (
+        "avg stddev stddev_samp stddev_pop variance var_samp var_pop sem corr covar_samp covar_pop "
+        "skewness kurtosis kurtosis_pop regr_slope regr_intercept regr_count regr_r2 regr_avgx "
+        "regr_avgy regr_sxx regr_syy regr_sxy bool_and bool_or bit_and bit_or bit_xor "
+        "approx_count_distinct"
+    ).split(),
+)
+_STATE = "STATE"
+
+
+def can_split(aggregate: Aggregate) -> bool:
+    """Whether every aggregate can be computed in two phases."""
+    return all(
+        not call.distinct and not call.order_by and (call.name in _BY_RESULT or call.name in _BY_STATE)
+        for call in aggregate.aggregates
+    )
+
+
+def state_column(call: AggregateCall, position: int) -> Column:
+    """The output column of the partial phase.
+
+    Its type is the result's where the partial result is a plain value; a state has no type
+    that SQL could name.
+    """
+    return Column(f"state{position}", call.type if call.name in _BY_RESULT else _STATE)
+
+
+def render_partial(call: AggregateCall, names: Names) -> str:
+    """The partial phase of a call, as SQL over the input columns."""
+    if call.name in _BY_RESULT:
+        return render_aggregate(call, names)
+    plain = AggregateCall(call.name, call.arguments, call.type)
+    sql = render_aggregate(plain, names) + " EXPORT_STATE"
+    if call.filter is None:
+        return sql
+    return sql + render_aggregate(call, names).removeprefix(render_aggregate(plain, names))
+
+
+def render_final(call: AggregateCall, state: str) -> str:
+    """The final phase of a call, as SQL over the column `state` of the partial phase's output."""
+    combine = _BY_RESULT.get(call.name)
+    if combine is None:
+        types = ", ".join(f"'{argument.type}'" for argument in call.arguments)
+        return f"finalize(combine_aggr(to_aggregate_state({state}, '{call.name}', [{types}])))"
+    if combine == "sum" and call.name != "sum":
+        # A count of no rows at all is 0, while a sum of no counts is NULL.
+        return f"CAST(coalesce(sum({state}), 0) AS {call.type})"
+    return f"{combine}({state})"

@@ -1,0 +1,70 @@
+"""Physical plans as text: operators, distributions, estimated rows."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from minishark.expressions import Schema, render
+from minishark.logical.display import aggregate_label, operator_label, tree
+from minishark.physical.plan import (
+    Broadcast,
+    Distribution,
+    FinalAggregate,
+    Gather,
+    Hashed,
+    PartialAggregate,
+    PhysicalPlan,
+    Replicated,
+    Shuffle,
+    Single,
+    Spread,
+)
+
+
+def physical_text(plan: PhysicalPlan) -> str:
+    """A physical plan as a tree."""
+    return tree(plan, physical_label)
+
+
+def physical_label(plan: PhysicalPlan) -> str:
+    """One node in one line."""
+    place = distribution_label(plan.distribution, plan.schema)
+    return f"{physical_operator_label(plan)}  [{place}, ~{plan.rows:,.0f} rows]"
+
+
+def physical_operator_label(plan: PhysicalPlan) -> str:
+    """An operator or exchange."""
+    operator = plan.operator
+    inputs = [child.schema for child in plan.children]
+    names = [column.name or f"#{i}" for i, column in enumerate(inputs[0])] if inputs else []
+    match operator:
+        case Shuffle(keys=keys, partitions=partitions):
+            text = ", ".join(render(key, names) for key in keys)
+            return f"Exchange shuffle by {text} to {partitions} partitions"
+        case Broadcast():
+            return "Exchange broadcast"
+        case Gather():
+            return "Exchange gather"
+        case PartialAggregate(complete=complete):
+            return f"PartialAggregate {aggregate_label(complete, names)}"
+        case FinalAggregate(complete=complete):
+            groups = ", ".join(column.name for column in plan.schema[: len(complete.groups)])
+            return f"FinalAggregate {f'by {groups}' if groups else ''}".rstrip()
+        case _:
+            return operator_label(operator, inputs)
+
+
+def distribution_label(distribution: Distribution, schema: Schema) -> str:
+    """Where rows lie."""
+    match distribution:
+        case Hashed(keys=keys, partitions=partitions):
+            names = ("=".join(schema[i].name or f"#{i}" for i in sorted(key)) or "?" for key in keys)
+            return f"hashed by {', '.join(names)} in {partitions}"
+        case Spread(partitions=partitions):
+            return f"spread over {partitions}"
+        case Single():
+            return "single"
+        case Replicated():
+            return "replicated"
+        case _:
+            assert_never(distribution)

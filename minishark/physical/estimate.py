@@ -1,0 +1,155 @@
+"""Rough row counts, good enough to choose between broadcast and shuffle.
+
+Textbook rules (Selinger et al., SIGMOD 1979): uniform values, independent predicates, the smaller
+key domain contained in the larger one. DuckDB has ordered the joins already; nothing here
+changes an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from minishark.expressions import (
+    Cast,
+    ColumnRef,
+    Expression,
+    Infix,
+    InList,
+    IsNull,
+    Literal,
+    Prefix,
+    children,
+)
+from minishark.logical.operators import Join, JoinKind
+from minishark.statistics import ColumnStatistics
+
+_RANGE_SELECTIVITY = 0.3
+_OTHER_SELECTIVITY = 0.25
+_SEMI_SELECTIVITY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Estimated rows of a relation, and per output column its statistics where they are known."""
+
+    rows: float
+    columns: tuple[ColumnStatistics | None, ...]
+
+    def distinct(self, expression: Expression) -> float:
+        """The estimated number of different values of `expression`."""
+        while isinstance(expression, Cast):
+            expression = expression.argument
+        if isinstance(expression, Literal):
+            return 1.0
+        if isinstance(expression, ColumnRef):
+            known = self.columns[expression.index]
+            if known is not None and known.distinct is not None:
+                return max(1.0, min(float(known.distinct), self.rows))
+            return max(1.0, self.rows)
+        inner = [self.distinct(child) for child in children(expression)]
+        return max(1.0, min(self.rows, max(inner, default=self.rows)))
+
+
+def selectivity(predicate: Expression, profile: Profile) -> float:
+    """The share of rows for which `predicate` is true, between 0 and 1."""
+    match predicate:
+        case Infix(operator="AND", arguments=arguments):
+            share = 1.0
+            for argument in arguments:
+                share *= selectivity(argument, profile)
+            return share
+        case Infix(operator="OR", arguments=arguments):
+            return min(1.0, sum(selectivity(argument, profile) for argument in arguments))
+        case Prefix(operator="NOT", argument=argument):
+            return 1.0 - selectivity(argument, profile)
+        case Infix(operator="=" | "IS NOT DISTINCT FROM", arguments=(left, _)):
+            return 1.0 / profile.distinct(left)
+        case Infix(operator="<>" | "IS DISTINCT FROM", arguments=(left, _)):
+            return 1.0 - 1.0 / max(2.0, profile.distinct(left))
+        case Infix(operator="<" | "<=" | ">" | ">=", arguments=(left, right)):
+            return _range_share(predicate.operator, left, right, profile)
+        case InList(argument=argument, options=options, negated=negated):
+            share = min(1.0, len(options) / profile.distinct(argument))
+            return 1.0 - share if negated else share
+        case IsNull(negated=negated):
+            return 0.95 if negated else 0.05
+        case _:
+            return _OTHER_SELECTIVITY
+
+
+def _range_share(operator: str, left: Expression, right: Expression, profile: Profile) -> float:
+    """The share of a comparison with a constant, from the column's minimum and maximum."""
+    if not isinstance(left, ColumnRef) or not isinstance(right, Literal):
+        return _RANGE_SELECTIVITY
+    known = profile.columns[left.index]
+    if known is None:
+        return _RANGE_SELECTIVITY
+    low, high, value = map(_number, (known.minimum, known.maximum, right.value))
+    if low is None or high is None or value is None or high <= low:
+        return _RANGE_SELECTIVITY
+    below = min(1.0, max(0.0, (value - low) / (high - low)))
+    return below if operator in ("<", "<=") else 1.0 - below
+
+
+def _number(value: str | float | None) -> float | None:
+    """A number for a numeric bound, or for an ISO date; None for other text."""
+    if isinstance(value, str):
+        text = value.removeprefix("DATE ").strip("'")
+        parts = text[:10].split("-")
+        if len(parts) == 3 and all(part.isdigit() for part in parts):  # noqa: PLR2004
+            year, month, day = map(int, parts)
+            return year * 365.25 + month * 30.44 + day
+        try:
+            return float(text)
+        except ValueError:
+            return None
+    return None if value is None else float(value)
+
+
+def filtered_rows(predicates: Sequence[Expression], profile: Profile) -> float:
+    """The rows that pass all `predicates`."""
+    share = 1.0
+    for predicate in predicates:
+        share *= selectivity(predicate, profile)
+    return max(1.0, profile.rows * share)
+
+
+def joined_rows(join: Join, left: Profile, right: Profile) -> float:
+    """The rows of a join."""
+    pairs = left.rows * right.rows
+    for condition in join.conditions:
+        if condition.is_equality:
+            domain = max(left.distinct(condition.left), right.distinct(condition.right))
+            pairs /= domain
+        else:
+            pairs *= _RANGE_SELECTIVITY
+    pairs *= _OTHER_SELECTIVITY ** len(join.residual)
+    match join.kind:
+        case JoinKind.INNER:
+            rows = pairs
+        case JoinKind.LEFT | JoinKind.SINGLE:
+            rows = max(pairs, left.rows) if join.kind is JoinKind.LEFT else left.rows
+        case JoinKind.RIGHT:
+            rows = max(pairs, right.rows)
+        case JoinKind.FULL:
+            rows = max(pairs, left.rows + right.rows)
+        case JoinKind.SEMI:
+            rows = min(left.rows, pairs)
+        case JoinKind.RIGHT_SEMI:
+            rows = min(right.rows, pairs)
+        case JoinKind.ANTI:
+            rows = left.rows * _SEMI_SELECTIVITY
+        case JoinKind.RIGHT_ANTI:
+            rows = right.rows * _SEMI_SELECTIVITY
+        case JoinKind.MARK:
+            rows = left.rows
+    return max(1.0, rows)
+
+
+def grouped_rows(groups: Sequence[Expression], profile: Profile) -> float:
+    """The number of groups."""
+    product = 1.0
+    for group in groups:
+        product *= profile.distinct(group)
+    return max(1.0, min(product, profile.rows))

@@ -1,0 +1,98 @@
+"""The physical plan: operators, where their rows lie, and the exchanges that move rows.
+
+Every node has a *distribution*, the way in which its rows are spread over the partitions of the
+stage that computes them. An exchange stands only where a child does not lie as its parent needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from minishark.expressions import Expression, Schema
+from minishark.logical.operators import Aggregate, Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """A row lies in the partition that the hash of its key gives.
+
+    `keys` holds one entry per key of the hash function, in its order: the output columns that
+    are equal to that key in every row. An entry may be empty (a key that is no output column).
+    """
+
+    keys: tuple[frozenset[int], ...]
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Rows lie anywhere in a number of partitions."""
+
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """All rows in one partition."""
+
+    partitions: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """Every task can have all rows, without an exchange."""
+
+    partitions: int = 1
+
+
+Distribution: TypeAlias = Hashed | Spread | Single | Replicated
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """Rows go to partition `hash(keys) % partitions`."""
+
+    keys: tuple[Expression, ...]
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Every task of the consumer reads all rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """One task reads all rows, in the order of the producer's partitions."""
+
+
+Exchange: TypeAlias = Shuffle | Broadcast | Gather
+
+
+@dataclass(frozen=True, slots=True)
+class PartialAggregate:
+    """The first phase of `complete` on the rows of one partition; its output are groups and states."""
+
+    complete: Aggregate
+
+
+@dataclass(frozen=True, slots=True)
+class FinalAggregate:
+    """The second phase of `complete`, over groups and states."""
+
+    complete: Aggregate
+
+
+PhysicalOperator: TypeAlias = Operator | Exchange | PartialAggregate | FinalAggregate
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalPlan:
+    """An operator or exchange with its inputs, the rows' distribution, and an estimate of their number."""
+
+    operator: PhysicalOperator
+    children: tuple[PhysicalPlan, ...]
+    schema: Schema
+    distribution: Distribution
+    rows: float

@@ -1,0 +1,552 @@
+"""Logical plan -> physical plan: where rows lie, and the exchanges that are needed.
+
+Bottom-up. Each operator looks at its inputs' distributions, keeps them where it can, and asks for
+an exchange where it can't. Choices between exchanges compare estimated costs (`_Costs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from minishark.catalog import Catalog, Table
+from minishark.expressions import AggregateCall, Column, ColumnRef, Expression, Schema
+from minishark.logical.operators import (
+    Aggregate,
+    Cte,
+    CteRef,
+    Distinct,
+    Filter,
+    Join,
+    JoinCondition,
+    JoinKind,
+    Limit,
+    Project,
+    Scan,
+    Sort,
+    Statement,
+    TopN,
+    Values,
+)
+from minishark.logical.plan import LogicalPlan
+from minishark.physical.aggregates import can_split, state_column
+from minishark.physical.estimate import Profile, filtered_rows, grouped_rows, joined_rows
+from minishark.physical.plan import (
+    Broadcast,
+    Distribution,
+    FinalAggregate,
+    Gather,
+    Hashed,
+    PartialAggregate,
+    PhysicalOperator,
+    PhysicalPlan,
+    Replicated,
+    Shuffle,
+    Single,
+    Spread,
+)
+from minishark.statistics import ColumnStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerOptions:
+    """What steers physical planning.
+
+    Attributes:
+        partitions: how many partitions a shuffle makes.
+        single_task_rows: a query whose tables hold at most this many rows runs in one task.
+        gather_rows: partial results of at most this many rows are gathered instead of shuffled.
+    """
+
+    partitions: int
+    single_task_rows: int = 20_000
+    gather_rows: int = 50_000
+
+
+class _Costs:
+    """Work per row, relative to building one row into a hash table."""
+
+    BROADCAST = 0.5
+    BUILD = 1.0
+    SHUFFLE = 2.5
+    STAGE = 5_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A physical plan and what is estimated about its output."""
+
+    plan: PhysicalPlan
+    profile: Profile
+
+    @property
+    def distribution(self) -> Distribution:
+        return self.plan.distribution
+
+    @property
+    def in_one_task(self) -> bool:
+        return isinstance(self.plan.distribution, Single | Replicated)
+
+
+_KEEPS_LEFT = frozenset(
+    (JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.MARK, JoinKind.SINGLE),
+)
+_KEEPS_RIGHT = frozenset(
+    (JoinKind.INNER, JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI),
+)
+
+
+def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
+    """The physical plan of `logical`.
+
+    Raises:
+        CatalogError: the plan names a table that the catalog does not have.
+    """
+    rows = sum(table.rows for table in _scanned(logical, catalog))
+    return _Planner(catalog, options, rows <= options.single_task_rows).plan(logical).plan
+
+
+def _scanned(logical: LogicalPlan, catalog: Catalog) -> list[Table]:
+    own = [catalog.get(logical.operator.table)] if isinstance(logical.operator, Scan) else []
+    return own + [table for child in logical.children for table in _scanned(child, catalog)]
+
+
+class _Planner:
+    def __init__(self, catalog: Catalog, options: PlannerOptions, in_one_task: bool) -> None:  # noqa: FBT001
+        self._catalog = catalog
+        self._options = options
+        self._in_one_task = in_one_task
+        self._ctes: dict[int, _Node] = {}
+
+    def plan(self, logical: LogicalPlan) -> _Node:
+        """The physical plan of one logical node and all below it."""
+        operator = logical.operator
+        if isinstance(operator, Cte):
+            return self._cte(operator, logical)
+        children = [self.plan(child) for child in logical.children]
+        match operator:
+            case Scan():
+                return self._scan(operator, logical.schema)
+            case Values():
+                profile = Profile(float(len(operator.rows)), (None,) * len(operator.schema))
+                return _node(operator, (), logical.schema, Replicated(), profile)
+            case CteRef():
+                return self._cte_ref(operator, logical.schema)
+            case Statement():
+                profile = Profile(1.0, (None,) * len(operator.schema))
+                return _node(operator, (), logical.schema, Single(), profile)
+            case Filter():
+                return self._filter(operator, children[0], logical.schema)
+            case Project():
+                return self._project(operator, children[0], logical.schema)
+            case Aggregate():
+                return self._aggregate(operator, children[0], logical.schema)
+            case Distinct():
+                return self._distinct(children[0], logical.schema)
+            case Join():
+                return self._join(operator, children[0], children[1], logical.schema)
+            case Sort():
+                return _sorted(operator, self._gathered(children[0]), logical.schema)
+            case TopN() | Limit():
+                return self._limited(operator, children[0], logical.schema)
+            case _:
+                assert_never(operator)
+
+    # Leaves
+
+    def _scan(self, scan: Scan, schema: Schema) -> _Node:
+        table = self._catalog.get(scan.table)
+        names = {column.name.lower(): i for i, column in enumerate(table.schema)}
+        statistics = table.statistics.columns
+        columns = tuple(None if n is None else statistics[names[n.lower()]] for n in scan.columns)
+        profile = Profile(float(max(1, table.rows)), columns)
+        return _node(scan, (), schema, self._scan_distribution(table, scan), profile)
+
+    def _scan_distribution(self, table: Table, scan: Scan) -> Distribution:
+        partitions = len(table.partitions)
+        if partitions == 1 or self._in_one_task:
+            return Replicated()
+        positions = {n.lower(): i for i, n in enumerate(scan.columns) if n is not None}
+        keys = tuple(
+            frozenset((positions[name.lower()],) if name.lower() in positions else ())
+            for name in table.partition_by
+        )
+        return Hashed(keys, partitions) if all((keys, *keys)) else Spread(partitions)
+
+    def _cte(self, cte: Cte, logical: LogicalPlan) -> _Node:
+        definition = self.plan(logical.children[0])
+        self._ctes[cte.index] = definition
+        main = self.plan(logical.children[1])
+        plan = PhysicalPlan(
+            cte, (definition.plan, main.plan), logical.schema, main.distribution, main.plan.rows
+        )
+        return _Node(plan, main.profile)
+
+    def _cte_ref(self, reference: CteRef, schema: Schema) -> _Node:
+        """A reference lies as the definition does; one stored partition can be read by every task."""
+        definition = self._ctes[reference.index]
+        distribution = definition.distribution
+        if isinstance(distribution, Single):
+            distribution = Replicated()
+        return _node(reference, (), schema, distribution, definition.profile)
+
+    # One input
+
+    def _filter(self, filter_: Filter, child: _Node, schema: Schema) -> _Node:
+        rows = filtered_rows(filter_.predicates, child.profile)
+        profile = Profile(rows, tuple(child.profile.columns[i] for i in filter_.output))
+        places = _places(filter_.output)
+        return _node(filter_, (child,), schema, _moved(child.distribution, places), profile)
+
+    def _project(self, project: Project, child: _Node, schema: Schema) -> _Node:
+        columns = tuple(_expression_statistics(e, child.profile) for e in project.expressions)
+        profile = Profile(child.profile.rows, columns)
+        places = _places([e.index if isinstance(e, ColumnRef) else -1 for e in project.expressions])
+        return _node(project, (child,), schema, _moved(child.distribution, places), profile)
+
+    def _aggregate(self, aggregate: Aggregate, child: _Node, schema: Schema) -> _Node:
+        groups = [e.index if isinstance(e, ColumnRef) else -1 for e in aggregate.groups]
+        rows = grouped_rows(aggregate.groups, child.profile)
+        columns = tuple(_expression_statistics(e, child.profile) for e in aggregate.groups)
+        profile = Profile(rows, columns + (None,) * (len(schema) - len(columns)))
+        kept = _moved(child.distribution, _places(groups))
+        one_phase = isinstance(kept, Hashed) and not aggregate.grouping_sets
+        if child.in_one_task or one_phase:
+            return _node(aggregate, (child,), schema, kept, profile)
+        if can_split(aggregate):
+            return self._two_phases(aggregate, child, schema, profile)
+        complete = self._regrouped(aggregate, self._without_duplicates(aggregate, child))
+        kept = _moved(complete.distribution, _places(groups))
+        return _node(aggregate, (complete,), schema, kept, profile)
+
+    def _two_phases(
+        self, aggregate: Aggregate, child: _Node, schema: Schema, profile: Profile
+    ) -> _Node:
+        group_columns = tuple(
+            Column(schema[i].name, group.type) for i, group in enumerate(aggregate.groups)
+        )
+        states = tuple(state_column(call, i) for i, call in enumerate(aggregate.aggregates))
+        produced = min(child.profile.rows, profile.rows * child.distribution.partitions)
+        partial = _node(
+            PartialAggregate(aggregate),
+            (child,),
+            group_columns + states,
+            Spread(child.distribution.partitions),
+            Profile(produced, profile.columns[: len(group_columns)] + (None,) * len(states)),
+        )
+        keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(group_columns))
+        exchanged = self._exchanged_groups(partial, () if aggregate.grouping_sets else keys)
+        places = {i: (i,) for i in range(len(group_columns))}
+        distribution = _moved(exchanged.distribution, places)
+        return _node(FinalAggregate(aggregate), (exchanged,), schema, distribution, profile)
+
+    def _exchanged_groups(self, child: _Node, keys: tuple[Expression, ...]) -> _Node:
+        """Equal keys together: shuffled, or gathered where there are few rows or no keys."""
+        if not keys or child.profile.rows <= self._options.gather_rows:
+            return self._gathered(child)
+        return self._shuffled(child, keys)
+
+    def _regrouped(self, aggregate: Aggregate, child: _Node) -> _Node:
+        return self._exchanged_groups(child, () if aggregate.grouping_sets else aggregate.groups)
+
+    def _without_duplicates(self, aggregate: Aggregate, child: _Node) -> _Node:
+        """Fewer rows to exchange: duplicates of what the DISTINCT aggregates read are dropped early."""
+        calls = aggregate.aggregates
+        inputs = {call.arguments for call in calls}
+        if len(inputs) != 1 or not all(_ignores_duplicates(call) for call in calls):
+            return child
+        (arguments,) = inputs
+        needed = tuple(dict.fromkeys((*aggregate.groups, *arguments)))
+        width = len(child.plan.schema)
+        if not all(isinstance(e, ColumnRef) for e in needed) or len(needed) != width:
+            return child
+        return _node(Distinct(), (child,), child.plan.schema, child.distribution, child.profile)
+
+    def _distinct(self, child: _Node, schema: Schema) -> _Node:
+        keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(schema))
+        profile = replace(child.profile, rows=grouped_rows(keys, child.profile))
+        if child.in_one_task or isinstance(child.distribution, Hashed):
+            return _node(Distinct(), (child,), schema, child.distribution, profile)
+        partial = _node(Distinct(), (child,), schema, child.distribution, profile)
+        exchanged = self._exchanged_groups(partial, keys)
+        return _node(Distinct(), (exchanged,), schema, exchanged.distribution, profile)
+
+    def _limited(self, operator: TopN | Limit, child: _Node, schema: Schema) -> _Node:
+        """First in each partition, then over what is left of all of them."""
+        profile = child.profile
+        if operator.limit is not None:
+            profile = replace(profile, rows=float(min(profile.rows, operator.limit)))
+        if not child.in_one_task and operator.limit is not None:
+            early = replace(operator, limit=operator.limit + operator.offset, offset=0)
+            distribution = Spread(child.distribution.partitions)
+            child = _node(early, (child,), schema, distribution, profile)
+        return _node(operator, (self._gathered(child),), schema, Single(), profile)
+
+    # Joins
+
+    def _join(self, join: Join, left: _Node, right: _Node, schema: Schema) -> _Node:
+        left, right = self._joinable(join, left, right)
+        rows = joined_rows(join, left.profile, right.profile)
+        columns = _join_columns(join, left.profile, right.profile)
+        distribution = _join_distribution(join, left, right)
+        return _node(join, (left, right), schema, distribution, Profile(rows, columns))
+
+    def _joinable(self, join: Join, left: _Node, right: _Node) -> tuple[_Node, _Node]:
+        """Both inputs, moved where necessary, so that the join can run partition by partition."""
+        if _lie_together(join, left, right):
+            return left, right
+        keys = tuple(c for c in join.conditions if _can_hash(c))
+        candidates = [(self._gather_cost(left, right), "gather")]
+        if join.kind in _KEEPS_LEFT and not left.in_one_task:
+            candidates.append((self._broadcast_cost(right, left), "broadcast right"))
+        if join.kind in _KEEPS_RIGHT and not right.in_one_task:
+            candidates.append((self._broadcast_cost(left, right), "broadcast left"))
+        if keys and (join.kind is not JoinKind.MARK or _never_null(join)):
+            candidates += self._shuffle_candidates(keys, left, right)
+        _, choice = min(candidates)
+        match choice:
+            case "broadcast right":
+                return left, self._broadcast(right)
+            case "broadcast left":
+                return self._broadcast(left), right
+            case "shuffle right":
+                return left, self._shuffle_like(right, left, keys, left_is_target=True)
+            case "shuffle left":
+                return self._shuffle_like(left, right, keys, left_is_target=False), right
+            case "shuffle both":
+                return (
+                    self._shuffled(left, tuple(c.left for c in keys)),
+                    self._shuffled(right, tuple(c.right for c in keys)),
+                )
+            case _:
+                return self._gathered(left), self._gathered(right)
+
+    def _gather_cost(self, left: _Node, right: _Node) -> float:
+        """Work that only one core does counts as often as there are partitions."""
+        rows = left.profile.rows + right.profile.rows
+        return 2 * _Costs.STAGE + rows * (_Costs.BROADCAST + _Costs.BUILD) * self._options.partitions
+
+    def _broadcast_cost(self, moved: _Node, kept: _Node) -> float:
+        copies = kept.distribution.partitions
+        return _Costs.STAGE + moved.profile.rows * (_Costs.BROADCAST + copies * _Costs.BUILD)
+
+    def _shuffle_candidates(
+        self, keys: Sequence[JoinCondition], left: _Node, right: _Node
+    ) -> list[tuple[float, str]]:
+        moved = {"left": left.profile.rows, "right": right.profile.rows}
+        costs = {side: _Costs.STAGE + rows * _Costs.SHUFFLE for side, rows in moved.items()}
+        build = right.profile.rows * _Costs.BUILD
+        found = [(costs["left"] + costs["right"] + build, "shuffle both")]
+        if _matching_keys(left.distribution, [c.left for c in keys]) is not None:
+            found.append((costs["right"] + build, "shuffle right"))
+        if _matching_keys(right.distribution, [c.right for c in keys]) is not None:
+            found.append((costs["left"] + build, "shuffle left"))
+        return found
+
+    def _shuffle_like(
+        self, moved: _Node, target: _Node, keys: Sequence[JoinCondition], *, left_is_target: bool
+    ) -> _Node:
+        """`moved`, hashed on the join keys in the way in which `target` is."""
+        own = [c.right if left_is_target else c.left for c in keys]
+        theirs = [c.left if left_is_target else c.right for c in keys]
+        order = _matching_keys(target.distribution, theirs)
+        assert order is not None
+        return self._shuffled(
+            moved, tuple(own[i] for i in order), partitions=target.distribution.partitions
+        )
+
+    # Exchanges
+
+    def _shuffled(
+        self, child: _Node, keys: tuple[Expression, ...], partitions: int | None = None
+    ) -> _Node:
+        count = partitions or self._options.partitions
+        positions = tuple(
+            frozenset((key.index,) if isinstance(key, ColumnRef) else ()) for key in keys
+        )
+        distribution = Hashed(positions, count)
+        return _node(Shuffle(keys, count), (child,), child.plan.schema, distribution, child.profile)
+
+    def _broadcast(self, child: _Node) -> _Node:
+        if isinstance(child.distribution, Replicated):
+            return child
+        return _node(Broadcast(), (child,), child.plan.schema, Replicated(), child.profile)
+
+    def _gathered(self, child: _Node) -> _Node:
+        if child.in_one_task:
+            return child
+        return _node(Gather(), (child,), child.plan.schema, Single(), child.profile)
+
+
+def _node(
+    operator: PhysicalOperator,
+    children: Sequence[_Node],
+    schema: Schema,
+    distribution: Distribution,
+    profile: Profile,
+) -> _Node:
+    plans = tuple(child.plan for child in children)
+    return _Node(PhysicalPlan(operator, plans, schema, distribution, profile.rows), profile)
+
+
+def _sorted(sort: Sort, child: _Node, schema: Schema) -> _Node:
+    profile = Profile(child.profile.rows, tuple(child.profile.columns[i] for i in sort.output))
+    return _node(sort, (child,), schema, Single(), profile)
+
+
+def _places(sources: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Input column -> the output columns that are it; `sources` holds -1 for computed columns."""
+    places: dict[int, tuple[int, ...]] = {}
+    for position, source in enumerate(sources):
+        places[source] = (*places.get(source, ()), position)
+    places.pop(-1, None)
+    return places
+
+
+def _moved(distribution: Distribution, places: Mapping[int, tuple[int, ...]]) -> Distribution:
+    """`distribution` after the columns moved; rows hashed on a column that is gone are just spread."""
+    if not isinstance(distribution, Hashed):
+        return distribution
+    keys = tuple(
+        frozenset(place for column in sorted(key) for place in places.get(column, ()))
+        for key in distribution.keys
+    )
+    return Hashed(keys, distribution.partitions) if all(keys) else Spread(distribution.partitions)
+
+
+def _expression_statistics(expression: Expression, profile: Profile) -> ColumnStatistics | None:
+    if isinstance(expression, ColumnRef):
+        return profile.columns[expression.index]
+    return ColumnStatistics(0.0, int(profile.distinct(expression)), None, None)
+
+
+def _ignores_duplicates(call: AggregateCall) -> bool:
+    return (call.distinct or call.name in ("min", "max")) and not (call.filter or call.order_by)
+
+
+def _can_hash(condition: JoinCondition) -> bool:
+    return condition.is_equality and condition.left.type == condition.right.type
+
+
+def _never_null(join: Join) -> bool:
+    return all(c.comparison == "IS NOT DISTINCT FROM" for c in join.conditions) and not join.residual
+
+
+def _matching_keys(distribution: Distribution, expressions: Sequence[Expression]) -> list[int] | None:
+    """Which expression is which key of a hash distribution; None unless all keys are among them."""
+    if not isinstance(distribution, Hashed):
+        return None
+    order: list[int] = []
+    for key in distribution.keys:
+        found = [
+            i for i, e in enumerate(expressions) if isinstance(e, ColumnRef) and e.index in key
+        ]
+        if not found:
+            return None
+        order.append(found[0])
+    return order
+
+
+def _lie_together(join: Join, left: _Node, right: _Node) -> bool:
+    """Whether the join can run partition by partition as its inputs lie."""
+    if left.in_one_task and right.in_one_task:
+        return True
+    if isinstance(right.distribution, Replicated) and join.kind in _KEEPS_LEFT:
+        return True
+    if isinstance(left.distribution, Replicated) and join.kind in _KEEPS_RIGHT:
+        return True
+    if join.kind is JoinKind.MARK and not _never_null(join):
+        return False
+    return _co_partitioned(join, left.distribution, right.distribution)
+
+
+def _co_partitioned(join: Join, left: Distribution, right: Distribution) -> bool:
+    """Whether rows that the equality conditions can match lie in partitions of the same number."""
+    if not isinstance(left, Hashed) or not isinstance(right, Hashed):
+        return False
+    if left.partitions != right.partitions or len(left.keys) != len(right.keys):
+        return False
+    pairs = [
+        (c.left.index, c.right.index)
+        for c in join.conditions
+        if _can_hash(c) and isinstance(c.left, ColumnRef) and isinstance(c.right, ColumnRef)
+    ]
+    return all(
+        any(a in left_key and b in right_key for a, b in pairs)
+        for left_key, right_key in zip(left.keys, right.keys, strict=True)
+    )
+
+
+def _join_columns(
+    join: Join, left: Profile, right: Profile
+) -> tuple[ColumnStatistics | None, ...]:
+    kept_left = tuple(left.columns[i] for i in join.left_output)
+    kept_right = tuple(right.columns[i] for i in join.right_output)
+    match join.kind:
+        case JoinKind.SEMI | JoinKind.ANTI:
+            return kept_left
+        case JoinKind.RIGHT_SEMI | JoinKind.RIGHT_ANTI:
+            return kept_right
+        case JoinKind.MARK:
+            return (*kept_left, None)
+        case _:
+            return kept_left + kept_right
+
+
+def _join_distribution(join: Join, left: _Node, right: _Node) -> Distribution:
+    """Where the output of a join lies whose inputs lie as they must."""
+    if left.in_one_task and right.in_one_task:
+        both = isinstance(left.distribution, Replicated) and isinstance(right.distribution, Replicated)
+        return Replicated() if both else Single()
+    base = right if left.in_one_task else left
+    if not isinstance(base.distribution, Hashed):
+        return Spread(base.distribution.partitions)
+    if join.kind is JoinKind.FULL:
+        return Spread(base.distribution.partitions)
+    return _moved(_equated(join, left, right), _join_places(join, left))
+
+
+def _equated(join: Join, left: _Node, right: _Node) -> Hashed:
+    """The hash distribution over the left and right columns side by side, before projection.
+
+    An inner join makes its equal columns interchangeable; other joins keep only the keys of the
+    side whose rows all survive with their own values.
+    """
+    width = len(left.plan.schema)
+    by_left = left.distribution if isinstance(left.distribution, Hashed) else None
+    by_right = right.distribution if isinstance(right.distribution, Hashed) else None
+    right_keys = by_right and tuple(frozenset(i + width for i in k) for k in by_right.keys)
+    keeps_right = join.kind in (JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
+    own = right_keys if by_left is None or (keeps_right and right_keys) else by_left.keys
+    partitions = (by_left or by_right or Single()).partitions
+    assert own is not None
+    if join.kind is not JoinKind.INNER:
+        return Hashed(own, partitions)
+    pairs = [
+        (c.left.index, c.right.index + width)
+        for c in join.conditions
+        if c.is_equality and isinstance(c.left, ColumnRef) and isinstance(c.right, ColumnRef)
+    ]
+    return Hashed(tuple(_closed(key, pairs) for key in own), partitions)
+
+
+def _closed(key: frozenset[int], pairs: Sequence[tuple[int, int]]) -> frozenset[int]:
+    """`key` and all columns that the pairs make equal to one of it."""
+    for _ in pairs:
+        key = key.union(*(pair for pair in pairs if not key.isdisjoint(pair)))
+    return key
+
+
+def _join_places(join: Join, left: _Node) -> dict[int, tuple[int, ...]]:
+    """(left ++ right) column -> output columns, by join kind."""
+    width = len(left.plan.schema)
+    lefts = list(join.left_output)
+    rights = [i + width for i in join.right_output]
+    match join.kind:
+        case JoinKind.SEMI | JoinKind.ANTI | JoinKind.MARK:
+            return _places(lefts)
+        case JoinKind.RIGHT_SEMI | JoinKind.RIGHT_ANTI:
+            return _places(rights)
+        case _:
+            return _places(lefts + rights)

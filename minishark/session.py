@@ -1,0 +1,404 @@
+"""Session: a cluster, a catalog, and the path of a statement from text to answer."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from minishark.catalog import Catalog, Table
+from minishark.cluster.display import metrics_text
+from minishark.cluster.backend import FragmentRejectedError, Placement
+from minishark.cluster.load import TableLayout, TableLoader, TableSource
+from minishark.cluster.local import Cluster, ClusterOptions, default_options
+from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
+from minishark.cluster.source import SourceSize, arrow_table, files_source, memory_source
+from minishark.dataframe import Answer, DataFrame
+from minishark.errors import CatalogError, ClusterError, OptionError
+from minishark.execution.statistics import merge_statistics
+from minishark.logical.display import logical_text
+from minishark.logical.plan import LogicalPlan
+from minishark.physical.display import physical_text
+from minishark.physical.plan import PhysicalPlan
+from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.sql.planning import BoundStatement, PlanningDatabase, statement_plan
+from minishark.stages.display import stages_text
+from minishark.stages.split import split
+from minishark.stages.stage import Stage, TableInput
+
+PLACEMENTS = ("sparrow", "random")
+_SMALL_TABLE_ROWS = 20_000
+_SMALL_TABLE_BYTES = 1 << 20
+_CACHED_PLANS_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """All phases of a statement's plan."""
+
+    bound: BoundStatement
+    logical: LogicalPlan
+    physical: PhysicalPlan
+    stages: tuple[Stage, ...]
+
+
+def connect(
+    *,
+    nodes: int | None = None,
+    executors_per_node: int | None = None,
+    schedulers: int = 1,
+    partitions: int | None = None,
+    placement: str = "sparrow",
+    probe_ratio: float = 2.0,
+    in_process: bool = False,
+    single_task_rows: int = PlannerOptions.single_task_rows,
+) -> Session:
+    """Start a cluster on this machine, and a session on it.
+
+    Args:
+        nodes: how many nodes; None for two (one on a machine with one core).
+        executors_per_node: executor processes per node; None for one slot per core in all.
+        schedulers: how many Sparrow schedulers.
+        partitions: partitions of a table or shuffle by default; None for two per slot.
+        placement: "sparrow" (batch sampling with late binding) or "random".
+        probe_ratio: reservations per task, at least 1.
+        in_process: run the cluster on threads of this process, for tests and debugging.
+        single_task_rows: statements over tables of at most this many rows in all run in one task.
+
+    Raises:
+        OptionError: an argument makes no sense.
+        ClusterError: the cluster does not start.
+
+    Examples:
+        >>> import minishark
+        >>> with minishark.connect() as session:
+        ...     session.sql("SELECT 42 AS answer").collect()
+        [{'answer': 42}]
+    """
+    chosen = default_options()
+    options = ClusterOptions(
+        chosen.nodes if nodes is None else nodes,
+        chosen.executors_per_node if executors_per_node is None else executors_per_node,
+        schedulers,
+        in_process,
+    )
+    if placement not in PLACEMENTS:
+        raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
+    if probe_ratio < 1:
+        raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
+    if partitions is not None and not 1 <= partitions <= _PARTITIONS_MAX:
+        raise OptionError(f"partitions must be between 1 and {_PARTITIONS_MAX}.")
+    return Session(options, partitions, placement, probe_ratio, single_task_rows)
+
+
+_PARTITIONS_MAX = 4096
+
+
+class Session:
+    """Tables in a cluster's memory, and SQL over them; use `connect` to make one.
+
+    Safe to use from several threads. It is also a context manager.
+    """
+
+    def __init__(
+        self,
+        options: ClusterOptions,
+        partitions: int | None,
+        placement: str,
+        probe_ratio: float,
+        single_task_rows: int,
+    ) -> None:
+        self._cluster = Cluster(options)
+        self._placement = Placement(placement, probe_ratio, self._cluster.nodes)
+        self._options = PlannerOptions(partitions or 2 * self._cluster.total_slots, single_task_rows)
+        self._planning = PlanningDatabase()
+        self._catalog = Catalog()
+        self._warnings: list[str] = list(self._cluster.warnings)
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._plans: OrderedDict[tuple[str, LogicalPlan], _Plan] = OrderedDict()
+        self._stopped = False
+
+    # Statements
+
+    def sql(self, text: str) -> DataFrame:
+        """A SELECT, or an EXPLAIN of one, as a lazy DataFrame.
+
+        Raises:
+            QueryError: it does not parse, or names what does not exist; with DuckDB's message.
+            UnsupportedError: it is another kind of statement.
+        """
+        self._check_open()
+        parsed = self._planning.parse(text)
+        bound = self._planning.bind(parsed.sql)
+        return DataFrame(self, parsed.sql, bound.schema, parsed.explain)
+
+    def table(self, name: str) -> DataFrame:
+        """All rows of a table.
+
+        Raises:
+            CatalogError: there is no such table.
+        """
+        quoted = self._catalog.get(name).name.replace('"', '""')
+        return self.sql(f'FROM "{quoted}"')
+
+    def run_statement(self, sql: str) -> Answer:
+        """Run a SELECT to its end; `DataFrame.to_arrow` calls this."""
+        self._check_open()
+        started = time.perf_counter()
+        plan = self._plan(sql)
+        planned = time.perf_counter()
+        try:
+            return self._run(plan, started, planned, ())
+        except FragmentRejectedError as rejected:
+            whole = statement_plan(plan.bound, "DuckDB did not accept a fragment of it")
+            note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
+            return self._run(self._staged(plan.bound, whole), started, planned, (note,))
+
+    def explain_statement(self, sql: str, mode: str) -> str:
+        """Describe how a SELECT runs; `DataFrame.explain` calls this."""
+        plan = self._plan(sql)
+        parts = {
+            "logical": lambda: logical_text(plan.logical),
+            "physical": lambda: physical_text(plan.physical),
+            "stages": lambda: self._stages_text(plan),
+            "sql": lambda: self._stages_text(plan, sql=True),
+            "analyze": lambda: metrics_text(self.run_statement(sql).metrics),
+        }
+        if mode != "all":
+            return parts[mode]()
+        titles = (("Logical plan", "logical"), ("Physical plan", "physical"), ("Stages", "stages"))
+        return "\n\n".join(f"{title}\n{parts[name]()}" for title, name in titles)
+
+    def _stages_text(self, plan: _Plan, *, sql: bool = False) -> str:
+        def preferred(stage: Stage, index: int) -> frozenset[str]:
+            inputs = [item for item in stage.inputs if isinstance(item, TableInput)]
+            return preferred_nodes(stage, {i.name: self._catalog.get(i.table) for i in inputs}, index)
+
+        return stages_text(plan.stages, preferred, sql=sql)
+
+    def _plan(self, sql: str) -> _Plan:
+        bound = self._planning.bind(sql)
+        logical = self._planning.plan(bound)
+        key = (sql, logical)
+        with self._lock:
+            known = self._plans.get(key)
+        if known is not None:
+            return known
+        plan = self._staged(bound, logical)
+        with self._lock:
+            self._plans[key] = plan
+            if len(self._plans) > _CACHED_PLANS_MAX:
+                self._plans.popitem(last=False)
+        return plan
+
+    def _staged(self, bound: BoundStatement, logical: LogicalPlan) -> _Plan:
+        physical = plan_physical(logical, self._catalog, self._options)
+        return _Plan(bound, logical, physical, split(physical))
+
+    def _run(
+        self, plan: _Plan, started: float, planned: float, warnings: tuple[str, ...]
+    ) -> Answer:
+        folder = f"queries/{next(self._numbers)}"
+        run = QueryRun(
+            plan.stages,
+            self._catalog,
+            self._cluster.backend,
+            self._cluster.places,
+            self._placement,
+            folder,
+        )
+        try:
+            table = run.run([column.name for column in plan.bound.schema])
+        finally:
+            self._cluster.remove_folder(folder)
+        if run.uses_disk():
+            self._warn("Shared memory is full: shuffle data went to disk, which is slower.")
+        stages = run.metrics()
+        metrics = QueryMetrics(
+            stages=len(stages),
+            tasks=sum(stage.tasks for stage in stages),
+            constrained_tasks=sum(stage.constrained_tasks for stage in stages),
+            local_tasks=sum(stage.local_tasks for stage in stages),
+            elapsed_s=time.perf_counter() - started,
+            planning_s=planned - started,
+            warnings=warnings,
+            by_stage=stages,
+        )
+        return Answer(table, metrics)
+
+    # Tables
+
+    def create_table(
+        self,
+        name: str,
+        data: Any,
+        *,
+        partition_by: str | Sequence[str] | None = None,
+        partitions: int | None = None,
+        replicas: int = 2,
+        replace: bool = False,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Load data into the cluster's memory as a table.
+
+        Args:
+            name: the table's name, as SQL will use it.
+            data: a path, a glob or a folder of Parquet, CSV or JSON files; a pyarrow table, reader or
+                dataset; a pandas or polars frame; a DuckDB relation; a DataFrame of minishark.
+            partition_by: columns whose hash decides a row's partition. Tables that are partitioned
+                alike on their join keys join without a shuffle.
+            partitions: how many; None for the session's default, and 1 for small tables that name
+                no columns. A table of one partition is held by every node.
+            replicas: on how many nodes each partition lies; at most on all of them.
+            replace: whether a table of the same name is replaced.
+            on_progress: called with tasks done and tasks in all.
+
+        Raises:
+            CatalogError: there is a table of that name, or `partition_by` names no column of it.
+            DataError: the data is missing or can't be read.
+            OptionError: a number makes no sense.
+        """
+        self._check_open()
+        if name in self._catalog and not replace:
+            raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
+        if replicas < 1 or (partitions is not None and not 1 <= partitions <= _PARTITIONS_MAX):
+            raise OptionError(f"replicas must be at least 1, partitions from 1 to {_PARTITIONS_MAX}.")
+        folder = f"tables/{next(self._numbers)}"
+        source_folder = f"{folder}-source"
+        try:
+            source, size = self._source(data, source_folder)
+            keys = _keys(name, partition_by, source)
+            layout = self._layout(keys, partitions, replicas, size)
+            table = self._load(name, folder, source, layout, on_progress)
+        except BaseException:
+            self._cluster.remove_folder(folder)
+            raise
+        finally:
+            self._cluster.remove_folder(source_folder)
+            self._cluster.remove_folder(f"{folder}-buckets")
+        self._publish(table)
+
+    def drop_table(self, name: str) -> None:
+        """Remove a table and free its memory.
+
+        Raises:
+            CatalogError: there is no such table.
+        """
+        self._check_open()
+        table = self._catalog.remove(name)
+        self._planning.remove_table(name)
+        self._cluster.remove_folder(_folder(table))
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of the tables."""
+        return sorted(table.name for table in self._catalog)
+
+    def _source(self, data: Any, folder: str) -> tuple[TableSource, SourceSize]:
+        if isinstance(data, str | Path):
+            return files_source(data, self._planning)
+        return memory_source(
+            arrow_table(data),
+            self._cluster.store(),
+            folder,
+            self._cluster.nodes[0],
+            self._planning,
+        )
+
+    def _layout(
+        self, keys: tuple[str, ...], partitions: int | None, replicas: int, size: SourceSize
+    ) -> TableLayout:
+        small = size.bytes <= _SMALL_TABLE_BYTES and (size.rows or 0) <= _SMALL_TABLE_ROWS
+        count = partitions or (1 if small and not keys else self._options.partitions)
+        nodes = len(self._cluster.nodes)
+        return TableLayout(keys, count, nodes if count == 1 else min(replicas, nodes))
+
+    def _load(
+        self,
+        name: str,
+        folder: str,
+        source: TableSource,
+        layout: TableLayout,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> Table:
+        loader = TableLoader(self._cluster.backend, self._placement, on_progress)
+        loaded = loader.load(folder, source, layout)
+        if loaded.on_disk:
+            self._warn(f"Shared memory is full: table {name} lies on disk, which is slower.")
+        connection = self._planning.connection()
+        try:
+            columns = [(column.name, column.type) for column in source.schema]
+            size = sum(partition.bytes for partition in loaded.partitions)
+            statistics = merge_statistics(connection, loaded.measured, columns, size)
+        finally:
+            connection.close()
+        return Table(name, source.schema, loaded.partitions, layout.partition_by, statistics)
+
+    def _publish(self, table: Table) -> None:
+        with self._lock:
+            replaced = self._catalog.get(table.name) if table.name in self._catalog else None
+            self._catalog.add(table)
+            self._planning.put_table(table)
+            self._plans.clear()
+        if replaced is not None:
+            self._cluster.remove_folder(_folder(replaced))
+
+    # The session itself
+
+    @property
+    def total_slots(self) -> int:
+        """How many tasks run at the same time."""
+        return self._cluster.total_slots
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know, such as shared memory that is too small."""
+        return tuple(self._warnings)
+
+    def _warn(self, sentence: str) -> None:
+        with self._lock:
+            if sentence not in self._warnings:
+                self._warnings.append(sentence)
+
+    def _check_open(self) -> None:
+        if self._stopped:
+            raise ClusterError("The session is stopped; connect again.")
+
+    def stop(self) -> None:
+        """Stop the cluster and free its memory; may be called twice."""
+        if not self._stopped:
+            self._stopped = True
+            self._planning.close()
+            self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _keys(name: str, partition_by: str | Sequence[str] | None, source: TableSource) -> tuple[str, ...]:
+    wanted = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+    found = {column.name.lower(): column.name for column in source.schema}
+    for key in wanted:
+        if key.lower() not in found:
+            columns = ", ".join(found.values())
+            raise CatalogError(f"Table {name} has no column {key!r}; its columns are {columns}.")
+    return tuple(found[key.lower()] for key in wanted)
+
+
+def _folder(table: Table) -> str:
+    return table.partitions[0].file.rpartition("/")[0]

@@ -1,0 +1,292 @@
+"""Statistical miniatures: small generated tables that lead DuckDB to the real data's join orders.
+
+DuckDB orders joins by each table's row count and each column's distinct count, which it estimates
+from a sample of the rows with a HyperLogLog sketch. A miniature has both, scaled down together
+by `scaled`, so that the ratios between the tables of one catalog stay. Values are spread between
+the column's real bounds, but only their number matters to the plan: the optimizers that look at
+values must be off in the planning database, or the miniature's values would change the meaning.
+
+Rules: one factor for all tables of a catalog, a power of two (so that a table that grows a little
+does not make all others again), such that the largest miniature has at most the cap's rows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+
+import duckdb
+
+from minishark.statistics import ColumnStatistics, TableStatistics
+
+ROWS_CAP = 600_000
+"""Rows of the largest miniature, at most; see benchmarks/miniature.py for what others give."""
+
+_KNEE = 1_000
+_KEY_SHARE = 0.9  # at least this share of distinct values: all differ, within the sketch's error
+_VECTOR_ROWS = 2_048
+_SAMPLE_SHARE = 0.1  # of each vector, for DuckDB's sketch
+_INTEGER_SAMPLE_SHARE = 0.3
+_INT64_MAX = 2**63 - 1
+_DOUBLE_EXACT_MAX = 2**53
+
+_INTEGERS = {
+    "TINYINT": (-(2**7), 2**7 - 1),
+    "SMALLINT": (-(2**15), 2**15 - 1),
+    "INTEGER": (-(2**31), 2**31 - 1),
+    "BIGINT": (-(2**63), 2**63 - 1),
+    "HUGEINT": (-(2**127), 2**127 - 1),
+    "UTINYINT": (0, 2**8 - 1),
+    "USMALLINT": (0, 2**16 - 1),
+    "UINTEGER": (0, 2**32 - 1),
+    "UBIGINT": (0, 2**64 - 1),
+    "UHUGEINT": (0, 2**128 - 1),
+}
+_DECIMAL = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)")
+_TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
+_ZONED = "TIMESTAMP WITH TIME ZONE"
+
+
+def scaled(x: int, f: float) -> int:
+    """A row or distinct count in the miniature: small ones as they are, the rest by `f`."""
+    return x if x <= _KNEE else int(_KNEE + (x - _KNEE) * f)
+
+
+def create_miniature(
+    con: duckdb.DuckDBPyConnection,
+    name: str,
+    columns: Sequence[tuple[str, str]],
+    statistics: TableStatistics,
+    factor: float,
+) -> None:
+    """Make, or make again, the native table `name` as a miniature.
+
+    Args:
+        con: the planning database.
+        name: the table's name, unquoted.
+        columns: name and DuckDB type of each column.
+        statistics: the real table's.
+        factor: what counts are scaled by; see `scaled`.
+    """
+    rows = scaled(statistics.rows, factor)
+    outputs = ", ".join(
+        f"{_column(type_name, column, statistics.rows, rows, factor)} AS {_quoted(column_name)}"
+        for (column_name, type_name), column in zip(columns, statistics.columns, strict=True)
+    )
+    con.execute(
+        f"CREATE OR REPLACE TABLE {_quoted(name)} AS SELECT {outputs} FROM range({rows}) r(i)"
+    )
+
+
+class Miniatures:
+    """The miniatures of a catalog; changes are gathered, and made by `refresh` before planning.
+
+    Attributes:
+        version: counts the refreshes that changed a table, for caches of plans.
+    """
+
+    def __init__(self, rows_cap: int = ROWS_CAP) -> None:
+        self.version = 0
+        self._rows_cap = rows_cap
+        self._tables: dict[str, tuple[str, tuple[tuple[str, str], ...], TableStatistics]] = {}
+        self._made: dict[str, float] = {}
+        self._dropped: dict[str, str] = {}
+
+    @property
+    def factor(self) -> float:
+        """What the counts of all tables are scaled by: 1 or a negative power of two."""
+        largest = max((entry[2].rows for entry in self._tables.values()), default=0)
+        factor = 1.0
+        while scaled(largest, factor) > self._rows_cap and factor * largest > 1:
+            factor /= 2
+        return factor
+
+    def put(
+        self, name: str, columns: Sequence[tuple[str, str]], statistics: TableStatistics
+    ) -> None:
+        """Add a table, or replace the one of that name (in any case)."""
+        key = name.lower()
+        self._tables[key] = (name, tuple(columns), statistics)
+        self._made.pop(key, None)
+        self._dropped.pop(key, None)
+
+    def remove(self, name: str) -> None:
+        """Take a table out; one that is not there is ignored."""
+        key = name.lower()
+        if self._tables.pop(key, None) is not None:
+            self._made.pop(key, None)
+            self._dropped[key] = name
+
+    def refresh(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Bring the planning database `con` up to date; does nothing when it is."""
+        factor = self.factor
+        stale = [key for key in self._tables if not self._is_current(key, factor)]
+        if not stale and not self._dropped:
+            return
+        self.version += 1
+        for name in self._dropped.values():
+            con.execute(f"DROP TABLE IF EXISTS {_quoted(name)}")
+        self._dropped.clear()
+        for key in stale:
+            create_miniature(con, *self._tables[key], factor)
+            self._made[key] = factor
+
+    def _is_current(self, key: str, factor: float) -> bool:
+        """Whether the table is made with `factor`, or is so small that no factor changes it."""
+        made = self._made.get(key)
+        small = self._tables[key][2].rows <= _KNEE
+        return made is not None and (small or made == factor)
+
+
+def _column(
+    type_name: str, column: ColumnStatistics, real_rows: int, rows: int, factor: float
+) -> str:
+    """The SQL expression over the row number `i` that gives one column's values."""
+    if column.distinct is None or column.null_fraction >= 1.0:
+        return f"NULL::{type_name}"
+    distinct = column.distinct
+    if distinct >= _KEY_SHARE * real_rows * (1.0 - column.null_fraction):
+        distinct = real_rows
+    wanted = max(1, min(scaled(distinct, factor), rows))
+    cycle = _cycle(rows, wanted, _sample_share(type_name))
+    value = _value(type_name, column, cycle)
+    if column.null_fraction <= 0.0:
+        return value
+    # 7919 is prime: nulls are spread over all values.
+    permille = max(1, round(1000 * column.null_fraction))
+    return f"CASE WHEN i * 7919 % 1000 >= {permille} THEN {value} END"
+
+
+def _sample_share(type_name: str) -> float:
+    return _INTEGER_SAMPLE_SHARE if type_name in _INTEGERS else _SAMPLE_SHARE
+
+
+def _cycle(rows: int, wanted: int, share: float) -> int:
+    """After how many rows values must repeat for DuckDB to estimate `wanted` distinct ones.
+
+    DuckDB sketches a `share` of the rows and, of u distinct values in s sampled rows, infers
+    u + (u/s)^3 (n - s) among n (a Good-Turing estimate). With c values in turn, a sample has
+    c (1 - (1 - share)^(n/c)) of them. An odd cycle can't fall in step with DuckDB's vectors.
+    """
+    sampled = share * rows
+    if wanted >= rows or rows <= _VECTOR_ROWS or wanted < sampled / 20:
+        return wanted
+
+    def estimate(cycle: float) -> float:
+        seen = cycle * (1.0 - math.pow(1.0 - share, rows / cycle))
+        return seen + (seen / sampled) ** 3 * (rows - sampled)
+
+    low, high = 1.0, float(rows)
+    while high - low > 0.5:
+        middle = (low + high) / 2
+        low, high = (middle, high) if estimate(middle) < wanted else (low, middle)
+    return min(rows, round(high) | 1)
+
+
+def _value(type_name: str, column: ColumnStatistics, cycle: int) -> str:
+    """An expression with `cycle` different values of the type, between the column's bounds."""
+    step = f"(i % {cycle})"
+    decimal = _DECIMAL.fullmatch(type_name)
+    if type_name in _INTEGERS:
+        return _integer(type_name, column, cycle)
+    if decimal is not None:
+        return _decimal(type_name, int(decimal[1]), int(decimal[2]), column, cycle)
+    if type_name == "DATE" or type_name in _TIMESTAMPS or type_name == _ZONED:
+        return _instant(type_name, column, cycle)
+    match type_name:
+        case "FLOAT" | "DOUBLE":
+            return _float(type_name, column, cycle)
+        case "VARCHAR" | "BIGNUM":  # short text is cheap, and its bounds steer nothing
+            return f"{step}::{type_name}"
+        case "BLOB":
+            return f"{step}::VARCHAR::BLOB"
+        case "BOOLEAN":
+            return f"({step} % 2 = 1)"
+        case "TIME":
+            return f"make_timestamp({step} % 86400000000)::TIME"
+        case "INTERVAL":
+            return f"to_days({step}::INTEGER)"
+        case "UUID":
+            return f"('00000000-0000-0000-0000-' || lpad({step}::VARCHAR, 12, '0'))::UUID"
+        case _ if type_name.startswith("ENUM("):
+            members = f"enum_range(NULL::{type_name})"
+            return f"{members}[1 + {step} % len({members})]::{type_name}"
+        case _ if column.minimum is not None:
+            return f"CAST({_text(column.minimum)} AS {type_name})"
+        case _:
+            return f"NULL::{type_name}"
+
+
+def _integer(type_name: str, column: ColumnStatistics, cycle: int) -> str:
+    lowest, highest = _INTEGERS[type_name]
+    low, high = _bounds(column, lowest, highest)
+    cycle = min(cycle, high - low + 1)
+    return f"({_steps(low, high, cycle, type_name)})::{type_name}"
+
+
+def _steps(low: int, high: int, cycle: int, type_name: str = "") -> str:
+    """`cycle` integers from `low` on, as far apart as `high` allows."""
+    step = max(1, (high - low) // max(1, cycle - 1))
+    if low >= -_INT64_MAX and high <= _INT64_MAX and high - low <= _INT64_MAX:
+        return f"i % {cycle} * {step} + {low}"
+    wide = "UHUGEINT" if type_name == "UHUGEINT" else "HUGEINT"
+    return f"(i % {cycle})::{wide} * '{step}'::{wide} + '{low}'::{wide}"
+
+
+def _decimal(type_name: str, width: int, scale: int, column: ColumnStatistics, cycle: int) -> str:
+    limit = 10**width - 1
+    low, high = _bounds(column, -limit, limit, scale)
+    cycle = min(cycle, high - low + 1)
+    if max(abs(low), abs(high)) <= _DOUBLE_EXACT_MAX:
+        return f"(({_steps(low, high, cycle)}) / {10**scale}::DOUBLE)::{type_name}"
+    whole_low, whole_high = low // 10**scale + 1, high // 10**scale
+    if whole_high < whole_low:  # no whole number between the bounds
+        return f"CAST({_text(str(column.minimum))} AS {type_name})"
+    cycle = min(cycle, whole_high - whole_low + 1)
+    return f"({_steps(whole_low, whole_high, cycle)})::{type_name}"
+
+
+def _float(type_name: str, column: ColumnStatistics, cycle: int) -> str:
+    low, high = float(column.minimum or "nan"), float(column.maximum or "nan")
+    if not math.isfinite(high - low):
+        low, high = 0.0, float(cycle)
+    step = (high - low) / max(1, cycle - 1)
+    return f"(i % {cycle} * {step!r}::DOUBLE + {low!r}::DOUBLE)::{type_name}"
+
+
+def _bounds(column: ColumnStatistics, lowest: int, highest: int, scale: int = 0) -> tuple[int, int]:
+    """The column's bounds in units of 10^-scale, or the type's range from 0 where not known."""
+    try:
+        low, high = (
+            int(Decimal(text or "").scaleb(scale)) for text in (column.minimum, column.maximum)
+        )
+    except (InvalidOperation, OverflowError, ValueError):
+        return max(0, lowest), highest
+    return (low, high) if lowest <= low <= high <= highest else (max(0, lowest), highest)
+
+
+def _instant(type_name: str, column: ColumnStatistics, cycle: int) -> str:
+    """Instants from the minimum on; DuckDB folds the constants. Infinite bounds count as none."""
+    bounds = (column.minimum or "infinity", column.maximum or "infinity")
+    unbounded = any("infinity" in text or "BC" in text for text in bounds)
+    low, high = ("1970-01-01", "2070-01-01") if unbounded else bounds
+    first, last = f"CAST({_text(low)} AS {type_name})", f"CAST({_text(high)} AS {type_name})"
+    if type_name == "DATE":
+        return f"({first} + (i % {cycle} * greatest(1, ({last} - {first}) // {cycle}))::INTEGER)"
+    span = f"(epoch_us({last}) - epoch_us({first}))"
+    finest = 1_000_000 if type_name == "TIMESTAMP_S" else 1_000
+    step = f"greatest({finest}, {span} // {cycle})"
+    made = f"make_timestamp(epoch_us({first}) + i % {cycle} * {step})"
+    if type_name == _ZONED:
+        return f"to_timestamp(epoch({made}))"
+    return f"{made}::{type_name}"
+
+
+def _quoted(identifier: str) -> str:
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

@@ -1,0 +1,330 @@
+"""Types, constants and expressions of DuckDB's serialized plans, lowered to ours.
+
+DuckDB omits default values when it serializes: a missing index is 0, a missing list is empty.
+Constants come as *physical* values (a DATE as days, a DECIMAL as its unscaled integer). Whatever is
+not known here raises `PlanNotLowered`, and the statement then runs as a whole in one task.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from typing import Any, TypeAlias
+
+from minishark.expressions import (
+    AggregateCall,
+    Call,
+    Case,
+    Cast,
+    Column,
+    ColumnRef,
+    Expression,
+    Infix,
+    InList,
+    IsNull,
+    Literal,
+    Prefix,
+    Schema,
+    SortKey,
+    quote,
+    quote_text,
+    transform,
+)
+
+Json: TypeAlias = dict[str, Any]
+
+
+class PlanNotLowered(Exception):  # noqa: N818 - a signal inside the planner, never an error for users
+    """DuckDB's plan has something that has no distributed form here; the message names it."""
+
+
+_SIMPLE_TYPES = frozenset(
+    (
+        "BOOLEAN TINYINT SMALLINT INTEGER BIGINT HUGEINT UTINYINT USMALLINT UINTEGER UBIGINT UHUGEINT "
+        "FLOAT DOUBLE VARCHAR BLOB DATE TIME TIMESTAMP TIMESTAMP_S TIMESTAMP_MS TIMESTAMP_NS INTERVAL "
+        "UUID BIT BIGNUM"
+    ).split(),
+)
+_RENAMED_TYPES = {
+    "TIMESTAMP WITH TIME ZONE": "TIMESTAMP WITH TIME ZONE",
+    "TIME WITH TIME ZONE": "TIME WITH TIME ZONE",
+    "CHAR": "VARCHAR",
+    "NULL": '"NULL"',
+    "SQLNULL": '"NULL"',
+}
+COMPARISONS = {
+    "COMPARE_EQUAL": "=",
+    "COMPARE_NOTEQUAL": "<>",
+    "COMPARE_LESSTHAN": "<",
+    "COMPARE_GREATERTHAN": ">",
+    "COMPARE_LESSTHANOREQUALTO": "<=",
+    "COMPARE_GREATERTHANOREQUALTO": ">=",
+    "COMPARE_DISTINCT_FROM": "IS DISTINCT FROM",
+    "COMPARE_NOT_DISTINCT_FROM": "IS NOT DISTINCT FROM",
+}
+_INTEGER_TYPES = frozenset(
+    "TINYINT SMALLINT INTEGER BIGINT HUGEINT UTINYINT USMALLINT UINTEGER UBIGINT UHUGEINT".split(),
+)
+
+
+def lower_type(json: Json) -> str:
+    """A DuckDB type as SQL text."""
+    name = json["id"]
+    info = json.get("type_info") or {}
+    if info.get("alias") or info.get("modifiers") or info.get("collation"):
+        raise PlanNotLowered(f"type {info.get('alias') or info.get('collation') or name}")
+    if name in _SIMPLE_TYPES:
+        return str(name)
+    match name:
+        case "DECIMAL":
+            return f"DECIMAL({info['width']},{info.get('scale', 0)})"
+        case "LIST":
+            return f"{lower_type(info['child_type'])}[]"
+        case "ARRAY":
+            return f"{lower_type(info['child_type'])}[{info['size']}]"
+        case "STRUCT":
+            fields = [(f["first"], lower_type(f["second"])) for f in info["child_types"]]
+            if not all(field for field, _ in fields):
+                raise PlanNotLowered("type STRUCT without field names")
+            return f"STRUCT({', '.join(f'{quote(field)} {type_}' for field, type_ in fields)})"
+        case "MAP":
+            key, value = (lower_type(f["second"]) for f in _map_fields(info))
+            return f"MAP({key}, {value})"
+        case _ if name in _RENAMED_TYPES:
+            return _RENAMED_TYPES[name]
+        case _:
+            raise PlanNotLowered(f"type {name}")
+
+
+def _map_fields(info: Json) -> list[Json]:
+    fields: list[Json] = info["child_type"]["type_info"]["child_types"]
+    return fields
+
+
+def lower_value(json: Json) -> Literal:
+    """A constant as text that DuckDB reads back as the same value of the same type."""
+    type_ = lower_type(json["type"])
+    if json.get("is_null"):
+        return Literal(f"CAST(NULL AS {type_})", type_)
+    return _lower_physical(type_, json.get("value"))
+
+
+def _lower_physical(type_: str, value: Any) -> Literal:
+    if type_ in _INTEGER_TYPES:
+        number = _integer(value)
+        return Literal(f"CAST({number} AS {type_})", type_, number)
+    if type_.startswith("DECIMAL("):
+        scale = int(type_.rstrip(")").split(",")[1])
+        exact = decimal.Decimal(_integer(value)).scaleb(-scale, decimal.Context(prec=50))
+        return Literal(f"CAST({exact:f} AS {type_})", type_, float(exact))
+    match type_:
+        case "BOOLEAN":
+            return Literal("true" if value else "false", type_)
+        case "VARCHAR":
+            return _lower_text(value or "")
+        case "FLOAT" | "DOUBLE":
+            number = float(value or 0)
+            text = repr(number) if math.isfinite(number) else quote_text(str(number))
+            return Literal(f"CAST({text} AS {type_})", type_, number)
+        case "DATE":
+            return _lower_date(_integer(value))
+        case "INTERVAL":
+            parts = {unit: int((value or {}).get(unit, 0)) for unit in ("months", "days", "micros")}
+            text = f"{parts['months']} months {parts['days']} days {parts['micros']} microseconds"
+            return Literal(f"CAST({quote_text(text)} AS INTERVAL)", type_)
+        case "TIMESTAMP":
+            return Literal(f"make_timestamp(CAST({_integer(value)} AS BIGINT))", type_)
+        case _:
+            raise PlanNotLowered(f"constant of type {type_}")
+
+
+def _lower_text(value: str) -> Literal:
+    if "\0" in value:
+        raise PlanNotLowered("constant text with a zero byte")
+    return Literal(quote_text(value), "VARCHAR", value)
+
+
+def _lower_date(days: int) -> Literal:
+    try:
+        day = datetime.date(1970, 1, 1) + datetime.timedelta(days=days)
+    except OverflowError:
+        raise PlanNotLowered("constant DATE outside of the years 1 to 9999") from None
+    return Literal(f"DATE '{day.isoformat()}'", "DATE", day.isoformat())
+
+
+def _integer(value: Any) -> int:
+    """An integer constant; the 128-bit ones come in two halves."""
+    if isinstance(value, dict):
+        return (int(value.get("upper", 0)) << 64) + int(value.get("lower", 0))
+    return int(value or 0)
+
+
+def lower_expression(json: Json, child: Schema) -> Expression:
+    """A bound expression over the columns of `child`."""
+    match json["expression_class"]:
+        case "BOUND_REF":
+            return _lower_reference(json, child)
+        case "BOUND_CONSTANT":
+            return lower_value(json["value"])
+        case "BOUND_FUNCTION":
+            return _lower_function(json, child)
+        case "BOUND_CONJUNCTION":
+            word = {"CONJUNCTION_AND": "AND", "CONJUNCTION_OR": "OR"}[json["type"]]
+            return Infix(word, _lower_all(json["children"], child), "BOOLEAN")
+        case "BOUND_OPERATOR":
+            return _lower_operator(json, child)
+        case "BOUND_CASE":
+            branches = tuple(
+                (lower_expression(c["when_expr"], child), lower_expression(c["then_expr"], child))
+                for c in json["case_checks"]
+            )
+            otherwise = lower_expression(json["else_expr"], child)
+            return Case(branches, otherwise, lower_type(json["return_type"]))
+        case other:
+            raise PlanNotLowered(f"expression {other}")
+
+
+def _lower_all(items: list[Json], child: Schema) -> tuple[Expression, ...]:
+    return tuple(lower_expression(item, child) for item in items)
+
+
+def _lower_reference(json: Json, child: Schema) -> ColumnRef:
+    index = json.get("index", 0)
+    type_ = lower_type(json["return_type"])
+    if index >= len(child) or child[index].type != type_:
+        raise PlanNotLowered(f"column #{index} of type {type_}, which the input does not have")
+    return ColumnRef(index, type_)
+
+
+def _lower_function(json: Json, child: Schema) -> Expression:
+    arguments = _lower_all(json.get("children", []), child)
+    type_ = lower_type(json["return_type"])
+    kind = json["type"]
+    if kind in COMPARISONS:
+        return Infix(COMPARISONS[kind], arguments, type_)
+    if kind == "OPERATOR_CAST":
+        lenient = bool((json.get("function_data") or {}).get("try_cast"))
+        return Cast(arguments[0], type_, lenient)
+    name = json["qname"]["path"][-1]
+    if kind != "BOUND_FUNCTION" or name.startswith("__internal"):
+        raise PlanNotLowered(f"function {name} ({kind})")
+    if name in _FUNCTIONS_WITH_HIDDEN_ARGUMENTS:
+        raise PlanNotLowered(f"function {name}")
+    if not name.isidentifier():
+        return _lower_symbol(name, arguments, type_)
+    return Call(name, arguments, type_)
+
+
+# What these were bound to is not in their arguments, so that their text would bind to something else.
+_FUNCTIONS_WITH_HIDDEN_ARGUMENTS = frozenset(
+    "struct_pack row nextval currval list_transform list_filter list_reduce array_transform "
+    "array_filter array_reduce apply filter reduce list_apply array_apply list_aggregate aggregate "
+    "array_aggregate list_aggr array_aggr union_value constant_or_null error write_log "
+    "combine finalize getvariable unnest current_setting in_search_path".split(),
+)
+
+
+def _lower_symbol(name: str, arguments: tuple[Expression, ...], type_: str) -> Expression:
+    if len(arguments) == 1 and name in ("-", "+", "~", "@"):
+        return Prefix(name, arguments[0], type_)
+    if len(arguments) != 2:  # noqa: PLR2004 - an infix operator has two sides
+        raise PlanNotLowered(f"function {name}")
+    if name in ("+", "-") and type_.startswith("DECIMAL("):
+        arguments = tuple(map(_bare_decimal, arguments))
+    return Infix(name, arguments, type_)
+
+
+def _bare_decimal(expression: Expression) -> Expression:
+    """A DECIMAL constant without its cast.
+
+    DuckDB widens constants to the type of the sum when it binds; bound a second time with that
+    type the sum would be one digit wider, and wide decimals are slow.
+    """
+    if isinstance(expression, Literal) and expression.type.startswith("DECIMAL("):
+        text = expression.sql.removeprefix("CAST(").partition(" AS ")[0]
+        return Literal(f"({text})" if text.startswith("-") else text, expression.type, expression.value)
+    return expression
+
+
+def _lower_operator(json: Json, child: Schema) -> Expression:
+    arguments = _lower_all(json.get("children", []), child)
+    type_ = lower_type(json["return_type"]) if "return_type" in json else "BOOLEAN"
+    match json["type"]:
+        case "OPERATOR_NOT":
+            return Prefix("NOT", arguments[0], type_)
+        case "OPERATOR_IS_NULL" | "OPERATOR_IS_NOT_NULL":
+            return IsNull(arguments[0], json["type"] == "OPERATOR_IS_NOT_NULL")
+        case "COMPARE_IN" | "COMPARE_NOT_IN":
+            return InList(arguments[0], arguments[1:], json["type"] == "COMPARE_NOT_IN")
+        case "OPERATOR_COALESCE":
+            return Call("coalesce", arguments, type_)
+        case other:
+            raise PlanNotLowered(f"operator {other}")
+
+
+def lower_sort_keys(items: list[Json], child: Schema) -> tuple[SortKey, ...]:
+    """The keys of an ORDER BY."""
+    return tuple(
+        SortKey(
+            lower_expression(item["expression"], child),
+            item["type"] == "DESCENDING",
+            item["null_order"] in ("NULLS FIRST", "NULLS_FIRST"),
+        )
+        for item in items
+    )
+
+
+def lower_aggregate(json: Json, child: Schema) -> AggregateCall:
+    """A bound aggregate function."""
+    name = json["qname"]["path"][-1]
+    if json.get("state_export") or name in ("combine_aggr", "combine"):
+        raise PlanNotLowered(f"aggregate state of {name}")
+    order_by = (json.get("order_bys") or {}).get("orders", [])
+    return AggregateCall(
+        "sum" if name == "sum_no_overflow" else name,
+        _lower_all(json.get("children", []), child),
+        lower_type(json["return_type"]),
+        json.get("aggregate_type") == "DISTINCT",
+        lower_expression(json["filter"], child) if json.get("filter") else None,
+        lower_sort_keys(order_by, child),
+    )
+
+
+def lower_table_filter(json: Json, columns: tuple[ColumnRef, ...]) -> tuple[Expression, ...]:
+    """A filter that DuckDB pushed into a scan, as predicates over the filtered columns.
+
+    Args:
+        json: the filter.
+        columns: the scanned column that it filters, or several for a filter that compares columns.
+
+    Returns:
+        The predicates; none for filters that are only hints (optional, dynamic).
+    """
+    match json["filter_type"]:
+        case "LEGACY_CONSTANT_COMPARISON":
+            comparison = COMPARISONS[json["comparison_type"]]
+            return (Infix(comparison, (columns[0], lower_value(json["constant"])), "BOOLEAN"),)
+        case "LEGACY_IS_NULL" | "LEGACY_IS_NOT_NULL" as kind:
+            return (IsNull(columns[0], kind == "LEGACY_IS_NOT_NULL"),)
+        case "LEGACY_CONJUNCTION_AND":
+            return tuple(p for c in json["child_filters"] for p in lower_table_filter(c, columns))
+        case "LEGACY_CONJUNCTION_OR":
+            branches = tuple(_conjunction(c, columns) for c in json["child_filters"])
+            return (Infix("OR", branches, "BOOLEAN"),)
+        case "LEGACY_IN_FILTER":
+            return (InList(columns[0], tuple(map(lower_value, json["values"])), negated=False),)
+        case "LEGACY_OPTIONAL_FILTER" | "LEGACY_DYNAMIC_FILTER":
+            return ()
+        case "EXPRESSION_FILTER":
+            own = tuple(Column("", column.type) for column in columns)
+            return (transform(lower_expression(json["expr"], own), lambda r: columns[r.index]),)
+        case other:
+            raise PlanNotLowered(f"filter {other}")
+
+
+def _conjunction(json: Json, columns: tuple[ColumnRef, ...]) -> Expression:
+    predicates = lower_table_filter(json, columns)
+    if not predicates:
+        raise PlanNotLowered("an optional filter inside OR")
+    return predicates[0] if len(predicates) == 1 else Infix("AND", predicates, "BOOLEAN")

@@ -1,0 +1,227 @@
+"""The planning database: binds and optimizes statements, without the data.
+
+It holds a statistical miniature of each table (see `minishark.sql.miniature`), so that DuckDB's
+optimizer sees the sizes and distinct counts that it would see in the real tables. Optimizers that
+conclude from *values* must not run, as the miniature's values are made up.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from minishark.catalog import Table
+from minishark.errors import QueryError, UnsupportedError
+from minishark.expressions import Column, Schema
+from minishark.logical.operators import Statement
+from minishark.logical.plan import LogicalPlan, make_plan
+from minishark.logical.rewrite import rewrite
+from minishark.sql.lower import lower_plan
+from minishark.sql.miniature import Miniatures
+from minishark.sql.plan_json import PlanNotLowered
+
+DISABLED_OPTIMIZERS = {
+    "statistics_propagation": "folds predicates with the miniature's minima and maxima",
+    "compressed_materialization": "narrows types by the miniature's minima and maxima",
+    "row_group_pruner": "prunes row groups, which only the miniature has",
+    "late_materialization": "joins on row ids, which Arrow partitions do not have",
+    "partial_aggregate_pushdown": "puts aggregate states, which have no SQL type, between operators",
+    "aggregate_reuse": "puts aggregate states between operators",
+}
+"""What is switched off while planning, and why."""
+
+_SETTINGS = {
+    # Without it DuckDB 2.0 fails to resolve the columns of about half of all plans.
+    "debug_verify_column_bindings": "true",
+    # A Python variable that has a table's name must not become one.
+    "python_enable_replacements": "false",
+    "autoinstall_known_extensions": "false",
+}
+_SERIALIZE = (
+    "SELECT json_serialize_plan($1, optimize := true, skip_null := true, skip_empty := true, "
+    "skip_default := true)"
+)
+_BARE_NUMBER = re.compile(r'(?<=: )-?(?:NAN|nan|inf|INF|Infinity)(?=[,}\]])')
+_CACHED_PLANS_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class BoundStatement:
+    """A statement that DuckDB has parsed and bound.
+
+    Attributes:
+        sql: its text, without the semicolon.
+        schema: its output columns.
+        tables: the tables of the catalog that it names.
+    """
+
+    sql: str
+    schema: Schema
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedStatement:
+    """One SELECT, and whether it stands behind an EXPLAIN."""
+
+    sql: str
+    explain: str | None
+    """None, "plan" for EXPLAIN, "analyze" for EXPLAIN ANALYZE."""
+
+
+class PlanningDatabase:
+    """Plans statements over the tables that it is told of; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._con = duckdb.connect()
+        for name, value in _SETTINGS.items():
+            self._con.execute(f"SET {name} = {value}")
+        self._con.execute(f"SET disabled_optimizers = '{','.join(DISABLED_OPTIMIZERS)}'")
+        self._miniatures = Miniatures()
+        self._names: dict[str, str] = {}
+        self._plans: OrderedDict[tuple[str, int], LogicalPlan] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._con.close()
+
+    def put_table(self, table: Table) -> None:
+        """Add a table, or replace the one of its name."""
+        with self._lock:
+            columns = [(column.name, column.type) for column in table.schema]
+            self._miniatures.put(table.name, columns, table.statistics)
+            self._names[table.name.lower()] = table.name
+
+    def remove_table(self, name: str) -> None:
+        """Take a table out."""
+        with self._lock:
+            self._miniatures.remove(name)
+            self._names.pop(name.lower(), None)
+
+    def relation_schema(self, relation: str) -> Schema:
+        """The columns of a SQL relation such as `read_parquet('file')`.
+
+        Raises:
+            duckdb.Error: it can't be read.
+        """
+        with self._lock:
+            described = self._con.sql(f"FROM {relation}")
+            return _schema(described)
+
+    def count_rows(self, relations: Sequence[str]) -> int:
+        """The number of rows of SQL relations together.
+
+        Raises:
+            duckdb.Error: one can't be read.
+        """
+        counts = " UNION ALL ".join(f"SELECT count(*) AS n FROM {r}" for r in relations)
+        with self._lock:
+            return int(self._con.execute(f"SELECT sum(n) FROM ({counts})").fetchall()[0][0])
+
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """Another connection, for use by one thread; the caller closes it."""
+        with self._lock:
+            return self._con.cursor()
+
+    def parse(self, text: str) -> ParsedStatement:
+        """The one SELECT in `text`.
+
+        Raises:
+            QueryError: it does not parse, or is not one statement.
+            UnsupportedError: it is no SELECT.
+        """
+        with self._lock:
+            try:
+                statements = self._con.extract_statements(text)
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from error
+        if len(statements) != 1:
+            count = len(statements)
+            raise QueryError(f"Expected one statement, got {count}; run them one at a time.")
+        (statement,) = statements
+        sql = statement.query.strip().rstrip(";").rstrip()
+        match statement.type:
+            case duckdb.StatementType.SELECT:
+                return ParsedStatement(sql, None)
+            case duckdb.StatementType.EXPLAIN:
+                return self._parse_explain(sql)
+            case other:
+                name = other.name.replace("_", " ")
+                raise UnsupportedError(
+                    f"minishark does not run {name} statements; it runs SELECT and EXPLAIN, "
+                    "and Session.create_table makes tables."
+                )
+
+    def _parse_explain(self, sql: str) -> ParsedStatement:
+        found = re.match(r"\s*EXPLAIN\s+(ANALYZE\s+)?(?!\()", sql, re.IGNORECASE)
+        if found is None:
+            raise UnsupportedError("Write EXPLAIN or EXPLAIN ANALYZE without options in parentheses.")
+        inner = self.parse(sql[found.end() :])
+        if inner.explain:
+            raise QueryError("EXPLAIN of an EXPLAIN has no plan.")
+        return ParsedStatement(inner.sql, "analyze" if found.group(1) else "plan")
+
+    def bind(self, sql: str) -> BoundStatement:
+        """Resolve the names and types of a SELECT.
+
+        Raises:
+            QueryError: DuckDB does not accept it; with DuckDB's message.
+        """
+        with self._lock:
+            self._miniatures.refresh(self._con)
+            try:
+                schema = _schema(self._con.sql(sql))
+                named = self._con.get_table_names(sql)
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from error
+            known = (self._names.get(name.lower()) for name in sorted(named))
+            return BoundStatement(sql, schema, tuple(name for name in known if name is not None))
+
+    def plan(self, bound: BoundStatement) -> LogicalPlan:
+        """The optimized logical plan of a statement; one `Statement` if it can't be lowered."""
+        with self._lock:
+            key = (bound.sql, self._miniatures.version)
+            plan = self._plans.get(key)
+            if plan is None:
+                plan = self._plans[key] = self._plan(bound)
+                if len(self._plans) > _CACHED_PLANS_MAX:
+                    self._plans.popitem(last=False)
+            else:
+                self._plans.move_to_end(key)
+            return plan
+
+    def _plan(self, bound: BoundStatement) -> LogicalPlan:
+        try:
+            return rewrite(lower_plan(self._serialized(bound.sql), bound.schema))
+        except PlanNotLowered as reason:
+            return statement_plan(bound, f"{reason} has no distributed form")
+
+    def _serialized(self, sql: str) -> dict[str, Any]:
+        try:
+            rows: Sequence[tuple[str]] = self._con.execute(_SERIALIZE, [sql]).fetchall()
+        except duckdb.Error as error:
+            raise PlanNotLowered(f"the statement ({error})") from error
+        plan: dict[str, Any] = json.loads(_BARE_NUMBER.sub("NaN", rows[0][0]))
+        if plan.get("error"):
+            raise PlanNotLowered(f"the statement ({plan.get('error_message', '')})")
+        return plan
+
+
+def statement_plan(bound: BoundStatement, reason: str) -> LogicalPlan:
+    """The plan that runs a statement as a whole in one task, over all rows of its tables."""
+    return make_plan(Statement(bound.sql, bound.tables, reason, bound.schema))
+
+
+def _schema(relation: duckdb.DuckDBPyRelation) -> Schema:
+    return tuple(
+        Column(name, str(type_)) for name, type_ in zip(relation.columns, relation.types, strict=True)
+    )

@@ -1,0 +1,70 @@
+"""Stages as text: tasks, inputs, output, preferred nodes, and the SQL of the fragment."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+from minishark.stages.stage import Input, Stage, TableInput
+
+_WIDTH = 100
+
+
+def stages_text(
+    stages: Sequence[Stage], preferred: Callable[[Stage, int], frozenset[str]], *, sql: bool = False
+) -> str:
+    """All stages, in the order in which they can run.
+
+    Args:
+        stages: the stages.
+        preferred: the nodes that a task prefers, by stage and task number; none for any node.
+        sql: whether to show the fragments too.
+    """
+    return "\n".join(_stage_text(stage, stages, preferred, sql) for stage in stages)
+
+
+def _stage_text(
+    stage: Stage,
+    stages: Sequence[Stage],
+    preferred: Callable[[Stage, int], frozenset[str]],
+    sql: bool,  # noqa: FBT001
+) -> str:
+    noun = "task" if stage.tasks == 1 else "tasks"
+    why = f" (single task: {stage.reason})" if stage.reason else ""
+    lines = [f"Stage {stage.index}: {stage.tasks} {noun}{why}"]
+    lines += [f"  reads {_input_text(item, stages)}" for item in stage.inputs]
+    lines.append(f"  puts out {_output_text(stage, stages)}")
+    lines += [f"  {line}" for line in _preference_lines(stage, preferred)]
+    if sql:
+        lines += [f"  | {line}" for line in textwrap.wrap(stage.sql, _WIDTH)]
+    return "\n".join(lines)
+
+
+def _input_text(item: Input, stages: Sequence[Stage]) -> str:
+    if isinstance(item, TableInput):
+        what = {"own": "its partition of", "all": "all of"}[item.mode.value]
+        return f"{what} table {item.table} as {item.name}"
+    what = {"own": "its piece of", "all": "all of", "bucket": "its bucket of"}[item.mode.value]
+    return f"{what} stage {stages[item.stage].index} as {item.name}"
+
+
+def _output_text(stage: Stage, stages: Sequence[Stage]) -> str:
+    if stage.index == stages[-1].index:
+        return "the result"
+    if stage.buckets:
+        return f"{stage.buckets} buckets (shuffle)"
+    return "one piece a task"
+
+
+def _preference_lines(
+    stage: Stage, preferred: Callable[[Stage, int], frozenset[str]]
+) -> list[str]:
+    by_nodes: dict[tuple[str, ...], list[int]] = {}
+    for index in range(stage.tasks):
+        by_nodes.setdefault(tuple(sorted(preferred(stage, index))), []).append(index)
+    lines = []
+    for nodes, indexes in by_nodes.items():
+        where = ", ".join(nodes) if nodes else "any node"
+        noun = "task" if len(indexes) == 1 else "tasks"
+        lines.append(f"{noun} {', '.join(map(str, indexes))} on {where}")
+    return lines

@@ -1,0 +1,318 @@
+"""Operators -> the SQL of a fragment.
+
+A `Block` is a SELECT that is still being put together: most operators only extend it, so that a
+fragment stays as flat as a person would write it. An operator that can't extend a block closes it
+into a subquery first. Output columns are called c0, c1, ... and are always used with their table's
+alias, so that no name can capture another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from minishark.expressions import (
+    ColumnRef,
+    Expression,
+    Schema,
+    quote,
+    render,
+    render_aggregate,
+    render_sort_keys,
+)
+from minishark.logical.operators import (
+    Aggregate,
+    Filter,
+    Join,
+    JoinKind,
+    Limit,
+    Project,
+    Sort,
+    TopN,
+    Values,
+)
+from minishark.physical.aggregates import render_final, render_partial
+
+HASH_SALT = 7
+"""Mixed into the hash that chooses a row's bucket.
+
+DuckDB's hash tables use bits of the same `hash()` of the same keys; without the salt all rows of a
+partition would share some of them, and collide.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """SELECT `names` FROM `source` WHERE `where` `tail`.
+
+    Attributes:
+        source: the text after FROM.
+        names: the SQL of each output column.
+        where: predicates.
+        tail: ORDER BY and LIMIT.
+        computed: whether some of `names` are more than columns, so that using one twice would
+            compute it twice.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    where: tuple[str, ...] = ()
+    tail: str = ""
+    computed: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether predicates and joins can still be added."""
+        return not self.tail and not self.computed
+
+
+@dataclass(slots=True)
+class Aliases:
+    """Gives each table in a fragment a name of its own."""
+
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def new(self) -> str:
+        """An alias that the fragment does not use yet."""
+        return f"t{next(self._numbers)}"
+
+
+def select(block: Block, extra: Sequence[str] = (), *, distinct: bool = False) -> str:
+    """The block as a complete SELECT with output columns c0, c1, ..., then `extra` ones."""
+    columns = [f"{name} AS c{i}" for i, name in enumerate(block.names)] + list(extra)
+    sql = f"SELECT {'DISTINCT ' if distinct else ''}{', '.join(columns)} FROM {block.source}"
+    if block.where:
+        sql += f" WHERE {' AND '.join(block.where)}"
+    return f"{sql} {block.tail}".rstrip()
+
+
+def table_block(relation: str, columns: Sequence[str], aliases: Aliases) -> Block:
+    """A named relation of which `columns`, as SQL names, are read."""
+    alias = aliases.new()
+    return Block(f"{relation} AS {alias}", tuple(f"{alias}.{column}" for column in columns))
+
+
+def subquery(sql: str, width: int, aliases: Aliases) -> Block:
+    """A complete SELECT with columns c0, c1, ... as a new block."""
+    return table_block(f"({sql})", [f"c{i}" for i in range(width)], aliases)
+
+
+def closed(block: Block, aliases: Aliases) -> Block:
+    """The block as a plain table, without predicates of its own."""
+    if block.is_open and not block.where:
+        return block
+    return subquery(select(block), len(block.names), aliases)
+
+
+def extensible(block: Block, aliases: Aliases) -> Block:
+    """A block that predicates can be added to."""
+    return block if block.is_open else closed(block, aliases)
+
+
+def scan_block(relation: str, columns: Sequence[str | None], aliases: Aliases) -> Block:
+    """Columns of a table; for None, just one value per row."""
+    block = table_block(relation, [quote(c) for c in columns if c is not None], aliases)
+    names = iter(block.names)
+    return replace(block, names=tuple("true" if c is None else next(names) for c in columns))
+
+
+def filter_block(filter_: Filter, child: Block, aliases: Aliases) -> Block:
+    """The rows that pass, and the columns that are kept."""
+    if filter_.predicates:
+        child = extensible(child, aliases)
+    where = child.where + tuple(render(p, child.names) for p in filter_.predicates)
+    return replace(child, names=tuple(child.names[i] for i in filter_.output), where=where)
+
+
+def project_block(project: Project, child: Block, aliases: Aliases) -> Block:
+    """New columns; mere references rename nothing and cost nothing."""
+    plain = all(isinstance(e, ColumnRef) for e in project.expressions)
+    if child.computed and not plain:
+        child = closed(child, aliases)
+    names = tuple(render(e, child.names) for e in project.expressions)
+    return replace(child, names=names, computed=child.computed or not plain)
+
+
+def aggregate_block(aggregate: Aggregate, child: Block, aliases: Aliases) -> Block:
+    """Groups and aggregates in one phase."""
+    child = extensible(child, aliases)
+    groups = [render(e, child.names) for e in aggregate.groups]
+    calls = [render_aggregate(call, child.names) for call in aggregate.aggregates]
+    return _grouped(groups, calls, aggregate, child, aliases)
+
+
+def partial_block(aggregate: Aggregate, child: Block, aliases: Aliases) -> Block:
+    """The first phase: groups and states, never grouping sets."""
+    child = extensible(child, aliases)
+    groups = [render(e, child.names) for e in aggregate.groups]
+    states = [render_partial(call, child.names) for call in aggregate.aggregates]
+    plain = replace(aggregate, grouping_sets=(), grouping_functions=())
+    return _grouped(groups, states, plain, child, aliases)
+
+
+def final_block(aggregate: Aggregate, child: Block, aliases: Aliases) -> Block:
+    """The second phase, over groups and states."""
+    child = extensible(child, aliases)
+    width = len(aggregate.groups)
+    states = child.names[width:]
+    calls = [render_final(c, s) for c, s in zip(aggregate.aggregates, states, strict=True)]
+    return _grouped(list(child.names[:width]), calls, aggregate, child, aliases)
+
+
+def _grouped(
+    groups: list[str], calls: list[str], aggregate: Aggregate, child: Block, aliases: Aliases
+) -> Block:
+    groupings = [
+        f"GROUPING({', '.join(groups[i] for i in positions)})"
+        for positions in aggregate.grouping_functions
+    ]
+    names = (*groups, *calls, *groupings)
+    tail = ""
+    if aggregate.grouping_sets:
+        sets = (f"({', '.join(groups[i] for i in s)})" for s in aggregate.grouping_sets)
+        tail = f"GROUP BY GROUPING SETS ({', '.join(sets)})"
+    elif groups:
+        tail = f"GROUP BY {', '.join(str(i + 1) for i in range(len(groups)))}"
+    return subquery(select(replace(child, names=names, tail=tail)), len(names), aliases)
+
+
+def sort_block(sort: Sort, child: Block, aliases: Aliases) -> Block:
+    """All rows in order."""
+    child = extensible(child, aliases)
+    tail = f"ORDER BY {render_sort_keys(sort.keys, child.names)}"
+    return replace(child, names=tuple(child.names[i] for i in sort.output), tail=tail)
+
+
+def limit_block(limit: Limit | TopN, child: Block, aliases: Aliases) -> Block:
+    """Some rows: the first ones, or the first ones in an order."""
+    tail = ""
+    if isinstance(limit, TopN):
+        child = extensible(child, aliases)
+        tail = f"ORDER BY {render_sort_keys(limit.keys, child.names)} "
+    elif "LIMIT" in child.tail or "OFFSET" in child.tail:
+        child = closed(child, aliases)
+    else:
+        tail = f"{child.tail} " if child.tail else ""
+    if limit.limit is not None:
+        tail += f"LIMIT {limit.limit} "
+    if limit.offset:
+        tail += f"OFFSET {limit.offset}"
+    return replace(child, tail=tail.rstrip())
+
+
+def distinct_block(child: Block, aliases: Aliases) -> Block:
+    """Each different row once."""
+    if child.tail:
+        child = closed(child, aliases)
+    return subquery(select(child, distinct=True), len(child.names), aliases)
+
+
+def values_block(values: Values, aliases: Aliases) -> Block:
+    """Constant rows."""
+    width = len(values.schema)
+    if not values.rows:
+        nulls = ", ".join(f"CAST(NULL AS {c.type}) AS c{i}" for i, c in enumerate(values.schema))
+        return subquery(f"SELECT {nulls} WHERE false", width, aliases)
+    rows = ", ".join(f"({', '.join(render(e, ()) for e in row)})" for row in values.rows)
+    alias = aliases.new()
+    columns = ", ".join(f"c{i}" for i in range(width))
+    return Block(f"(VALUES {rows}) AS {alias}({columns})", tuple(f"{alias}.c{i}" for i in range(width)))
+
+
+_JOIN_WORDS = {
+    JoinKind.INNER: "JOIN",
+    JoinKind.LEFT: "LEFT JOIN",
+    JoinKind.RIGHT: "RIGHT JOIN",
+    JoinKind.FULL: "FULL JOIN",
+    JoinKind.SEMI: "SEMI JOIN",
+    JoinKind.ANTI: "ANTI JOIN",
+    JoinKind.RIGHT_SEMI: "SEMI JOIN",
+    JoinKind.RIGHT_ANTI: "ANTI JOIN",
+}
+
+
+def join_block(join: Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases) -> Block:
+    """A join of any kind."""
+    left, right = closed(left, aliases), closed(right, aliases)
+    kept_left = tuple(left.names[i] for i in join.left_output)
+    kept_right = tuple(right.names[i] for i in join.right_output)
+    match join.kind:
+        case JoinKind.MARK:
+            mark = _mark(join, left, right)
+            return replace(left, names=(*kept_left, mark), computed=True)
+        case JoinKind.SINGLE:
+            return _single(join, left, right, right_schema, aliases)
+        case JoinKind.RIGHT_SEMI | JoinKind.RIGHT_ANTI:
+            source = f"{_operand(right)} {_JOIN_WORDS[join.kind]} {_operand(left)}"
+            return Block(f"{source} ON {_on(join, left, right)}", kept_right)
+        case JoinKind.SEMI | JoinKind.ANTI:
+            names = kept_left
+        case _:
+            names = kept_left + kept_right
+    source = f"{_operand(left)} {_JOIN_WORDS[join.kind]} {_operand(right)}"
+    return Block(f"{source} ON {_on(join, left, right)}", names)
+
+
+def _operand(block: Block) -> str:
+    """A side of a join; one that is itself a join needs parentheses on the right, and gets them always."""
+    return f"({block.source})" if " JOIN " in block.source else block.source
+
+
+def _conditions(join: Join, left: Block, right: Block) -> list[str]:
+    return [
+        f"{render(c.left, left.names)} {c.comparison} {render(c.right, right.names)}"
+        for c in join.conditions
+    ]
+
+
+def _residual(join: Join, left: Block, right: Block) -> list[str]:
+    both = left.names + right.names
+    return [render(predicate, both) for predicate in join.residual]
+
+
+def _on(join: Join, left: Block, right: Block) -> str:
+    return " AND ".join(_conditions(join, left, right) + _residual(join, left, right)) or "true"
+
+
+def _mark(join: Join, left: Block, right: Block) -> str:
+    """The mark as an expression over the left columns.
+
+    One comparison decides between false and NULL, the one that IN or ANY was written with; the
+    others only restrict which right rows it is about.
+    """
+    conditions = _conditions(join, left, right)
+    deciding = [i for i, c in enumerate(join.conditions) if "DISTINCT" not in c.comparison]
+    residual = _residual(join, left, right)
+    if not deciding:
+        where = " AND ".join(conditions + residual) or "true"
+        return f"EXISTS (SELECT 1 FROM {right.source} WHERE {where})"
+    condition = join.conditions[deciding[0]]
+    others = [c for i, c in enumerate(conditions) if i != deciding[0]] + residual
+    where = f" WHERE {' AND '.join(others)}" if others else ""
+    option = render(condition.right, right.names)
+    probe = render(condition.left, left.names)
+    return f"({probe} {condition.comparison} ANY (SELECT {option} FROM {right.source}{where}))"
+
+
+def _single(
+    join: Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases
+) -> Block:
+    """At most one right row for each left one: a scalar subquery that packs the right columns."""
+    fields = ", ".join(f"'c{n}': {right.names[i]}" for n, i in enumerate(join.right_output))
+    row = f"(SELECT {{{fields}}} FROM {right.source} WHERE {_on(join, left, right)})"
+    kept = tuple(left.names[i] for i in join.left_output)
+    packed = subquery(
+        select(replace(left, names=(*kept, row))), len(kept) + 1, aliases
+    )
+    types = [right_schema[i].type for i in join.right_output]
+    unpacked = tuple(
+        f"CAST(struct_extract({packed.names[-1]}, 'c{n}') AS {type_})" for n, type_ in enumerate(types)
+    )
+    return replace(packed, names=packed.names[:-1] + unpacked, computed=True)
+
+
+def bucket_column(keys: Sequence[Expression], names: Sequence[str], buckets: int) -> str:
+    """The number of the bucket that a row belongs to; the same in every process and every stage."""
+    arguments = ", ".join(render(key, names) for key in keys)
+    return f"CAST(hash({arguments}, {HASH_SALT}) % {buckets} AS USMALLINT) AS bucket"

@@ -1,0 +1,249 @@
+"""Physical plan -> stages: the plan is cut at its exchanges.
+
+A common table expression becomes a stage of its own whose output several others read. Where all
+readers are in one stage and read it partition by partition, it stays inside that stage's fragment
+instead, and nothing is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+
+from minishark.logical.operators import (
+    Aggregate,
+    Cte,
+    CteRef,
+    Distinct,
+    Filter,
+    Join,
+    Limit,
+    Project,
+    Scan,
+    Sort,
+    Statement,
+    TopN,
+    Values,
+)
+from minishark.physical.plan import (
+    Broadcast,
+    FinalAggregate,
+    Gather,
+    PartialAggregate,
+    PhysicalPlan,
+    Replicated,
+    Shuffle,
+)
+from minishark.stages import fragment
+from minishark.stages.fragment import Aliases, Block
+from minishark.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
+
+
+def split(plan: PhysicalPlan) -> tuple[Stage, ...]:
+    """The stages of `plan` in an order in which they can run; the last one gives the result."""
+    splitter = _Splitter(_inlined_ctes(plan))
+    splitter.stage(plan)
+    return tuple(splitter.stages)
+
+
+def _inlined_ctes(root: PhysicalPlan) -> frozenset[int]:
+    """The common table expressions that need no stage of their own."""
+    regions = _Regions()
+    regions.visit(root, regions.start(root))
+    return regions.inlined()
+
+
+@dataclass(slots=True)
+class _Regions:
+    """Which future stage each reader of a common table expression is in.
+
+    A region is a part of the plan without exchanges, that is, a stage. The definition of a CTE
+    is a region for now; it becomes part of its readers' region if it stays inside their fragment.
+    """
+
+    roots: list[PhysicalPlan] = field(default_factory=list)
+    definitions: dict[int, tuple[PhysicalPlan, int]] = field(default_factory=dict)
+    readers: dict[int, list[int | None]] = field(default_factory=dict)
+
+    def start(self, root: PhysicalPlan) -> int:
+        self.roots.append(root)
+        return len(self.roots) - 1
+
+    def visit(self, plan: PhysicalPlan, region: int) -> None:
+        match plan.operator:
+            case Cte(index=index):
+                definition, main = plan.children
+                own = self.start(definition)
+                self.definitions[index] = (definition, own)
+                self.visit(definition, own)
+                self.visit(main, region)
+            case CteRef(index=index):
+                self.readers.setdefault(index, []).append(region)
+            case Broadcast() | Gather() if isinstance(plan.children[0].operator, CteRef):
+                # Read as a whole where it is stored.
+                self.readers.setdefault(plan.children[0].operator.index, []).append(None)
+            case Shuffle() | Broadcast() | Gather():
+                self.visit(plan.children[0], self.start(plan.children[0]))
+            case _:
+                for child in plan.children:
+                    self.visit(child, region)
+
+    def inlined(self) -> frozenset[int]:
+        merged: dict[int, int] = {}
+        found: list[int] = []
+        for index in reversed(self.definitions):
+            definition, own = self.definitions[index]
+            regions = {r if r is None else merged.get(r, r) for r in self.readers.get(index, [])}
+            if isinstance(definition.distribution, Replicated):
+                found.append(index)
+            elif len(regions) == 1 and None not in regions:
+                (region,) = regions
+                assert region is not None
+                readers = self.roots[region].distribution.partitions
+                if readers == definition.distribution.partitions:
+                    found.append(index)
+            if index in found and len(regions) == 1:
+                (region,) = regions
+                if region is not None:
+                    merged[own] = region
+        return frozenset(found)
+
+
+@dataclass(slots=True)
+class _Fragment:
+    """A stage's SQL while it is being written."""
+
+    aliases: Aliases = field(default_factory=Aliases)
+    inputs: dict[tuple[str | int, ReadMode], Input] = field(default_factory=dict)
+    ctes: dict[int, str] = field(default_factory=dict)
+
+    def table(self, table: str, mode: ReadMode) -> str:
+        key = (table.lower(), mode)
+        if key not in self.inputs:
+            self.inputs[key] = TableInput(f"in{len(self.inputs)}", table, mode)
+        return self.inputs[key].name
+
+    def stage(self, stage: int, mode: ReadMode) -> str:
+        key = (stage, mode)
+        if key not in self.inputs:
+            self.inputs[key] = StageInput(f"in{len(self.inputs)}", stage, mode)
+        return self.inputs[key].name
+
+
+class _Splitter:
+    def __init__(self, inlined: frozenset[int]) -> None:
+        self.stages: list[Stage] = []
+        self._inlined = inlined
+        self._definitions: dict[int, PhysicalPlan] = {}
+        self._stage_of: dict[int, int] = {}
+
+    def stage(self, plan: PhysicalPlan, shuffle: Shuffle | None = None) -> int:
+        """Add the stage that computes `plan`, after those that it reads; its number."""
+        known = self._stage_of.get(id(plan)) if shuffle is None else None
+        if known is not None:
+            return known
+        parts = _Fragment()
+        if isinstance(plan.operator, Statement):
+            sql = self._statement(plan.operator, parts)
+        else:
+            sql = self._fragment(plan, shuffle, parts)
+        buckets = shuffle.partitions if shuffle else 0
+        tasks = plan.distribution.partitions
+        index = len(self.stages)
+        inputs = tuple(parts.inputs.values())
+        self.stages.append(Stage(index, sql, inputs, plan.schema, tasks, buckets, plan))
+        if shuffle is None:
+            self._stage_of[id(plan)] = index
+        return index
+
+    def _statement(self, statement: Statement, parts: _Fragment) -> str:
+        for table in statement.tables:
+            parts.inputs[(table, ReadMode.ALL)] = TableInput(table, table, ReadMode.ALL)
+        return statement.sql
+
+    def _fragment(self, plan: PhysicalPlan, shuffle: Shuffle | None, parts: _Fragment) -> str:
+        block = self._block(plan, parts)
+        extra = []
+        if shuffle:
+            block = fragment.extensible(block, parts.aliases)
+            extra = [fragment.bucket_column(shuffle.keys, block.names, shuffle.partitions)]
+        sql = fragment.select(block, extra)
+        ctes = ", ".join(f"cte{i} AS MATERIALIZED ({text})" for i, text in parts.ctes.items())
+        return f"WITH {ctes} {sql}" if ctes else sql
+
+    def _block(self, plan: PhysicalPlan, parts: _Fragment) -> Block:  # noqa: C901, PLR0911, PLR0912 - one line an operator
+        operator, aliases = plan.operator, parts.aliases
+        match operator:
+            case Scan():
+                return self._scan(plan, operator, parts)
+            case Values():
+                return fragment.values_block(operator, aliases)
+            case Cte():
+                self._definitions[operator.index] = plan.children[0]
+                return self._block(plan.children[1], parts)
+            case CteRef():
+                return self._cte_ref(plan, operator, parts)
+            case Shuffle() | Broadcast() | Gather():
+                return self._exchange(plan, operator, parts)
+            case Statement():
+                message = "a whole statement is always a stage of its own"
+                raise AssertionError(message)
+            case _:
+                blocks = [self._block(child, parts) for child in plan.children]
+        match operator:
+            case Filter():
+                return fragment.filter_block(operator, blocks[0], aliases)
+            case Project():
+                return fragment.project_block(operator, blocks[0], aliases)
+            case Aggregate():
+                return fragment.aggregate_block(operator, blocks[0], aliases)
+            case PartialAggregate():
+                return fragment.partial_block(operator.complete, blocks[0], aliases)
+            case FinalAggregate():
+                return fragment.final_block(operator.complete, blocks[0], aliases)
+            case Distinct():
+                return fragment.distinct_block(blocks[0], aliases)
+            case Sort():
+                return fragment.sort_block(operator, blocks[0], aliases)
+            case Limit() | TopN():
+                return fragment.limit_block(operator, blocks[0], aliases)
+            case Join():
+                right_schema = plan.children[1].schema
+                return fragment.join_block(operator, *blocks, right_schema, aliases)
+            case _:
+                assert_never(operator)
+
+    def _scan(self, plan: PhysicalPlan, scan: Scan, parts: _Fragment) -> Block:
+        whole = isinstance(plan.distribution, Replicated)
+        relation = parts.table(scan.table, ReadMode.ALL if whole else ReadMode.OWN)
+        return fragment.scan_block(relation, scan.columns, parts.aliases)
+
+    def _cte_ref(self, plan: PhysicalPlan, reference: CteRef, parts: _Fragment) -> Block:
+        index, definition = reference.index, self._definitions[reference.index]
+        columns = [f"c{i}" for i in range(len(plan.schema))]
+        if index in self._inlined:
+            if index not in parts.ctes:
+                block = self._block(definition, parts)
+                parts.ctes[index] = fragment.select(block)
+            return fragment.table_block(f"cte{index}", columns, parts.aliases)
+        whole = isinstance(plan.distribution, Replicated)
+        mode = ReadMode.ALL if whole else ReadMode.OWN
+        relation = parts.stage(self.stage(definition), mode)
+        return fragment.table_block(relation, columns, parts.aliases)
+
+    def _exchange(
+        self, plan: PhysicalPlan, exchange: Shuffle | Broadcast | Gather, parts: _Fragment
+    ) -> Block:
+        (child,) = plan.children
+        if isinstance(exchange, Shuffle):
+            relation = parts.stage(self.stage(child, exchange), ReadMode.BUCKET)
+        elif isinstance(child.operator, CteRef):
+            definition = self._definitions[child.operator.index]
+            relation = parts.stage(self.stage(definition), ReadMode.ALL)
+        else:
+            relation = parts.stage(self.stage(child), ReadMode.ALL)
+        columns = [f"c{i}" for i in range(len(plan.schema))]
+        return fragment.table_block(relation, columns, parts.aliases)
+
+

@@ -1,0 +1,85 @@
+"""A stage: one SQL fragment that every one of its tasks runs over its own inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from minishark.expressions import Schema
+from minishark.logical.operators import Statement
+from minishark.physical.plan import PhysicalPlan
+
+
+class ReadMode(StrEnum):
+    """Which part of an input the task of partition i reads."""
+
+    OWN = "own"
+    """Partition i of a table, or the output of task i."""
+    ALL = "all"
+    """Everything: a replicated table, a broadcast, or a gather."""
+    BUCKET = "bucket"
+    """Bucket i of the output of every task."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableInput:
+    """A table that the fragment reads under the name `name`."""
+
+    name: str
+    table: str
+    mode: ReadMode
+
+
+@dataclass(frozen=True, slots=True)
+class StageInput:
+    """The output of an earlier stage, which the fragment reads under the name `name`."""
+
+    name: str
+    stage: int
+    mode: ReadMode
+
+
+Input: TypeAlias = TableInput | StageInput
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What the tasks of a stage have in common.
+
+    Attributes:
+        index: its number; a stage reads only stages of lower numbers.
+        sql: the fragment. Its output columns are c0, c1, ...; with buckets, one more column holds
+            the number of the bucket that a row belongs to.
+        inputs: what it reads.
+        schema: its output columns, without the bucket number.
+        tasks: how many tasks run it, one per partition.
+        buckets: into how many buckets a task divides its output; 0 for one undivided piece.
+        plan: the part of the physical plan that it computes.
+    """
+
+    index: int
+    sql: str
+    inputs: tuple[Input, ...]
+    schema: Schema
+    tasks: int
+    buckets: int
+    plan: PhysicalPlan
+
+    @property
+    def is_statement(self) -> bool:
+        """Whether the fragment is a user's statement as it was written."""
+        return isinstance(self.plan.operator, Statement)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the stage is a whole statement in one task; None for all others."""
+        operator = self.plan.operator
+        return operator.reason if isinstance(operator, Statement) else None
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        """The stages that must be complete before this one starts."""
+        return tuple(
+            dict.fromkeys(item.stage for item in self.inputs if isinstance(item, StageInput))
+        )

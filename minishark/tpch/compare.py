@@ -1,0 +1,263 @@
+"""Compares two answers to one query. Pure: Arrow tables in, sentences out.
+
+Rules:
+- Columns must agree in number, name and type. Two layouts of one type (string and string_view,
+  decimal64 and decimal128, dictionary-encoded or not) are one type.
+- The rows must be the same multiset. Where the query orders its answer, the columns that it
+  orders by must, besides, read the same from top to bottom. Together this allows exactly what SQL
+  allows: rows may change places only among rows with equal keys.
+- Floating-point numbers may differ by rounding, as sums taken in another order do; all other
+  values must be equal, NULL and NaN included. That holds inside lists, structs and maps too.
+
+Limit: where `LIMIT` cuts through rows with equal keys, SQL allows either row; this says different.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
+
+import pyarrow as pa
+
+# A sum over n doubles in another order differs by about n * 1e-16 of its size.
+RELATIVE = 1e-9
+# What is left of a sum whose terms cancel each other.
+ABSOLUTE = 1e-12
+_SHOWN = 3
+# Rows that agree in all but floats are matched one by one up to this number, and by rank above.
+_MATCHED_MAX = 500
+
+Floats = tuple[float, ...]
+Row = tuple[Hashable, Floats]
+
+
+def differences(
+    expected: pa.Table, actual: pa.Table, *, ordered_by: Sequence[int] = ()
+) -> list[str]:
+    """What distinguishes two answers.
+
+    Args:
+        expected: The right answer.
+        actual: The answer to judge.
+        ordered_by: Indices of the columns that the query orders its answer by, first key first.
+            A prefix of the query's keys is right too; nothing means that any order is right.
+
+    Returns:
+        One sentence a difference; nothing if the answers agree.
+    """
+    return (
+        _schema_differences(expected.schema, actual.schema)
+        or _count_differences(expected, actual)
+        or _row_differences(_rows(expected), _rows(actual))
+        or _order_differences(expected, actual, ordered_by)
+    )
+
+
+def _schema_differences(expected: pa.Schema, actual: pa.Schema) -> list[str]:
+    if expected.names != actual.names:
+        return [f"Columns are {actual.names}, expected {expected.names}."]
+    return [
+        f"Column {wanted.name} is of type {found.type}, expected {wanted.type}."
+        for wanted, found in zip(expected, actual, strict=True)
+        if _plain_type(wanted.type) != _plain_type(found.type)
+    ]
+
+
+def _count_differences(expected: pa.Table, actual: pa.Table) -> list[str]:
+    if expected.num_rows == actual.num_rows:
+        return []
+    return [f"There are {actual.num_rows} rows, expected {expected.num_rows}."]
+
+
+def _row_differences(expected: Sequence[Row], actual: Sequence[Row]) -> list[str]:
+    """Compares two multisets of rows."""
+    wanted_by_key, found_by_key = _floats_by_key(expected), _floats_by_key(actual)
+    missing: list[Row] = []
+    surplus: list[Row] = []
+    for key in wanted_by_key | found_by_key:
+        wanted, found = _unmatched(wanted_by_key.get(key, []), found_by_key.get(key, []))
+        missing += [(key, floats) for floats in wanted]
+        surplus += [(key, floats) for floats in found]
+    return [*_examples("missing", missing), *_examples("not expected", surplus)]
+
+
+def _floats_by_key(rows: Sequence[Row]) -> dict[Hashable, list[Floats]]:
+    groups: dict[Hashable, list[Floats]] = defaultdict(list)
+    for key, floats in rows:
+        groups[key].append(floats)
+    return groups
+
+
+def _unmatched(expected: list[Floats], actual: list[Floats]) -> tuple[list[Floats], list[Floats]]:
+    """What remains of two multisets of float tuples once the close ones are paired."""
+    expected, actual = sorted(expected), sorted(actual)
+    if len(expected) == len(actual) and all(map(_close, expected, actual)):
+        return [], []
+    if max(len(expected), len(actual)) > _MATCHED_MAX:
+        pairs = zip(expected, actual, strict=False)
+        differing = [(wanted, found) for wanted, found in pairs if not _close(wanted, found)]
+        common = min(len(expected), len(actual))
+        return (
+            [wanted for wanted, _ in differing] + expected[common:],
+            [found for _, found in differing] + actual[common:],
+        )
+    missing = []
+    for wanted in expected:
+        index = next((i for i, found in enumerate(actual) if _close(wanted, found)), None)
+        if index is None:
+            missing.append(wanted)
+        else:
+            del actual[index]
+    return missing, actual
+
+
+def _order_differences(
+    expected: pa.Table, actual: pa.Table, ordered_by: Sequence[int]
+) -> list[str]:
+    wanted = _rows(expected.select(list(ordered_by)))
+    found = _rows(actual.select(list(ordered_by)))
+    for index, (left, right) in enumerate(zip(wanted, found, strict=True)):
+        if left[0] != right[0] or not _close(left[1], right[1]):
+            keys = f"its keys are {_shown(right)}, expected {_shown(left)}"
+            return [f"Row {index + 1} is out of order: {keys}."]
+    return []
+
+
+def _close(expected: Floats, actual: Floats) -> bool:
+    return len(expected) == len(actual) and all(
+        math.isclose(wanted, found, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        for wanted, found in zip(expected, actual, strict=True)
+    )
+
+
+def _examples(what: str, rows: list[Row]) -> list[str]:
+    if not rows:
+        return []
+    shown = ", ".join(_shown(row) for row in rows[:_SHOWN])
+    more = ", ..." if len(rows) > _SHOWN else ""
+    return [f"{len(rows)} rows are {what}: {shown}{more}"]
+
+
+# A row is split in two: a hashable key in which each finite float is replaced by a marker, and
+# those floats. Rows are equal if their keys are equal and their floats are close.
+
+
+class _Marker:
+    """Stands in a row's key where a float was."""
+
+    def __repr__(self) -> str:
+        return "~"
+
+
+_FLOAT = _Marker()
+
+
+def _rows(table: pa.Table) -> list[Row]:
+    columns = [_plain_values(column) for column in table.columns]
+    if not columns:
+        return [((), ())] * table.num_rows
+    return [_split(row) for row in zip(*columns, strict=True)]
+
+
+def _split(row: tuple[object, ...]) -> Row:
+    floats: list[float] = []
+    key = tuple(_frozen(value, floats) for value in row)
+    return key, tuple(floats)
+
+
+def _frozen(value: object, floats: list[float]) -> Hashable:
+    match value:
+        case float():
+            if math.isfinite(value):
+                floats.append(value)
+                return _FLOAT
+            return str(value)  # NaN is equal to NaN here
+        case dict():
+            return tuple((name, _frozen(item, floats)) for name, item in value.items())
+        case list() | tuple():
+            return tuple(_frozen(item, floats) for item in value)
+        case _:
+            # None, bool, int, str, bytes, Decimal, UUID or MonthDayNano: all are hashable.
+            assert isinstance(value, Hashable)
+            return value
+
+
+def _shown(row: Row) -> str:
+    """A row as a reader expects it, with its floats back in their places."""
+    floats = iter(row[1])
+
+    def restored(value: object) -> object:
+        if isinstance(value, tuple):
+            return tuple(restored(item) for item in value)
+        return next(floats) if value is _FLOAT else value
+
+    return f"({', '.join(str(restored(value)) for value in _as_tuple(row[0]))})"
+
+
+def _as_tuple(key: Hashable) -> tuple[object, ...]:
+    assert isinstance(key, tuple)
+    return key
+
+
+def _plain_values(column: pa.ChunkedArray) -> list[object]:
+    """A column's values as Python objects that compare as SQL does."""
+    target = _plain_type(column.type, temporal=_integer_of)
+    chunks = (_plain_array(chunk, target) for chunk in column.chunks)
+    return list(chain.from_iterable(chunk.to_pylist() for chunk in chunks))
+
+
+def _plain_array(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    return array if array.type == target else array.cast(target)
+
+
+def _integer_of(kind: pa.DataType) -> pa.DataType:
+    """Dates and times compare as integers: Python's lack nanoseconds, and end in the year 9999."""
+    return pa.int32() if kind.bit_width == 32 else pa.int64()
+
+
+def _same(kind: pa.DataType) -> pa.DataType:
+    return kind
+
+
+def _plain_type(
+    kind: pa.DataType, temporal: Callable[[pa.DataType], pa.DataType] = _same
+) -> pa.DataType:
+    """The one type that stands for all of a type's layouts, here and inside nested types."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _plain_type(kind.value_type, temporal)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain_type(kind.storage_type, temporal)
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_decimal(kind) and kind.precision <= 38:
+        return pa.decimal128(kind.precision, kind.scale)
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        return temporal(kind)
+    return _plain_nested_type(kind, temporal)
+
+
+def _plain_nested_type(
+    kind: pa.DataType, temporal: Callable[[pa.DataType], pa.DataType]
+) -> pa.DataType:
+    types = pa.types
+    if types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type, temporal), _plain_type(kind.item_type, temporal))
+    if types.is_struct(kind):
+        return pa.struct([(field.name, _plain_type(field.type, temporal)) for field in kind])
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_plain_type(kind.value_type, temporal), kind.list_size)
+    if (
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    ):
+        return pa.list_(_plain_type(kind.value_type, temporal))
+    return kind

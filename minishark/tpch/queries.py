@@ -1,0 +1,54 @@
+"""The 22 query texts, and which of them a run takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from minishark.errors import OptionError
+from minishark.tpch.locations import queries_folder
+
+QUERY_COUNT = 22
+_RANGE = re.compile(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?")
+
+
+def parse_selection(text: str) -> tuple[int, ...]:
+    """The query numbers that a text such as "1,3,5-7" names, in its order, each once.
+
+    Raises:
+        OptionError: The text is no such list, or a number is outside 1 to 22.
+    """
+    numbers: dict[int, None] = {}
+    for item in text.split(","):
+        numbers.update(dict.fromkeys(_parse_range(item.strip())))
+    return tuple(numbers)
+
+
+def load_queries(numbers: Sequence[int]) -> dict[int, str]:
+    """The texts of these queries, by number, in this order.
+
+    Raises:
+        OptionError: A number is outside 1 to 22.
+    """
+    folder = queries_folder()
+    return {
+        _checked(number): (folder / f"q{number:02}.sql").read_text(encoding="utf-8")
+        for number in numbers
+    }
+
+
+def _parse_range(item: str) -> range:
+    match = _RANGE.fullmatch(item)
+    if match is None:
+        raise OptionError(f"{item!r} is no query number and no range; write for example 1,3,5-7.")
+    first = _checked(int(match[1]))
+    last = _checked(int(match[2] or match[1]))
+    if last < first:
+        raise OptionError(f"The range {item} of queries is empty; write {last}-{first}.")
+    return range(first, last + 1)
+
+
+def _checked(number: int) -> int:
+    if not 1 <= number <= QUERY_COUNT:
+        raise OptionError(f"There is no query {number}: the numbers go from 1 to {QUERY_COUNT}.")
+    return number

@@ -1,0 +1,211 @@
+"""A whole TPC-H run: make the data, load it, run the queries, compare each answer with DuckDB's."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+import minishark
+from minishark.errors import MinisharkError
+from minishark.tpch.compare import differences
+from minishark.tpch.generate import default_parts, generate
+from minishark.tpch.locations import default_data_folder
+from minishark.tpch.queries import QUERY_COUNT, load_queries
+from minishark.tpch.reference import Reference
+from minishark.tpch.report import QueryOutcome, Report
+from minishark.tpch.reporter import Reporter
+from minishark.tpch.tables import load_tables, tpch_tables
+
+if TYPE_CHECKING:
+    from minishark.session import Session
+
+_PACKAGES = ("minishark", "duckdb", "pyarrow", "pyzmq")
+
+
+class TpchOptions(msgspec.Struct, frozen=True):
+    """What to run.
+
+    Attributes:
+        scale: TPC-H's scale factor.
+        queries: Numbers from 1 to 22, in the order in which they run.
+        nodes: How many nodes the local cluster has.
+        executors: How many executors a node has.
+        partitions: How many partitions a table gets; None leaves it to the session.
+        replicas: How many nodes hold each partition; None means 2, or 1 where there is one node.
+        placement: `sparrow` or `random`.
+        repetitions: How often each query runs.
+        data: The folder of generated data; None means the default one.
+    """
+
+    scale: float = 0.1
+    queries: tuple[int, ...] = tuple(range(1, QUERY_COUNT + 1))
+    nodes: int = 2
+    executors: int = 1
+    partitions: int | None = None
+    replicas: int | None = None
+    placement: str = "sparrow"
+    repetitions: int = 1
+    data: Path | None = None
+
+
+def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
+    """Runs TPC-H as the options say.
+
+    A query that fails or answers wrongly is part of the report, and the run goes on.
+
+    Raises:
+        MinisharkError: The data can't be made, the cluster does not start, a table can't be loaded.
+    """
+    queries = load_queries(options.queries)
+    tables = tpch_tables(_make_data(options, reporter))
+    reporter.step("Starting the cluster")
+    with minishark.connect(
+        nodes=options.nodes,
+        executors_per_node=options.executors,
+        placement=options.placement,
+        partitions=options.partitions,
+    ) as session:
+        load_s = _load(session, tables, options, reporter)
+        with Reference(tables, session.total_slots) as reference:
+            outcomes = _run_queries(session, reference, queries, options, reporter)
+        return Report(
+            parameters=_parameters(options, session.total_slots),
+            versions=versions(),
+            load_s=load_s,
+            outcomes=outcomes,
+        )
+
+
+def default_replicas(nodes: int) -> int:
+    """Two, so that a lost node loses nothing; but a node holds a partition only once."""
+    return min(2, nodes)
+
+
+def versions() -> dict[str, str]:
+    """The versions that a measurement depends on."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _make_data(options: TpchOptions, reporter: Reporter) -> Path:
+    reporter.step(f"Making TPC-H data at scale {options.scale:g}")
+    root = options.data or default_data_folder()
+    parts = default_parts(options.scale)
+    folder = generate(options.scale, root, parts=parts, on_progress=reporter.progress)
+    reporter.detail(f"The data lies in {folder}.")
+    return folder
+
+
+def _load(
+    session: Session, tables: Mapping[str, str], options: TpchOptions, reporter: Reporter
+) -> float:
+    start = time.perf_counter()
+    replicas = options.replicas or default_replicas(options.nodes)
+    load_tables(session, tables, reporter, partitions=options.partitions, replicas=replicas)
+    load_s = time.perf_counter() - start
+    reporter.detail(f"Loaded the tables in {load_s:.2f} s.")
+    for warning in session.warnings:
+        reporter.warning(warning)
+    return load_s
+
+
+def _run_queries(
+    session: Session,
+    reference: Reference,
+    queries: Mapping[int, str],
+    options: TpchOptions,
+    reporter: Reporter,
+) -> tuple[QueryOutcome, ...]:
+    reporter.step("Running the queries")
+    outcomes = []
+    for number, text in queries.items():
+        outcome = _run_query(session, reference, number, text, options.repetitions)
+        outcomes.append(outcome)
+        reporter.progress(len(outcomes), len(queries))
+        reporter.detail(_one_line(outcome))
+        for warning in outcome.warnings:
+            reporter.warning(f"Query {number}: {warning}")
+    return tuple(outcomes)
+
+
+def _run_query(
+    session: Session,
+    reference: Reference,
+    number: int,
+    text: str,
+    repetitions: int,
+) -> QueryOutcome:
+    expected, duckdb_times_s = _repeat_duckdb(reference, text, repetitions)
+    order = reference.order(text, expected)
+    outcome = QueryOutcome(number, duckdb_times_s)
+    for _ in range(repetitions):
+        try:
+            outcome = _run_once(session, text, outcome, expected, order)
+        except MinisharkError as error:
+            return msgspec.structs.replace(
+                outcome, differences=(f"{type(error).__name__}: {error}",)
+            )
+    return outcome
+
+
+def _run_once(
+    session: Session, text: str, before: QueryOutcome, expected: pa.Table, order: tuple[int, ...]
+) -> QueryOutcome:
+    """The outcome with one more repetition. Every repetition must be right."""
+    start = time.perf_counter()
+    frame = session.sql(text)
+    actual = frame.to_arrow()
+    time_s = time.perf_counter() - start
+    metrics = frame.metrics()
+    found = before.differences or tuple(differences(expected, actual, ordered_by=order))
+    return msgspec.structs.replace(
+        before,
+        rows=actual.num_rows,
+        times_s=(*before.times_s, time_s),
+        stages=metrics.stages,
+        tasks=metrics.tasks,
+        constrained_tasks=metrics.constrained_tasks,
+        local_tasks=metrics.local_tasks,
+        planning_s=metrics.planning_s,
+        differences=found,
+        warnings=metrics.warnings,
+    )
+
+
+def _repeat_duckdb(
+    reference: Reference, text: str, repetitions: int
+) -> tuple[pa.Table, tuple[float, ...]]:
+    runs = [reference.run(text) for _ in range(repetitions)]
+    return runs[0][0], tuple(time_s for _, time_s in runs)
+
+
+def _one_line(outcome: QueryOutcome) -> str:
+    best_ms = 1000 * min(outcome.times_s, default=0.0)
+    return (
+        f"Query {outcome.number}: {outcome.rows} rows in {best_ms:.1f} ms, of which "
+        f"{1000 * outcome.planning_s:.1f} ms planning; "
+        f"{'correct' if outcome.correct else outcome.differences[0]}"
+    )
+
+
+def _parameters(options: TpchOptions, slots: int) -> dict[str, Any]:
+    resolved = msgspec.structs.replace(
+        options,
+        replicas=options.replicas or default_replicas(options.nodes),
+        data=options.data or default_data_folder(),
+    )
+    parameters = msgspec.structs.asdict(resolved) | {"data": str(resolved.data)}
+    return parameters | {"slots": slots, "cpus": os.cpu_count()}

@@ -1,0 +1,102 @@
+"""Folders of Parquet files as tables, in a minishark session and in plain DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from minishark.errors import DataError
+from minishark.tpch.reporter import Reporter
+from minishark.tpch.schema import TABLES
+
+if TYPE_CHECKING:
+    from minishark.session import Session
+
+
+def find_tables(folder: Path) -> dict[str, str]:
+    """The Parquet tables in a folder: a file `<table>.parquet`, or a folder `<table>` of files.
+
+    Returns:
+        A path, or a glob of paths, by table name, in the order of names.
+
+    Raises:
+        DataError: There is no such folder, or no table in it.
+    """
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise DataError(f"Can't read the data folder {folder} ({error.strerror}).") from error
+    tables = {}
+    for entry in entries:
+        if entry.suffix == ".parquet" and entry.is_file():
+            tables[entry.stem] = str(entry)
+        elif not entry.name.startswith(".") and any(entry.glob("*.parquet")):
+            tables[entry.name] = str(entry / "*.parquet")
+    if not tables:
+        raise DataError(f"There are no Parquet tables in {folder}.")
+    return tables
+
+
+def load_tables(
+    session: Session,
+    tables: Mapping[str, str],
+    reporter: Reporter,
+    *,
+    partitions: int | None = None,
+    replicas: int,
+) -> None:
+    """Loads tables into a session, TPC-H's partitioned as `schema.py` says.
+
+    Args:
+        session: Where to.
+        tables: A path, or a glob of paths, by table name.
+        reporter: Hears of each table as a step.
+        partitions: How many partitions a partitioned table gets; None leaves it to the session.
+        replicas: How many nodes hold each partition.
+    """
+    keys = {table.name: table.partition_by for table in TABLES}
+    for name, path in tables.items():
+        reporter.step(f"Loading {name}")
+        key = keys.get(name)
+        session.create_table(
+            name,
+            path,
+            partition_by=key,
+            partitions=None if key is None else partitions,
+            replicas=replicas,
+            on_progress=reporter.progress,
+        )
+
+
+def create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str]) -> None:
+    """Makes the same tables known to DuckDB, as views over the files."""
+    for name, path in tables.items():
+        quoted_name = name.replace('"', '""')
+        quoted_path = path.replace("'", "''")
+        connection.execute(f"CREATE VIEW \"{quoted_name}\" AS FROM read_parquet('{quoted_path}')")
+
+
+def tpch_tables(folder: Path) -> dict[str, str]:
+    """The eight TPC-H tables of a folder that `generate` made, small ones first."""
+    found = find_tables(folder)
+    return {table.name: found[table.name] for table in TABLES}
+
+
+def tables_of_query(
+    connection: duckdb.DuckDBPyConnection, text: str, tables: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Those tables that a statement needs, so that the others need not be loaded.
+
+    All of them, if it names one that is not there or can't be parsed: then DuckDB's message will
+    suggest names.
+    """
+    try:
+        named = {name.lower() for name in connection.get_table_names(text)}
+    except duckdb.Error:
+        return tables
+    if not named <= {name.lower() for name in tables}:
+        return tables
+    return {name: path for name, path in tables.items() if name.lower() in named}

@@ -1,0 +1,64 @@
+"""What minishark is made of and what it needs; the tools' settings are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+# Top-level folders that travel inside the package, so that an installed wheel needs no checkout.
+RESOURCES = {
+    "minishark._resources.queries": "queries",
+    "minishark._resources.sample": "data/sample",
+}
+
+TPCH = ["tpchgen-cli>=4"]
+TEST = [*TPCH, "hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3"]
+
+setup(
+    name="minishark",
+    version="0.1.0",
+    description="SQL over replicated in-memory Arrow partitions, scheduled by Sparrow",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Topic :: Database :: Database Engines/Servers",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
+    python_requires=">=3.11",
+    packages=[
+        *find_packages(include=["minishark", "minishark.*", "sparrow_core", "sparrow_core.*"]),
+        *RESOURCES,
+    ],
+    package_dir=RESOURCES,
+    package_data={
+        "minishark": ["py.typed"],
+        "sparrow_core": ["py.typed"],
+        "minishark._resources.queries": ["*.sql"],
+        "minishark._resources.sample": ["*.parquet"],
+    },
+    install_requires=[
+        # The minor version is pinned: serialized plans are internals of DuckDB.
+        "duckdb>=2.0,<2.1",
+        "pyarrow>=20",
+        "pyzmq>=26",
+        "cloudpickle>=3",
+        "msgspec>=0.19",
+        "click>=8",
+        "rich>=13",
+        "psutil>=6",
+    ],
+    extras_require={
+        "tpch": TPCH,
+        "pandas": ["pandas>=2"],
+        "test": TEST,
+        "dev": [*TEST, "mypy>=1.10", "ruff>=0.6"],
+    },
+    entry_points={"console_scripts": ["minishark = minishark.cli:main"]},
+)

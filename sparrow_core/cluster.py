@@ -1,0 +1,313 @@
+"""Clusters to embed: of processes on this machine, or of threads in this process.
+
+LocalCluster       a process for each node (its node monitor, perhaps schedulers) and for
+each executor, over ipc
+InProcessCluster   the same machines and runners in one process, over memory; executors
+are threads
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from sparrow_core.errors import ClusterClosed, ClusterStartError, SparrowError
+from sparrow_core.events import JobEvent, JobFailed, JobFinished, TaskCompleted, TaskFailed
+from sparrow_core.executor import Executor
+from sparrow_core.front import Cluster, ExecutorStatus, JobSpec, NodeConfig, NodeStatus, OnEvent
+from sparrow_core.ids import Address, JobId, NodeName, address
+from sparrow_core.messages import (
+    AllNodesLost,
+    NodeLost,
+    SchedulerLost,
+    TaskSpec,
+)
+from sparrow_core.node_monitor import NodeMonitor
+from sparrow_core.runner import SlotThread, bind_factory, load_factory
+from sparrow_core.scheduler import Scheduler
+from sparrow_core.transport.child import Child, NodeSettings, end_children
+from sparrow_core.transport.local_driver import LocalDriver
+from sparrow_core.transport.zmq_driver import ZmqDriver
+
+__all__ = [
+    "ExecutorStatus",
+    "InProcessCluster",
+    "JobEvent",
+    "JobFailed",
+    "JobFinished",
+    "JobId",
+    "JobSpec",
+    "LocalCluster",
+    "NodeConfig",
+    "NodeName",
+    "NodeStatus",
+    "OnEvent",
+    "TaskCompleted",
+    "TaskFailed",
+    "TaskSpec",
+]
+
+_IPC_PATH_MAX = 100  # bytes; the limit of the kernel is 107
+_END_S = 1.0
+_LOG_TAIL_CHARS = 4000
+
+
+class LocalCluster(Cluster):
+    """A cluster of processes on this machine."""
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeConfig],
+        *,
+        schedulers: int = 1,
+        run_dir: Path,
+        seed: int | None = None,
+    ) -> None:
+        """Describe a cluster; `start` starts it.
+
+        Args:
+            nodes: At least one.
+            schedulers: How many; they live in the processes of the first nodes, in turn.
+            run_dir: A folder of mode 0700 that the caller made, for sockets and logs.
+            seed: Of placement; None for a fresh one.
+
+        Raises:
+            SparrowError: Bad names or numbers, or `run_dir` too long for ipc.
+        """
+        super().__init__(nodes, schedulers=schedulers, seed=seed)
+        self._run_dir = Path(run_dir).absolute()
+        self._children: dict[NodeName, Child] = {}
+        self._dead: dict[NodeName, str] = {}
+        self._processes: dict[int, psutil.Process] = {}
+        longest = max(len(os.fsencode(self._socket(f"{node.name}-e99r9999"))) for node in nodes)
+        if longest > _IPC_PATH_MAX:
+            raise SparrowError(f"{self._run_dir}: too long a path for ipc sockets")
+
+    def _socket(self, process: str) -> Path:
+        return self._run_dir / f"{process}.sock"
+
+    def _endpoint(self, process: str) -> str:
+        return f"ipc://{self._socket(process)}"
+
+    def _scheduler_home(self, number: int) -> NodeName:
+        return NodeName(self._configs[number % len(self._configs)].name)
+
+    def start(self, timeout_s: float = 20.0) -> None:
+        """Start all processes in parallel; returns when all are registered.
+
+        Raises:
+            ClusterStartError: A process died or the time is over; with the tails of the logs.
+                Nothing is left running.
+        """
+        if self._closed or self._thread is not None:
+            raise ClusterClosed("a cluster can be started once")
+        names = [f"scheduler-{number}" for number in range(self._scheduler_count)]
+        homes = {name: self._scheduler_home(number) for number, name in enumerate(names)}
+        schedulers = tuple(address(self._endpoint(home), name) for name, home in homes.items())
+        driver = ZmqDriver(self._endpoint("front"))
+        self._open(driver, schedulers)
+        atexit.register(self.close)
+        try:
+            for config in self._configs:
+                own = tuple(name for name, home in homes.items() if home == config.name)
+                self._spawn(driver, config, schedulers, own)
+            self._run()
+            self._await_nodes(timeout_s, self._start_problem)
+        except BaseException as error:
+            tail = self._log_tail()
+            self.close()
+            if isinstance(error, ClusterStartError):
+                raise ClusterStartError(f"{error}\n{tail}".rstrip()) from None
+            raise
+
+    def _spawn(
+        self,
+        driver: ZmqDriver,
+        config: NodeConfig,
+        schedulers: tuple[Address, ...],
+        own: tuple[str, ...],
+    ) -> None:
+        settings = NodeSettings(
+            config.name,
+            self._endpoint(config.name),
+            self._endpoint("front"),
+            str(self._run_dir),
+            config.executors,
+            config.slots,
+            config.runner,
+            config.runner_config,
+            schedulers,
+            own,
+            self._seed,
+        )
+        name = NodeName(config.name)
+        child = Child(settings, self._run_dir / f"{name}.log", new_session=True)
+        self._children[name] = child
+        driver.watch(child.alive_fd, lambda: self._on_node_death(driver, name))
+
+    def _on_node_death(self, driver: ZmqDriver, name: NodeName) -> None:
+        """Tell the machines at once what they would find out by silence."""
+        child = self._children[name]
+        driver.unwatch(child.alive_fd)
+        self._dead[name] = child.describe_exit()
+        lost = [
+            each for each in self._front.schedulers if each.startswith(f"{self._endpoint(name)}#")
+        ]
+        for scheduler in lost:
+            self._front.schedulers.remove(scheduler)
+            driver.post(self._client, SchedulerLost(scheduler))
+        with self._front.changed:
+            for scheduler in lost:
+                self._front.known.pop(scheduler, None)
+            self._front.changed.notify_all()
+        for scheduler in self._front.schedulers:
+            driver.post(scheduler, NodeLost(name, self._dead[name]))
+        if len(self._dead) == len(self._children):
+            driver.post(self._client, AllNodesLost())
+
+    def _start_problem(self) -> str | None:
+        dead = [f"node {name} died ({how})" for name, how in self._dead.items()]
+        return "; ".join(dead) or None
+
+    def _log_tail(self) -> str:
+        logs = sorted(self._run_dir.glob("*.log"))
+        texts = [(log.name, log.read_text(errors="replace").strip()) for log in logs]
+        return "\n".join(f"{name}: {text[-_LOG_TAIL_CHARS:]}" for name, text in texts if text)
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """All nodes, in the order given, as last heard of (at most about a second old)."""
+        return tuple(
+            NodeStatus(
+                name, child.pid, () if name in self._dead else self._front.executors_of(name),
+                name not in self._dead,
+            )
+            for name, child in self._children.items()
+        )  # fmt: skip
+
+    def _end(self) -> None:
+        """Ask all processes to end, kill what has not within a second, remove the sockets."""
+        atexit.unregister(self.close)
+        descendants = self._descendants()
+        end_children(self._children.values(), _END_S)
+        for process in psutil.wait_procs(descendants, timeout=_END_S if self._dead else 0.1)[1]:
+            process.kill()
+        self._driver.close()
+        for socket in self._run_dir.glob("*.sock"):
+            socket.unlink(missing_ok=True)
+
+    def _descendants(self) -> list[psutil.Process]:
+        """The executors' processes, also those of dead nodes."""
+        pids = {
+            executor.pid
+            for nodes in self._front.known.values()
+            for node in nodes.values()
+            for executor in node.executors
+        }
+        found = []
+        for child in self._children.values():
+            try:
+                found += psutil.Process(child.pid).children(recursive=True)
+            except psutil.NoSuchProcess:
+                continue
+        return found + [each for each in map(_process, sorted(pids)) if each is not None]
+
+
+class InProcessCluster(Cluster):
+    """The same machines in this process; executors are threads. For tests and debugging."""
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeConfig],
+        *,
+        schedulers: int = 1,
+        run_dir: Path | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Describe a cluster; `start` starts it. `run_dir` is not used: there is no file."""
+        del run_dir
+        super().__init__(nodes, schedulers=schedulers, seed=seed)
+        self._slots: list[SlotThread] = []
+        self._broken: list[str] = []
+
+    def start(self, timeout_s: float = 20.0) -> None:
+        """Start all threads; returns when all executors are registered.
+
+        Raises:
+            ClusterStartError: A runner could not be made.
+        """
+        if self._closed or self._thread is not None:
+            raise ClusterClosed("a cluster can be started once")
+        driver = LocalDriver("memory")
+        names = [f"scheduler-{number}" for number in range(self._scheduler_count)]
+        schedulers = tuple(map(driver.address, names))
+        self._open(driver, schedulers)
+        for name in names:
+            rng = Random(f"{self._seed}/{name}") if self._seed is not None else Random()
+            driver.host(name, Scheduler(driver.address(name), rng))
+        try:
+            for config in self._configs:
+                self._host_node(driver, config, schedulers)
+            self._run()
+            self._await_nodes(timeout_s, lambda: "\n".join(self._broken) or None)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, SparrowError):
+                raise ClusterStartError(str(error)) from error
+            raise
+
+    def _host_node(
+        self, driver: LocalDriver, config: NodeConfig, schedulers: Sequence[Address]
+    ) -> None:
+        factory = load_factory(config.runner)
+        name = NodeName(config.name)
+        monitor = driver.address(f"monitor-{name}")
+        driver.host(f"monitor-{name}", NodeMonitor(name, monitor, schedulers))
+        for number in range(config.executors):
+            executor = f"{name}-e{number}"
+            slots = [f"{executor}-slot-{slot}" for slot in range(config.slots)]
+            machine = Executor(
+                driver.address(executor), name, monitor,
+                tuple(map(driver.address, slots)), pid=os.getpid(),
+            )  # fmt: skip
+            driver.host(executor, machine)
+            for slot, slot_name in enumerate(slots):
+                thread = SlotThread(
+                    driver.address(slot_name), driver.address(executor),
+                    bind_factory(factory, config.runner_config, slot),
+                    driver.post, self._broken.append,
+                )  # fmt: skip
+                driver.host(slot_name, thread)
+                self._slots.append(thread)
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """All nodes, in the order given; they live as long as the cluster."""
+        return tuple(
+            NodeStatus(
+                config.name, os.getpid(),
+                self._front.executors_of(NodeName(config.name)), not self._closed,
+            )
+            for config in self._configs
+        )  # fmt: skip
+
+    def _end(self) -> None:
+        for slot in self._slots:
+            slot.stop()
+        deadline = time.monotonic() + _END_S
+        for slot in self._slots:
+            slot.join(max(0.0, deadline - time.monotonic()))
+        self._driver.close()
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        process = psutil.Process(pid)
+        ours = "sparrow_core.transport.process" in process.cmdline()
+    except psutil.Error:
+        return None
+    return process if ours else None  # the pid may be another's by now

@@ -1,0 +1,194 @@
+"""The executor: gives tasks to its slots, results to clients, and slots back to the node monitor.
+
+A slot is an address (a thread with a runner of its own in reality, a delayed message in
+simulation). An executor outlives jobs; what the tasks of a job share is kept here until EndJob. Its
+heartbeat tells the node monitor what it has, so that lost messages are found. Bounds: tasks by the
+slots that the node monitor counts; shared parts by the open jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, assert_never
+
+from sparrow_core.ids import Address, JobId, NodeName, name_of
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import (
+    EndJob,
+    ExecutorIn,
+    ExecutorInfo,
+    ExecutorStatus,
+    ForgetJob,
+    GetShared,
+    InterruptTask,
+    JobShared,
+    RunTask,
+    SlotDone,
+    SlotReady,
+    StartTask,
+    TaskError,
+    TaskFinished,
+    TaskKey,
+    TaskResult,
+    Tick,
+)
+
+
+@dataclass(slots=True)
+class _Running:
+    slot: Address
+    run: RunTask
+    interrupted: bool = False
+
+
+class Executor:
+    """One executor of a node; it registers when all its slots are ready."""
+
+    inputs: ClassVar[Any] = ExecutorIn
+
+    def __init__(
+        self,
+        address: Address,
+        node: NodeName,
+        node_monitor: Address,
+        slots: Sequence[Address],
+        *,
+        pid: int = 0,
+        heartbeat_s: float = 0.5,
+    ) -> None:
+        """Make an executor whose slots are still to report SlotReady."""
+        self.address = address
+        self.name = name_of(address)
+        self._node = node
+        self._node_monitor = node_monitor
+        self._info = ExecutorInfo(address, pid, len(slots))
+        self._heartbeat_s = heartbeat_s
+        self._slots = tuple(slots)
+        self._idle: dict[Address, None] = {}
+        self._unready = dict.fromkeys(slots)
+        self._waiting: dict[TaskKey, RunTask] = {}
+        self._running: dict[TaskKey, _Running] = {}
+        self._shared: dict[JobId, bytes] = {}
+        self._jobs: dict[JobId, None] = {}
+        self._generation = 0
+
+    def on_message(self, msg: ExecutorIn, now: float) -> list[Envelope]:
+        """Take one message; see the module docstring."""
+        del now  # an executor measures nothing: slots do
+        match msg:
+            case RunTask():
+                return self._on_run_task(msg)
+            case SlotDone():
+                return self._on_slot_done(msg)
+            case JobShared():
+                self._shared[msg.job_id] = msg.shared
+                self._jobs[msg.job_id] = None
+                return self._start()
+            case EndJob():
+                return self._on_end_job(msg)
+            case SlotReady():
+                return self._on_slot_ready(msg)
+            case Tick():
+                return self._on_tick(msg)
+            case _:
+                assert_never(msg)
+
+    def _on_run_task(self, msg: RunTask) -> list[Envelope]:
+        if msg.key in self._running:
+            return []  # told twice
+        self._waiting[msg.key] = msg
+        self._jobs[msg.key.job_id] = None
+        return self._start()
+
+    def _start(self) -> list[Envelope]:
+        out: list[Envelope] = []
+        for key, run in tuple(self._waiting.items()):
+            if not self._idle:
+                break
+            if run.has_shared and key.job_id not in self._shared:
+                continue  # asked for by the next tick
+            slot = next(iter(self._idle))
+            del self._idle[slot], self._waiting[key]
+            self._running[key] = _Running(slot, run)
+            shared = self._shared[key.job_id] if run.has_shared else b""
+            out.append(Envelope(slot, StartTask(key, shared, run.payload)))
+        return out
+
+    def _on_slot_done(self, msg: SlotDone) -> list[Envelope]:
+        running = self._running.get(msg.key)
+        if running is None or running.slot != msg.slot:
+            return []  # told twice
+        del self._running[msg.key]
+        self._idle[msg.slot] = None
+        if running.interrupted:
+            return [self._finished(msg.key), *self._start()]
+        return [*self._outcome(running.run, msg), *self._start()]
+
+    def _outcome(self, run: RunTask, msg: SlotDone) -> list[Envelope]:
+        result: TaskResult | TaskError
+        if msg.message is None:
+            result = TaskResult(msg.key, self._node, self.name, msg.run_s, msg.result)
+        elif msg.retryable:
+            return [self._finished(msg.key, msg.message)]
+        else:
+            result = TaskError(msg.key, self._node, self.name, msg.message, msg.detail)
+        return [Envelope(run.client, result), self._finished(msg.key)]
+
+    def _finished(self, key: TaskKey, lost: str | None = None) -> Envelope:
+        return Envelope(self._node_monitor, TaskFinished(key, self.address, lost))
+
+    def _on_end_job(self, msg: EndJob) -> list[Envelope]:
+        if msg.job_id not in self._jobs:
+            return []
+        del self._jobs[msg.job_id]
+        self._shared.pop(msg.job_id, None)
+        out: list[Envelope] = []
+        for key in [key for key in self._waiting if key.job_id == msg.job_id]:
+            del self._waiting[key]
+            out.append(self._finished(key))
+        for key, running in self._running.items():
+            if key.job_id == msg.job_id:
+                running.interrupted = True
+                out.append(Envelope(running.slot, InterruptTask(key)))
+        return [*out, *(Envelope(slot, ForgetJob(msg.job_id)) for slot in self._slots)]
+
+    def _on_slot_ready(self, msg: SlotReady) -> list[Envelope]:
+        if msg.slot not in self._unready:
+            return []
+        del self._unready[msg.slot]
+        self._idle[msg.slot] = None
+        return [] if self._unready else [self._status()]
+
+    def _status(self) -> Envelope:
+        running = (*self._waiting, *self._running)
+        return Envelope(self._node_monitor, ExecutorStatus(self._info, tuple(self._jobs), running))
+
+    def _on_tick(self, msg: Tick) -> list[Envelope]:
+        if msg.generation != self._generation:
+            return []  # a doubled timer
+        self._generation += 1
+        out = [Envelope(self.address, Tick(self._generation), self._heartbeat_s)]
+        if self._unready:
+            return out
+        out.append(self._status())
+        unshared = {
+            key.job_id: None
+            for key, run in self._waiting.items()
+            if run.has_shared and key.job_id not in self._shared
+        }
+        out += [Envelope(self._node_monitor, GetShared(job, self.address)) for job in unshared]
+        out += [  # again: the runner may not have been interruptible at the first time
+            Envelope(running.slot, InterruptTask(key))
+            for key, running in self._running.items()
+            if running.interrupted
+        ]
+        return out
+
+    def check(self) -> None:
+        """Assert that each slot is in one state."""
+        busy = [running.slot for running in self._running.values()]
+        assert sorted([*busy, *self._idle, *self._unready]) == sorted(self._slots)
+        assert not self._running.keys() & self._waiting.keys()
+        assert all(job_id in self._jobs for job_id in self._shared)
+        assert all(key.job_id in self._jobs for key in self._waiting)

@@ -1,0 +1,314 @@
+"""Placers: which tasks of one job wait, and which of them a node that asks is given.
+
+A placer is made for each job and owns the job's *waiting* tasks; a task leaves it when a node
+takes it (late binding) and comes back by `place` if its attempt is lost. Every method that returns
+reservations means "send these, in addition".
+
+Invariant, which makes hanging impossible: a node that holds a reservation and asks is given a task
+whenever one may run there, and each waiting task is at the front of the list of a node that holds
+at least as many reservations as there are tasks in front.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from sparrow_core import policy
+from sparrow_core.errors import InvalidJob, NoNodes, Unsatisfiable
+from sparrow_core.ids import NodeName, TaskId
+from sparrow_core.messages import TaskSpec
+
+Reservations = Mapping[NodeName, int]
+
+
+class Placer(ABC):
+    """The waiting tasks of one job."""
+
+    def __init__(self, rng: Random, probe_ratio: float) -> None:
+        """Start with no task; `rng` decides where reservations go."""
+        self.waiting: dict[TaskId, TaskSpec] = {}
+        self._rng = rng
+        self._probe_ratio = probe_ratio
+
+    def place(
+        self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName] = ()
+    ) -> Reservations:
+        """Let tasks wait, and reserve for them on live `nodes`, others than `avoid` if possible.
+
+        Raises:
+            NoNodes: There is no live node.
+            Unsatisfiable: A task prefers only nodes that are not alive.
+        """
+        if not nodes:
+            raise NoNodes("no live node")
+        reservations = self._place(tasks, nodes, avoid)
+        self.waiting.update((task.task_id, task) for task in tasks)
+        return reservations
+
+    def withdraw(self, task_id: TaskId) -> None:
+        """The task needs no placing any more."""
+        self.waiting.pop(task_id, None)
+
+    @abstractmethod
+    def _place(
+        self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
+    ) -> Reservations: ...
+
+    @abstractmethod
+    def take(self, node: NodeName, count: int) -> list[TaskSpec]:
+        """Bind up to `count` waiting tasks to the node that asks."""
+
+    @abstractmethod
+    def offers(self, node: NodeName) -> bool:
+        """True if a waiting task could be bound to the node now."""
+
+    @abstractmethod
+    def node_lost(self, node: NodeName, held: int, nodes: Sequence[NodeName]) -> Reservations:
+        """The node died with `held` reservations: reserve elsewhere. Raises as `place` does."""
+
+    @abstractmethod
+    def covered(self, reserved: Reservations) -> bool:
+        """True if these outstanding reservations suffice to place every waiting task."""
+
+
+class UnconstrainedPlacer(Placer):
+    """Batch sampling: any node may take any task, the first that asks takes the oldest."""
+
+    def _place(
+        self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
+    ) -> Reservations:
+        count = policy.reservation_count(len(tasks), self._probe_ratio)
+        return policy.spread_reservations(self._rng, policy.without(nodes, avoid), count)
+
+    def take(self, node: NodeName, count: int) -> list[TaskSpec]:
+        """Bind the oldest waiting tasks."""
+        del node  # any will do
+        return _pop_first(self.waiting, count)
+
+    def offers(self, node: NodeName) -> bool:
+        """Any waiting task will do, on any node."""
+        del node
+        return bool(self.waiting)
+
+    def node_lost(self, node: NodeName, held: int, nodes: Sequence[NodeName]) -> Reservations:
+        """Move the node's reservations to other nodes."""
+        del node
+        return _move(self._rng, self.waiting, held, nodes)
+
+    def covered(self, reserved: Reservations) -> bool:
+        """One reservation for each waiting task, anywhere."""
+        return sum(reserved.values()) >= len(self.waiting)
+
+
+class ConstrainedPlacer(Placer):
+    """Per-task sampling that shares what it learns across the tasks of the job.
+
+    A node's list has in front the tasks that reserved there, then those that merely could run
+    there. A node that asks takes from its list first, then from the pool of the job's
+    unconstrained tasks.
+    """
+
+    def __init__(self, rng: Random, probe_ratio: float) -> None:
+        """Start with no task."""
+        super().__init__(rng, probe_ratio)
+        self._lists: dict[NodeName, deque[TaskId]] = {}
+        self._reserved_on: dict[TaskId, list[NodeName]] = {}
+        self._pool: dict[TaskId, TaskSpec] = {}
+
+    def _place(
+        self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
+    ) -> Reservations:
+        alive = dict.fromkeys(nodes)
+        candidates = {
+            task.task_id: policy.without(_alive(task, alive), avoid)
+            for task in tasks
+            if task.preferred_nodes
+        }
+        pool = {task.task_id: task for task in tasks if not task.preferred_nodes}
+        reservations: Counter[NodeName] = Counter()
+        constrained = [task for task in tasks if task.preferred_nodes]
+        for task in self._rng.sample(constrained, len(constrained)):
+            self._unlist(task)
+            chosen, rest = policy.choose_preferred(
+                self._rng, candidates[task.task_id], self._probe_ratio
+            )
+            self._reserve(task.task_id, chosen, reservations)
+            for node in rest:
+                self._lists.setdefault(node, deque()).append(task.task_id)
+        if pool:
+            count = policy.reservation_count(len(pool), self._probe_ratio)
+            reservations.update(
+                policy.spread_reservations(self._rng, policy.without(nodes, avoid), count)
+            )
+            self._pool.update(pool)
+        return reservations
+
+    def _reserve(
+        self, task_id: TaskId, chosen: Sequence[NodeName], reservations: Counter[NodeName]
+    ) -> None:
+        for node in chosen:
+            self._lists.setdefault(node, deque()).appendleft(task_id)
+            self._reserved_on.setdefault(task_id, []).append(node)
+            reservations[node] += 1
+
+    def _unlist(self, task: TaskSpec) -> None:
+        """Forget the places of an earlier attempt, so that the task can avoid them."""
+        if self._reserved_on.pop(task.task_id, None) is not None:
+            for node in task.preferred_nodes:
+                listed = self._lists.get(node, ())
+                self._lists[node] = deque(other for other in listed if other != task.task_id)
+
+    def take(self, node: NodeName, count: int) -> list[TaskSpec]:
+        """Bind tasks that prefer the node, then unconstrained ones."""
+        taken: list[TaskSpec] = []
+        while len(taken) < count and (own := self._first_of(node)) is not None:
+            self._lists[node].popleft()
+            taken.append(self.waiting.pop(own))
+        pooled = _pop_first(self._pool, count - len(taken))
+        return taken + [self.waiting.pop(task.task_id) for task in pooled]
+
+    def _first_of(self, node: NodeName) -> TaskId | None:
+        """The first task of the node's list that still waits; drops the others before it."""
+        listed = self._lists.get(node)
+        while listed and listed[0] not in self.waiting:
+            listed.popleft()
+        return listed[0] if listed else None
+
+    def withdraw(self, task_id: TaskId) -> None:
+        """The task needs no placing any more."""
+        super().withdraw(task_id)
+        self._pool.pop(task_id, None)
+
+    def offers(self, node: NodeName) -> bool:
+        """A task that may run on the node waits."""
+        return bool(self._pool) or self._first_of(node) is not None
+
+    def node_lost(self, node: NodeName, held: int, nodes: Sequence[NodeName]) -> Reservations:
+        """Reserve on another preferred node for each task that had reserved on the dead one."""
+        listed = dict.fromkeys(self._lists.pop(node, ()))
+        tasks = [self.waiting[task_id] for task_id in listed if task_id in self.waiting]
+        alive = dict.fromkeys(nodes)
+        choices = {task.task_id: _alive(task, alive) for task in tasks}
+        reservations: Counter[NodeName] = Counter()
+        for task_id, candidates in choices.items():
+            reserved_on = self._reserved_on[task_id]
+            if node in reserved_on:
+                reserved_on.remove(node)
+                fresh = [other for other in candidates if other not in reserved_on]
+                self._reserve(task_id, fresh and [self._rng.choice(fresh)], reservations)
+        reservations.update(_move(self._rng, self._pool, held, nodes))
+        return reservations
+
+    def covered(self, reserved: Reservations) -> bool:
+        """As many reservations on a node as tasks that count on it, and enough in total."""
+        fronts: Counter[NodeName] = Counter()
+        for task_id in self.waiting:
+            fronts.update(self._reserved_on.get(task_id, ()))
+        return sum(reserved.values()) >= len(self.waiting) and all(
+            reserved.get(node, 0) >= count for node, count in fronts.items()
+        )
+
+
+class RandomPlacer(Placer):
+    """The baseline: each task is bound to one uniformly random node, preferences or not."""
+
+    def __init__(self, rng: Random, probe_ratio: float) -> None:
+        """Start with no task; the probe ratio plays no part."""
+        super().__init__(rng, probe_ratio)
+        self._bound: dict[NodeName, dict[TaskId, TaskSpec]] = {}
+
+    def _place(
+        self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
+    ) -> Reservations:
+        reservations: Counter[NodeName] = Counter()
+        candidates = policy.without(nodes, avoid)
+        for task in tasks:
+            node = self._rng.choice(candidates)
+            self._bound.setdefault(node, {})[task.task_id] = task
+            reservations[node] += 1
+        return reservations
+
+    def take(self, node: NodeName, count: int) -> list[TaskSpec]:
+        """Hand over the oldest tasks that are bound to the node."""
+        taken = _pop_first(self._bound.get(node, {}), count)
+        for task in taken:
+            del self.waiting[task.task_id]
+        return taken
+
+    def withdraw(self, task_id: TaskId) -> None:
+        """The task needs no placing any more."""
+        super().withdraw(task_id)
+        for bound in self._bound.values():
+            bound.pop(task_id, None)
+
+    def offers(self, node: NodeName) -> bool:
+        """A task is bound to the node and waits."""
+        return bool(self._bound.get(node))
+
+    def node_lost(self, node: NodeName, held: int, nodes: Sequence[NodeName]) -> Reservations:
+        """Bind the node's tasks to other random nodes."""
+        del held  # as many as tasks bound to the node
+        bound = self._bound.pop(node, {})
+        return self.place(tuple(bound.values()), nodes) if bound else {}
+
+    def covered(self, reserved: Reservations) -> bool:
+        """Each node holds a reservation for each task that is bound to it."""
+        return all(reserved.get(node, 0) >= len(bound) for node, bound in self._bound.items())
+
+
+def _pop_first(tasks: dict[TaskId, TaskSpec], count: int) -> list[TaskSpec]:
+    return [tasks.pop(next(iter(tasks))) for _ in range(min(count, len(tasks)))]
+
+
+def _alive(task: TaskSpec, alive: Mapping[NodeName, None]) -> Sequence[NodeName]:
+    nodes = [node for node in dict.fromkeys(task.preferred_nodes) if node in alive]
+    if not nodes:
+        raise Unsatisfiable(task.task_id, task.preferred_nodes)
+    return nodes
+
+
+def _move(
+    rng: Random, waiting: Mapping[TaskId, TaskSpec], held: int, nodes: Sequence[NodeName]
+) -> Reservations:
+    if not waiting or not held:
+        return {}
+    if not nodes:
+        raise NoNodes("no live node is left")
+    return policy.spread_reservations(rng, nodes, held)
+
+
+def _sparrow(rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]) -> Placer:
+    constrained = any(task.preferred_nodes for task in tasks)
+    return (ConstrainedPlacer if constrained else UnconstrainedPlacer)(rng, probe_ratio)
+
+
+def _random(rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]) -> Placer:
+    del tasks  # the baseline does not look at them
+    return RandomPlacer(rng, probe_ratio)
+
+
+PLACEMENTS: dict[str, Callable[[Random, float, Sequence[TaskSpec]], Placer]] = {
+    "sparrow": _sparrow,
+    "random": _random,
+}
+
+
+def make_placer(
+    placement: str, rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]
+) -> Placer:
+    """The placer for a job.
+
+    Raises:
+        InvalidJob: Unknown placement, probe ratio below 1 (tasks would be left without a
+            reservation), or two tasks of one id.
+    """
+    if placement not in PLACEMENTS:
+        raise InvalidJob(f"placement {placement!r} is none of {', '.join(PLACEMENTS)}")
+    if not 1.0 <= probe_ratio <= 1000.0:
+        raise InvalidJob(f"probe ratio {probe_ratio} is not between 1 and 1000")
+    if len({task.task_id for task in tasks}) < len(tasks):
+        raise InvalidJob("two tasks have the same id")
+    return PLACEMENTS[placement](rng, probe_ratio, tasks)

@@ -1,0 +1,1 @@
+"""A discrete-event simulator that drives the production machines; one seed fixes every event."""

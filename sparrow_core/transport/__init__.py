@@ -1,0 +1,1 @@
+"""Drivers: what delivers the machines' envelopes. Only `zmq_driver` imports zmq."""

@@ -1,0 +1,155 @@
+"""Child processes that never outlive their parent.
+
+The parent holds a pipe on the child's stdin: its first line is the child's settings, its end tells
+the child to end. The child holds, without knowing, the writing end of another pipe: its end tells
+the parent at once that the child is dead, whatever killed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+
+class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
+    """What a node process is told.
+
+    Attributes:
+        name: The node.
+        endpoint: Where it listens.
+        front_endpoint: Where the embedding program listens (its socket file is removed if it was
+            killed).
+        run_dir: Folder of sockets and logs.
+        executors: How many executor processes to start.
+        slots: Threads in each.
+        runner: "module:factory".
+        runner_config: For the factory.
+        schedulers: Addresses of all schedulers.
+        own_schedulers: Names of those that live in this process.
+        seed: Of their random choices.
+    """
+
+    name: str
+    endpoint: str
+    front_endpoint: str
+    run_dir: str
+    executors: int
+    slots: int
+    runner: str
+    runner_config: dict[str, str]
+    schedulers: tuple[str, ...]
+    own_schedulers: tuple[str, ...]
+    seed: int | None
+
+
+class ExecutorSettings(msgspec.Struct, frozen=True, tag="executor"):
+    """What an executor process is told."""
+
+    name: str
+    endpoint: str
+    node: str
+    node_monitor: str
+    slots: int
+    runner: str
+    runner_config: dict[str, str]
+
+
+Settings = NodeSettings | ExecutorSettings
+
+
+class Child:
+    """A child process; `alive_fd` becomes readable when it is dead."""
+
+    def __init__(self, settings: Settings, log: Path, *, new_session: bool) -> None:
+        """Start the process with its stdout and stderr appended to `log`."""
+        self.settings = settings
+        self.log = log
+        self.alive_fd, child_end = os.pipe()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+        try:
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "sparrow_core.transport.process"],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(child_end,),
+                    start_new_session=new_session,
+                    env=environment,
+                )
+        finally:
+            os.close(child_end)
+        self.pid = self._process.pid
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(msgspec.json.encode(settings) + b"\n")
+            self._process.stdin.flush()
+
+    def exit_status(self) -> int | None:
+        """Its exit status (negative: the signal), None while it lives."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float) -> bool:
+        """True if it is dead within the time."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def describe_exit(self) -> str:
+        """How it ended, in words."""
+        self.wait(1.0)
+        status = self._process.returncode
+        if status is None:
+            return "still running"
+        if status < 0:
+            return f"killed by {signal.Signals(-status).name}"
+        return f"exit status {status}"
+
+    def ask_to_end(self) -> None:
+        """Close its stdin: it ends by itself."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def kill(self) -> None:
+        """End it the hard way, and reap it."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Release what the parent holds; after the child is dead."""
+        self.ask_to_end()
+        os.close(self.alive_fd)
+
+
+def end_children(children: Iterable[Child], timeout_s: float) -> None:
+    """Ask children to end, all at once, and kill those that have not after the time."""
+    children = tuple(children)
+    for child in children:
+        child.ask_to_end()
+    deadline = time.monotonic() + timeout_s
+    for child in children:
+        if not child.wait(max(0.0, deadline - time.monotonic())):
+            child.kill()
+        child.close()
+
+
+def read_settings() -> Settings:
+    """The first line on stdin; leaves the rest (there is none but its end)."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if not (byte := os.read(0, 1)):
+            raise SystemExit(0)  # the parent died before it could say anything
+        line += byte
+    settings: Settings = msgspec.json.decode(line, type=Settings)
+    return settings

@@ -1,0 +1,232 @@
+"""Entry point of child processes: `python -m sparrow_core.transport.process`, settings on stdin.
+
+A node process hosts a node monitor and perhaps schedulers, starts its executor processes, and
+starts them anew when they die. An executor process hosts an executor, whose slots are threads; its
+main thread is the ZeroMQ loop. Both end when their stdin ends, on SIGTERM, and leave nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, assert_never
+
+from sparrow_core.errors import RunnerError
+from sparrow_core.executor import Executor
+from sparrow_core.ids import Address, NodeName, address
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import ExecutorLost, Message, NodeRefused
+from sparrow_core.node_monitor import NodeMonitor
+from sparrow_core.runner import SlotThread, bind_factory, load_factory
+from sparrow_core.scheduler import Scheduler
+from sparrow_core.transport.child import (
+    Child,
+    ExecutorSettings,
+    NodeSettings,
+    end_children,
+    read_settings,
+)
+from sparrow_core.transport.zmq_driver import ZmqDriver, remove_socket
+
+RUNNER_BROKEN_STATUS = 70
+_REFUSED_STATUS = 71
+_RESPAWN_S = 0.1
+_RESPAWN_MAX_S = 5.0
+_EXECUTORS_END_S = 0.7
+_SLOTS_END_S = 0.4
+
+
+class _Respawn(Message, frozen=True):
+    """The supervisor's timer: start executor number `index` anew."""
+
+    index: int
+
+
+class Supervisor:
+    """Starts the executors of a node, and starts them anew when they die, ever more slowly."""
+
+    inputs: ClassVar[Any] = NodeRefused | _Respawn
+
+    def __init__(self, driver: ZmqDriver, settings: NodeSettings, node_monitor: Address) -> None:
+        """Start all executors."""
+        self.status = 0
+        self._driver = driver
+        self._settings = settings
+        self._node_monitor = node_monitor
+        self._deaths = [0] * settings.executors
+        self._children: dict[int, Child] = {}
+        for index in range(settings.executors):
+            self._spawn(index)
+
+    def on_message(self, msg: NodeRefused | _Respawn, now: float) -> list[Envelope]:
+        """Respawn an executor, or give up because a scheduler refused the node."""
+        del now
+        match msg:
+            case _Respawn():
+                self._spawn(msg.index)
+            case NodeRefused():
+                self._give_up(f"node refused: {msg.message}", _REFUSED_STATUS)
+            case _:
+                assert_never(msg)
+        return []
+
+    def check(self) -> None:
+        """Nothing to check."""
+
+    def _spawn(self, index: int) -> None:
+        settings, deaths = self._settings, self._deaths[index]
+        name = f"{settings.name}-e{index}" + (f"r{deaths}" if deaths else "")
+        child = Child(
+            ExecutorSettings(
+                name,
+                f"ipc://{settings.run_dir}/{name}.sock",
+                settings.name,
+                self._node_monitor,
+                settings.slots,
+                settings.runner,
+                settings.runner_config,
+            ),
+            Path(settings.run_dir, f"{name}.log"),
+            new_session=False,
+        )
+        self._children[index] = child
+        self._driver.watch(child.alive_fd, lambda: self._on_death(index))
+
+    def _on_death(self, index: int) -> None:
+        child = self._children.pop(index)
+        self._driver.unwatch(child.alive_fd)
+        how = child.describe_exit()
+        if child.exit_status() is None:
+            child.kill()  # it closed the pipe, so it is no executor any more
+        self._clear(child)
+        settings = child.settings
+        lost = ExecutorLost(address(settings.endpoint, settings.name), how)
+        self._driver.post(self._node_monitor, lost)
+        if child.exit_status() == RUNNER_BROKEN_STATUS and self._deaths[index] == 0:
+            self._give_up(child.log.read_text(errors="replace"), RUNNER_BROKEN_STATUS)
+            return
+        _log(f"{settings.name}: {how}; starting it anew")
+        delay_s = min(_RESPAWN_S * 2 ** self._deaths[index], _RESPAWN_MAX_S)
+        self._deaths[index] += 1
+        self._driver.after(delay_s, self._driver.address("supervisor"), _Respawn(index))
+
+    def _clear(self, child: Child) -> None:
+        child.close()
+        self._driver.forget(child.settings.endpoint)
+        remove_socket(child.settings.endpoint)
+
+    def _give_up(self, message: str, status: int) -> None:
+        _log(message)
+        self.status = status
+        self._driver.stop()
+
+    def close(self) -> None:
+        """End all executors."""
+        end_children(self._children.values(), _EXECUTORS_END_S)
+        for child in self._children.values():
+            remove_socket(child.settings.endpoint)
+
+
+def run_node(settings: NodeSettings) -> int:
+    """Be a node until stdin ends; the exit status."""
+    driver = ZmqDriver(settings.endpoint)
+    node_monitor = driver.address(f"monitor-{settings.name}")
+    supervisor = Supervisor(driver, settings, node_monitor)
+    driver.host("supervisor", supervisor)
+    for name in settings.own_schedulers:
+        rng = Random(f"{settings.seed}/{name}") if settings.seed is not None else Random()
+        driver.host(name, Scheduler(driver.address(name), rng))
+    monitor = NodeMonitor(
+        NodeName(settings.name),
+        node_monitor,
+        tuple(Address(scheduler) for scheduler in settings.schedulers),
+        supervisor=driver.address("supervisor"),
+    )
+    driver.host(f"monitor-{settings.name}", monitor)
+    _run_until_told(driver)
+    supervisor.close()
+    driver.close()
+    remove_socket(settings.front_endpoint)  # it is there only if the parent was killed
+    return supervisor.status
+
+
+def run_executor(settings: ExecutorSettings) -> int:
+    """Be an executor until stdin ends; the exit status."""
+    status = [0]
+    driver = ZmqDriver(settings.endpoint)
+
+    def on_broken(trace: str) -> None:
+        _log(trace)
+        status[0] = RUNNER_BROKEN_STATUS
+        driver.stop()
+
+    try:
+        factory = load_factory(settings.runner)
+    except RunnerError as error:
+        _log(error)
+        driver.close()
+        return RUNNER_BROKEN_STATUS
+    executor = driver.address(settings.name)
+    names = tuple(f"slot-{slot}" for slot in range(settings.slots))
+    machine = Executor(
+        executor,
+        NodeName(settings.node),
+        Address(settings.node_monitor),
+        tuple(map(driver.address, names)),
+        pid=os.getpid(),
+    )
+    driver.host(settings.name, machine)
+    threads = []
+    for slot, name in enumerate(names):
+        make = bind_factory(factory, settings.runner_config, slot)
+        thread = SlotThread(driver.address(name), executor, make, driver.post, on_broken)
+        driver.host(name, thread)
+        threads.append(thread)
+    _run_until_told(driver)
+    _end_slots(threads)
+    driver.close()
+    return status[0]
+
+
+def _log(text: object) -> None:
+    """Into the log file that stderr is."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _run_until_told(driver: ZmqDriver) -> None:
+    driver.watch(0, driver.stop)
+    signal.signal(signal.SIGTERM, lambda *_: driver.stop())
+    driver.run()
+
+
+def _end_slots(threads: list[SlotThread]) -> None:
+    for thread in threads:
+        thread.stop()
+    deadline = time.monotonic() + _SLOTS_END_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def main() -> None:
+    """Read the settings and be what they say."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    settings = read_settings()
+    match settings:
+        case NodeSettings():
+            status = run_node(settings)
+        case ExecutorSettings():
+            status = run_executor(settings)
+        case _:
+            assert_never(settings)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # a runner's thread that does not end must not keep the process
+
+
+if __name__ == "__main__":
+    main()

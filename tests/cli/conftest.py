@@ -1,0 +1,96 @@
+"""A stand-in for the engine: the commands are tested without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, Self
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import minishark
+from minishark.errors import QueryError
+
+
+class FakeFrame:
+    """A query that DuckDB runs."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, text: str) -> None:
+        self._connection = connection
+        self._text = text
+
+    def to_arrow(self) -> pa.Table:
+        """The answer."""
+        return self._connection.sql(self._text).to_arrow_table()
+
+    def explain(self) -> str:
+        """No real plan."""
+        return "the plan"
+
+    def metrics(self) -> SimpleNamespace:
+        """Some figures."""
+        return SimpleNamespace(
+            stages=2,
+            tasks=6,
+            constrained_tasks=4,
+            local_tasks=3,
+            elapsed_s=0.1,
+            planning_s=0.05,
+            warnings=(),
+        )
+
+
+class FakeSession:
+    """A session whose tables are views in DuckDB; it records how it was used."""
+
+    total_slots = 2
+    warnings = ("shared memory is short",)
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.tables: dict[str, dict[str, Any]] = {}
+        self.stopped = False
+        self._connection = duckdb.connect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends it."""
+        self.stopped = True
+        self._connection.close()
+
+    def create_table(
+        self, name: str, data: str, *, on_progress: Callable[[int, int], None], **options: Any
+    ) -> None:
+        """Makes a table known."""
+        self._connection.execute(f"CREATE VIEW {name} AS FROM '{data}'")
+        self.tables[name] = options
+        on_progress(1, 1)
+
+    def sql(self, text: str) -> FakeFrame:
+        """A query."""
+        try:
+            self._connection.execute(f"EXPLAIN {text}")
+        except duckdb.Error as error:
+            raise QueryError(str(error)) from error
+        return FakeFrame(self._connection, text)
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeSession]]:
+    """Replaces minishark.connect; the list holds the sessions that were opened."""
+    opened: list[FakeSession] = []
+
+    def connect(**options: Any) -> FakeSession:
+        opened.append(FakeSession(**options))
+        return opened[-1]
+
+    monkeypatch.setattr(minishark, "connect", connect, raising=False)
+    yield opened
+    assert all(session.stopped for session in opened)

@@ -1,0 +1,318 @@
+"""The `minishark` command, over a stand-in for the engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from minishark.cli.app import run
+from minishark.cli.console import open_reporter, print_table
+from minishark.errors import MinisharkError
+from minishark.tpch.generate import scale_folder
+from minishark.tpch.locations import sample_folder
+from minishark.tpch.schema import TABLES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data folder that holds the sample as scale 0.001."""
+    root = tmp_path / "data"
+    for table in TABLES:
+        folder = scale_folder(root, 0.001) / table.name
+        folder.mkdir(parents=True)
+        (folder / "1.parquet").symlink_to(sample_folder() / f"{table.name}.parquet")
+    return root
+
+
+def _tpch(data: Path, *arguments: str) -> int:
+    return run(["tpch", "--scale", "0.001", "--data", str(data), *arguments])
+
+
+def test_tpch_prints_a_table_and_the_verdict_last(
+    data: Path, sessions: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All 22 queries have their line, and the last line counts the right answers."""
+    assert 0 == _tpch(data)
+    output = capsys.readouterr().out
+    assert "22 of 22 correct" == output.splitlines()[-1]
+    assert all(f"Q{number} " in output for number in range(1, 23))
+    assert "75 %" in output
+    assert {"nodes": 2, "executors_per_node": 1, "placement": "sparrow", "partitions": None} == (
+        sessions[0].options
+    )
+
+
+def test_tpch_partitions_the_tables_as_the_schema_says(data: Path, sessions: list[Any]) -> None:
+    """Lineitem and orders are partitioned alike; small tables are left to the engine."""
+    assert 0 == _tpch(data, "--queries", "1", "--partitions", "5", "--nodes", "1")
+    tables = sessions[0].tables
+    assert {"partition_by": "l_orderkey", "partitions": 5, "replicas": 1} == tables["lineitem"]
+    assert {"partition_by": "o_orderkey", "partitions": 5, "replicas": 1} == tables["orders"]
+    assert {"partition_by": None, "partitions": None, "replicas": 1} == tables["nation"]
+
+
+def test_a_wrong_answer_is_told_and_ends_with_status_1(
+    data: Path,
+    sessions: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The run goes on after a wrong answer and after a failed query."""
+    from tests.cli.conftest import FakeFrame
+
+    right = FakeFrame.to_arrow
+
+    def spoilt(self: FakeFrame) -> pa.Table:
+        table = right(self)
+        if "l_returnflag" in table.column_names:
+            return table.slice(1)
+        if "o_orderpriority" in table.column_names:
+            raise MinisharkError("A node is lost.")
+        return table
+
+    monkeypatch.setattr(FakeFrame, "to_arrow", spoilt)
+    assert 1 == _tpch(data, "--queries", "1,4,6")
+    lines = capsys.readouterr().out.splitlines()
+    assert "1 of 3 correct" == lines[-1]
+    assert "Query 1 is wrong: There are 3 rows, expected 4." in lines
+    assert "Query 4 is wrong: MinisharkError: A node is lost." in lines
+
+
+def test_json_has_parameters_versions_and_every_repetition(
+    data: Path, sessions: list[Any], tmp_path: Path
+) -> None:
+    """The file says what was measured, how, and with what."""
+    file = tmp_path / "report.json"
+    assert 0 == _tpch(data, "--queries", "6,1", "--repetitions", "3", "--json", str(file))
+    report = json.loads(file.read_text())
+    assert [6, 1] == [query["number"] for query in report["queries"]]
+    assert [3, 3] == [len(query["times_s"]) for query in report["queries"]]
+    assert [3, 3] == [len(query["duckdb_times_s"]) for query in report["queries"]]
+    assert 3 == report["parameters"]["repetitions"]
+    assert 2 == report["parameters"]["replicas"]
+    assert {"python", "platform", "minishark", "duckdb", "pyarrow", "pyzmq"} == set(
+        report["versions"]
+    )
+    assert 2 == report["correct"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tpch", "--queries", "23"], "There is no query 23"),
+        (["tpch", "--queries", "1,x"], "'x' is no query number"),
+        (["tpch", "--scale", "0"], "A scale of 0 means nothing"),
+        (["tpch", "--scale", "inf"], "A scale of inf means nothing"),
+        (["tpch", "--nodes", "0"], "Invalid value for '--nodes'"),
+        (["tpch", "--placement", "best"], "Invalid value for '--placement'"),
+        (["tpch", "--json", "/no/such/folder/x.json"], "there is no folder /no/such/folder"),
+        (["tpch", "--json", "/"], "Can't write to /: it is a folder"),
+        (["tpch", "--data", "/dev/null/data"], "Can't write to the data folder /dev/null/data"),
+        (["sql", "SELECT 1", "--data", "/no/such"], "Can't read the data folder /no/such"),
+        (["sql", "SELECT 1", "--data", "/dev"], "There are no Parquet tables in /dev"),
+        (["sql", "SELECT 1", "--scale", "7"], "minishark tpch --scale 7"),
+        (["sql", "SELEC 1"], "syntax error"),
+        (["sql", "SELECT * FROM natoin", "--data", str(sample_folder())], "natoin does not exist"),
+        (["sql", "SELECT x FROM nation", "--data", str(sample_folder())], '"x" not found'),
+        (["sql"], "Missing argument 'STATEMENT'"),
+        (["nonsense"], "No such command 'nonsense'"),
+    ],
+)
+def test_bad_input_ends_with_one_sentence_and_status_2(
+    arguments: list[str],
+    words: str,
+    sessions: list[Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A mistake is explained on stderr, without a traceback, and stdout stays empty."""
+    assert 2 == run(arguments)
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert "Traceback" not in captured.err
+    assert "" == captured.out
+
+
+def test_a_failure_ends_with_status_1_and_a_traceback_only_on_demand(
+    data: Path,
+    sessions: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Even a bug of ours shows its traceback only with --debug."""
+    monkeypatch.setenv("MINISHARK_DEBUG", "")
+    monkeypatch.setattr("minishark.tpch.run.load_tables", lambda *_, **__: 1 / 0)
+    assert 1 == _tpch(data)
+    assert "Traceback" not in (quiet := capsys.readouterr().err)
+    assert "Error: ZeroDivisionError: division by zero" in quiet
+    assert 1 == _tpch(data, "--debug")
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_interrupt_stops_the_session_and_ends_with_status_130(
+    data: Path, sessions: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while tables are loaded leaves no session open."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("minishark.tpch.run.load_tables", interrupt)
+    assert 130 == _tpch(data)
+    assert [True] == [session.stopped for session in sessions]
+
+
+def test_sql_prints_an_answer_over_the_sample(
+    sessions: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Values look as DuckDB writes them, and only the tables in question are loaded."""
+    query = "SELECT r_name, NULL AS n, 1.50 AS d FROM region ORDER BY r_regionkey LIMIT 2"
+    assert 0 == run(["sql", query, "--data", str(sample_folder())])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["r_name", "n", "d"] in lines
+    assert ["AFRICA", "NULL", "1.50"] in lines
+    assert ["2", "rows"] == lines[-1]
+    assert ["region"] == list(sessions[0].tables)
+
+
+def test_sql_reads_generated_data_of_a_scale(
+    data: Path, sessions: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--scale with --data reads below that folder."""
+    assert 0 == run(
+        ["sql", "SELECT count(*) FROM lineitem", "--scale", "0.001", "--data", str(data)]
+    )
+    assert "6005" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("prefix", ["EXPLAIN ", " explain\n", "\n-- why\nEXPLAIN /* this */ "])
+def test_explain_prints_the_plan(
+    prefix: str, sessions: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """EXPLAIN before a SELECT prints text instead of rows."""
+    query = f"{prefix}SELECT * FROM region"
+    assert 0 == run(["sql", query, "--data", str(sample_folder())])
+    assert "the plan\n" == capsys.readouterr().out
+    assert ["region"] == list(sessions[0].tables)
+
+
+def test_a_table_shows_no_more_rows_than_asked_and_no_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A value can't move the cursor, and brackets are no markup."""
+    table = pa.table({"[bold]a": ["\x1b[2J[red]x\n", "b", "c"]})
+    print_table(table, Console(width=80), rows_max=2)
+    output = capsys.readouterr().out
+    assert "[bold]a" in output
+    assert r"\x1b[2J[red]x\n" in output
+    assert "3 rows, the first 2 shown" == output.splitlines()[-1]
+
+
+def test_steps_are_lines_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """A log has a plain line for a step, and no bars."""
+    with open_reporter(verbose=False) as reporter:
+        reporter.step("Loading lineitem")
+        reporter.progress(1, 2)
+        reporter.detail("hidden")
+        reporter.warning("short of memory")
+    assert "Loading lineitem\nWarning: short of memory\n" == capsys.readouterr().err
+
+
+def test_steps_are_bars_that_vanish_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal there is a bar for the current step; details stay on the screen."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with open_reporter(verbose=True) as reporter:
+        reporter.step("Loading lineitem")
+        reporter.progress(1, 2)
+        reporter.detail("some detail")
+    shown = capsys.readouterr().err
+    assert "Loading lineitem" in shown
+    assert "some detail" in shown
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`minishark --help` answers at once, for it loads neither DuckDB nor Arrow nor rich."""
+    program = (
+        "import sys; from minishark.cli.app import run; run(['tpch', '--help']); "
+        "print(sorted({'duckdb', 'pyarrow', 'rich', 'zmq', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=_environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "Examples:" in done.stdout
+    assert "[]" == done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_while_data_is_made_leaves_nothing(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    """The generator ends with the command, its unfinished files vanish, and no traceback shows."""
+    generator = tmp_path / "bin" / "tpchgen-cli"
+    generator.parent.mkdir()
+    generator.write_text('#!/bin/sh\necho $$ > "$PIDFILE"\nexec sleep 600\n')
+    generator.chmod(0o755)
+    pid_file = tmp_path / "pid"
+    os.mkfifo(pid_file)
+    program = (
+        "import sys; from minishark.cli import main; sys.executable = '/nowhere/python'; main()"
+    )
+    command = [sys.executable, "-c", program, "tpch", "--data", str(tmp_path / "data")]
+    with subprocess.Popen(
+        command,
+        env=_environment()
+        | {"PATH": f"{generator.parent}:{os.environ['PATH']}", "PIDFILE": str(pid_file)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        pid = int(pid_file.read_text())  # blocks until the generator runs
+        child.send_signal(number)
+        _, errors = child.communicate()
+    assert status == child.returncode
+    assert "Traceback" not in errors
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert [] == list((tmp_path / "data").iterdir())
+
+
+def test_an_interrupt_ends_a_query_of_the_reference(tmp_path: Path) -> None:
+    """Ctrl-C while DuckDB computes the right answer does not wait for it."""
+    program = (
+        "import os, signal, threading\n"
+        "from minishark.tpch.reference import Reference\n"
+        "text = 'SELECT sum(a * b) FROM range(10000000) t(a), range(10000000) u(b)'\n"
+        "with Reference({}, 2) as reference:\n"
+        "    reference.run('SELECT 1')\n"
+        "    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "    try:\n"
+        "        reference.run(text)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('interrupted')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=_environment(), capture_output=True, text=True, check=True, cwd=tmp_path, timeout=60,
+    )  # fmt: skip
+    assert "interrupted\n" == done.stdout
+    assert "" == done.stderr

@@ -1,0 +1,77 @@
+"""The choice of queries, and what their order means for their answers."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from minishark.errors import OptionError
+from minishark.tpch.locations import sample_folder
+from minishark.tpch.ordering import output_order
+from minishark.tpch.queries import load_queries, parse_selection
+from minishark.tpch.schema import TABLES
+from minishark.tpch.tables import create_views, find_tables, tables_of_query
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("1", (1,)),
+        ("1,3,5-7", (1, 3, 5, 6, 7)),
+        (" 22 , 20 - 22 ", (22, 20, 21)),
+        ("1-22", tuple(range(1, 23))),
+    ],
+)
+def test_lists_and_ranges_are_understood(text: str, numbers: tuple[int, ...]) -> None:
+    """Numbers come in the order given, each once."""
+    assert numbers == parse_selection(text)
+
+
+@pytest.mark.parametrize("text", ["0", "23", "-1", "7-5", "1-99999999", "", "1,,2", "x", "1.5"])
+def test_what_is_no_selection_is_refused(text: str) -> None:
+    """A number outside 1 to 22, and anything that is no list, is an error."""
+    with pytest.raises(OptionError):
+        parse_selection(text)
+
+
+def test_all_queries_run_over_the_sample() -> None:
+    """The sample has every table and column that the 22 queries name."""
+    with duckdb.connect() as connection:
+        create_views(connection, find_tables(sample_folder()))
+        for text in load_queries(range(1, 23)).values():
+            connection.sql(text).to_arrow_table()
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        ("SELECT a, b AS c FROM t ORDER BY C DESC, 1", (1, 0)),
+        ("SELECT a, b AS c FROM t ORDER BY a, b, c", (0,)),
+        ("SELECT a, b AS c FROM t ORDER BY a + 1", ()),
+        ("SELECT a, b AS c FROM t", ()),
+        ("SELECT a, c FROM (SELECT * FROM t ORDER BY a)", ()),
+        ("SELECT a, c FROM t UNION ALL SELECT 1, 2 ORDER BY c", (1,)),
+        ("no SQL", ()),
+    ],
+)
+def test_order_is_read_from_the_outermost_query(text: str, order: tuple[int, ...]) -> None:
+    """Keys count as long as they are columns of the answer."""
+    with duckdb.connect() as connection:
+        assert order == output_order(connection, text, ["a", "c"])
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("SELECT * FROM Nation, region", ["nation", "region"]),
+        ("WITH x AS (FROM nation) SELECT (SELECT count(*) FROM part) FROM x", ["nation", "part"]),
+        ("SELECT 1", []),
+        ("SELECT * FROM natoin", sorted(table.name for table in TABLES)),
+        ("SELEC 1", sorted(table.name for table in TABLES)),
+    ],
+)
+def test_only_the_tables_of_a_statement_are_needed(text: str, needed: list[str]) -> None:
+    """With an unknown table, or no SQL, all are loaded: then DuckDB's message can suggest one."""
+    with duckdb.connect() as connection:
+        found = tables_of_query(connection, text, find_tables(sample_folder()))
+    assert needed == sorted(found)

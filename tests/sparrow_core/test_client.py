@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from sparrow_core.client import Client
+from sparrow_core.events import JobFailed, JobFinished, TaskCompleted, TaskFailed
+from sparrow_core.ids import Address, JobId, NodeName
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import (
+    PROTOCOL_VERSION,
+    AllNodesLost,
+    CancelJob,
+    ClientIn,
+    EndJob,
+    JobAborted,
+    JobAccepted,
+    JobStatus,
+    JobTimer,
+    KnownNodes,
+    Notify,
+    PingJob,
+    RerunTasks,
+    SchedulerLost,
+    StartJob,
+    SubmitJob,
+    TaskError,
+    TaskKey,
+    TaskResult,
+    TaskSpec,
+)
+
+C, SINK = Address("c#client"), Address("c#sink")
+S0, S1 = Address("s0#scheduler"), Address("s1#scheduler")
+JOB, AGAIN, N = JobId("job"), JobId("job~1"), NodeName("n")
+TASKS = (TaskSpec(0, b"0"), TaskSpec(1, b"1"))
+START = StartJob(JOB, "user", TASKS, b"shared", "sparrow", 2.0)
+
+
+def submit(job_id: JobId, *tasks: TaskSpec) -> SubmitJob:
+    return SubmitJob(PROTOCOL_VERSION, job_id, C, "user", tasks, b"shared", "sparrow", 2.0)
+
+
+def result(task_id: int, job_id: JobId = JOB, run_s: float = 0.25) -> TaskResult:
+    return TaskResult(TaskKey(job_id, task_id, 1), N, "n-e0", run_s, b"r")
+
+
+def notify(event: TaskCompleted | TaskFailed | JobFinished | JobFailed) -> Envelope:
+    return Envelope(SINK, Notify(JOB, event))
+
+
+def timer(generation: int, delay_s: float) -> Envelope:
+    return Envelope(C, JobTimer(JOB, generation), delay_s)
+
+
+class Driven:
+    """A client that is checked after each message; `submitted` is what START made."""
+
+    def __init__(self, *schedulers: Address) -> None:
+        self.machine = Client(C, SINK, schedulers)
+        self.submitted = self(START)
+
+    def __call__(self, msg: ClientIn, now: float = 0.0) -> list[Envelope]:
+        out = self.machine.on_message(msg, now)
+        self.machine.check()
+        return out
+
+
+def test_schedulers_take_turns() -> None:
+    """Jobs go round robin."""
+    client = Driven(S0, S1)
+    other = StartJob(JobId("other"), "user", TASKS, b"", "sparrow", 2.0)
+    assert [Envelope(S1, submit(JOB, *TASKS)), timer(1, 0.1)] == client.submitted
+    assert S0 == client(other)[0].to
+
+
+def test_a_job_finishes_with_its_last_result() -> None:
+    """Each result is an event once; the last one ends the job at the scheduler too."""
+    client = Driven(S0)
+    assert [timer(2, 1.0)] == client(JobAccepted(JOB))
+    assert [] == client(JobAccepted(JOB))
+    completed = TaskCompleted(0, b"r", "n", "n-e0", 1, 0.75, 0.25)
+    assert [notify(completed)] == client(result(0), 1.0)
+    assert [] == client(result(0), 1.5), "first completion wins"
+    out = client(result(1), 2.0)
+    assert [notify(JobFinished()), Envelope(S0, EndJob(JOB))] == out[1:]
+    assert [] == client(result(1), 3.0)
+    assert [] == client(JobTimer(JOB, 2), 3.0)
+
+
+def test_an_empty_job_finishes_at_once() -> None:
+    """There is nothing to submit."""
+    client = Client(C, SINK, (S0,))
+    empty = StartJob(JOB, "user", (), b"", "sparrow", 2.0)
+    assert [notify(JobFinished())] == client.on_message(empty, 0.0)
+
+
+def test_an_unanswered_submission_goes_to_the_next_scheduler() -> None:
+    """Under a new id, after twice the time; the first scheduler is told to forget the job."""
+    client = Driven(S0, S1)
+    expected = [
+        Envelope(S1, EndJob(JOB)),
+        Envelope(S0, submit(AGAIN, *TASKS)),
+        timer(2, 0.2),
+    ]
+    assert expected == client(JobTimer(JOB, 1), 0.1)
+    assert [] == client(JobAccepted(JOB), 0.2), "too late"
+    assert [timer(3, 1.0)] == client(JobAccepted(AGAIN), 0.2)
+
+
+def test_the_only_scheduler_gets_the_same_submission_again_then_the_job_fails() -> None:
+    """Seven times, doubling; then "no_scheduler"."""
+    client = Driven(S0)
+    for attempt in range(1, 7):
+        out = client(JobTimer(JOB, attempt))
+        assert [Envelope(S0, submit(JOB, *TASKS)), timer(attempt + 1, 0.1 * 2**attempt)] == out
+    failed = JobFailed("no_scheduler", "no scheduler answers (7 submissions)")
+    assert notify(failed) == client(JobTimer(JOB, 7))[0]
+
+
+def test_an_open_job_pings_and_moves_when_the_scheduler_is_silent() -> None:
+    """A ping each second names what is missing; after 3 s of silence the rest moves."""
+    client = Driven(S0, S1)
+    client(JobAccepted(JOB), 0.0)
+    client(result(0), 0.5)
+    expected = [Envelope(S1, PingJob(JOB, C, (1,))), timer(3, 1.0)]
+    assert expected == client(JobTimer(JOB, 2), 1.0)
+    assert [] == client(JobTimer(JOB, 2), 1.0), "an old timer"
+    client(JobTimer(JOB, 3), 2.0)
+    out = client(JobTimer(JOB, 4), 3.0)
+    assert [Envelope(S1, EndJob(JOB)), Envelope(S0, submit(AGAIN, TASKS[1]))] == out[:2]
+    assert notify(JobFinished()) in client(result(1, JOB), 3.1), "any submission's result counts"
+
+
+def test_a_scheduler_that_forgot_the_job_gets_it_again() -> None:
+    """JobStatus without the job: the unfinished tasks are submitted under a new id."""
+    client = Driven(S0)
+    client(JobAccepted(JOB))
+    client(result(0))
+    out = client(JobStatus(JOB, False, ()), 1.0)
+    assert [Envelope(S0, EndJob(JOB)), Envelope(S0, submit(AGAIN, TASKS[1]))] == out[:2]
+    assert [] == client(JobStatus(JOB, False, ()), 1.0), "an answer to the old submission"
+
+
+def test_a_lost_result_is_asked_for_again_after_a_while() -> None:
+    """A task that stays finished without a result for 1 s is run again."""
+    client = Driven(S0)
+    client(JobAccepted(JOB))
+    assert [] == client(JobStatus(JOB, True, (0,)), 1.0)
+    assert [] == client(JobStatus(JOB, True, (0,)), 1.5)
+    assert [Envelope(S0, RerunTasks(JOB, (0,)))] == client(JobStatus(JOB, True, (0,)), 2.0)
+    assert [] == client(JobStatus(JOB, True, (0,)), 2.5), "the clock starts again"
+
+
+def test_a_task_error_fails_the_job() -> None:
+    """TaskFailed, then JobFailed, and the rest is ended; a stray error is ignored."""
+    client = Driven(S0)
+    client(JobAccepted(JOB))
+    error = TaskError(TaskKey(JOB, 1, 2), N, "n-e0", "bad", b"detail")
+    expected = [
+        notify(TaskFailed(1, "bad", b"detail", "n", "n-e0")),
+        notify(JobFailed("task_failed", "task 1 failed on n-e0: bad")),
+        Envelope(S0, EndJob(JOB)),
+    ]
+    assert expected == client(error)
+    assert [] == client(error)
+
+
+def test_the_scheduler_can_abort_and_the_user_can_cancel() -> None:
+    """Both end the job with a kind; neither has an effect on one that is over."""
+    client = Driven(S0)
+    aborted = JobAborted(JOB, "unsatisfiable", "no such node", ("story",))
+    failed = JobFailed("unsatisfiable", "no such node", ("story",))
+    assert [notify(failed), Envelope(S0, EndJob(JOB))] == client(aborted)
+    assert [] == client(aborted)
+    client = Driven(S0)
+    failed = JobFailed("cancelled", "the job was cancelled")
+    assert [notify(failed), Envelope(S0, EndJob(JOB))] == client(CancelJob(JOB))
+    assert [] == client(CancelJob(JOB))
+
+
+def test_a_dead_schedulers_jobs_move_at_once() -> None:
+    """SchedulerLost moves its open jobs; without another scheduler they fail, as do new ones."""
+    client = Driven(S0, S1)
+    client(JobAccepted(JOB))
+    out = client(SchedulerLost(S1))
+    assert Envelope(S0, submit(AGAIN, *TASKS)) == out[1]
+    out = client(SchedulerLost(S0))
+    assert notify(JobFailed("no_scheduler", "no scheduler is left")) == out[0]
+    assert [notify(JobFailed("no_scheduler", "no scheduler is left"))] == client(START)
+
+
+def test_without_nodes_every_job_fails() -> None:
+    """AllNodesLost ends open jobs and those to come."""
+    client = Driven(S0)
+    failed = notify(JobFailed("no_nodes", "no node is left"))
+    assert failed == client(AllNodesLost())[0]
+    assert [failed] == client(START)
+
+
+def test_what_a_scheduler_knows_is_passed_on() -> None:
+    """KnownNodes goes to the sink."""
+    known = KnownNodes(S0, ())
+    assert [Envelope(SINK, known)] == Driven(S0)(known)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from sparrow_core.executor import Executor
+from sparrow_core.ids import Address, JobId, NodeName
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import (
+    EndJob,
+    ExecutorIn,
+    ExecutorInfo,
+    ExecutorStatus,
+    ForgetJob,
+    GetShared,
+    InterruptTask,
+    JobShared,
+    RunTask,
+    SlotDone,
+    SlotReady,
+    StartTask,
+    TaskError,
+    TaskFinished,
+    TaskKey,
+    TaskResult,
+    Tick,
+)
+
+N, M, C = NodeName("n"), Address("n#monitor"), Address("c#client")
+E, S0, S1 = Address("e#n-e0"), Address("e#slot-0"), Address("e#slot-1")
+JOB = JobId("job")
+
+
+def key(task_id: int) -> TaskKey:
+    return TaskKey(JOB, task_id, 1)
+
+
+def run(task_id: int, *, shared: bool = False) -> RunTask:
+    return RunTask(key(task_id), C, b"p", shared)
+
+
+class Driven:
+    """An executor with two ready slots that is checked after each message."""
+
+    def __init__(self) -> None:
+        self.machine = Executor(E, N, M, (S0, S1), pid=42)
+        self(SlotReady(S0))
+        self.registered = self(SlotReady(S1))
+
+    def __call__(self, msg: ExecutorIn) -> list[Envelope]:
+        out = self.machine.on_message(msg, 0.0)
+        self.machine.check()
+        return out
+
+
+def status(jobs: tuple[JobId, ...] = (), running: tuple[TaskKey, ...] = ()) -> Envelope:
+    return Envelope(M, ExecutorStatus(ExecutorInfo(E, 42, 2), jobs, running))
+
+
+def test_it_registers_when_all_slots_are_ready() -> None:
+    """The last SlotReady registers; repetitions do not."""
+    executor = Driven()
+    assert [status()] == executor.registered
+    assert [] == executor(SlotReady(S1))
+
+
+def test_results_go_to_the_client_and_slots_to_the_node_monitor() -> None:
+    """A finished task makes one message to each."""
+    executor = Driven()
+    assert [Envelope(S0, StartTask(key(0), b"", b"p"))] == executor(run(0))
+    assert [] == executor(run(0)), "told twice"
+    expected = [
+        Envelope(C, TaskResult(key(0), N, "n-e0", 0.5, b"result")),
+        Envelope(M, TaskFinished(key(0), E)),
+    ]
+    assert expected == executor(SlotDone(S0, key(0), 0.5, b"result"))
+    assert [] == executor(SlotDone(S0, key(0), 0.5, b"result")), "told twice"
+
+
+def test_failures_for_good_go_to_the_client_and_others_to_the_node_monitor() -> None:
+    """TaskError ends a task; a retryable failure is a loss."""
+    executor = Driven()
+    executor(run(0))
+    executor(run(1))
+    expected = [
+        Envelope(C, TaskError(key(0), N, "n-e0", "bad", b"detail")),
+        Envelope(M, TaskFinished(key(0), E)),
+    ]
+    assert expected == executor(SlotDone(S0, key(0), 0.5, b"", "bad", b"detail"))
+    done = SlotDone(S1, key(1), 0.5, b"", "try again", b"", True)
+    assert [Envelope(M, TaskFinished(key(1), E, "try again"))] == executor(done)
+
+
+def test_tasks_wait_for_their_shared_part() -> None:
+    """A task that came before JobShared starts with it; the executor asks for it meanwhile."""
+    executor = Driven()
+    assert [] == executor(run(0, shared=True))
+    assert Envelope(M, GetShared(JOB, E)) == executor(Tick(0))[-1]
+    assert [Envelope(S0, StartTask(key(1), b"", b"p"))] == executor(run(1))
+    start = Envelope(S1, StartTask(key(0), b"common", b"p"))
+    assert [start] == executor(JobShared(JOB, M, b"common"))
+
+
+def test_more_tasks_than_slots_wait() -> None:
+    """A freed slot takes the next task at once."""
+    executor = Driven()
+    for task_id in (0, 1):
+        executor(run(task_id))
+    assert [] == executor(run(2))
+    out = executor(SlotDone(S1, key(1), 0.5, b""))
+    assert Envelope(S1, StartTask(key(2), b"", b"p")) == out[-1]
+
+
+def test_the_end_of_a_job_interrupts_its_tasks_and_silences_them() -> None:
+    """Running tasks are interrupted (again at each tick), waiting ones dropped, results withheld."""
+    executor = Driven()
+    for task_id in (0, 1, 2):
+        executor(run(task_id))
+    expected = [
+        Envelope(M, TaskFinished(key(2), E)),
+        *(Envelope(slot, InterruptTask(key(n))) for n, slot in enumerate((S0, S1))),
+        *(Envelope(slot, ForgetJob(JOB)) for slot in (S0, S1)),
+    ]
+    assert expected == executor(EndJob(JOB))
+    assert [] == executor(EndJob(JOB))
+    assert Envelope(S0, InterruptTask(key(0))) in executor(Tick(0))
+    out = executor(SlotDone(S0, key(0), 0.1, b"", "interrupted"))
+    assert [Envelope(M, TaskFinished(key(0), E))] == out
+
+
+def test_heartbeats_say_what_it_has() -> None:
+    """Jobs that it keeps something of, and tasks; not before it is ready, nor for a stale timer."""
+    executor = Driven()
+    executor(run(0))
+    assert [Envelope(E, Tick(1), 0.5), status((JOB,), (key(0),))] == executor(Tick(0))
+    assert [] == executor(Tick(0))
+    unready = Executor(E, N, M, (S0,))
+    assert [Envelope(E, Tick(1), 0.5)] == unready.on_message(Tick(0), 0.0)

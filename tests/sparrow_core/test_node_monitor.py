@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+from sparrow_core.ids import Address, JobId, NodeName
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import (
+    PROTOCOL_VERSION,
+    AssignTasks,
+    Assignment,
+    CancelReservations,
+    EndJob,
+    ExecutorInfo,
+    ExecutorLost,
+    ExecutorStatus,
+    Flush,
+    GetShared,
+    GetTasks,
+    HeldJob,
+    JobShared,
+    NodeMonitorIn,
+    NodeRefused,
+    RegisterNode,
+    ReportTasks,
+    Reserve,
+    RunTask,
+    TaskFinished,
+    TaskKey,
+    TaskReport,
+    Tick,
+)
+from sparrow_core.node_monitor import NodeMonitor
+
+N, M, S, C = NodeName("n"), Address("n#monitor"), Address("s#scheduler"), Address("c#client")
+E0, E1 = Address("e0#n-e0"), Address("e1#n-e1")
+JOB, OTHER = JobId("job"), JobId("other")
+
+
+def key(task_id: int, attempt: int = 1, job: JobId = JOB) -> TaskKey:
+    return TaskKey(job, task_id, attempt)
+
+
+def run(task_id: int, *, shared: bool = False) -> RunTask:
+    return RunTask(key(task_id), C, b"p", shared)
+
+
+def assign(request: int, *ids: int, drained: bool = False, shared: bool = False) -> AssignTasks:
+    return AssignTasks(
+        JOB, S, C, request, tuple(Assignment(i, 1, b"p") for i in ids), drained, shared
+    )
+
+
+class Driven:
+    """A node monitor that is checked after each message, and flushed as a driver would."""
+
+    def __init__(self, **slots: int) -> None:
+        supervisor = Address("n#supervisor")
+        self.machine = NodeMonitor(N, M, (S,), supervisor=supervisor)
+        for name, count in slots.items():
+            self(ExecutorStatus(info(name, count), (), ()))
+
+    def step(self, msg: NodeMonitorIn, now: float = 0.0) -> list[Envelope]:
+        out = self.machine.on_message(msg, now)
+        self.machine.check()
+        return out
+
+    def __call__(self, *msgs: NodeMonitorIn, now: float = 0.0) -> list[Envelope]:
+        """Deliver messages that arrive together, then the note to itself."""
+        out = [envelope for msg in msgs for envelope in self.step(msg, now)]
+        note = Envelope(M, Flush())
+        assert out.count(note) <= 1
+        if note in out:
+            out.remove(note)
+            out += self.step(Flush(), now)
+        return out
+
+
+def info(name: str, slots: int) -> ExecutorInfo:
+    return ExecutorInfo(Address(f"{name}#n-{name}"), 7, slots)
+
+
+def test_it_asks_for_as_many_tasks_as_slots_are_free_in_one_message() -> None:
+    """Slots of all executors count; the rest of the reservations stays queued."""
+    node = Driven(e0=2, e1=1)
+    expected = [Envelope(S, GetTasks(JOB, N, 1, 3, ()))]
+    assert expected == node(Reserve(JOB, S, 2), Reserve(JOB, S, 4))
+    assert [] == node(Reserve(OTHER, S, 1)), "no slot is free"
+
+
+def test_reservations_are_served_in_order_of_arrival() -> None:
+    """First in, first out, over jobs."""
+    node = Driven(e0=2)
+    out = node(Reserve(OTHER, S, 1), Reserve(JOB, S, 2))
+    expected = [
+        Envelope(S, GetTasks(OTHER, N, 1, 1, ())),
+        Envelope(S, GetTasks(JOB, N, 2, 1, ())),
+    ]
+    assert expected == out
+
+
+def test_tasks_go_to_the_idlest_executor() -> None:
+    """Assigned tasks run at once, spread over executors."""
+    node = Driven(e0=2, e1=1)
+    node(Reserve(JOB, S, 3))
+    expected = [Envelope(E0, run(0)), Envelope(E0, run(1)), Envelope(E1, run(2))]
+    out = node(assign(1, 0, 1, 2))
+    assert sorted(map(repr, expected)) == sorted(map(repr, out))
+
+
+def test_finished_tasks_ride_on_the_next_request() -> None:
+    """Slots freed together make one GetTasks that carries all reports."""
+    node = Driven(e0=2)
+    node(Reserve(JOB, S, 9))
+    node(assign(1, 0, 1))
+    out = node(TaskFinished(key(0), E0), TaskFinished(key(1), E0))
+    reports = (TaskReport(key(0), "n-e0"), TaskReport(key(1), "n-e0"))
+    assert [Envelope(S, GetTasks(JOB, N, 2, 2, reports))] == out
+
+
+def test_reports_travel_alone_when_there_is_nothing_to_ask() -> None:
+    """Without reservations a small message tells the scheduler; a repetition tells nothing."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 1))
+    node(assign(1, 0, drained=True))
+    out = node(TaskFinished(key(0), E0, "retry"))
+    expected = [Envelope(S, ReportTasks((TaskReport(key(0), "n-e0", "retry"),)))]
+    assert expected == out
+    assert [] == node(TaskFinished(key(0), E0))
+
+
+def test_a_drained_job_gives_its_slots_to_the_next() -> None:
+    """An answer without tasks drops the job's reservations and frees the slots asked for."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 3), Reserve(OTHER, S, 1))
+    expected = [Envelope(S, GetTasks(OTHER, N, 2, 1, ()))]
+    assert expected == node(assign(1, drained=True))
+
+
+def test_cancelled_reservations_leave_the_queue() -> None:
+    """CancelReservations drops what is queued, and nothing of other jobs."""
+    node = Driven()
+    node(Reserve(JOB, S, 3), Reserve(OTHER, S, 1), CancelReservations(JOB))
+    out = node(ExecutorStatus(info("e0", 4), (), ()))
+    assert Envelope(S, GetTasks(OTHER, N, 1, 1, ())) == out[-1]
+    assert GetTasks not in [type(envelope.msg) for envelope in out[:-1]]
+
+
+def test_the_shared_part_goes_to_each_executor_once() -> None:
+    """JobShared precedes the first task of the job to an executor."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 2))
+    shared = JobShared(JOB, S, b"common")
+    out = node(shared, assign(1, 0, shared=True))
+    assert [Envelope(E0, shared), Envelope(E0, run(0, shared=True))] == out
+    assert [Envelope(E0, shared)] == node(GetShared(JOB, E0))
+    node(TaskFinished(key(0), E0))
+    assert [Envelope(E0, run(1, shared=True))] == node(assign(2, 1, shared=True))
+
+
+def test_a_lost_shared_part_is_fetched_from_the_scheduler() -> None:
+    """An executor's question is passed on; of an ended job it is told so."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 1))
+    node(assign(1, 0, shared=True))
+    assert [Envelope(S, GetShared(JOB, E0))] == node(GetShared(JOB, E0))
+    assert [Envelope(E0, EndJob(OTHER))] == node(GetShared(OTHER, E0))
+
+
+def test_a_lost_executor_gives_its_tasks_back() -> None:
+    """Its tasks are reported lost, it is unregistered, and what it sent before is ignored."""
+    node = Driven(e0=1, e1=1)
+    node(Reserve(JOB, S, 2))
+    node(assign(1, 0, 1))
+    lost = node.step(ExecutorLost(E0, "killed by SIGKILL"))
+    registered = RegisterNode(
+        PROTOCOL_VERSION, N, M, (info("e1", 1),), (HeldJob(JOB, 0),), (key(1),)
+    )
+    assert [Envelope(S, registered), Envelope(M, Flush())] == lost
+    report = TaskReport(key(0), "n-e0", "executor lost (killed by SIGKILL)")
+    assert [Envelope(S, ReportTasks((report,)))] == node.step(Flush())
+    assert [] == node(ExecutorLost(E0, "told twice"))
+    assert [] == node(ExecutorStatus(info("e0", 1), (), ()))
+
+
+def test_tasks_that_an_executor_does_not_know_are_lost() -> None:
+    """After a time of grace, a heartbeat without the task means that RunTask was lost."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 1))
+    node(assign(1, 0, drained=True))
+    status = ExecutorStatus(info("e0", 1), (), ())
+    assert [] == node(status, now=0.5)
+    report = TaskReport(key(0), "n-e0", "the executor does not know of it")
+    assert [Envelope(S, ReportTasks((report,)))] == node(status, now=1.0)
+
+
+def test_executors_hear_again_of_jobs_that_are_over() -> None:
+    """A heartbeat that names an unknown job is answered with EndJob."""
+    node = Driven(e0=1)
+    status = ExecutorStatus(info("e0", 1), (OTHER,), ())
+    assert [Envelope(E0, EndJob(OTHER))] == node(status)
+
+
+def test_the_end_of_a_job_empties_queue_and_executors() -> None:
+    """Its reservations and waiting tasks go; executors are told; slots are asked for again."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 5))
+    node(assign(1, 0))
+    assert [Envelope(E0, EndJob(JOB))] == node(EndJob(JOB))
+    assert [] == node(EndJob(JOB))
+    out = node(TaskFinished(key(0), E0), Reserve(OTHER, S, 1))
+    reports = (TaskReport(key(0), "n-e0"),)
+    assert [Envelope(S, GetTasks(OTHER, N, 2, 1, reports))] == out
+
+
+def test_a_scheduler_that_does_not_answer_loses_its_place() -> None:
+    """After the limit its reservations are dropped and the slots go to other schedulers' jobs."""
+    node = Driven(e0=1)
+    other = Address("s2#scheduler")
+    node(Reserve(JOB, S, 5), Reserve(OTHER, other, 1))
+    assert [] == [e for e in node(Tick(0), now=0.4) if isinstance(e.msg, GetTasks)]
+    out = node(Tick(1), now=0.9)
+    assert Envelope(other, GetTasks(OTHER, N, 2, 1, ())) == out[-1]
+
+
+def test_a_late_answer_waits_for_a_slot() -> None:
+    """Tasks that come after the limit, or twice, run once and never beyond the slots."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 1), Reserve(OTHER, Address("s2#scheduler"), 1))
+    node(Tick(0), now=0.6)
+    late = assign(1, 0)
+    assert [Envelope(E0, run(0))] == node(late, now=0.7)
+    assert [] == node(late, assign(9, 1), now=0.7)
+    out = node(TaskFinished(key(0), E0), now=0.8)
+    assert Envelope(E0, run(1)) == out[0]
+
+
+def test_heartbeats_say_what_the_node_has_of_each_schedulers_jobs() -> None:
+    """Queued reservations by job, jobs with tasks, and running tasks."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 1), Reserve(OTHER, S, 2), Reserve(OTHER, S, 1))
+    node(assign(1, 0))
+    timer, beat = node(Tick(0))
+    assert Envelope(M, Tick(1), 0.5) == timer
+    held = (HeldJob(JOB, 0), HeldJob(OTHER, 3))
+    expected = RegisterNode(PROTOCOL_VERSION, N, M, (info("e0", 1),), held, (key(0),))
+    assert Envelope(S, expected) == beat
+    assert [] == node(Tick(0)), "a doubled timer"
+
+
+def test_the_supervisor_hears_of_a_refusal() -> None:
+    """NodeRefused is passed on."""
+    refused = NodeRefused("other version")
+    assert [Envelope(Address("n#supervisor"), refused)] == Driven()(refused)
+    assert [] == Driven()(Flush()), "a stray note"

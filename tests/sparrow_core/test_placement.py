@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrow_core.errors import InvalidJob, NoNodes, Unsatisfiable
+from sparrow_core.ids import NodeName
+from sparrow_core.messages import TaskSpec
+from sparrow_core.placement import (
+    ConstrainedPlacer,
+    Placer,
+    RandomPlacer,
+    UnconstrainedPlacer,
+    make_placer,
+)
+
+NODES = [NodeName(f"n{i}") for i in range(6)]
+
+
+def spec(task_id: int, *preferred: str) -> TaskSpec:
+    return TaskSpec(task_id, b"", tuple(map(NodeName, preferred)))
+
+
+def drain(placer: Placer, reserved: Counter[str], rng: Random) -> list[tuple[int, str]]:
+    """Let nodes use their reservations in random order; who got what."""
+    placed = []
+    while +reserved:
+        assert placer.covered(reserved)
+        node = NodeName(rng.choice(sorted((+reserved).elements())))
+        count = rng.randint(1, reserved[node])
+        tasks = placer.take(node, count)
+        placed += [(task.task_id, node) for task in tasks]
+        reserved[node] -= len(tasks)
+        if not placer.offers(node):
+            assert len(tasks) <= count
+            del reserved[node]
+    return placed
+
+
+preferences = st.lists(
+    st.lists(st.sampled_from(NODES), max_size=3, unique=True).map(tuple), min_size=1, max_size=30
+)
+
+
+@given(
+    preferences, st.sampled_from(["sparrow", "random"]), st.floats(1, 4), st.integers(0, 10**6)
+)
+def test_every_task_is_placed_once_where_it_may_run(
+    wanted: list[tuple[NodeName, ...]], placement: str, ratio: float, seed: int
+) -> None:
+    """However nodes ask, reservations suffice, and preferences are obeyed (but by "random")."""
+    rng = Random(seed)
+    tasks = [spec(task_id, *nodes) for task_id, nodes in enumerate(wanted)]
+    placer = make_placer(placement, rng, ratio, tasks)
+    placed = drain(placer, Counter(placer.place(tasks, NODES)), rng)
+    assert list(range(len(tasks))) == sorted(task_id for task_id, _ in placed)
+    if placement == "sparrow":
+        assert all(node in wanted[task] for task, node in placed if wanted[task])
+
+
+@given(preferences, st.floats(1, 4), st.integers(0, 10**6))
+def test_tasks_survive_the_loss_of_a_node(
+    wanted: list[tuple[NodeName, ...]], ratio: float, seed: int
+) -> None:
+    """When a node dies, its reservations and lost tasks move, as long as that can be satisfied."""
+    rng = Random(seed)
+    tasks = [spec(task_id, *nodes) for task_id, nodes in enumerate(wanted)]
+    placer = make_placer("sparrow", rng, ratio, tasks)
+    reserved = Counter(placer.place(tasks, NODES))
+    dead, alive = NODES[0], NODES[1:]
+    taken = placer.take(dead, reserved[dead] // 2)
+    held = reserved.pop(dead, 0) - len(taken)
+    hopeless = any(
+        task.preferred_nodes == (dead,) for task in [*taken, *placer.waiting.values()]
+    )
+    try:
+        for task in taken:
+            reserved.update(placer.place([task], alive, (dead,)))
+        reserved.update(placer.node_lost(dead, held, alive))
+    except Unsatisfiable:
+        assert hopeless
+        return
+    assert not hopeless
+    expected = sorted(placer.waiting)
+    placed = drain(placer, reserved, rng)
+    assert expected == sorted(task_id for task_id, _ in placed)
+    assert dead not in [node for _, node in placed]
+
+
+def test_a_node_shares_what_it_learned_with_other_tasks_of_the_job() -> None:
+    """A task that merely lists a node may be served by another task's reservation there."""
+    placer = ConstrainedPlacer(Random(1), 1.0)
+    tasks = [spec(0, "n0"), spec(1, "n0", "n1")]
+    reserved = placer.place(tasks, NODES)
+    assert 1 == reserved["n0"] or reserved["n0"] == 2
+    assert [0, 1] == sorted(task.task_id for task in placer.take(NODES[0], 2))
+
+
+def test_tasks_that_reserved_on_a_node_come_first_then_the_pool() -> None:
+    """Own list first; then tasks which merely list the node; then unconstrained ones."""
+    placer = ConstrainedPlacer(Random(3), 1.0)
+    reserved = placer.place([spec(0), spec(1, "n0", "n1"), spec(2, "n0")], NODES)
+    order = [task.task_id for task in placer.take(NODES[0], 3)]
+    assert 0 == order[-1]
+    assert ([2, 1] if reserved["n0"] == 1 else sorted(order[:2])) in (order[:2], [1, 2])
+
+
+def test_a_lost_task_avoids_its_node() -> None:
+    """The next attempt runs on another preferred node if there is one, and on the same if not."""
+    placer = ConstrainedPlacer(Random(1), 2.0)
+    both, only = spec(0, "n0", "n1"), spec(1, "n0")
+    placer.place([both, only], NODES)
+    assert 2 == len(placer.take(NODES[0], 2))
+    assert {"n1": 1} == dict(placer.place([both], NODES, (NODES[0],)))
+    assert {"n0": 1} == dict(placer.place([only], NODES, (NODES[0],)))
+    assert [1] == [task.task_id for task in placer.take(NODES[0], 2)]
+    assert [0] == [task.task_id for task in placer.take(NODES[1], 2)]
+
+
+def test_constraints_that_nothing_satisfies_are_an_error() -> None:
+    """Unknown or dead preferred nodes: Unsatisfiable, and the placer is left as it was."""
+    placer = ConstrainedPlacer(Random(1), 2.0)
+    with pytest.raises(Unsatisfiable, match="task 1 may run only on elsewhere"):
+        placer.place([spec(0, "n0"), spec(1, "elsewhere")], NODES)
+    assert {} == placer.waiting
+    assert not placer.offers(NODES[0])
+
+
+def test_no_node_is_an_error() -> None:
+    """Without a live node nothing can be placed."""
+    for placer in (UnconstrainedPlacer(Random(1), 2.0), RandomPlacer(Random(1), 2.0)):
+        with pytest.raises(NoNodes):
+            placer.place([spec(0)], [])
+
+
+@given(st.integers(1, 30), st.integers(0, 10**6))
+def test_random_placement_binds_tasks_to_one_node(count: int, seed: int) -> None:
+    """The baseline makes exactly one reservation a task, and withdrawn tasks vanish."""
+    placer = RandomPlacer(Random(seed), 2.0)
+    reserved = placer.place([spec(i, "n0") for i in range(count)], NODES)
+    assert count == sum(reserved.values())
+    placer.withdraw(0)
+    taken = [task.task_id for node in NODES for task in placer.take(node, count)]
+    assert list(range(1, count)) == sorted(taken)
+
+
+@pytest.mark.parametrize(
+    ("placement", "ratio", "ids"),
+    [("elsewhere", 2.0, (1, 2)), ("sparrow", 0.9, (1, 2)), ("sparrow", float("nan"), (1, 2)),
+     ("sparrow", 2.0, (1, 1))],
+)  # fmt: skip
+def test_impossible_jobs_are_refused(placement: str, ratio: float, ids: tuple[int, ...]) -> None:
+    """Unknown placement, probe ratio below 1, doubled ids: InvalidJob."""
+    with pytest.raises(InvalidJob):
+        make_placer(placement, Random(1), ratio, [spec(task_id) for task_id in ids])

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from sparrow_core.ids import Address, JobId, NodeName
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import (
+    PROTOCOL_VERSION,
+    AssignTasks,
+    Assignment,
+    CancelReservations,
+    EndJob,
+    ExecutorInfo,
+    GetNodes,
+    GetShared,
+    GetTasks,
+    HeldJob,
+    JobAborted,
+    JobAccepted,
+    JobShared,
+    JobStatus,
+    KnownNodes,
+    NodeInfo,
+    NodeLost,
+    NodeRefused,
+    PingJob,
+    RegisterNode,
+    ReportTasks,
+    RerunTasks,
+    Reserve,
+    SchedulerIn,
+    SubmitJob,
+    TaskKey,
+    TaskReport,
+    TaskSpec,
+    Tick,
+)
+from sparrow_core.scheduler import Scheduler
+
+S, C, JOB = Address("s#scheduler"), Address("c#client"), JobId("job")
+A, B = NodeName("a"), NodeName("b")
+
+
+def monitor(name: str) -> Address:
+    return Address(f"{name}#monitor")
+
+
+def register(
+    name: str, held: tuple[HeldJob, ...] = (), running: tuple[TaskKey, ...] = (), address: str = ""
+) -> RegisterNode:
+    at = Address(address) if address else monitor(name)
+    return RegisterNode(PROTOCOL_VERSION, NodeName(name), at, (), held, running)
+
+
+def submit(*tasks: TaskSpec, shared: bytes = b"", placement: str = "sparrow") -> SubmitJob:
+    return SubmitJob(PROTOCOL_VERSION, JOB, C, "user", tasks, shared, placement, 2.0)
+
+
+def task(task_id: int, *preferred: str) -> TaskSpec:
+    return TaskSpec(task_id, b"p%d" % task_id, tuple(map(NodeName, preferred)))
+
+
+def get(node: str, count: int, *reports: TaskReport, request: int = 1) -> GetTasks:
+    return GetTasks(JOB, NodeName(node), request, count, reports)
+
+
+def assign(*ids: int, attempt: int = 1, drained: bool, shared: bool = False) -> AssignTasks:
+    tasks = tuple(Assignment(i, attempt, b"p%d" % i) for i in ids)
+    return AssignTasks(JOB, S, C, 1, tasks, drained, shared)
+
+
+def key(task_id: int, attempt: int = 1) -> TaskKey:
+    return TaskKey(JOB, task_id, attempt)
+
+
+class Driven:
+    """A scheduler that is checked after each message."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.machine = Scheduler(S, Random(1))
+        for node in nodes:
+            self(register(node))
+
+    def __call__(self, msg: SchedulerIn, now: float = 0.0) -> list[Envelope]:
+        out = self.machine.on_message(msg, now)
+        self.machine.check()
+        return out
+
+
+def test_batch_sampling_reserves_d_times_m_and_binds_late() -> None:
+    """Reservations are spread with counts; the node that asks first gets the task."""
+    scheduler = Driven("a", "b")
+    out = scheduler(submit(task(0), task(1)))
+    assert Envelope(C, JobAccepted(JOB)) == out[0]
+    expected = {Envelope(monitor(n), Reserve(JOB, S, 2)) for n in "ab"}
+    assert expected == set(out[1:])
+    assert [Envelope(monitor("b"), assign(0, drained=False))] == scheduler(get("b", 1))
+
+
+def test_reservations_are_cancelled_when_all_tasks_are_bound() -> None:
+    """Nodes that still hold reservations of a job without waiting tasks drop them."""
+    scheduler = Driven("a", "b")
+    scheduler(submit(task(0), task(1)))
+    expected = [
+        Envelope(monitor("a"), assign(0, 1, drained=True)),
+        Envelope(monitor("b"), CancelReservations(JOB)),
+    ]
+    assert expected == scheduler(get("a", 2))
+    assert [Envelope(monitor("b"), assign(drained=True))] == scheduler(get("b", 1))
+
+
+def test_the_shared_part_travels_to_a_node_once() -> None:
+    """It precedes the first tasks that the node gets, and can be asked for again."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0), task(1), shared=b"common"))
+    shared = JobShared(JOB, S, b"common")
+    expected = [
+        Envelope(monitor("a"), shared),
+        Envelope(monitor("a"), assign(0, drained=False, shared=True)),
+    ]
+    assert expected == scheduler(get("a", 1))
+    assert [Envelope(monitor("a"), assign(1, drained=True, shared=True))] == scheduler(get("a", 1))
+    asker = Address("a-e0#a-e0")
+    assert [Envelope(asker, shared)] == scheduler(GetShared(JOB, asker))
+
+
+def test_a_constrained_task_runs_only_where_it_prefers() -> None:
+    """A node that asks in vain is told that the job has nothing for it."""
+    scheduler = Driven("a", "b")
+    out = scheduler(submit(task(0, "b")))
+    assert [Envelope(monitor("b"), Reserve(JOB, S, 1))] == out[1:]
+    assert [Envelope(monitor("a"), assign(drained=True))] == scheduler(get("a", 1))
+    assert [Envelope(monitor("b"), assign(0, drained=True))] == scheduler(get("b", 1))
+
+
+def test_unsatisfiable_constraints_fail_at_once() -> None:
+    """A job whose task prefers an unknown node is aborted with a kind of its own."""
+    scheduler = Driven("a")
+    message = "task 0 may run only on elsewhere: unknown or dead"
+    aborted = Envelope(C, JobAborted(JOB, "unsatisfiable", message))
+    assert aborted == scheduler(submit(task(0, "elsewhere")))[1]
+    assert [aborted] == scheduler(submit(task(0, "elsewhere")))
+
+
+def test_submission_is_idempotent() -> None:
+    """A repeated SubmitJob is acknowledged and has no other effect."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0)))
+    assert [Envelope(C, JobAccepted(JOB))] == scheduler(submit(task(0)))
+
+
+def test_another_protocol_is_refused() -> None:
+    """A client or node of another version hears why, in words."""
+    scheduler = Driven("a")
+    old = SubmitJob(0, JOB, C, "user", (task(0),), b"", "sparrow", 2.0)
+    text = "this scheduler speaks protocol 1, the client 0"
+    assert [Envelope(C, JobAborted(JOB, "protocol", text))] == scheduler(old)
+    node = RegisterNode(99, B, monitor("b"), (), (), ())
+    text = "this scheduler speaks protocol 1, the node 99"
+    assert [Envelope(monitor("b"), NodeRefused(text))] == scheduler(node)
+
+
+@pytest.mark.parametrize(("placement", "text"), [("elsewhere", "placement 'elsewhere'")])
+def test_an_invalid_job_is_refused(placement: str, text: str) -> None:
+    """What no cluster could run is aborted as invalid."""
+    out = Driven("a")(submit(task(0), placement=placement))
+    aborted = out[1].msg
+    assert isinstance(aborted, JobAborted)
+    assert "invalid" == aborted.kind
+    assert text in aborted.message
+
+
+def test_a_job_waits_for_the_first_node_but_not_for_ever() -> None:
+    """Without a node a job is parked; it is admitted when one comes, or fails after 5 s."""
+    scheduler = Driven()
+    assert [Envelope(C, JobAccepted(JOB))] == scheduler(submit(task(0)))
+    assert [Envelope(C, JobStatus(JOB, True, ()))] == scheduler(PingJob(JOB, C, (0,)), 1.0)
+    assert [Envelope(monitor("a"), Reserve(JOB, S, 2))] == scheduler(register("a"), 2.0)
+    scheduler = Driven()
+    scheduler(submit(task(0)))
+    assert 1 == len(scheduler(Tick(0), 4.9))
+    text = "no node registered within 5 s"
+    assert [Envelope(C, JobAborted(JOB, "no_nodes", text))] == scheduler(Tick(1), 5.0)[1:]
+
+
+def test_a_lost_task_is_placed_again_elsewhere() -> None:
+    """A report of a loss makes a fresh reservation on another node, and attempt 2."""
+    scheduler = Driven("a", "b")
+    scheduler(submit(task(0)))
+    scheduler(get("a", 1))
+    lost = ReportTasks((TaskReport(key(0), "a-e0", "executor lost (killed by SIGKILL)"),))
+    assert [Envelope(monitor("b"), Reserve(JOB, S, 2))] == scheduler(lost)
+    assert [] == scheduler(lost), "told twice"
+    expected = [Envelope(monitor("b"), assign(0, attempt=2, drained=True))]
+    assert expected == scheduler(get("b", 1))
+
+
+def test_a_task_is_tried_four_times_then_the_job_fails_with_its_story() -> None:
+    """JobAborted tells each attempt: node, executor, reason."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0)))
+    for attempt in (1, 2, 3):
+        scheduler(get("a", 1))
+        scheduler(ReportTasks((TaskReport(key(0, attempt), "a-e0", "gone"),)))
+    scheduler(get("a", 1))
+    out = scheduler(ReportTasks((TaskReport(key(0, 4), "a-e0", "gone"),)))
+    story = tuple(f"task 0 attempt {n}: a/a-e0: gone" for n in (1, 2, 3, 4))
+    message = "task 0 was lost 4 times; at last: a/a-e0: gone"
+    expected = [
+        Envelope(C, JobAborted(JOB, "task_lost", message, story)),
+        Envelope(monitor("a"), EndJob(JOB)),
+    ]
+    assert expected == out
+
+
+def test_finished_reports_ride_on_a_request() -> None:
+    """GetTasks carries reports; a ping then learns that the task is finished."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0), task(1)))
+    scheduler(get("a", 1))
+    scheduler(get("a", 1, TaskReport(key(0), "a-e0")))
+    assert [Envelope(C, JobStatus(JOB, True, (0,)))] == scheduler(PingJob(JOB, C, (0, 1)))
+
+
+def test_a_late_success_of_a_lost_attempt_counts() -> None:
+    """A task that waits again is withdrawn when its first attempt turns out to have finished."""
+    scheduler = Driven("a", "b")
+    scheduler(submit(task(0)))
+    scheduler(get("a", 1))
+    scheduler(ReportTasks((TaskReport(key(0), "a-e0", "lost"),)))
+    out = scheduler(ReportTasks((TaskReport(key(0), "a-e0"),)))
+    assert [Envelope(monitor("b"), CancelReservations(JOB))] == out
+    assert [Envelope(monitor("b"), assign(drained=True))] == scheduler(get("b", 1))
+
+
+def test_a_result_that_never_came_is_made_again() -> None:
+    """RerunTasks places a finished task anew, and ignores an unfinished one."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0)))
+    scheduler(get("a", 1))
+    assert [] == scheduler(RerunTasks(JOB, (0,)))
+    scheduler(ReportTasks((TaskReport(key(0), "a-e0"),)))
+    assert [Envelope(monitor("a"), Reserve(JOB, S, 2))] == scheduler(RerunTasks(JOB, (0,)))
+    assert [Envelope(monitor("a"), assign(0, attempt=2, drained=True))] == scheduler(get("a", 1))
+
+
+def test_ending_a_job_reaches_every_node_that_may_hold_some_of_it() -> None:
+    """EndJob goes to nodes with reservations or tasks; the job is forgotten."""
+    scheduler = Driven("a", "b", "c")
+    scheduler(submit(task(0, "a", "b")))
+    assert {monitor("a"), monitor("b")} == {out.to for out in scheduler(EndJob(JOB))}
+    assert [] == scheduler(EndJob(JOB))
+    assert [] == scheduler(submit(task(0))), "a late repetition does not revive it"
+    assert [Envelope(C, JobStatus(JOB, False, ()))] == scheduler(PingJob(JOB, C, (0,)))
+
+
+def test_a_silent_node_is_dead() -> None:
+    """After 3 s of silence its tasks and reservations move to other nodes."""
+    scheduler = Driven("a", "b")
+    scheduler(submit(task(0), task(1)))
+    scheduler(get("a", 1))
+    scheduler(register("b", held=(HeldJob(JOB, 2),)), 2.9)
+    out = scheduler(Tick(0), 3.1)[1:]
+    # a held one more reservation, and two are made for the lost task
+    assert [Envelope(monitor("b"), Reserve(JOB, S, n)) for n in (2, 1)] == out
+    answer = scheduler(get("b", 4))
+    ids = [(each.task_id, each.attempt) for each in answer[0].msg.tasks]  # type: ignore[union-attr]
+    assert [(0, 2), (1, 1)] == sorted(ids)
+
+
+def test_losing_the_last_node_fails_the_job() -> None:
+    """With nothing left to run on, the client hears it at once."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0)))
+    out = scheduler(NodeLost(A, "its process died"))
+    assert Envelope(C, JobAborted(JOB, "no_nodes", "no live node is left")) == out[0]
+    assert [] == scheduler(NodeLost(A, "told twice"))
+
+
+def test_losing_the_only_preferred_node_fails_the_job() -> None:
+    """A constraint that can no longer be satisfied is an error, not a wait."""
+    scheduler = Driven("a", "b")
+    scheduler(submit(task(0, "a")))
+    aborted = scheduler(NodeLost(A, "its process died"))[0].msg
+    assert isinstance(aborted, JobAborted)
+    assert "unsatisfiable" == aborted.kind
+
+
+def test_a_node_started_anew_has_lost_its_tasks() -> None:
+    """The same name at another address: the old incarnation is dead."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0)))
+    scheduler(get("a", 1))
+    scheduler(register("b"))
+    out = scheduler(register("a", address="a2#monitor"))
+    assert [Envelope(monitor("b"), Reserve(JOB, S, 2))] == out
+
+
+def test_a_heartbeat_restores_lost_reservations() -> None:
+    """A node that holds fewer than it should gets the rest again, after a time of grace."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0), task(1)))
+    assert [] == scheduler(register("a"), 0.5), "they may be on their way"
+    out = scheduler(register("a", held=(HeldJob(JOB, 1),)), 1.5)
+    assert [Envelope(monitor("a"), Reserve(JOB, S, 3))] == out
+
+
+def test_a_heartbeat_reveals_lost_tasks() -> None:
+    """A task that its node does not know is placed again, after a time of grace."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0)))
+    scheduler(get("a", 1))
+    held = (HeldJob(JOB, 0),)
+    assert [] == scheduler(register("a", held, (key(0),)), 2.0)
+    assert [Envelope(monitor("a"), Reserve(JOB, S, 2))] == scheduler(register("a", held), 2.0)
+
+
+def test_a_heartbeat_reveals_what_is_over() -> None:
+    """A node is told again of jobs that ended, and of reservations that were cancelled."""
+    scheduler = Driven("a", "b")
+    over = JobId("over")
+    out = scheduler(register("a", held=(HeldJob(over, 3),)))
+    assert [Envelope(monitor("a"), EndJob(over))] == out
+    scheduler(submit(task(0)))
+    scheduler(get("a", 1))
+    out = scheduler(register("b", held=(HeldJob(JOB, 1),)))
+    assert [Envelope(monitor("b"), CancelReservations(JOB))] == out
+
+
+def test_a_job_without_a_client_ends() -> None:
+    """A client that is silent for the lease does not occupy the cluster."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0)))
+    for now in (3.0, 6.0, 9.0, 12.0):
+        scheduler(register("a", held=(HeldJob(JOB, 2),)), now)
+    assert [Envelope(monitor("a"), EndJob(JOB))] == scheduler(Tick(0), 12.0)[1:]
+
+
+def test_it_tells_which_nodes_it_knows() -> None:
+    """KnownNodes lists live nodes and their executors."""
+    scheduler = Driven()
+    info = ExecutorInfo(Address("a-e0#a-e0"), 42, 2)
+    scheduler(RegisterNode(PROTOCOL_VERSION, A, monitor("a"), (info,), (), ()))
+    expected = [Envelope(C, KnownNodes(S, (NodeInfo(A, (info,)),)))]
+    assert expected == scheduler(GetNodes(C))
+
+
+def test_strangers_and_stale_timers_are_ignored() -> None:
+    """Messages of unknown nodes, jobs and tasks, and doubled timers, change nothing."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0)))
+    assert [] == scheduler(get("unknown", 1))
+    stray = (TaskReport(TaskKey(JobId("?"), 0, 1), ""), TaskReport(key(99), ""))
+    assert [] == scheduler(ReportTasks(stray))
+    assert [] == scheduler(ReportTasks((TaskReport(key(0, 7), "", "lost"),)))
+    assert [] == scheduler(GetShared(JobId("?"), C))
+    assert [] == scheduler(RerunTasks(JobId("?"), (1,)))
+    assert [] == scheduler(Tick(5))

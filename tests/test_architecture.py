@@ -1,0 +1,197 @@
+"""The layers hold: imports run one way, and state machines do no input or output."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# minishark's layers, low to high: a module imports its own layer and lower ones only.
+LAYERS = (
+    "errors",
+    "statistics",
+    "expressions",
+    "catalog",
+    "logical",
+    "sql",
+    "physical",
+    "stages",
+    "execution",
+    "cluster",
+    "session",
+    "tpch",
+    "cli",
+)
+# The state machines of sparrow_core. What they import, directly or not, is held to their rules.
+MACHINES = ("sparrow_core.scheduler", "sparrow_core.node_monitor", "sparrow_core.client")
+DRIVERS = ("sparrow_core.transport", "sparrow_core.sim", "sparrow_core.cluster")
+BANNED_IN_MACHINES = frozenset(
+    {"asyncio", "logging", "secrets", "socket", "subprocess", "threading", "time", "uuid", "zmq"}
+)
+
+
+def _modules(package: str) -> list[str]:
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files
+    return [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
+
+
+def _tree(module: str) -> ast.Module:
+    return ast.parse(ROOT.joinpath(*module.split(".")).with_suffix(".py").read_bytes())
+
+
+def _imports(module: str) -> Iterator[str]:
+    """The full names of what a module imports, at its top or later."""
+    for node in ast.walk(_tree(module)):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom():
+                assert node.level == 0, f"{module} has a relative import"
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _top_imports(module: str, modules: list[str]) -> list[str]:
+    """Our modules that this one imports at its top."""
+    found: dict[str, None] = {}
+    for node in _tree(module).body:
+        names: list[str] = []
+        match node:
+            case ast.Import():
+                names = [alias.name for alias in node.names]
+            case ast.ImportFrom():
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parent = name.rpartition(".")[0]
+            owners = [owner for owner in (name, parent, f"{parent}.__init__") if owner in modules]
+            found.update(dict.fromkeys(owners[:1]))
+    return list(found)
+
+
+def _is_in(name: str, package: str) -> bool:
+    return f"{name}.".startswith(f"{package}.")
+
+
+def _layer(name: str) -> int:
+    """The place of minishark.<layer>... in LAYERS."""
+    return LAYERS.index(name.split(".")[1])
+
+
+def _is_front_door(name: str) -> bool:
+    """Whether an import means minishark/__init__.py: `minishark` or `minishark.connect`."""
+    return name == "minishark" or (_is_in(name, "minishark") and name.split(".")[1] not in LAYERS)
+
+
+def _inner_modules() -> list[str]:
+    """All but minishark/__init__.py, which is the front door and may open any room."""
+    return [
+        module for module in _modules("minishark") if module.count(".") > 1 or "__" not in module
+    ]
+
+
+@pytest.mark.parametrize("module", _inner_modules())
+def test_imports_run_from_high_layers_to_low_ones(module: str) -> None:
+    """A module imports only its own layer and lower ones."""
+    for name in _imports(module):
+        if _is_in(name, "minishark") and not _is_front_door(name):
+            assert _layer(name) <= _layer(module), f"{module} imports {name}"
+
+
+def test_every_module_has_a_layer() -> None:
+    """A new module or folder in minishark takes its place in LAYERS, and every place is taken."""
+    found = {module.split(".")[1] for module in _inner_modules()}
+    assert set(LAYERS) == found
+
+
+def test_only_the_top_layers_use_the_front_door() -> None:
+    """No layer below tpch imports what minishark/__init__.py offers."""
+    users = [module for module in _inner_modules() if any(map(_is_front_door, _imports(module)))]
+    assert [] == [module for module in users if _layer(module) < LAYERS.index("tpch")]
+
+
+@pytest.mark.parametrize("module", _modules("sparrow_core"))
+def test_the_scheduler_knows_nothing_of_the_engine(module: str) -> None:
+    """sparrow_core imports neither minishark nor pyarrow nor duckdb."""
+    for name in _imports(module):
+        for package in ("minishark", "pyarrow", "duckdb"):
+            assert not _is_in(name, package), f"{module} imports {name}"
+
+
+def test_only_the_cluster_layer_uses_the_scheduler() -> None:
+    """sparrow_core is reached through minishark.cluster alone."""
+    users = [
+        module
+        for module in _modules("minishark")
+        if any(_is_in(name, "sparrow_core") for name in _imports(module))
+    ]
+    assert [] == [module for module in users if not _is_in(module, "minishark.cluster")]
+
+
+def test_only_the_transport_knows_zeromq() -> None:
+    """In sparrow_core, zmq is imported in transport alone."""
+    users = [
+        module
+        for module in _modules("sparrow_core")
+        if any(_is_in(name, "zmq") for name in _imports(module))
+    ]
+    assert [] == [module for module in users if not _is_in(module, "sparrow_core.transport")]
+
+
+def _machine_modules() -> list[str]:
+    """The machines and all that runs when they are imported, but for the package's front door."""
+    modules = [name for name in _modules("sparrow_core") if not name.endswith("__init__")]
+    reached: dict[str, None] = {}
+    waiting = list(MACHINES)
+    while waiting:
+        module = waiting.pop()
+        if module not in reached:
+            reached[module] = None
+            waiting += _top_imports(module, modules)
+    return sorted(reached)
+
+
+@pytest.mark.parametrize("module", _machine_modules())
+def test_machines_do_no_input_or_output(module: str) -> None:
+    """A state machine has no clock, no socket, no thread, and no random numbers of its own."""
+    for name in _imports(module):
+        assert not any(_is_in(name, banned) for banned in BANNED_IN_MACHINES), name
+        # random.Random is a type that is injected; the module's functions are global state.
+        assert not _is_in(name, "random") or name in {"random", "random.Random"}, name
+    for node in ast.walk(_tree(module)):
+        match node:
+            case ast.Attribute(value=ast.Name(id="random"), attr=attribute):
+                assert "Random" == attribute, f"{module}: random.{attribute}"
+
+
+def test_machines_do_not_know_their_drivers() -> None:
+    """The same classes run under every driver, so they reach none."""
+    reached = [module for module in _machine_modules() for d in DRIVERS if _is_in(module, d)]
+    assert [] == reached
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    """There is no cycle of imports at the top of modules."""
+    modules = [*_modules("minishark"), *_modules("sparrow_core")]
+    graph = {module: _top_imports(module, modules) for module in modules}
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " imports ".join((*path[path.index(module) :], module))
+        if module not in done:
+            for imported in graph[module]:
+                visit(imported, (*path, module))
+            done.add(module)
+
+    for module in modules:
+        visit(module, ())
+
+
+def test_packages_are_packages() -> None:
+    """Each folder with modules has an __init__.py, or the wheel would lack it."""
+    for package in ("minishark", "sparrow_core"):
+        for file in (ROOT / package).rglob("*.py"):
+            assert (file.parent / "__init__.py").is_file(), file

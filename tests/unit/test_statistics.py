@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import msgspec
+import pyarrow as pa
+import pytest
+
+from minishark.execution.statistics import (
+    is_measured,
+    merge_statistics,
+    partition_statistics,
+    text_sample,
+)
+from minishark.statistics import ColumnStatistics, TableStatistics
+
+
+@pytest.fixture
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection whose Arrow output has the layout that executors hold."""
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.execute("SET arrow_output_version = '1.5'")
+        yield connection
+
+
+def statistics(con: duckdb.DuckDBPyConnection, query: str, cuts: int = 1) -> TableStatistics:
+    """Statistics of a query's result that is split into `cuts` partitions."""
+    data = con.sql(query).to_arrow_table()
+    columns = tuple(
+        (str(row[0]), str(row[1])) for row in con.execute(f"DESCRIBE {query}").fetchall()
+    )
+    step = -(-data.num_rows // cuts) if data.num_rows else 1
+    parts = []
+    for start in range(0, max(1, data.num_rows), step):
+        part = data.slice(start, step)
+        sample = text_sample(part)
+        con.register("part", part)
+        if sample is not None:
+            con.register("sample", sample)
+        parts.append(partition_statistics(con, "part", columns, sample and "sample"))
+    return merge_statistics(con, parts, columns, data.nbytes)
+
+
+def test_values_are_counted_and_bounded(con: duckdb.DuckDBPyConnection) -> None:
+    """Rows, nulls, distinct values and bounds are those of the data."""
+    got = statistics(
+        con,
+        "SELECT i % 50 - 10 AS a, CASE WHEN i % 4 > 0 THEN 'v' || i % 3 END AS b, "
+        "DATE '2020-01-01' + i::INTEGER AS c FROM range(60) r(i)",
+    )
+    assert 60 == got.rows
+    a, b, c = got.columns
+    assert ColumnStatistics(0.0, 50, "-10", "39") == msgspec.structs.replace(a, distinct=50)
+    assert 50 == pytest.approx(a.distinct, rel=0.1)
+    assert ColumnStatistics(0.25, 3, "v0", "v2") == b
+    assert ("2020-01-01", "2020-02-29") == (c.minimum, c.maximum)
+
+
+def test_partitions_merge_to_the_statistics_of_the_whole(con: duckdb.DuckDBPyConnection) -> None:
+    """Where rows lie changes nothing: sketches merge without loss."""
+    query = (
+        "SELECT i AS a, (i % 7)::DECIMAL(15,2) AS b, i % 100 || 'x' AS c, [i] AS d, "
+        "nullif(i % 3, 0) AS e FROM range(9000) r(i)"
+    )
+    assert statistics(con, query) == statistics(con, query, cuts=9)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[1]", "[1, 2]::INTEGER[2]", "{'a': 1}", "MAP {'a': 1}", "'{}'::JSON", "NULL",
+        "'101'::BIT", "union_value(a := 1)",
+    ],
+)  # fmt: skip
+def test_nested_and_opaque_types_are_left_out(con: duckdb.DuckDBPyConnection, value: str) -> None:
+    """They have neither distinct count nor bounds, and don't disturb their neighbours."""
+    got = statistics(con, f"SELECT {value} AS a, 5 AS b FROM range(3)")
+    assert (ColumnStatistics(), ColumnStatistics(0.0, 1, "5", "5")) == got.columns
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "true", "1.5::DOUBLE", "1::UHUGEINT", "uuid()", "now()", "'\\xAB'::BLOB", "TIME '10:00'",
+        "INTERVAL 3 DAY", "'a'::ENUM('a', 'b')", "TIMESTAMP_NS '2020-01-01 00:00:00'",
+    ],
+)  # fmt: skip
+def test_flat_types_are_measured(con: duckdb.DuckDBPyConnection, value: str) -> None:
+    """Each flat type has a distinct count, and bounds that can be cast back to the type."""
+    got = statistics(con, f"SELECT {value} AS a")
+    assert 1 == got.columns[0].distinct
+    type_name = str(con.execute(f"SELECT typeof({value})").fetchall()[0][0])
+    bounds = (got.columns[0].minimum, got.columns[0].maximum)
+    ((same,),) = con.execute(
+        f"SELECT count(*) = 1 FROM (SELECT CAST($1 AS {type_name}) AS x "
+        f"UNION SELECT CAST($2 AS {type_name}))",
+        bounds,
+    ).fetchall()
+    assert None not in bounds
+    assert same
+
+
+def test_nothing_is_known_of_no_rows(con: duckdb.DuckDBPyConnection) -> None:
+    """An empty table has zero distinct values, no bounds and no nulls."""
+    got = statistics(con, "SELECT i, 'x' || i AS t FROM range(0) r(i)")
+    assert TableStatistics(0, got.bytes, (ColumnStatistics(0.0, 0),) * 2) == got
+
+
+def test_all_nulls(con: duckdb.DuckDBPyConnection) -> None:
+    """A column of nulls only has no distinct value."""
+    got = statistics(con, "SELECT NULL::BIGINT AS a FROM range(5)")
+    assert (ColumnStatistics(1.0, 0),) == got.columns
+
+
+def test_text_of_a_large_table_is_sampled_and_inferred(con: duckdb.DuckDBPyConnection) -> None:
+    """Few values are kept as counted, unique ones scale to the table, and bounds are unknown."""
+    got = statistics(
+        con,
+        "SELECT i % 11 AS n, 'v' || i % 9 AS few, i || 'u' AS every, "
+        "CASE WHEN i % 2 = 0 THEN 'n' END AS half FROM range(400000) r(i)",
+        cuts=2,
+    )
+    n, few, every, half = got.columns
+    assert ("0", "10") == (n.minimum, n.maximum)
+    assert ColumnStatistics(0.0, 9) == few
+    assert every.distinct is not None
+    assert 400_000 == pytest.approx(every.distinct, rel=0.2)
+    assert ColumnStatistics(0.5, 1) == half
+
+
+def test_a_sample_takes_every_eighth_slice_of_a_large_table_only() -> None:
+    """Small tables are measured whole; of larger ones an eighth, from everywhere."""
+    small, large = (pa.table({"a": range(n)}) for n in (131_072, 262_144))
+    sample = text_sample(large)
+    assert text_sample(small) is None
+    assert sample is not None
+    assert 262_144 // 8 == sample.num_rows
+    assert 16_384 == sample["a"][2_048].as_py()
+
+
+def test_odd_column_names_are_quoted(con: duckdb.DuckDBPyConnection) -> None:
+    """Columns may be called anything, also alike but for case in different partitions' rows."""
+    got = statistics(con, 'SELECT 1 AS "a ""b""", 2 AS "select", 3 AS "rows"')
+    assert ("1", "2", "3") == tuple(column.minimum for column in got.columns)
+
+
+def test_types_that_are_measured() -> None:
+    """Lists, arrays, structs, maps, unions and opaque types are not; everything flat is."""
+    names = ("BIGINT", "VARCHAR", "DECIMAL(15,2)", "STRUCT(a INTEGER)", "INTEGER[]", "JSON")
+    assert [True, True, True, False, False, False] == [is_measured(name) for name in names]
