@@ -1,9 +1,9 @@
 """minishark: SQL over replicated in-memory Arrow partitions, scheduled by Sparrow.
 
-    >>> import minishark
-    >>> with minishark.connect() as session:
-    ...     session.create_table("lineitem", "lineitem/*.parquet", partition_by="l_orderkey")
-    ...     session.sql("SELECT count(*) FROM lineitem").show()
+>>> import minishark
+>>> with minishark.connect() as session:
+...     session.create_table("lineitem", "lineitem/*.parquet", partition_by="l_orderkey")
+...     session.sql("SELECT count(*) FROM lineitem").show()
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ class DataFrame:
 
     def collect(self) -> list[dict[str, Any]]:
         """Run the statement; its rows as a list of dictionaries."""
-        return self.to_arrow().to_pylist()
+        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
+        return rows
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Run the statement; its rows as Arrow record batches."""
@@ -99,9 +100,11 @@ class DataFrame:
 
     def show(self, rows_max: int = 20) -> None:
         """Run the statement, and print its first rows as a table."""
-        from minishark.display import print_table  # noqa: PLC0415 - rich is slow to import
+        from rich.console import Console  # noqa: PLC0415 - slow to import
 
-        print_table(self.to_arrow(), rows_max=rows_max)
+        from minishark.display import print_table  # noqa: PLC0415
+
+        print_table(self.to_arrow(), Console(), rows_max=rows_max)
 
     def explain(self, mode: str = "all") -> str:
         """How the statement runs, as text.

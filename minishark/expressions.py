@@ -1,15 +1,15 @@
 """Typed scalar expressions, aggregates and sort keys, and how they become SQL.
 
-A column is a *position* in the output of the operator below (in a join: in the left output followed by
-the right one), as in DuckDB's own bound plans; names appear only when a fragment is rendered. Types
-are DuckDB's type names as text (``DECIMAL(15,2)``). Everything here is immutable and pure.
+A column is a *position* in the output of the operator below (in a join: in the left output followed
+by the right one), as in DuckDB's own bound plans; names appear only when a fragment is rendered.
+Types are DuckDB's type names as text (``DECIMAL(15,2)``). Everything here is immutable and pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never, TypeAlias
+from typing import TypeAlias, assert_never
 
 Names: TypeAlias = Sequence[str]
 """The SQL text of each input column, by position."""

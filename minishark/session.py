@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from minishark.catalog import Catalog, Table
-from minishark.cluster.display import metrics_text
 from minishark.cluster.backend import FragmentRejectedError, Placement
+from minishark.cluster.display import metrics_text
 from minishark.cluster.load import TableLayout, TableLoader, TableSource
 from minishark.cluster.local import Cluster, ClusterOptions, default_options
 from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
@@ -26,7 +26,7 @@ from minishark.logical.display import logical_text
 from minishark.logical.plan import LogicalPlan
 from minishark.physical.display import physical_text
 from minishark.physical.plan import PhysicalPlan
-from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions, plan_physical
 from minishark.sql.planning import BoundStatement, PlanningDatabase, statement_plan
 from minishark.stages.display import stages_text
 from minishark.stages.split import split
@@ -57,7 +57,7 @@ def connect(
     placement: str = "sparrow",
     probe_ratio: float = 2.0,
     in_process: bool = False,
-    single_task_rows: int = PlannerOptions.single_task_rows,
+    single_task_rows: int = SINGLE_TASK_ROWS,
 ) -> Session:
     """Start a cluster on this machine, and a session on it.
 
@@ -116,7 +116,9 @@ class Session:
     ) -> None:
         self._cluster = Cluster(options)
         self._placement = Placement(placement, probe_ratio, self._cluster.nodes)
-        self._options = PlannerOptions(partitions or 2 * self._cluster.total_slots, single_task_rows)
+        self._options = PlannerOptions(
+            partitions or 2 * self._cluster.total_slots, single_task_rows
+        )
         self._planning = PlanningDatabase()
         self._catalog = Catalog()
         self._warnings: list[str] = list(self._cluster.warnings)
@@ -179,7 +181,9 @@ class Session:
     def _stages_text(self, plan: _Plan, *, sql: bool = False) -> str:
         def preferred(stage: Stage, index: int) -> frozenset[str]:
             inputs = [item for item in stage.inputs if isinstance(item, TableInput)]
-            return preferred_nodes(stage, {i.name: self._catalog.get(i.table) for i in inputs}, index)
+            return preferred_nodes(
+                stage, {i.name: self._catalog.get(i.table) for i in inputs}, index
+            )
 
         return stages_text(plan.stages, preferred, sql=sql)
 
@@ -250,8 +254,8 @@ class Session:
 
         Args:
             name: the table's name, as SQL will use it.
-            data: a path, a glob or a folder of Parquet, CSV or JSON files; a pyarrow table, reader or
-                dataset; a pandas or polars frame; a DuckDB relation; a DataFrame of minishark.
+            data: a path, a glob or a folder of Parquet, CSV or JSON files; a pyarrow table, reader
+                or dataset; a pandas or polars frame; a DuckDB relation; a DataFrame of minishark.
             partition_by: columns whose hash decides a row's partition. Tables that are partitioned
                 alike on their join keys join without a shuffle.
             partitions: how many; None for the session's default, and 1 for small tables that name
@@ -269,7 +273,9 @@ class Session:
         if name in self._catalog and not replace:
             raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
         if replicas < 1 or (partitions is not None and not 1 <= partitions <= _PARTITIONS_MAX):
-            raise OptionError(f"replicas must be at least 1, partitions from 1 to {_PARTITIONS_MAX}.")
+            raise OptionError(
+                f"replicas must be at least 1, partitions from 1 to {_PARTITIONS_MAX}."
+            )
         folder = f"tables/{next(self._numbers)}"
         source_folder = f"{folder}-source"
         try:
@@ -390,7 +396,9 @@ class Session:
         self.stop()
 
 
-def _keys(name: str, partition_by: str | Sequence[str] | None, source: TableSource) -> tuple[str, ...]:
+def _keys(
+    name: str, partition_by: str | Sequence[str] | None, source: TableSource
+) -> tuple[str, ...]:
     wanted = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
     found = {column.name.lower(): column.name for column in source.schema}
     for key in wanted:

@@ -84,7 +84,6 @@ class LocalCluster(Cluster):
         self._run_dir = Path(run_dir).absolute()
         self._children: dict[NodeName, Child] = {}
         self._dead: dict[NodeName, str] = {}
-        self._processes: dict[int, psutil.Process] = {}
         longest = max(len(os.fsencode(self._socket(f"{node.name}-e99r9999"))) for node in nodes)
         if longest > _IPC_PATH_MAX:
             raise SparrowError(f"{self._run_dir}: too long a path for ipc sockets")
@@ -203,19 +202,22 @@ class LocalCluster(Cluster):
 
     def _descendants(self) -> list[psutil.Process]:
         """The executors' processes, also those of dead nodes."""
-        pids = {
-            executor.pid
-            for nodes in self._front.known.values()
-            for node in nodes.values()
-            for executor in node.executors
-        }
-        found = []
+        found = [each for each in map(self._process, self._front.pids) if each is not None]
         for child in self._children.values():
             try:
                 found += psutil.Process(child.pid).children(recursive=True)
             except psutil.NoSuchProcess:
                 continue
-        return found + [each for each in map(_process, sorted(pids)) if each is not None]
+        return found
+
+    def _process(self, pid: int) -> psutil.Process | None:
+        """The process of that pid if it is one of ours: the number may be another's by now."""
+        try:
+            process = psutil.Process(pid)
+            ours = str(self._run_dir) in " ".join(process.cmdline())
+        except psutil.Error:
+            return None
+        return process if ours else None
 
 
 class InProcessCluster(Cluster):
@@ -302,12 +304,3 @@ class InProcessCluster(Cluster):
         for slot in self._slots:
             slot.join(max(0.0, deadline - time.monotonic()))
         self._driver.close()
-
-
-def _process(pid: int) -> psutil.Process | None:
-    try:
-        process = psutil.Process(pid)
-        ours = "sparrow_core.transport.process" in process.cmdline()
-    except psutil.Error:
-        return None
-    return process if ours else None  # the pid may be another's by now

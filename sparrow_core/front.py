@@ -106,6 +106,7 @@ class Front:
         self.poll_s = _POLL_STARTING_S
         self.schedulers = list(schedulers)
         self.known: dict[Address, dict[NodeName, NodeInfo]] = {}
+        self.pids: dict[int, None] = {}  # of all executors ever heard of
         self.changed = threading.Condition()
         self._callbacks: dict[JobId, OnEvent] = {}
         self._address = address
@@ -121,6 +122,8 @@ class Front:
             case KnownNodes():
                 with self.changed:
                     self.known[msg.scheduler] = {node.name: node for node in msg.nodes}
+                    for node in msg.nodes:
+                        self.pids.update((each.pid, None) for each in node.executors)
                     self.changed.notify_all()
             case Tick():
                 return self._on_tick(msg)

@@ -280,9 +280,9 @@ class Scheduler:
 
     def _on_get_shared(self, msg: GetShared) -> list[Envelope]:
         job = self._jobs.get(msg.job_id)
-        return [self._shared(job, msg.asker)] if job else []
+        return [self._share(job, msg.asker)] if job else []
 
-    def _shared(self, job: _Job, to: Address) -> Envelope:
+    def _share(self, job: _Job, to: Address) -> Envelope:
         return Envelope(to, JobShared(job.job_id, self.address, job.submit.shared))
 
     # --- tasks ---------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class Scheduler:
         out = []
         if tasks and has_shared and msg.node not in job.shared_on:
             job.shared_on[msg.node] = None
-            out.append(self._shared(job, node.address))
+            out.append(self._share(job, node.address))
         assignments = tuple(self._bind(job, task, msg.node, now) for task in tasks)
         answer = AssignTasks(
             job.job_id, self.address, job.submit.client, msg.request,

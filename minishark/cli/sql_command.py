@@ -73,7 +73,8 @@ def sql(
     import duckdb
 
     import minishark
-    from minishark.cli.console import open_reporter, print_table, standard_output
+    from minishark.cli.console import open_reporter, standard_output
+    from minishark.display import print_table
     from minishark.tpch.run import default_replicas
     from minishark.tpch.tables import load_tables, tables_of_query
 

@@ -1,1 +1,1 @@
-
+"""The bridge to Sparrow: clusters, loading tables, running queries."""

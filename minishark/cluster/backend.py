@@ -17,7 +17,7 @@ from minishark.errors import (
     TaskFailedError,
 )
 from minishark.execution.task import TaskProblem, decode_problem
-from sparrow_core import JobFailed, JobFinished, JobSpec, TaskCompleted, TaskFailed
+from sparrow_core import JobFailed, JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed
 
 JobEvent: TypeAlias = TaskCompleted | TaskFailed | JobFinished | JobFailed
 
@@ -29,11 +29,11 @@ class FragmentRejectedError(Exception):
 class Backend(Protocol):
     """Where tasks run: place these, with these preferences; tell me what finished."""
 
-    def submit(self, job: JobSpec, on_event: Callable[[JobEvent], None]) -> str:
+    def submit(self, job: JobSpec, on_event: Callable[[JobEvent], None]) -> JobId:
         """Place a job's tasks; events come on another thread, and the callback must not block."""
         ...
 
-    def cancel(self, job_id: str) -> None:
+    def cancel(self, job_id: JobId) -> None:
         """Stop a job; its last event is a JobFailed of kind "cancelled"."""
         ...
 

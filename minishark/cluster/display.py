@@ -25,8 +25,8 @@ def metrics_text(metrics: QueryMetrics) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     total = (
-        f"{metrics.elapsed_s * 1e3:.1f} ms in all, {metrics.planning_s * 1e3:.1f} ms of it planning; "
-        f"{metrics.stages} stages, {metrics.tasks} tasks"
+        f"{metrics.elapsed_s * 1e3:.1f} ms in all, {metrics.planning_s * 1e3:.1f} ms of it "
+        f"planning; {metrics.stages} stages, {metrics.tasks} tasks"
     )
     return "\n".join([*lines, total, *metrics.warnings])
 

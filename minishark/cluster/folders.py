@@ -61,8 +61,10 @@ def make_folders(shared_memory: Path = SHARED_MEMORY) -> ClusterFolders:
     try:
         disk = Path(tempfile.mkdtemp(prefix=_PREFIX))
     except OSError as error:
-        message = f"Can't make a folder in {temporary} ({error.strerror}); set TMPDIR to one that is writable."
-        raise ResourceError(message) from error
+        raise ResourceError(
+            f"Can't make a folder in {temporary} ({error.strerror}); "
+            "set TMPDIR to one that is writable."
+        ) from error
     locks = [_lock(disk)]
     memory, warning = _memory_folder(shared_memory)
     if memory is not None:

@@ -1,7 +1,7 @@
 """Makes tables: data of any kind -> partitioned, replicated Arrow on the nodes.
 
 Two jobs. The first reads the source, one task per piece of it, and divides the rows by the hash of
-the partitioning columns, with the hash that shuffles use, so that tables divided alike join without one.
+the partitioning columns, the hash that shuffles use, so that tables divided alike join without one.
 The second has one task per partition; it stores the partition on its nodes and measures it.
 """
 
@@ -36,7 +36,15 @@ from minishark.execution.task import (
 from minishark.expressions import ColumnRef, Schema, quote
 from minishark.stages.fragment import bucket_column
 from minishark.stages.stage import ReadMode
-from sparrow_core import JobFailed, JobFinished, JobSpec, TaskCompleted, TaskFailed, TaskSpec
+from sparrow_core import (
+    JobFailed,
+    JobFinished,
+    JobSpec,
+    NodeName,
+    TaskCompleted,
+    TaskFailed,
+    TaskSpec,
+)
 
 OnProgress = Callable[[int, int], None]
 _POLL_S = 1.0
@@ -157,7 +165,9 @@ class TableLoader:
     ) -> list[tuple[TaskOutcome, str]]:
         """Run the second job."""
         stored_names = layout.partitions > 1
-        columns = ", ".join(f"c{i}" for i in range(len(schema))) if stored_names else _columns(schema)
+        columns = (
+            ", ".join(f"c{i}" for i in range(len(schema))) if stored_names else _columns(schema)
+        )
         shared = StageTask(
             f"SELECT {columns} FROM in0",
             tuple(column.type for column in schema),
@@ -189,7 +199,7 @@ class TableLoader:
     ) -> list[tuple[TaskOutcome, str]]:
         """Run one job to its end; each task's outcome and node."""
         tasks = tuple(
-            TaskSpec(i, encode(payload), nodes)
+            TaskSpec(i, encode(payload), tuple(map(NodeName, nodes)))
             for i, (payload, nodes) in enumerate(zip(payloads, preferred, strict=True))
         )
         events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()

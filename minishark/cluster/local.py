@@ -1,4 +1,4 @@
-"""A Sparrow cluster on this machine with minishark's executors: as processes, or in this process."""
+"""A Sparrow cluster on this machine with minishark's executors, as processes or as threads."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ class ClusterOptions:
 
 
 def default_options() -> ClusterOptions:
-    """One slot per core, on two nodes where there are two cores, so that replicas have two homes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """One slot per core; two nodes where there are two cores, so that replicas have two homes."""
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     nodes = min(2, cores)
     return ClusterOptions(nodes, max(1, cores // nodes))
 

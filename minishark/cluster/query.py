@@ -10,6 +10,7 @@ import queue
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -30,7 +31,9 @@ from minishark.stages.stage import ReadMode, Stage, StageInput, TableInput
 from sparrow_core import (
     JobFailed,
     JobFinished,
+    JobId,
     JobSpec,
+    NodeName,
     TaskCompleted,
     TaskFailed,
     TaskSpec,
@@ -91,7 +94,7 @@ class _StageRun:
     nodes: list[str]
     run_s: list[float]
     queue_s: list[float]
-    job_id: str = ""
+    job_id: JobId | None = None
     elapsed_s: float = 0.0
 
     def complete(self) -> list[TaskOutcome]:
@@ -175,9 +178,7 @@ class QueryRun:
             for item in stage.inputs
             if isinstance(item, TableInput)
         }
-        preferred = tuple(
-            preferred_nodes(stage, tables, index) for index in range(stage.tasks)
-        )
+        preferred = tuple(preferred_nodes(stage, tables, index) for index in range(stage.tasks))
         every = frozenset(self.placement.nodes)
         tasks = tuple(
             TaskSpec(index, encode(self._payload(stage, tables, index)), _constraint(nodes, every))
@@ -199,8 +200,7 @@ class QueryRun:
             [0.0] * stage.tasks,
         )
         self._runs[stage.index] = run
-        put = self._events.put
-        run.job_id = self.backend.submit(job, lambda event, i=stage.index: put((i, event)))
+        run.job_id = self.backend.submit(job, partial(_tagged, self._events, stage.index))
 
     def _stage_task(self, stage: Stage, tables: Mapping[str, Table]) -> StageTask:
         shared = {
@@ -292,9 +292,13 @@ class QueryRun:
                 open_jobs.pop(index, None)
 
 
-def _constraint(nodes: frozenset[str], every: frozenset[str]) -> tuple[str, ...]:
+def _tagged(events: queue.SimpleQueue[tuple[int, JobEvent]], stage: int, event: JobEvent) -> None:
+    events.put((stage, event))
+
+
+def _constraint(nodes: frozenset[str], every: frozenset[str]) -> tuple[NodeName, ...]:
     """Preferred nodes as a constraint; all nodes are none."""
-    return () if nodes >= every else tuple(sorted(nodes))
+    return () if nodes >= every else tuple(NodeName(node) for node in sorted(nodes))
 
 
 def preferred_nodes(stage: Stage, tables: Mapping[str, Table], index: int) -> frozenset[str]:

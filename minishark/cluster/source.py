@@ -39,9 +39,7 @@ class SourceSize:
     rows: int | None
 
 
-def files_source(
-    pattern: str | Path, planning: PlanningDatabase
-) -> tuple[TableSource, SourceSize]:
+def files_source(pattern: str | Path, planning: PlanningDatabase) -> tuple[TableSource, SourceSize]:
     """Files as a source, one piece per file.
 
     Args:
@@ -61,7 +59,9 @@ def files_source(
         raise DataError(f"Can't read {pattern}: {error}") from error
     for file, schema in zip(files, schemas, strict=True):
         if schema != schemas[0]:
-            raise DataError(f"{file} has other columns than {files[0]}; a table needs the same in all.")
+            raise DataError(
+                f"{file} has other columns than {files[0]}; a table needs the same in all."
+            )
     size = SourceSize(sum(Path(file).stat().st_size for file in files), rows)
     return TableSource(schemas[0], relations=tuple(relations)), size
 
@@ -69,7 +69,9 @@ def files_source(
 def _files(pattern: str) -> list[str]:
     path = Path(pattern)
     if path.is_dir():
-        found = sorted(str(p) for p in path.rglob("*") if p.is_file() and _suffix(str(p)) in _READERS)
+        found = sorted(
+            str(p) for p in path.rglob("*") if p.is_file() and _suffix(str(p)) in _READERS
+        )
     elif path.exists():
         found = [pattern]
     else:

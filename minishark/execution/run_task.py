@@ -38,6 +38,9 @@ _EXCHANGE_SETTINGS = {
 }
 
 
+_DISABLED_OPTIMIZERS = "join_order"  # chosen while planning, with statistics that a fragment lacks
+
+
 class TaskError(Exception):
     """A task failed in a way that the front end can act on."""
 
@@ -60,6 +63,7 @@ class TaskRunner:
             },
         )
         self._con.execute("SET produce_arrow_string_view = false")
+        self._con.execute(f"SET disabled_optimizers = '{_DISABLED_OPTIMIZERS}'")
         self._exchanging = False
 
     def run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
@@ -208,7 +212,7 @@ def _divided(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 def _merged(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
     """Small batches joined into larger ones, which cost less to scan."""
     rows = sum(batch.num_rows for batch in batches)
-    if len(batches) < 2 or rows / len(batches) >= _MERGED_SLICE_ROWS:  # noqa: PLR2004
+    if len(batches) < 2 or rows / len(batches) >= _MERGED_SLICE_ROWS:
         return batches
     merged: list[pa.RecordBatch] = (
         pa.Table.from_batches(batches, schema).combine_chunks().to_batches(BATCH_ROWS)
@@ -220,9 +224,7 @@ def _file(stage: StageTask, task: TaskPayload) -> str:
     return f"{stage.folder}/{task.index}.arrow"
 
 
-def _outcome(
-    stored: StoredFile, file: str, buckets: tuple[BucketSlice, ...] = ()
-) -> TaskOutcome:
+def _outcome(stored: StoredFile, file: str, buckets: tuple[BucketSlice, ...] = ()) -> TaskOutcome:
     return TaskOutcome(stored.rows, stored.bytes, file, buckets=buckets, on_disk=stored.on_disk)
 
 

@@ -51,7 +51,7 @@ class StorePlaces:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file that was written: its place, the size of its data, and where each batch group begins."""
+    """A file that was written, and the size of its data."""
 
     path: Path
     bytes: int
@@ -110,7 +110,9 @@ class Store:
         for key in [k for k in self._tables if any(s.file.startswith(prefix) for s in k)]:
             del self._tables[key]
 
-    def write(self, file: str, schema: pa.Schema, groups: Sequence[Sequence[pa.RecordBatch]]) -> StoredFile:
+    def write(
+        self, file: str, schema: pa.Schema, groups: Sequence[Sequence[pa.RecordBatch]]
+    ) -> StoredFile:
         """Write batches to `file` on this node; shared memory first, then disk.
 
         Raises:

@@ -1,1 +1,1 @@
-
+"""Logical plans: what a statement computes, without saying where."""

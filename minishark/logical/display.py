@@ -78,9 +78,13 @@ def operator_label(operator: Operator, inputs: Sequence[Schema]) -> str:
         case Sort(keys=keys):
             return f"Sort {sort_label(keys, names)}"
         case TopN(keys=keys, limit=limit, offset=offset):
-            return f"TopN {limit}{f' offset {offset}' if offset else ''} by {sort_label(keys, names)}"
+            return (
+                f"TopN {limit}{f' offset {offset}' if offset else ''} by {sort_label(keys, names)}"
+            )
         case Limit(limit=limit, offset=offset):
-            return f"Limit {'all' if limit is None else limit}{f' offset {offset}' if offset else ''}"
+            return (
+                f"Limit {'all' if limit is None else limit}{f' offset {offset}' if offset else ''}"
+            )
         case Distinct():
             return "Distinct"
         case Values(rows=rows):
@@ -100,7 +104,10 @@ def aggregate_label(aggregate: Aggregate, names: Names) -> str:
     calls: Sequence[AggregateCall] = aggregate.aggregates
     text = ", ".join(render_aggregate(call, names) for call in calls) or "-"
     if aggregate.grouping_sets:
-        sets = (f"({', '.join(render(aggregate.groups[i], names) for i in s)})" for s in aggregate.grouping_sets)
+        sets = (
+            f"({', '.join(render(aggregate.groups[i], names) for i in s)})"
+            for s in aggregate.grouping_sets
+        )
         return f"{text} by grouping sets {', '.join(sets)}"
     groups = ", ".join(render(group, names) for group in aggregate.groups)
     return f"{text} by {groups}" if groups else text

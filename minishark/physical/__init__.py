@@ -1,1 +1,1 @@
-
+"""Physical plans: where rows lie, and the exchanges between."""

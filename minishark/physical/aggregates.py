@@ -12,12 +12,37 @@ from minishark.logical.operators import Aggregate
 
 _BY_RESULT = {"sum": "sum", "count": "sum", "count_star": "sum", "min": "min", "max": "max"}
 _BY_STATE = frozenset(
-    (
-        "avg stddev stddev_samp stddev_pop variance var_samp var_pop sem corr covar_samp covar_pop "
-        "skewness kurtosis kurtosis_pop regr_slope regr_intercept regr_count regr_r2 regr_avgx "
-        "regr_avgy regr_sxx regr_syy regr_sxy bool_and bool_or bit_and bit_or bit_xor "
-        "approx_count_distinct"
-    ).split(),
+    [
+        "avg",
+        "stddev",
+        "stddev_samp",
+        "stddev_pop",
+        "variance",
+        "var_samp",
+        "var_pop",
+        "sem",
+        "corr",
+        "covar_samp",
+        "covar_pop",
+        "skewness",
+        "kurtosis",
+        "kurtosis_pop",
+        "regr_slope",
+        "regr_intercept",
+        "regr_count",
+        "regr_r2",
+        "regr_avgx",
+        "regr_avgy",
+        "regr_sxx",
+        "regr_syy",
+        "regr_sxy",
+        "bool_and",
+        "bool_or",
+        "bit_and",
+        "bit_or",
+        "bit_xor",
+        "approx_count_distinct",
+    ],
 )
 _STATE = "STATE"
 
@@ -25,7 +50,9 @@ _STATE = "STATE"
 def can_split(aggregate: Aggregate) -> bool:
     """Whether every aggregate can be computed in two phases."""
     return all(
-        not call.distinct and not call.order_by and (call.name in _BY_RESULT or call.name in _BY_STATE)
+        not call.distinct
+        and not call.order_by
+        and (call.name in _BY_RESULT or call.name in _BY_STATE)
         for call in aggregate.aggregates
     )
 

@@ -58,7 +58,9 @@ def distribution_label(distribution: Distribution, schema: Schema) -> str:
     """Where rows lie."""
     match distribution:
         case Hashed(keys=keys, partitions=partitions):
-            names = ("=".join(schema[i].name or f"#{i}" for i in sorted(key)) or "?" for key in keys)
+            names = (
+                "=".join(schema[i].name or f"#{i}" for i in sorted(key)) or "?" for key in keys
+            )
             return f"hashed by {', '.join(names)} in {partitions}"
         case Spread(partitions=partitions):
             return f"spread over {partitions}"

@@ -97,7 +97,7 @@ def _number(value: str | float | None) -> float | None:
     if isinstance(value, str):
         text = value.removeprefix("DATE ").strip("'")
         parts = text[:10].split("-")
-        if len(parts) == 3 and all(part.isdigit() for part in parts):  # noqa: PLR2004
+        if len(parts) == 3 and all(part.isdigit() for part in parts):
             year, month, day = map(int, parts)
             return year * 365.25 + month * 30.44 + day
         try:

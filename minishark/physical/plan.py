@@ -72,7 +72,7 @@ Exchange: TypeAlias = Shuffle | Broadcast | Gather
 
 @dataclass(frozen=True, slots=True)
 class PartialAggregate:
-    """The first phase of `complete` on the rows of one partition; its output are groups and states."""
+    """The first phase of `complete` on one partition; its output are groups and states."""
 
     complete: Aggregate
 
@@ -89,7 +89,7 @@ PhysicalOperator: TypeAlias = Operator | Exchange | PartialAggregate | FinalAggr
 
 @dataclass(frozen=True, slots=True)
 class PhysicalPlan:
-    """An operator or exchange with its inputs, the rows' distribution, and an estimate of their number."""
+    """An operator or exchange with its inputs, where its rows lie, and about how many there are."""
 
     operator: PhysicalOperator
     children: tuple[PhysicalPlan, ...]

@@ -48,6 +48,8 @@ from minishark.physical.plan import (
 )
 from minishark.statistics import ColumnStatistics
 
+SINGLE_TASK_ROWS = 20_000
+
 
 @dataclass(frozen=True, slots=True)
 class PlannerOptions:
@@ -57,11 +59,13 @@ class PlannerOptions:
         partitions: how many partitions a shuffle makes.
         single_task_rows: a query whose tables hold at most this many rows runs in one task.
         gather_rows: partial results of at most this many rows are gathered instead of shuffled.
+        read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
     """
 
     partitions: int
-    single_task_rows: int = 20_000
+    single_task_rows: int = SINGLE_TASK_ROWS
     gather_rows: int = 50_000
+    read_whole_rows: int = 20_000
 
 
 class _Costs:
@@ -70,7 +74,7 @@ class _Costs:
     BROADCAST = 0.5
     BUILD = 1.0
     SHUFFLE = 2.5
-    STAGE = 5_000.0
+    STAGE = 100_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ def _scanned(logical: LogicalPlan, catalog: Catalog) -> list[Table]:
 
 
 class _Planner:
-    def __init__(self, catalog: Catalog, options: PlannerOptions, in_one_task: bool) -> None:  # noqa: FBT001
+    def __init__(self, catalog: Catalog, options: PlannerOptions, in_one_task: bool) -> None:
         self._catalog = catalog
         self._options = options
         self._in_one_task = in_one_task
@@ -184,7 +188,7 @@ class _Planner:
         return _Node(plan, main.profile)
 
     def _cte_ref(self, reference: CteRef, schema: Schema) -> _Node:
-        """A reference lies as the definition does; one stored partition can be read by every task."""
+        """A reference lies as its definition; one stored partition can be read by every task."""
         definition = self._ctes[reference.index]
         distribution = definition.distribution
         if isinstance(distribution, Single):
@@ -212,6 +216,9 @@ class _Planner:
         profile = Profile(rows, columns + (None,) * (len(schema) - len(columns)))
         kept = _moved(child.distribution, _places(groups))
         one_phase = isinstance(kept, Hashed) and not aggregate.grouping_sets
+        if not one_phase and self._is_stored(child.plan):
+            child = self._broadcast(child)
+            kept = child.distribution
         if child.in_one_task or one_phase:
             return _node(aggregate, (child,), schema, kept, profile)
         if can_split(aggregate):
@@ -251,7 +258,7 @@ class _Planner:
         return self._exchanged_groups(child, () if aggregate.grouping_sets else aggregate.groups)
 
     def _without_duplicates(self, aggregate: Aggregate, child: _Node) -> _Node:
-        """Fewer rows to exchange: duplicates of what the DISTINCT aggregates read are dropped early."""
+        """Fewer rows to exchange: duplicates that DISTINCT aggregates ignore are dropped early."""
         calls = aggregate.aggregates
         inputs = {call.arguments for call in calls}
         if len(inputs) != 1 or not all(_ignores_duplicates(call) for call in calls):
@@ -325,7 +332,12 @@ class _Planner:
     def _gather_cost(self, left: _Node, right: _Node) -> float:
         """Work that only one core does counts as often as there are partitions."""
         rows = left.profile.rows + right.profile.rows
-        return 2 * _Costs.STAGE + rows * (_Costs.BROADCAST + _Costs.BUILD) * self._options.partitions
+        moves = [
+            _Costs.STAGE + side.profile.rows * _Costs.BROADCAST
+            for side in (left, right)
+            if not side.in_one_task
+        ]
+        return sum(moves) + rows * _Costs.BUILD * self._options.partitions
 
     def _broadcast_cost(self, moved: _Node, kept: _Node) -> float:
         copies = kept.distribution.partitions
@@ -371,12 +383,41 @@ class _Planner:
     def _broadcast(self, child: _Node) -> _Node:
         if isinstance(child.distribution, Replicated):
             return child
-        return _node(Broadcast(), (child,), child.plan.schema, Replicated(), child.profile)
+        return _Node(self._read_whole(child.plan, Broadcast(), Replicated()), child.profile)
 
     def _gathered(self, child: _Node) -> _Node:
         if child.in_one_task:
             return child
-        return _node(Gather(), (child,), child.plan.schema, Single(), child.profile)
+        return _Node(self._read_whole(child.plan, Gather(), Single()), child.profile)
+
+    def _read_whole(
+        self, plan: PhysicalPlan, exchange: Broadcast | Gather, distribution: Distribution
+    ) -> PhysicalPlan:
+        """All rows of `plan`, for each task or for one.
+
+        What is stored already and small is read where it lies, and filtered by each reader,
+        which is cheaper than a stage that stores it again.
+        """
+        if self._is_stored(plan):
+            match plan.operator:
+                case Filter() | Project() | Aggregate() | Distinct():
+                    below = self._read_whole(plan.children[0], exchange, distribution)
+                    return replace(plan, children=(below,), distribution=distribution)
+                case Scan():
+                    return replace(plan, distribution=Replicated())
+                case _:
+                    pass
+        return PhysicalPlan(exchange, (plan,), plan.schema, distribution, plan.rows)
+
+    def _is_stored(self, plan: PhysicalPlan) -> bool:
+        """Whether `plan` is cheap to compute again from something small that is stored."""
+        match plan.operator:
+            case Filter() | Project() | Aggregate() | Distinct():
+                return self._is_stored(plan.children[0])
+            case Scan() | CteRef():
+                return plan.rows <= self._options.read_whole_rows
+            case _:
+                return False
 
 
 def _node(
@@ -405,7 +446,7 @@ def _places(sources: Sequence[int]) -> dict[int, tuple[int, ...]]:
 
 
 def _moved(distribution: Distribution, places: Mapping[int, tuple[int, ...]]) -> Distribution:
-    """`distribution` after the columns moved; rows hashed on a column that is gone are just spread."""
+    """`distribution` after columns moved; rows hashed on one that is gone are just spread."""
     if not isinstance(distribution, Hashed):
         return distribution
     keys = tuple(
@@ -430,10 +471,14 @@ def _can_hash(condition: JoinCondition) -> bool:
 
 
 def _never_null(join: Join) -> bool:
-    return all(c.comparison == "IS NOT DISTINCT FROM" for c in join.conditions) and not join.residual
+    return (
+        all(c.comparison == "IS NOT DISTINCT FROM" for c in join.conditions) and not join.residual
+    )
 
 
-def _matching_keys(distribution: Distribution, expressions: Sequence[Expression]) -> list[int] | None:
+def _matching_keys(
+    distribution: Distribution, expressions: Sequence[Expression]
+) -> list[int] | None:
     """Which expression is which key of a hash distribution; None unless all keys are among them."""
     if not isinstance(distribution, Hashed):
         return None
@@ -478,9 +523,7 @@ def _co_partitioned(join: Join, left: Distribution, right: Distribution) -> bool
     )
 
 
-def _join_columns(
-    join: Join, left: Profile, right: Profile
-) -> tuple[ColumnStatistics | None, ...]:
+def _join_columns(join: Join, left: Profile, right: Profile) -> tuple[ColumnStatistics | None, ...]:
     kept_left = tuple(left.columns[i] for i in join.left_output)
     kept_right = tuple(right.columns[i] for i in join.right_output)
     match join.kind:
@@ -497,7 +540,9 @@ def _join_columns(
 def _join_distribution(join: Join, left: _Node, right: _Node) -> Distribution:
     """Where the output of a join lies whose inputs lie as they must."""
     if left.in_one_task and right.in_one_task:
-        both = isinstance(left.distribution, Replicated) and isinstance(right.distribution, Replicated)
+        both = isinstance(left.distribution, Replicated) and isinstance(
+            right.distribution, Replicated
+        )
         return Replicated() if both else Single()
     base = right if left.in_one_task else left
     if not isinstance(base.distribution, Hashed):
@@ -516,11 +561,13 @@ def _equated(join: Join, left: _Node, right: _Node) -> Hashed:
     width = len(left.plan.schema)
     by_left = left.distribution if isinstance(left.distribution, Hashed) else None
     by_right = right.distribution if isinstance(right.distribution, Hashed) else None
-    right_keys = by_right and tuple(frozenset(i + width for i in k) for k in by_right.keys)
     keeps_right = join.kind in (JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
-    own = right_keys if by_left is None or (keeps_right and right_keys) else by_left.keys
-    partitions = (by_left or by_right or Single()).partitions
-    assert own is not None
+    if by_left is None or (keeps_right and by_right is not None):
+        assert by_right is not None
+        own = tuple(frozenset(i + width for i in key) for key in by_right.keys)
+        partitions = by_right.partitions
+    else:
+        own, partitions = by_left.keys, by_left.partitions
     if join.kind is not JoinKind.INNER:
         return Hashed(own, partitions)
     pairs = [

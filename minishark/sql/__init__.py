@@ -1,1 +1,1 @@
-
+"""DuckDB as the front end: text to logical plans."""

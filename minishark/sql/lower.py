@@ -1,4 +1,4 @@
-"""DuckDB's serialized logical plan -> our logical plan. Pure; unknown nodes raise `PlanNotLowered`."""
+"""DuckDB's serialized logical plan -> ours. Pure; unknown nodes raise `PlanNotLowered`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ not known here raises `PlanNotLowered`, and the statement then runs as a whole i
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 import math
 from typing import Any, TypeAlias
@@ -40,11 +40,33 @@ class PlanNotLowered(Exception):  # noqa: N818 - a signal inside the planner, ne
 
 
 _SIMPLE_TYPES = frozenset(
-    (
-        "BOOLEAN TINYINT SMALLINT INTEGER BIGINT HUGEINT UTINYINT USMALLINT UINTEGER UBIGINT UHUGEINT "
-        "FLOAT DOUBLE VARCHAR BLOB DATE TIME TIMESTAMP TIMESTAMP_S TIMESTAMP_MS TIMESTAMP_NS INTERVAL "
-        "UUID BIT BIGNUM"
-    ).split(),
+    [
+        "BOOLEAN",
+        "TINYINT",
+        "SMALLINT",
+        "INTEGER",
+        "BIGINT",
+        "HUGEINT",
+        "UTINYINT",
+        "USMALLINT",
+        "UINTEGER",
+        "UBIGINT",
+        "UHUGEINT",
+        "FLOAT",
+        "DOUBLE",
+        "VARCHAR",
+        "BLOB",
+        "DATE",
+        "TIME",
+        "TIMESTAMP",
+        "TIMESTAMP_S",
+        "TIMESTAMP_MS",
+        "TIMESTAMP_NS",
+        "INTERVAL",
+        "UUID",
+        "BIT",
+        "BIGNUM",
+    ],
 )
 _RENAMED_TYPES = {
     "TIMESTAMP WITH TIME ZONE": "TIMESTAMP WITH TIME ZONE",
@@ -64,7 +86,18 @@ COMPARISONS = {
     "COMPARE_NOT_DISTINCT_FROM": "IS NOT DISTINCT FROM",
 }
 _INTEGER_TYPES = frozenset(
-    "TINYINT SMALLINT INTEGER BIGINT HUGEINT UTINYINT USMALLINT UINTEGER UBIGINT UHUGEINT".split(),
+    [
+        "TINYINT",
+        "SMALLINT",
+        "INTEGER",
+        "BIGINT",
+        "HUGEINT",
+        "UTINYINT",
+        "USMALLINT",
+        "UINTEGER",
+        "UBIGINT",
+        "UHUGEINT",
+    ],
 )
 
 
@@ -124,9 +157,9 @@ def _lower_physical(type_: str, value: Any) -> Literal:
         case "VARCHAR":
             return _lower_text(value or "")
         case "FLOAT" | "DOUBLE":
-            number = float(value or 0)
-            text = repr(number) if math.isfinite(number) else quote_text(str(number))
-            return Literal(f"CAST({text} AS {type_})", type_, number)
+            real = float(value or 0)
+            text = repr(real) if math.isfinite(real) else quote_text(str(real))
+            return Literal(f"CAST({text} AS {type_})", type_, real)
         case "DATE":
             return _lower_date(_integer(value))
         case "INTERVAL":
@@ -147,7 +180,7 @@ def _lower_text(value: str) -> Literal:
 
 def _lower_date(days: int) -> Literal:
     try:
-        day = datetime.date(1970, 1, 1) + datetime.timedelta(days=days)
+        day = dt.date(1970, 1, 1) + dt.timedelta(days=days)
     except OverflowError:
         raise PlanNotLowered("constant DATE outside of the years 1 to 9999") from None
     return Literal(f"DATE '{day.isoformat()}'", "DATE", day.isoformat())
@@ -216,19 +249,47 @@ def _lower_function(json: Json, child: Schema) -> Expression:
     return Call(name, arguments, type_)
 
 
-# What these were bound to is not in their arguments, so that their text would bind to something else.
+# What these were bound to is not in their arguments; their text would bind to something else.
 _FUNCTIONS_WITH_HIDDEN_ARGUMENTS = frozenset(
-    "struct_pack row nextval currval list_transform list_filter list_reduce array_transform "
-    "array_filter array_reduce apply filter reduce list_apply array_apply list_aggregate aggregate "
-    "array_aggregate list_aggr array_aggr union_value constant_or_null error write_log "
-    "combine finalize getvariable unnest current_setting in_search_path".split(),
+    [
+        "struct_pack",
+        "row",
+        "nextval",
+        "currval",
+        "list_transform",
+        "list_filter",
+        "list_reduce",
+        "array_transform",
+        "array_filter",
+        "array_reduce",
+        "apply",
+        "filter",
+        "reduce",
+        "list_apply",
+        "array_apply",
+        "list_aggregate",
+        "aggregate",
+        "array_aggregate",
+        "list_aggr",
+        "array_aggr",
+        "union_value",
+        "constant_or_null",
+        "error",
+        "write_log",
+        "combine",
+        "finalize",
+        "getvariable",
+        "unnest",
+        "current_setting",
+        "in_search_path",
+    ],
 )
 
 
 def _lower_symbol(name: str, arguments: tuple[Expression, ...], type_: str) -> Expression:
     if len(arguments) == 1 and name in ("-", "+", "~", "@"):
         return Prefix(name, arguments[0], type_)
-    if len(arguments) != 2:  # noqa: PLR2004 - an infix operator has two sides
+    if len(arguments) != 2:
         raise PlanNotLowered(f"function {name}")
     if name in ("+", "-") and type_.startswith("DECIMAL("):
         arguments = tuple(map(_bare_decimal, arguments))
@@ -243,7 +304,9 @@ def _bare_decimal(expression: Expression) -> Expression:
     """
     if isinstance(expression, Literal) and expression.type.startswith("DECIMAL("):
         text = expression.sql.removeprefix("CAST(").partition(" AS ")[0]
-        return Literal(f"({text})" if text.startswith("-") else text, expression.type, expression.value)
+        return Literal(
+            f"({text})" if text.startswith("-") else text, expression.type, expression.value
+        )
     return expression
 
 

@@ -32,7 +32,7 @@ DISABLED_OPTIMIZERS = {
     "compressed_materialization": "narrows types by the miniature's minima and maxima",
     "row_group_pruner": "prunes row groups, which only the miniature has",
     "late_materialization": "joins on row ids, which Arrow partitions do not have",
-    "partial_aggregate_pushdown": "puts aggregate states, which have no SQL type, between operators",
+    "partial_aggregate_pushdown": "puts aggregate states, which SQL has no type for, between operators",
     "aggregate_reuse": "puts aggregate states between operators",
 }
 """What is switched off while planning, and why."""
@@ -48,7 +48,7 @@ _SERIALIZE = (
     "SELECT json_serialize_plan($1, optimize := true, skip_null := true, skip_empty := true, "
     "skip_default := true)"
 )
-_BARE_NUMBER = re.compile(r'(?<=: )-?(?:NAN|nan|inf|INF|Infinity)(?=[,}\]])')
+_BARE_NUMBER = re.compile(r"(?<=: )-?(?:NAN|nan|inf|INF|Infinity)(?=[,}\]])")
 _CACHED_PLANS_MAX = 256
 
 
@@ -164,7 +164,9 @@ class PlanningDatabase:
     def _parse_explain(self, sql: str) -> ParsedStatement:
         found = re.match(r"\s*EXPLAIN\s+(ANALYZE\s+)?(?!\()", sql, re.IGNORECASE)
         if found is None:
-            raise UnsupportedError("Write EXPLAIN or EXPLAIN ANALYZE without options in parentheses.")
+            raise UnsupportedError(
+                "Write EXPLAIN or EXPLAIN ANALYZE without options in parentheses."
+            )
         inner = self.parse(sql[found.end() :])
         if inner.explain:
             raise QueryError("EXPLAIN of an EXPLAIN has no plan.")
@@ -223,5 +225,6 @@ def statement_plan(bound: BoundStatement, reason: str) -> LogicalPlan:
 
 def _schema(relation: duckdb.DuckDBPyRelation) -> Schema:
     return tuple(
-        Column(name, str(type_)) for name, type_ in zip(relation.columns, relation.types, strict=True)
+        Column(name, str(type_))
+        for name, type_ in zip(relation.columns, relation.types, strict=True)
     )

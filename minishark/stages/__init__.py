@@ -1,1 +1,1 @@
-
+"""Stages: a physical plan cut at its exchanges, as SQL fragments."""

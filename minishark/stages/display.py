@@ -27,7 +27,7 @@ def _stage_text(
     stage: Stage,
     stages: Sequence[Stage],
     preferred: Callable[[Stage, int], frozenset[str]],
-    sql: bool,  # noqa: FBT001
+    sql: bool,
 ) -> str:
     noun = "task" if stage.tasks == 1 else "tasks"
     why = f" (single task: {stage.reason})" if stage.reason else ""
@@ -56,9 +56,7 @@ def _output_text(stage: Stage, stages: Sequence[Stage]) -> str:
     return "one piece a task"
 
 
-def _preference_lines(
-    stage: Stage, preferred: Callable[[Stage, int], frozenset[str]]
-) -> list[str]:
+def _preference_lines(stage: Stage, preferred: Callable[[Stage, int], frozenset[str]]) -> list[str]:
     by_nodes: dict[tuple[str, ...], list[int]] = {}
     for index in range(stage.tasks):
         by_nodes.setdefault(tuple(sorted(preferred(stage, index))), []).append(index)

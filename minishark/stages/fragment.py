@@ -217,7 +217,9 @@ def values_block(values: Values, aliases: Aliases) -> Block:
     rows = ", ".join(f"({', '.join(render(e, ()) for e in row)})" for row in values.rows)
     alias = aliases.new()
     columns = ", ".join(f"c{i}" for i in range(width))
-    return Block(f"(VALUES {rows}) AS {alias}({columns})", tuple(f"{alias}.c{i}" for i in range(width)))
+    return Block(
+        f"(VALUES {rows}) AS {alias}({columns})", tuple(f"{alias}.c{i}" for i in range(width))
+    )
 
 
 _JOIN_WORDS = {
@@ -232,7 +234,9 @@ _JOIN_WORDS = {
 }
 
 
-def join_block(join: Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases) -> Block:
+def join_block(
+    join: Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases
+) -> Block:
     """A join of any kind."""
     left, right = closed(left, aliases), closed(right, aliases)
     kept_left = tuple(left.names[i] for i in join.left_output)
@@ -255,7 +259,7 @@ def join_block(join: Join, left: Block, right: Block, right_schema: Schema, alia
 
 
 def _operand(block: Block) -> str:
-    """A side of a join; one that is itself a join needs parentheses on the right, and gets them always."""
+    """A side of a join; one that is itself a join stands in parentheses."""
     return f"({block.source})" if " JOIN " in block.source else block.source
 
 
@@ -295,19 +299,16 @@ def _mark(join: Join, left: Block, right: Block) -> str:
     return f"({probe} {condition.comparison} ANY (SELECT {option} FROM {right.source}{where}))"
 
 
-def _single(
-    join: Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases
-) -> Block:
+def _single(join: Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases) -> Block:
     """At most one right row for each left one: a scalar subquery that packs the right columns."""
     fields = ", ".join(f"'c{n}': {right.names[i]}" for n, i in enumerate(join.right_output))
     row = f"(SELECT {{{fields}}} FROM {right.source} WHERE {_on(join, left, right)})"
     kept = tuple(left.names[i] for i in join.left_output)
-    packed = subquery(
-        select(replace(left, names=(*kept, row))), len(kept) + 1, aliases
-    )
+    packed = subquery(select(replace(left, names=(*kept, row))), len(kept) + 1, aliases)
     types = [right_schema[i].type for i in join.right_output]
     unpacked = tuple(
-        f"CAST(struct_extract({packed.names[-1]}, 'c{n}') AS {type_})" for n, type_ in enumerate(types)
+        f"CAST(struct_extract({packed.names[-1]}, 'c{n}') AS {type_})"
+        for n, type_ in enumerate(types)
     )
     return replace(packed, names=packed.names[:-1] + unpacked, computed=True)
 

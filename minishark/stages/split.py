@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import assert_never
 
-
 from minishark.logical.operators import (
     Aggregate,
     Cte,
@@ -172,7 +171,7 @@ class _Splitter:
         ctes = ", ".join(f"cte{i} AS MATERIALIZED ({text})" for i, text in parts.ctes.items())
         return f"WITH {ctes} {sql}" if ctes else sql
 
-    def _block(self, plan: PhysicalPlan, parts: _Fragment) -> Block:  # noqa: C901, PLR0911, PLR0912 - one line an operator
+    def _block(self, plan: PhysicalPlan, parts: _Fragment) -> Block:
         operator, aliases = plan.operator, parts.aliases
         match operator:
             case Scan():
@@ -210,7 +209,8 @@ class _Splitter:
                 return fragment.limit_block(operator, blocks[0], aliases)
             case Join():
                 right_schema = plan.children[1].schema
-                return fragment.join_block(operator, *blocks, right_schema, aliases)
+                left, right = blocks
+                return fragment.join_block(operator, left, right, right_schema, aliases)
             case _:
                 assert_never(operator)
 
@@ -245,5 +245,3 @@ class _Splitter:
             relation = parts.stage(self.stage(child), ReadMode.ALL)
         columns = [f"c{i}" for i in range(len(plan.schema))]
         return fragment.table_block(relation, columns, parts.aliases)
-
-

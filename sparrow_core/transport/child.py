@@ -77,7 +77,8 @@ class Child:
         try:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "sparrow_core.transport.process"],
+                    # the log's path is for readers of `ps`
+                    [sys.executable, "-m", "sparrow_core.transport.process", str(log)],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,

@@ -1,5 +1,7 @@
 """Runners for tests: payloads are small commands."""
 
+# ruff: noqa: ARG002 - commands share one signature
+
 from __future__ import annotations
 
 import os
@@ -58,6 +60,17 @@ class CommandRunner:
             path.touch()
             os.kill(os.getpid(), 9)
         return b"survived"
+
+    def _run_die(self, argument: str, job_id: str, shared: bytes) -> bytes:
+        """Kill the own process."""
+        os.kill(os.getpid(), 9)
+        return b""
+
+    def _run_stuck(self, argument: str, job_id: str, shared: bytes) -> bytes:
+        """Tell by a file that the task runs, then hang for ever."""
+        Path(argument).write_text("stuck")
+        threading.Event().wait()
+        return b""
 
     def _run_hang(self, argument: str, job_id: str, shared: bytes) -> bytes:
         """Tell by a file that the task runs, then wait to be cancelled, and tell that."""

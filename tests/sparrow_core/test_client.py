@@ -35,18 +35,22 @@ START = StartJob(JOB, "user", TASKS, b"shared", "sparrow", 2.0)
 
 
 def submit(job_id: JobId, *tasks: TaskSpec) -> SubmitJob:
+    """A submission."""
     return SubmitJob(PROTOCOL_VERSION, job_id, C, "user", tasks, b"shared", "sparrow", 2.0)
 
 
 def result(task_id: int, job_id: JobId = JOB, run_s: float = 0.25) -> TaskResult:
+    """A task's result."""
     return TaskResult(TaskKey(job_id, task_id, 1), N, "n-e0", run_s, b"r")
 
 
 def notify(event: TaskCompleted | TaskFailed | JobFinished | JobFailed) -> Envelope:
+    """An event on its way to the sink."""
     return Envelope(SINK, Notify(JOB, event))
 
 
 def timer(generation: int, delay_s: float) -> Envelope:
+    """The job's timer."""
     return Envelope(C, JobTimer(JOB, generation), delay_s)
 
 
@@ -58,6 +62,7 @@ class Driven:
         self.submitted = self(START)
 
     def __call__(self, msg: ClientIn, now: float = 0.0) -> list[Envelope]:
+        """Deliver one message."""
         out = self.machine.on_message(msg, now)
         self.machine.check()
         return out

@@ -29,10 +29,12 @@ JOB = JobId("job")
 
 
 def key(task_id: int) -> TaskKey:
+    """An attempt."""
     return TaskKey(JOB, task_id, 1)
 
 
 def run(task_id: int, *, shared: bool = False) -> RunTask:
+    """The message that runs a task."""
     return RunTask(key(task_id), C, b"p", shared)
 
 
@@ -45,12 +47,14 @@ class Driven:
         self.registered = self(SlotReady(S1))
 
     def __call__(self, msg: ExecutorIn) -> list[Envelope]:
+        """Deliver one message."""
         out = self.machine.on_message(msg, 0.0)
         self.machine.check()
         return out
 
 
 def status(jobs: tuple[JobId, ...] = (), running: tuple[TaskKey, ...] = ()) -> Envelope:
+    """The executor's heartbeat."""
     return Envelope(M, ExecutorStatus(ExecutorInfo(E, 42, 2), jobs, running))
 
 
@@ -109,7 +113,7 @@ def test_more_tasks_than_slots_wait() -> None:
 
 
 def test_the_end_of_a_job_interrupts_its_tasks_and_silences_them() -> None:
-    """Running tasks are interrupted (again at each tick), waiting ones dropped, results withheld."""
+    """Running tasks are interrupted (again at each tick), waiting ones go, results are withheld."""
     executor = Driven()
     for task_id in (0, 1, 2):
         executor(run(task_id))

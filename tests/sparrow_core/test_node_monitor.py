@@ -4,8 +4,8 @@ from sparrow_core.ids import Address, JobId, NodeName
 from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     PROTOCOL_VERSION,
-    AssignTasks,
     Assignment,
+    AssignTasks,
     CancelReservations,
     EndJob,
     ExecutorInfo,
@@ -35,14 +35,17 @@ JOB, OTHER = JobId("job"), JobId("other")
 
 
 def key(task_id: int, attempt: int = 1, job: JobId = JOB) -> TaskKey:
+    """An attempt."""
     return TaskKey(job, task_id, attempt)
 
 
 def run(task_id: int, *, shared: bool = False) -> RunTask:
+    """The message that runs a task."""
     return RunTask(key(task_id), C, b"p", shared)
 
 
 def assign(request: int, *ids: int, drained: bool = False, shared: bool = False) -> AssignTasks:
+    """An answer to GetTasks."""
     return AssignTasks(
         JOB, S, C, request, tuple(Assignment(i, 1, b"p") for i in ids), drained, shared
     )
@@ -58,6 +61,7 @@ class Driven:
             self(ExecutorStatus(info(name, count), (), ()))
 
     def step(self, msg: NodeMonitorIn, now: float = 0.0) -> list[Envelope]:
+        """Deliver one message."""
         out = self.machine.on_message(msg, now)
         self.machine.check()
         return out
@@ -74,6 +78,7 @@ class Driven:
 
 
 def info(name: str, slots: int) -> ExecutorInfo:
+    """An executor."""
     return ExecutorInfo(Address(f"{name}#n-{name}"), 7, slots)
 
 

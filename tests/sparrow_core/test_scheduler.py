@@ -8,8 +8,8 @@ from sparrow_core.ids import Address, JobId, NodeName
 from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     PROTOCOL_VERSION,
-    AssignTasks,
     Assignment,
+    AssignTasks,
     CancelReservations,
     EndJob,
     ExecutorInfo,
@@ -44,34 +44,41 @@ A, B = NodeName("a"), NodeName("b")
 
 
 def monitor(name: str) -> Address:
+    """The address of a node."""
     return Address(f"{name}#monitor")
 
 
 def register(
     name: str, held: tuple[HeldJob, ...] = (), running: tuple[TaskKey, ...] = (), address: str = ""
 ) -> RegisterNode:
+    """A heartbeat."""
     at = Address(address) if address else monitor(name)
     return RegisterNode(PROTOCOL_VERSION, NodeName(name), at, (), held, running)
 
 
 def submit(*tasks: TaskSpec, shared: bytes = b"", placement: str = "sparrow") -> SubmitJob:
+    """A submission."""
     return SubmitJob(PROTOCOL_VERSION, JOB, C, "user", tasks, shared, placement, 2.0)
 
 
 def task(task_id: int, *preferred: str) -> TaskSpec:
+    """A task."""
     return TaskSpec(task_id, b"p%d" % task_id, tuple(map(NodeName, preferred)))
 
 
 def get(node: str, count: int, *reports: TaskReport, request: int = 1) -> GetTasks:
+    """A request for tasks."""
     return GetTasks(JOB, NodeName(node), request, count, reports)
 
 
 def assign(*ids: int, attempt: int = 1, drained: bool, shared: bool = False) -> AssignTasks:
+    """An answer to GetTasks."""
     tasks = tuple(Assignment(i, attempt, b"p%d" % i) for i in ids)
     return AssignTasks(JOB, S, C, 1, tasks, drained, shared)
 
 
 def key(task_id: int, attempt: int = 1) -> TaskKey:
+    """An attempt."""
     return TaskKey(JOB, task_id, attempt)
 
 
@@ -84,6 +91,7 @@ class Driven:
             self(register(node))
 
     def __call__(self, msg: SchedulerIn, now: float = 0.0) -> list[Envelope]:
+        """Deliver one message."""
         out = self.machine.on_message(msg, now)
         self.machine.check()
         return out

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from sparrow_core.events import JobFailed, JobFinished
+from sparrow_core.ids import Address, JobId, NodeName
+from sparrow_core.messages import Message, StartJob, TaskSpec
+from sparrow_core.sim.network import Network
+from sparrow_core.sim.workload import Workload, percentile, response_times_s
+from sparrow_core.sim.world import SimulatedCluster, World, payload_of
+
+SEEDS = range(300)
+NODES = [NodeName(f"n{number}") for number in range(5)]
+KINDS = {"task_lost", "unsatisfiable", "no_scheduler"}
+
+
+def random_job(rng: Random, number: int) -> StartJob:
+    """Constrained, unconstrained or mixed; with or without a shared part."""
+    share = rng.choice((0.0, 0.0, 0.5, 1.0))
+    tasks = tuple(
+        TaskSpec(
+            task_id,
+            payload_of(rng.expovariate(20)),
+            tuple(rng.sample(NODES, rng.randint(1, 3))) if rng.random() < share else (),
+        )
+        for task_id in range(rng.randint(1, 12))
+    )
+    placement = rng.choice(("sparrow", "sparrow", "sparrow", "random"))
+    shared = rng.choice((b"", b"common"))
+    return StartJob(JobId(f"job{number}"), "user", tasks, shared, placement, rng.choice((1.0, 2.0)))
+
+
+class Chaos:
+    """A small cluster with a seeded history of jobs and faults; the faults stop after 8 s."""
+
+    def __init__(self, seed: int, **world: Any) -> None:
+        rng = Random(f"chaos {seed}")
+        network = Network(
+            delay_s=0.0005,
+            jitter_s=rng.choice((0.0, 0.01, 0.2)),
+            loss=rng.choice((0.0, 0.02, 0.1)),
+            duplication=rng.choice((0.0, 0.05)),
+        )
+        self.world = World(seed, network, checked=True, **world)
+        self.cluster = SimulatedCluster(self.world, nodes=len(NODES), slots=2, schedulers=2)
+        self.jobs = [random_job(rng, number) for number in range(rng.randint(1, 10))]
+        for job in self.jobs:
+            self.world.post(self.cluster.client, job, rng.uniform(0, 5))
+        for _ in range(rng.choice((0, 0, 3))):
+            node = rng.choice(NODES)
+            self.world.call(rng.uniform(0, 8), lambda node=node: self.cluster.kill_executor(node))
+        if rng.random() < 0.3:
+            self._restart(rng.choice(NODES), rng.uniform(0, 4), rng.uniform(4.1, 8))
+        if rng.random() < 0.3:
+            scheduler = self.cluster.schedulers[0]
+            self.world.call(rng.uniform(0, 4), lambda: self._kill(scheduler))
+            back_s = rng.uniform(4.1, 8)
+            self.world.call(back_s, lambda: self.cluster.start_scheduler(scheduler))
+
+    def _restart(self, node: NodeName, down_s: float, up_s: float) -> None:
+        self.world.call(down_s, lambda: self.cluster.kill_node(node))
+        self.world.call(up_s, lambda: self.cluster.start_node(node))
+
+    def _kill(self, scheduler: Address) -> None:
+        self.world.machines.pop(scheduler)
+
+    def run(self) -> None:
+        """Run until all jobs have ended; far longer than that can take is a hang."""
+        ended = self.cluster.recorder.ended
+        self.world.run(300.0, done=lambda: len(ended) == len(self.jobs))
+
+
+@pytest.mark.parametrize("seeds", [SEEDS[start::10] for start in range(10)])
+def test_every_job_ends_whatever_the_network_and_the_processes_do(seeds: range) -> None:
+    """Loss, delay, reordering, doubles and deaths: each job ends, each task is committed once."""
+    for seed in seeds:
+        chaos = Chaos(seed)
+        chaos.run()
+        recorder = chaos.cluster.recorder
+        for job in chaos.jobs:
+            event = recorder.ended.get(job.job_id)
+            assert event is not None, f"seed {seed}: {job.job_id} hangs"
+            if isinstance(event, JobFailed):
+                assert event.kind in KINDS, f"seed {seed}: {event}"
+            else:
+                expected = {task.task_id: 1 for task in job.tasks}
+                assert expected == recorder.completed[job.job_id], f"seed {seed}"
+
+
+def test_failures_are_rare_even_under_faults() -> None:
+    """Almost all jobs finish: the machines heal rather than give up."""
+    finished = ended = 0
+    for seed in SEEDS[::5]:
+        chaos = Chaos(seed)
+        chaos.run()
+        events = chaos.cluster.recorder.ended.values()
+        ended += len(events)
+        finished += sum(isinstance(event, JobFinished) for event in events)
+    assert finished / ended > 0.95
+
+
+def test_nothing_is_left_when_all_jobs_are_over() -> None:
+    """After a while nothing of any job remains in a machine, although messages were lost."""
+    for seed in SEEDS[::30]:
+        chaos = Chaos(seed)
+        chaos.run()
+        chaos.world.run(chaos.world.now + 30.0)
+        for address, machine in chaos.world.machines.items():
+            for name in ("_jobs", "_parked", "_queue", "_ready", "_running", "_waiting", "_shared"):
+                assert not getattr(machine, name, None), f"seed {seed}: {name} of {address}"
+
+
+def trace_of(seed: int, **world: Any) -> list[tuple[float, Address, Message]]:
+    """All that is delivered in a chaotic run."""
+    trace: list[tuple[float, Address, Message]] = []
+    chaos = Chaos(seed, trace=lambda *event: trace.append(event), **world)
+    chaos.run()
+    return trace
+
+
+def test_a_seed_reproduces_a_run_to_the_last_event() -> None:
+    """Same seed, same trace; another seed, another."""
+    assert trace_of(7) == trace_of(7)
+    assert trace_of(7) != trace_of(8)
+
+
+def test_the_wire_changes_nothing() -> None:
+    """Encoding and decoding every message between processes leaves the trace as it was."""
+    assert trace_of(11) == trace_of(11, wire=True)
+
+
+def test_a_quiet_cluster_runs_each_task_once() -> None:
+    """Without faults there is one attempt a task, and none is started twice."""
+    world = World(1, Network(), checked=True)
+    cluster = SimulatedCluster(world, nodes=5, slots=2)
+    jobs = [random_job(Random(seed), seed) for seed in range(30)]
+    for job in jobs:
+        world.post(cluster.client, job, 1.0)
+    world.run(60.0, done=lambda: len(cluster.recorder.ended) == len(jobs))
+    assert {JobFinished()} == set(cluster.recorder.ended.values())
+    assert sum(len(job.tasks) for job in jobs) == len(cluster.starts)
+    assert {1} == set(cluster.starts.values())
+
+
+def test_sparrow_beats_random_at_80_percent_load() -> None:
+    """The claim of the paper: batch sampling with late binding has far lower response times."""
+    times_s = {
+        placement: response_times_s(
+            Workload(load=0.8, jobs=300, placement=placement),
+            nodes=50, slots=4, schedulers=2, seed=1,
+        )
+        for placement in ("sparrow", "random")
+    }  # fmt: skip
+    for percent, factor in ((50, 1.2), (95, 1.2)):
+        sparrow, random = (percentile(times_s[each], percent) for each in ("sparrow", "random"))
+        assert random > factor * sparrow
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_constrained_jobs_finish_under_load(replicas: int) -> None:
+    """Tasks with one or three preferred nodes each all run."""
+    workload = Workload(load=0.6, jobs=100, replicas=replicas)
+    assert 100 == len(response_times_s(workload, nodes=20, slots=2, schedulers=2, seed=2))
