@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import queue
 import statistics
 import sys
 import tempfile
-import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from sparrow_core import (
@@ -64,20 +65,18 @@ def run_s(
     job = JobSpec(tuple(TaskSpec(task_id, b"") for task_id in range(tasks)))
     seconds = []
     for _ in range(repetitions):
-        over = threading.Event()
-        last: list[JobEvent] = []
-
-        def on_event(event: JobEvent, over: threading.Event = over) -> None:
-            if isinstance(event, JobFinished | JobFailed):
-                last.append(event)
-                over.set()
-
+        over: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
         started = time.perf_counter()
-        cluster.submit(job, on_event)
-        over.wait()
+        cluster.submit(job, partial(_put_last, over))
+        last = over.get()
         seconds.append(time.perf_counter() - started)
-        assert last == [JobFinished()], last
+        assert last == JobFinished(), last
     return seconds
+
+
+def _put_last(over: queue.SimpleQueue[JobEvent], event: JobEvent) -> None:
+    if isinstance(event, JobFinished | JobFailed):
+        over.put(event)
 
 
 def measure(

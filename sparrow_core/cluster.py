@@ -292,7 +292,8 @@ class InProcessCluster(Cluster):
         return tuple(
             NodeStatus(
                 config.name, os.getpid(),
-                self._front.executors_of(NodeName(config.name)), not self._closed,
+                self._front.executors_of(NodeName(config.name)) if self._opened else (),
+ self._is_running(),
             )
             for config in self._configs
         )  # fmt: skip

@@ -70,7 +70,7 @@ class Executor:
         self._waiting: dict[TaskKey, RunTask] = {}
         self._running: dict[TaskKey, _Running] = {}
         self._shared: dict[JobId, bytes] = {}
-        self._jobs: dict[JobId, None] = {}
+        self._jobs: dict[JobId, dict[Address, None]] = {}  # and the slots that have run them
         self._generation = 0
 
     def on_message(self, msg: ExecutorIn, now: float) -> list[Envelope]:
@@ -83,7 +83,7 @@ class Executor:
                 return self._on_slot_done(msg)
             case JobShared():
                 self._shared[msg.job_id] = msg.shared
-                self._jobs[msg.job_id] = None
+                self._jobs.setdefault(msg.job_id, {})
                 return self._start()
             case EndJob():
                 return self._on_end_job(msg)
@@ -98,7 +98,7 @@ class Executor:
         if msg.key in self._running:
             return []  # told twice
         self._waiting[msg.key] = msg
-        self._jobs[msg.key.job_id] = None
+        self._jobs.setdefault(msg.key.job_id, {})
         return self._start()
 
     def _start(self) -> list[Envelope]:
@@ -111,6 +111,7 @@ class Executor:
             slot = next(iter(self._idle))
             del self._idle[slot], self._waiting[key]
             self._running[key] = _Running(slot, run)
+            self._jobs[key.job_id][slot] = None
             shared = self._shared[key.job_id] if run.has_shared else b""
             out.append(Envelope(slot, StartTask(key, shared, run.payload)))
         return out
@@ -139,9 +140,9 @@ class Executor:
         return Envelope(self._node_monitor, TaskFinished(key, self.address, lost))
 
     def _on_end_job(self, msg: EndJob) -> list[Envelope]:
-        if msg.job_id not in self._jobs:
+        slots = self._jobs.pop(msg.job_id, None)
+        if slots is None:
             return []
-        del self._jobs[msg.job_id]
         self._shared.pop(msg.job_id, None)
         out: list[Envelope] = []
         for key in [key for key in self._waiting if key.job_id == msg.job_id]:
@@ -151,7 +152,7 @@ class Executor:
             if key.job_id == msg.job_id:
                 running.interrupted = True
                 out.append(Envelope(running.slot, InterruptTask(key)))
-        return [*out, *(Envelope(slot, ForgetJob(msg.job_id)) for slot in self._slots)]
+        return [*out, *(Envelope(slot, ForgetJob(msg.job_id)) for slot in slots)]
 
     def _on_slot_ready(self, msg: SlotReady) -> list[Envelope]:
         if msg.slot not in self._unready:

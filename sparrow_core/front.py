@@ -184,12 +184,14 @@ class Cluster(ABC):
         self._seed = seed
         self._ids = itertools.count(1)
         self._session = secrets.token_hex(4)
+        self._opened = False
         self._closed = False
         self._close_lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def _open(self, driver: LocalDriver, schedulers: Sequence[Address]) -> None:
         """Host the front end on a driver."""
+        self._opened = True
         self._driver = driver
         self._client = driver.address("client")
         self._front = Front(driver.address("front"), self._client, schedulers)
@@ -236,7 +238,7 @@ class Cluster(ABC):
 
     def cancel(self, job_id: JobId) -> None:
         """Cancel a job; JobFailed("cancelled") follows unless it is over. From any thread."""
-        if not self._closed:
+        if self._is_running():
             self._driver.post(self._client, CancelJob(job_id))
 
     def _await_nodes(self, timeout_s: float, problem: Callable[[], str | None]) -> None:
@@ -284,7 +286,10 @@ class Cluster(ABC):
                 self._driver.stop()
                 self._thread.join()
                 self._thread = None
+            if not self._opened:
+                return  # it was never started
             self._end()
+            self._opened = False
             self._front.fail_all("cancelled", "the cluster was closed")
 
     def __enter__(self) -> Self:

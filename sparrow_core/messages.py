@@ -45,7 +45,7 @@ class TaskSpec(Struct, frozen=True, array_like=True, gc=False):
 
     task_id: TaskId
     payload: bytes
-    preferred_nodes: tuple[NodeName, ...] = ()
+    preferred_nodes: tuple[str, ...] = ()
 
 
 class Assignment(Struct, frozen=True, array_like=True, gc=False):

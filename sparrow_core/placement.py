@@ -157,7 +157,7 @@ class ConstrainedPlacer(Placer):
     def _unlist(self, task: TaskSpec) -> None:
         """Forget the places of an earlier attempt, so that the task can avoid them."""
         if self._reserved_on.pop(task.task_id, None) is not None:
-            for node in task.preferred_nodes:
+            for node in map(NodeName, task.preferred_nodes):
                 listed = self._lists.get(node, ())
                 self._lists[node] = deque(other for other in listed if other != task.task_id)
 
@@ -264,7 +264,8 @@ def _pop_first(tasks: dict[TaskId, TaskSpec], count: int) -> list[TaskSpec]:
 
 
 def _alive(task: TaskSpec, alive: Mapping[NodeName, None]) -> Sequence[NodeName]:
-    nodes = [node for node in dict.fromkeys(task.preferred_nodes) if node in alive]
+    preferred = dict.fromkeys(map(NodeName, task.preferred_nodes))
+    nodes = [node for node in preferred if node in alive]
     if not nodes:
         raise Unsatisfiable(task.task_id, task.preferred_nodes)
     return nodes

@@ -48,7 +48,8 @@ from minishark.physical.plan import (
 )
 from minishark.statistics import ColumnStatistics
 
-SINGLE_TASK_ROWS = 20_000
+SINGLE_TASK_ROWS = 150_000
+"""Up to here one core is done before several could have been told what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +108,14 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
     Raises:
         CatalogError: the plan names a table that the catalog does not have.
     """
-    rows = sum(table.rows for table in _scanned(logical, catalog))
+    tables = {name.lower(): catalog.get(name) for name in _scanned(logical)}
+    rows = sum(table.rows for table in tables.values())
     return _Planner(catalog, options, rows <= options.single_task_rows).plan(logical).plan
 
 
-def _scanned(logical: LogicalPlan, catalog: Catalog) -> list[Table]:
-    own = [catalog.get(logical.operator.table)] if isinstance(logical.operator, Scan) else []
-    return own + [table for child in logical.children for table in _scanned(child, catalog)]
+def _scanned(logical: LogicalPlan) -> list[str]:
+    own = [logical.operator.table] if isinstance(logical.operator, Scan) else []
+    return own + [name for child in logical.children for name in _scanned(child)]
 
 
 class _Planner:

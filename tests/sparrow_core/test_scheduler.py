@@ -346,6 +346,16 @@ def test_a_job_without_a_client_ends() -> None:
     assert [Envelope(monitor("a"), EndJob(JOB))] == scheduler(Tick(0), 12.0)[1:]
 
 
+def test_its_own_stall_is_nobody_elses_silence() -> None:
+    """A scheduler that was stopped for a minute does not take all others for dead."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0)))
+    scheduler(Tick(0), 0.5)
+    assert 1 == len(scheduler(Tick(1), 60.0))
+    assert 1 == len(scheduler(Tick(2), 60.5))
+    assert 1 < len(scheduler(Tick(3), 64.0)) or 1 < len(scheduler(Tick(4), 64.5))
+
+
 def test_it_tells_which_nodes_it_knows() -> None:
     """KnownNodes lists live nodes and their executors."""
     scheduler = Driven()

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from sparrow_core import messages
+from sparrow_core.events import JobFailed, JobFinished, TaskCompleted, TaskFailed
+from sparrow_core.ids import Address, JobId, NodeName, address, endpoint_of, name_of
+from sparrow_core.messages import (
+    AllNodesLost,
+    Assignment,
+    AssignTasks,
+    CancelJob,
+    CancelReservations,
+    ClientIn,
+    EndJob,
+    ExecutorIn,
+    ExecutorInfo,
+    ExecutorLost,
+    ExecutorStatus,
+    Flush,
+    ForgetJob,
+    GetNodes,
+    GetShared,
+    GetTasks,
+    HeldJob,
+    InterruptTask,
+    JobAborted,
+    JobAccepted,
+    JobShared,
+    JobStatus,
+    JobTimer,
+    KnownNodes,
+    Message,
+    NodeInfo,
+    NodeLost,
+    NodeMonitorIn,
+    NodeRefused,
+    Notify,
+    PingJob,
+    RegisterNode,
+    ReportTasks,
+    RerunTasks,
+    Reserve,
+    RunTask,
+    SchedulerIn,
+    SchedulerLost,
+    SlotDone,
+    SlotIn,
+    SlotReady,
+    StartJob,
+    StartTask,
+    SubmitJob,
+    TaskError,
+    TaskFinished,
+    TaskKey,
+    TaskReport,
+    TaskResult,
+    TaskSpec,
+    Tick,
+)
+
+JOB, AT, NODE = JobId("j"), Address("e#a"), NodeName("n")
+KEY, INFO = TaskKey(JOB, 1, 2), ExecutorInfo(AT, 42, 2)
+SPECS = (TaskSpec(1, b"p", ("n",)),)
+REPORTS = (TaskReport(KEY, "n-e0", "lost"),)
+
+# The wire format of each message, as JSON for reading: the order of fields is a promise.
+WIRE: list[tuple[Message, str]] = [
+    (Tick(3), '["Tick",3]'),
+    (Flush(), '["Flush"]'),
+    (JobTimer(JOB, 1), '["JobTimer","j",1]'),
+    (StartJob(JOB, "u", SPECS, b"s", "sparrow", 2.0),
+     '["StartJob","j","u",[[1,"cA==",["n"]]],"cw==","sparrow",2.0]'),
+    (CancelJob(JOB), '["CancelJob","j"]'),
+    (SchedulerLost(AT), '["SchedulerLost","e#a"]'),
+    (AllNodesLost(), '["AllNodesLost"]'),
+    (Notify(JOB, JobFinished()), '["Notify","j",{"type":"JobFinished"}]'),
+    (SubmitJob(1, JOB, AT, "u", SPECS, b"s", "sparrow", 2.0),
+     '["SubmitJob",1,"j","e#a","u",[[1,"cA==",["n"]]],"cw==","sparrow",2.0]'),
+    (JobAccepted(JOB), '["JobAccepted","j"]'),
+    (JobAborted(JOB, "k", "m", ("s",)), '["JobAborted","j","k","m",["s"]]'),
+    (PingJob(JOB, AT, (1,)), '["PingJob","j","e#a",[1]]'),
+    (JobStatus(JOB, True, (1,)), '["JobStatus","j",true,[1]]'),
+    (RerunTasks(JOB, (1,)), '["RerunTasks","j",[1]]'),
+    (GetNodes(AT), '["GetNodes","e#a"]'),
+    (KnownNodes(AT, (NodeInfo(NODE, (INFO,)),)), '["KnownNodes","e#a",[["n",[["e#a",42,2]]]]]'),
+    (EndJob(JOB), '["EndJob","j"]'),
+    (RegisterNode(1, NODE, AT, (INFO,), (HeldJob(JOB, 3),), (KEY,)),
+     '["RegisterNode",1,"n","e#a",[["e#a",42,2]],[["j",3]],[["j",1,2]]]'),
+    (NodeRefused("m"), '["NodeRefused","m"]'),
+    (NodeLost(NODE, "r"), '["NodeLost","n","r"]'),
+    (Reserve(JOB, AT, 2), '["Reserve","j","e#a",2]'),
+    (GetTasks(JOB, NODE, 1, 2, REPORTS),
+     '["GetTasks","j","n",1,2,[[["j",1,2],"n-e0","lost"]]]'),
+    (ReportTasks(REPORTS), '["ReportTasks",[[["j",1,2],"n-e0","lost"]]]'),
+    (AssignTasks(JOB, AT, AT, 1, (Assignment(1, 2, b"p"),), True, False),
+     '["AssignTasks","j","e#a","e#a",1,[[1,2,"cA=="]],true,false]'),
+    (CancelReservations(JOB), '["CancelReservations","j"]'),
+    (JobShared(JOB, AT, b"s"), '["JobShared","j","e#a","cw=="]'),
+    (GetShared(JOB, AT), '["GetShared","j","e#a"]'),
+    (ExecutorStatus(INFO, (JOB,), (KEY,)),
+     '["ExecutorStatus",["e#a",42,2],["j"],[["j",1,2]]]'),
+    (ExecutorLost(AT, "r"), '["ExecutorLost","e#a","r"]'),
+    (RunTask(KEY, AT, b"p", True), '["RunTask",["j",1,2],"e#a","cA==",true]'),
+    (TaskFinished(KEY, AT, "lost"), '["TaskFinished",["j",1,2],"e#a","lost"]'),
+    (TaskResult(KEY, NODE, "e", 0.5, b"r"), '["TaskResult",["j",1,2],"n","e",0.5,"cg=="]'),
+    (TaskError(KEY, NODE, "e", "m", b"d"), '["TaskError",["j",1,2],"n","e","m","ZA=="]'),
+    (SlotReady(AT), '["SlotReady","e#a"]'),
+    (StartTask(KEY, b"s", b"p"), '["StartTask",["j",1,2],"cw==","cA=="]'),
+    (InterruptTask(KEY), '["InterruptTask",["j",1,2]]'),
+    (ForgetJob(JOB), '["ForgetJob","j"]'),
+    (SlotDone(AT, KEY, 0.5, b"r", "m", b"d", True),
+     '["SlotDone","e#a",["j",1,2],0.5,"cg==","m","ZA==",true]'),
+]  # fmt: skip
+UNIONS: tuple[Any, ...] = (ClientIn, SchedulerIn, NodeMonitorIn, ExecutorIn, SlotIn)
+
+
+@pytest.mark.parametrize(("message", "wire"), WIRE, ids=lambda each: type(each).__name__)
+def test_the_wire_format_is_what_it_was(message: Message, wire: str) -> None:
+    """Tag first, then fields in order; a change here is a new protocol version."""
+    assert wire == msgspec.json.encode(message).decode()
+
+
+@pytest.mark.parametrize("union", UNIONS)
+def test_a_machine_decodes_what_is_meant_for_it_and_nothing_else(union: Any) -> None:
+    """Each message of the union comes back equal; any other dies at the boundary."""
+    for message, _ in WIRE:
+        body = msgspec.msgpack.encode(message)
+        if type(message) in get_args(union):
+            assert message == msgspec.msgpack.decode(body, type=union)
+        else:
+            with pytest.raises(msgspec.ValidationError):
+                msgspec.msgpack.decode(body, type=union)
+
+
+def test_every_message_is_covered_and_has_a_receiver() -> None:
+    """The table above has each message once, and each but Notify is some machine's input."""
+    defined = [
+        each
+        for each in vars(messages).values()
+        if isinstance(each, type) and issubclass(each, Message) and each is not Message
+    ]
+    assert sorted(map(str, defined)) == sorted(str(type(message)) for message, _ in WIRE)
+    received = {each for union in UNIONS for each in get_args(union)}
+    assert {Notify} == set(defined) - received
+
+
+@pytest.mark.parametrize(
+    "event",
+    [TaskCompleted(1, b"r", "n", "e", 1, 0.1, 0.2), TaskFailed(1, "m", b"d", "n", "e"),
+     JobFinished(), JobFailed("k", "m", ("s",))],
+)  # fmt: skip
+def test_events_travel_too(event: TaskCompleted | TaskFailed | JobFinished | JobFailed) -> None:
+    """An event inside Notify comes back equal."""
+    notify = Notify(JOB, event)
+    assert notify == msgspec.msgpack.decode(msgspec.msgpack.encode(notify), type=Notify)
+
+
+def test_addresses_have_a_process_and_a_name() -> None:
+    """The name is what follows the last #, for endpoints of any kind."""
+    for endpoint in ("ipc:///run/a#b.sock", "tcp://host:1"):
+        at = address(endpoint, "machine")
+        assert (endpoint, "machine") == (endpoint_of(at), name_of(at))
