@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 import duckdb
 import pyarrow as pa
@@ -36,9 +37,13 @@ _EXCHANGE_SETTINGS = {
     "arrow_output_version": "'1.5'",  # 64-bit decimals, which halve most TPC-H columns
     "arrow_lossless_conversion": "true",  # 128-bit integers, UUIDs, bits ... come back as they went
 }
+_BINARY_EXCHANGE_SETTINGS = _EXCHANGE_SETTINGS | {
+    "arrow_output_version": "'1.0'",  # later ones have binary views, which Arrow can't take rows of
+}
+_BINARY_TYPE = re.compile(r"\b(?:BLOB|BIT|BIGNUM|VARIANT|GEOMETRY|AGGREGATE_STATE)\b")
 
-
-_DISABLED_OPTIMIZERS = "join_order"  # chosen while planning, with statistics that a fragment lacks
+_DISABLED_OPTIMIZERS = "projection_pullup"
+"""It would merge the joins that fragments keep apart, which were ordered with better statistics."""
 
 
 class TaskError(Exception):
@@ -64,7 +69,7 @@ class TaskRunner:
         )
         self._con.execute("SET produce_arrow_string_view = false")
         self._con.execute(f"SET disabled_optimizers = '{_DISABLED_OPTIMIZERS}'")
-        self._exchanging = False
+        self._output_settings: Mapping[str, str] = {}
 
     def run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         """Run the fragment of `stage` on the inputs of `task`.
@@ -73,8 +78,8 @@ class TaskRunner:
             TaskError: with the reason, for whatever is not a bug.
         """
         with _problems(), self._inputs(stage, task):
-            self._set_output_types(exchanging=stage.output is not OutputKind.RESULT)
             relation = self._bound(stage)
+            self._set_output_types(_output_settings(stage, relation))
             match stage.output:
                 case OutputKind.BUCKETS:
                     return self._store_buckets(stage, task, relation)
@@ -115,12 +120,13 @@ class TaskRunner:
             for name in task.relations:
                 self._con.execute(f"DROP VIEW IF EXISTS {quote(name)}")
 
-    def _set_output_types(self, *, exchanging: bool) -> None:
-        if exchanging == self._exchanging:
+    def _set_output_types(self, settings: Mapping[str, str]) -> None:
+        if settings == self._output_settings:
             return
-        for name, value in _EXCHANGE_SETTINGS.items():
-            self._con.execute(f"SET {name} = {value}" if exchanging else f"RESET {name}")
-        self._exchanging = exchanging
+        for name in _EXCHANGE_SETTINGS:
+            value = settings.get(name)
+            self._con.execute(f"RESET {name}" if value is None else f"SET {name} = {value}")
+        self._output_settings = settings
 
     def _bound(self, stage: StageTask) -> duckdb.DuckDBPyRelation:
         """The fragment, bound; with casts where DuckDB gave a column another type than planned.
@@ -193,6 +199,14 @@ class TaskRunner:
             slices.append(BucketSlice(first, last, sum(b.num_rows for b in group)))
             first = last
         return _outcome(stored, file, tuple(slices))
+
+
+def _output_settings(stage: StageTask, relation: duckdb.DuckDBPyRelation) -> Mapping[str, str]:
+    """DuckDB's settings for the layout of a stage's output; results have DuckDB's default one."""
+    if stage.output is OutputKind.RESULT:
+        return {}
+    binary = any(_BINARY_TYPE.search(str(type_)) for type_ in relation.types)
+    return _BINARY_EXCHANGE_SETTINGS if binary else _EXCHANGE_SETTINGS
 
 
 def _divided(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -1,6 +1,6 @@
 """How an aggregate splits into a partial and a final phase.
 
-sum, count, min and max combine their plain results. Every other splittable function exports its
+sum, count, min, max and the logical ones combine their plain results. Every other splittable function exports its
 state in the partial phase (DuckDB's EXPORT_STATE), and the final phase combines the states and
 finishes them, which gives DuckDB's own one-phase answer.
 """
@@ -10,7 +10,20 @@ from __future__ import annotations
 from minishark.expressions import AggregateCall, Column, Names, render_aggregate
 from minishark.logical.operators import Aggregate
 
-_BY_RESULT = {"sum": "sum", "count": "sum", "count_star": "sum", "min": "min", "max": "max"}
+_BY_RESULT = {
+    "sum": "sum",
+    "count": "sum",
+    "count_star": "sum",
+    "regr_count": "sum",
+    "min": "min",
+    "max": "max",
+    # Exporting the states of these ends DuckDB 2.0 with a segmentation fault for some types.
+    "bool_and": "bool_and",
+    "bool_or": "bool_or",
+    "bit_and": "bit_and",
+    "bit_or": "bit_or",
+    "bit_xor": "bit_xor",
+}
 _BY_STATE = frozenset(
     [
         "avg",
@@ -29,18 +42,12 @@ _BY_STATE = frozenset(
         "kurtosis_pop",
         "regr_slope",
         "regr_intercept",
-        "regr_count",
         "regr_r2",
         "regr_avgx",
         "regr_avgy",
         "regr_sxx",
         "regr_syy",
         "regr_sxy",
-        "bool_and",
-        "bool_or",
-        "bit_and",
-        "bit_or",
-        "bit_xor",
         "approx_count_distinct",
     ],
 )
@@ -53,8 +60,14 @@ def can_split(aggregate: Aggregate) -> bool:
         not call.distinct
         and not call.order_by
         and (call.name in _BY_RESULT or call.name in _BY_STATE)
+        and not _is_top_n(call)
         for call in aggregate.aggregates
     )
+
+
+def _is_top_n(call: AggregateCall) -> bool:
+    """Whether it is `min(x, n)` or `max(x, n)`, whose results are lists."""
+    return call.name in ("min", "max") and len(call.arguments) > 1
 
 
 def state_column(call: AggregateCall, position: int) -> Column:

@@ -238,7 +238,7 @@ def join_block(
     join: Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases
 ) -> Block:
     """A join of any kind."""
-    left, right = closed(left, aliases), closed(right, aliases)
+    left, right = join_operand(left, aliases), join_operand(right, aliases)
     kept_left = tuple(left.names[i] for i in join.left_output)
     kept_right = tuple(right.names[i] for i in join.right_output)
     match join.kind:
@@ -248,19 +248,25 @@ def join_block(
         case JoinKind.SINGLE:
             return _single(join, left, right, right_schema, aliases)
         case JoinKind.RIGHT_SEMI | JoinKind.RIGHT_ANTI:
-            source = f"{_operand(right)} {_JOIN_WORDS[join.kind]} {_operand(left)}"
+            source = f"{right.source} {_JOIN_WORDS[join.kind]} {left.source}"
             return Block(f"{source} ON {_on(join, left, right)}", kept_right)
         case JoinKind.SEMI | JoinKind.ANTI:
             names = kept_left
         case _:
             names = kept_left + kept_right
-    source = f"{_operand(left)} {_JOIN_WORDS[join.kind]} {_operand(right)}"
+    source = f"{left.source} {_JOIN_WORDS[join.kind]} {right.source}"
     return Block(f"{source} ON {_on(join, left, right)}", names)
 
 
-def _operand(block: Block) -> str:
-    """A side of a join; one that is itself a join stands in parentheses."""
-    return f"({block.source})" if " JOIN " in block.source else block.source
+def join_operand(block: Block, aliases: Aliases) -> Block:
+    """A side of a join: a plain table, or a subquery; a join in it becomes a subquery too.
+
+    DuckDB optimizes each subquery's joins on their own, so that they keep the order in which they
+    were planned, with statistics that executors do not have.
+    """
+    if " JOIN " in block.source:
+        return subquery(select(block), len(block.names), aliases)
+    return closed(block, aliases)
 
 
 def _conditions(join: Join, left: Block, right: Block) -> list[str]:
