@@ -52,7 +52,7 @@ def connect(
     *,
     nodes: int | None = None,
     executors_per_node: int | None = None,
-    schedulers: int = 1,
+    schedulers: int | None = None,
     partitions: int | None = None,
     placement: str = "sparrow",
     probe_ratio: float = 2.0,
@@ -64,7 +64,7 @@ def connect(
     Args:
         nodes: how many nodes; None for two (one on a machine with one core).
         executors_per_node: executor processes per node; None for one slot per core in all.
-        schedulers: how many Sparrow schedulers.
+        schedulers: how many Sparrow schedulers; None for two, or one where there is one node.
         partitions: partitions of a table or shuffle by default; None for two per slot.
         placement: "sparrow" (batch sampling with late binding) or "random".
         probe_ratio: reservations per task, at least 1.
@@ -82,10 +82,11 @@ def connect(
         [{'answer': 42}]
     """
     chosen = default_options()
+    node_count = chosen.nodes if nodes is None else nodes
     options = ClusterOptions(
-        chosen.nodes if nodes is None else nodes,
+        node_count,
         chosen.executors_per_node if executors_per_node is None else executors_per_node,
-        schedulers,
+        min(2, node_count) if schedulers is None else schedulers,
         in_process,
     )
     if placement not in PLACEMENTS:
@@ -353,6 +354,7 @@ class Session:
             self._catalog.add(table)
             self._planning.put_table(table)
             self._plans.clear()
+        self._planning.refresh()
         if replaced is not None:
             self._cluster.remove_folder(_folder(replaced))
 

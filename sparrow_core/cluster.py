@@ -1,14 +1,14 @@
 """Clusters to embed: of processes on this machine, or of threads in this process.
 
-LocalCluster       a process for each node (its node monitor, perhaps schedulers) and for
-each executor, over ipc
-InProcessCluster   the same machines and runners in one process, over memory; executors
-are threads
+`LocalCluster` has a process for each node (its node monitor, perhaps schedulers) and for each
+executor, over ipc. `InProcessCluster` has the same machines and runners in one process, over
+memory; its executors are threads.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -191,14 +191,15 @@ class LocalCluster(Cluster):
 
     def _end(self) -> None:
         """Ask all processes to end, kill what has not within a second, remove the sockets."""
-        atexit.unregister(self.close)
         descendants = self._descendants()
         end_children(self._children.values(), _END_S)
         for process in psutil.wait_procs(descendants, timeout=_END_S if self._dead else 0.1)[1]:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         self._driver.close()
         for socket in self._run_dir.glob("*.sock"):
             socket.unlink(missing_ok=True)
+        atexit.unregister(self.close)  # last: an interrupt before it leaves the work to be done
 
     def _descendants(self) -> list[psutil.Process]:
         """The executors' processes, also those of dead nodes."""

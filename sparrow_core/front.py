@@ -279,8 +279,6 @@ class Cluster(ABC):
         Idempotent. Not to be called from a callback.
         """
         with self._close_lock:
-            if self._closed and self._thread is None:
-                return
             self._closed = True
             if self._thread is not None:
                 self._driver.stop()
@@ -313,7 +311,8 @@ def _validate(nodes: Sequence[NodeConfig], schedulers: int) -> None:
     if len({node.name for node in nodes}) < len(nodes):
         raise SparrowError("two nodes have the same name")
     for node in nodes:
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", node.name) or node.name == "front":
+        # Sockets and logs have these names; an executor's is <node>-e<number>.
+        if not re.fullmatch(r"(?!front$|.*-e\d)[A-Za-z0-9_][A-Za-z0-9_.-]*", node.name):
             raise SparrowError(f"{node.name!r} cannot be a node's name")
         if node.executors < 1 or node.slots < 1:
             raise SparrowError(f"node {node.name} needs at least one executor and one slot")

@@ -13,7 +13,7 @@ open jobs.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, assert_never
@@ -65,8 +65,7 @@ class NodeMonitorConfig(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class _Reservation:
-    job_id: JobId
+class _Reservations:
     scheduler: Address
     count: int
 
@@ -126,7 +125,7 @@ class NodeMonitor:
         self._config = config or NodeMonitorConfig()
         self._executors: dict[Address, _Executor] = {}
         self._gone: dict[Address, None] = {}
-        self._queue: deque[_Reservation] = deque()
+        self._queue: OrderedDict[JobId, _Reservations] = OrderedDict()
         self._asking: dict[int, _Ask] = {}
         self._ready: dict[TaskKey, _Task] = {}
         self._running: dict[TaskKey, _Task] = {}
@@ -146,13 +145,14 @@ class NodeMonitor:
             case AssignTasks():
                 return self._on_assign_tasks(msg, now)
             case Reserve():
-                self._queue.append(_Reservation(msg.job_id, msg.scheduler, msg.count))
+                queued = self._queue.setdefault(msg.job_id, _Reservations(msg.scheduler, 0))
+                queued.count += msg.count
                 return self._wake()
             case JobShared():
                 self._jobs.setdefault(msg.job_id, _Job(msg.scheduler)).shared = msg.shared
                 return []
             case CancelReservations():
-                self._drop_reservations(msg.job_id)
+                self._queue.pop(msg.job_id, None)
                 return []
             case EndJob():
                 return self._on_end_job(msg)
@@ -211,19 +211,18 @@ class NodeMonitor:
         return [Envelope(executor, JobShared(job_id, job.scheduler, job.shared))]
 
     def _ask(self, now: float) -> list[Envelope]:
-        """Ask for as many tasks as slots are free, oldest reservations first, one message a job."""
-        wanted: dict[tuple[JobId, Address], int] = {}
+        """Ask for as many tasks as slots are free, oldest job first, one message a job."""
+        out: list[Envelope] = []
         free = self._unclaimed()
         while free > 0 and self._queue:
-            first = self._queue[0]
+            job_id, first = next(iter(self._queue.items()))
             count = min(free, first.count)
             free -= count
             first.count -= count
             if first.count == 0:
-                self._queue.popleft()
-            asked = (first.job_id, first.scheduler)
-            wanted[asked] = wanted.get(asked, 0) + count
-        return [self._get_tasks(*asked, count, now) for asked, count in wanted.items()]
+                del self._queue[job_id]
+            out.append(self._get_tasks(job_id, first.scheduler, count, now))
+        return out
 
     def _unclaimed(self) -> int:
         free = sum(executor.free for executor in self._executors.values())
@@ -249,11 +248,8 @@ class NodeMonitor:
         if msg.tasks:
             self._jobs.setdefault(msg.job_id, _Job(msg.scheduler)).scheduler = msg.scheduler
         if msg.drained:
-            self._drop_reservations(msg.job_id)
+            self._queue.pop(msg.job_id, None)
         return self._wake()
-
-    def _drop_reservations(self, job_id: JobId) -> None:
-        self._queue = deque(each for each in self._queue if each.job_id != job_id)
 
     def _on_task_finished(self, msg: TaskFinished) -> list[Envelope]:
         task = self._running.pop(msg.key, None)
@@ -270,7 +266,7 @@ class NodeMonitor:
         self._reports.setdefault(task.scheduler, []).append(report)
 
     def _on_end_job(self, msg: EndJob) -> list[Envelope]:
-        self._drop_reservations(msg.job_id)
+        self._queue.pop(msg.job_id, None)
         for key in tuple(self._ready):
             if key.job_id == msg.job_id:
                 del self._ready[key]
@@ -332,8 +328,8 @@ class NodeMonitor:
             if ask.at <= now - self._config.ask_timeout_s:
                 del self._asking[request]
                 silent[ask.scheduler] = None
-        if silent:
-            self._queue = deque(each for each in self._queue if each.scheduler not in silent)
+        for job_id in [id_ for id_, each in self._queue.items() if each.scheduler in silent]:
+            del self._queue[job_id]
 
     def _register(self) -> list[Envelope]:
         """Heartbeats: to each scheduler, what the node has of its jobs."""
@@ -345,9 +341,9 @@ class NodeMonitor:
         for job_id, job in self._jobs.items():
             if job.scheduler == scheduler:
                 held[job_id] = 0
-        for each in self._queue:
+        for job_id, each in self._queue.items():
             if each.scheduler == scheduler:
-                held[each.job_id] += each.count
+                held[job_id] += each.count
         running = tuple(
             key
             for tasks in (self._ready, self._running)
@@ -364,6 +360,6 @@ class NodeMonitor:
         assert placed == {key: task.executor for key, task in self._running.items()}
         assert all(executor.free >= 0 for executor in self._executors.values())
         assert not self._ready.keys() & self._running.keys()
-        assert all(reservation.count > 0 for reservation in self._queue)
+        assert all(reservations.count > 0 for reservations in self._queue.values())
         assert all(key.job_id in self._jobs for key in self._ready)
         assert not self._executors.keys() & self._gone.keys()

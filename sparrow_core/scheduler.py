@@ -15,6 +15,7 @@ and their reservations are bounded by what clients submit; ended ids by `_ENDED_
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -138,7 +139,7 @@ class Scheduler:
         self._node_names: list[NodeName] = []
         self._jobs: dict[JobId, _Job] = {}
         self._parked: dict[JobId, tuple[SubmitJob, float]] = {}  # no node yet; with deadline
-        self._ended: dict[JobId, JobAborted | None] = {}
+        self._ended: OrderedDict[JobId, JobAborted | None] = OrderedDict()
         self._generation = 0
         self._ticked_at: float | None = None
 
@@ -258,7 +259,7 @@ class Scheduler:
     def _remember_ended(self, job_id: JobId, aborted: JobAborted | None) -> None:
         self._ended[job_id] = aborted
         if len(self._ended) > _ENDED_MAX:
-            del self._ended[next(iter(self._ended))]
+            self._ended.popitem(last=False)
 
     def _on_ping_job(self, msg: PingJob, now: float) -> list[Envelope]:
         job = self._jobs.get(msg.job_id)

@@ -1,8 +1,8 @@
 """How an aggregate splits into a partial and a final phase.
 
-sum, count, min, max and the logical ones combine their plain results. Every other splittable function exports its
-state in the partial phase (DuckDB's EXPORT_STATE), and the final phase combines the states and
-finishes them, which gives DuckDB's own one-phase answer.
+sum, count, min, max and the logical ones combine their plain results. Every other splittable
+function exports its state in the partial phase (DuckDB's EXPORT_STATE), and the final phase
+combines the states and finishes them, which gives DuckDB's own one-phase answer.
 """
 
 from __future__ import annotations

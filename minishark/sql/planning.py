@@ -107,6 +107,11 @@ class PlanningDatabase:
             self._miniatures.remove(name)
             self._names.pop(name.lower(), None)
 
+    def refresh(self) -> None:
+        """Make the miniatures now that the next statement would have to wait for."""
+        with self._lock:
+            self._miniatures.refresh(self._con)
+
     def relation_schema(self, relation: str) -> Schema:
         """The columns of a SQL relation such as `read_parquet('file')`.
 

@@ -89,6 +89,7 @@ class Child:
         finally:
             os.close(child_end)
         self.pid = self._process.pid
+        self._open = True
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(settings) + b"\n")
@@ -130,7 +131,9 @@ class Child:
     def close(self) -> None:
         """Release what the parent holds; after the child is dead."""
         self.ask_to_end()
-        os.close(self.alive_fd)
+        if self._open:
+            self._open = False
+            os.close(self.alive_fd)
 
 
 def end_children(children: Iterable[Child], timeout_s: float) -> None:

@@ -153,6 +153,7 @@ class ZmqDriver(LocalDriver):
         self._context.destroy(linger=0)
         os.close(self._wake_r)
         os.close(self._wake_w)
+        self._wake_w = -1  # a late `post` must not write to what gets this number next
         remove_socket(self.endpoint)
 
 

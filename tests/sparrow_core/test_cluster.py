@@ -213,11 +213,11 @@ def test_a_broken_runner_fails_the_start(kind: type[Cluster], runner: str, run_d
 def test_senseless_clusters_are_refused(kind: type[Cluster], run_dir: Path) -> None:
     """No node, doubled or odd names, no executor, no scheduler."""
     good = configs(1)[0]
-    odd = NodeConfig("../n", 1, 1, "m:f")
+    odd = [[NodeConfig(name, 1, 1, "m:f")] for name in ("", "../n", "front", "n0-e1")]
     for nodes, schedulers in (
         ([], 1),
         ([good, good], 1),
-        ([odd], 1),
+        *((nodes, 1) for nodes in odd),
         ([good], 0),
         (configs(1, executors=0), 1),
         (configs(1, slots=0), 1),

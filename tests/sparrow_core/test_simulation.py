@@ -8,6 +8,7 @@ import pytest
 from sparrow_core.events import JobFailed, JobFinished
 from sparrow_core.ids import Address, JobId, NodeName
 from sparrow_core.messages import Message, StartJob, TaskSpec
+from sparrow_core.sim import __main__ as sim_main
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Workload, percentile, response_times_s
 from sparrow_core.sim.world import SimulatedCluster, World, payload_of
@@ -164,3 +165,19 @@ def test_constrained_jobs_finish_under_load(replicas: int) -> None:
     """Tasks with one or three preferred nodes each all run."""
     workload = Workload(load=0.6, jobs=100, replicas=replicas)
     assert 100 == len(response_times_s(workload, nodes=20, slots=2, schedulers=2, seed=2))
+
+
+def test_the_command_prints_percentiles(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`python -m sparrow_core.sim` compares sparrow and random placement."""
+    command = ["sim", "--nodes", "10", "--jobs", "30", "--load", "0.5"]
+    monkeypatch.setattr("sys.argv", command)
+    sim_main.main()
+    header, sparrow, random = capsys.readouterr().out.splitlines()
+    assert ["p5", "p50", "p95", "p99"] == header.split()[-4:]
+    assert ("sparrow", 5) == (sparrow.split()[0], len(sparrow.split()))
+    assert ("random", 5) == (random.split()[0], len(random.split()))
+    monkeypatch.setattr("sys.argv", ["sim", "--load", "1"])
+    with pytest.raises(SystemExit):
+        sim_main.main()

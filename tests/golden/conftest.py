@@ -1,0 +1,66 @@
+"""The fixed catalog of the golden files, and the option that rewrites them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from minishark.catalog import Catalog, Partition, Table
+from minishark.expressions import Column
+from minishark.sql.planning import PlanningDatabase
+from minishark.statistics import ColumnStatistics, TableStatistics
+from minishark.tpch.schema import TABLES
+
+_NODES = ("node0", "node1", "node2")
+_PARTITIONS = 4
+_REPLICAS = 2
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--rewrite` makes the golden files say what the compiler does now; read the diff."""
+    parser.addoption("--rewrite", action="store_true", help="write the golden files anew")
+
+
+@pytest.fixture(scope="session")
+def golden_catalog() -> Catalog:
+    """TPC-H at scale 1 on three nodes: statistics and places, no data."""
+    file = Path(__file__).with_name("tpch_statistics.json")
+    measured = msgspec.json.decode(file.read_bytes())
+    catalog = Catalog()
+    for table in TABLES:
+        keys = (table.partition_by,) if table.partition_by else ()
+        catalog.add(_table(table.name, keys, measured[table.name]))
+    return catalog
+
+
+def _table(name: str, keys: tuple[str, ...], measured: dict[str, Any]) -> Table:
+    schema = tuple(Column(column, type_) for column, type_, *_ in measured["columns"])
+    columns = tuple(ColumnStatistics(0.0, *rest) for _, _, *rest in measured["columns"])
+    statistics = TableStatistics(measured["rows"], measured["bytes"], columns)
+    count = _PARTITIONS if keys else 1
+    replicas = _REPLICAS if keys else len(_NODES)
+    partitions = tuple(
+        Partition(
+            i,
+            f"tables/{name}/{i}.arrow",
+            tuple(_NODES[(i + k) % len(_NODES)] for k in range(replicas)),
+            statistics.rows // count,
+            statistics.bytes // count,
+        )
+        for i in range(count)
+    )
+    return Table(name, schema, partitions, keys, statistics)
+
+
+@pytest.fixture(scope="session")
+def golden_planning(golden_catalog: Catalog) -> Iterator[PlanningDatabase]:
+    """The planning database of that catalog; its miniatures are made once."""
+    planning = PlanningDatabase()
+    for table in golden_catalog:
+        planning.put_table(table)
+    yield planning
+    planning.close()

@@ -1,0 +1,22 @@
+"""Plain DuckDB as the judge of a session's answers."""
+
+from __future__ import annotations
+
+import duckdb
+
+from minishark.session import Session
+from minishark.tpch.compare import differences
+from minishark.tpch.ordering import output_order
+
+
+def divergences(session: Session, plain: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
+    """What distinguishes the session's answer from DuckDB's: names, types, rows, order."""
+    relation = plain.sql(sql)
+    wanted_types = list(zip(relation.columns, map(str, relation.types), strict=True))
+    expected = relation.to_arrow_table()
+    frame = session.sql(sql)
+    if wanted_types != frame.dtypes:
+        return [f"The columns are {frame.dtypes}, expected {wanted_types}."]
+    actual = frame.to_arrow()
+    order = output_order(plain, sql, expected.column_names)
+    return differences(expected, actual, ordered_by=order)

@@ -1,0 +1,177 @@
+"""Runs stages over partitioned toy tables in plain DuckDB: planning without a cluster.
+
+Nothing here shares code with the executors. After each stage it also checks what the physical plan
+says about where rows lie, as later stages rely on it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from minishark.catalog import Catalog, Partition, Table
+from minishark.expressions import Column, Schema
+from minishark.logical.plan import LogicalPlan
+from minishark.physical.plan import Hashed, PhysicalPlan
+from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.stages.fragment import HASH_SALT
+from minishark.stages.split import split
+from minishark.stages.stage import Input, ReadMode, Stage, TableInput
+from minishark.statistics import ColumnStatistics, TableStatistics
+
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class ToyTable:
+    """A table's rows, how they are partitioned, and how many rows the planner shall believe in."""
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[Row, ...]
+    partition_by: tuple[str, ...] = ()
+    partitions: int = 1
+    believed_rows: int = 1_000
+
+    @property
+    def schema(self) -> Schema:
+        """The columns."""
+        return tuple(Column(name, type_) for name, type_ in self.columns)
+
+    def catalog_table(self, nodes: Sequence[str] = ("n0",)) -> Table:
+        """The table as the catalog has it, with sizes that are only believed."""
+        share = -(-self.believed_rows // self.partitions)
+        partitions = tuple(
+            Partition(i, f"tables/{self.name}/{i}.arrow", tuple(nodes), share, share * 10)
+            for i in range(self.partitions)
+        )
+        distinct = max(1, self.believed_rows // 2)
+        columns = tuple(ColumnStatistics(0.0, distinct, None, None) for _ in self.columns)
+        statistics = TableStatistics(share * self.partitions, self.believed_rows * 10, columns)
+        return Table(self.name, self.schema, partitions, self.partition_by, statistics)
+
+
+def believed_catalog(tables: Sequence[ToyTable]) -> Catalog:
+    """A catalog of toy tables."""
+    catalog = Catalog()
+    for table in tables:
+        catalog.add(table.catalog_table())
+    return catalog
+
+
+def store(con: duckdb.DuckDBPyConnection, table: ToyTable) -> None:
+    """Make the toy table, whole, in DuckDB."""
+    columns = ", ".join(f'"{name}" {type_}' for name, type_ in table.columns)
+    con.execute(f'CREATE OR REPLACE TABLE "{table.name}" ({columns})')
+    if table.rows:
+        marks = f"({', '.join('?' for _ in table.columns)})"
+        values = list(itertools.chain.from_iterable(table.rows))
+        con.execute(
+            f'INSERT INTO "{table.name}" VALUES {", ".join([marks] * len(table.rows))}', values
+        )
+
+
+class ToyCluster:
+    """Toy tables, divided as their partitioning says, and the stages that run over them."""
+
+    def __init__(self, con: duckdb.DuckDBPyConnection, tables: Sequence[ToyTable]) -> None:
+        self._con = con
+        self._parts: dict[str, list[pa.Table]] = {}
+        self.catalog = believed_catalog(tables)
+        con.execute("SET arrow_lossless_conversion = true")  # sums of integers are 128 bits wide
+        for table in tables:
+            store(con, table)
+            self._parts[table.name.lower()] = self._divided(table)
+
+    def run(self, logical: LogicalPlan, options: PlannerOptions) -> list[Row]:
+        """Plan, cut and run a statement; the rows of its answer."""
+        return self.run_physical(plan_physical(logical, self.catalog, options))
+
+    def run_physical(self, plan: PhysicalPlan) -> list[Row]:
+        """Cut and run a physical plan; the rows of its answer."""
+        done: dict[int, list[pa.Table]] = {}
+        for stage in split(plan):
+            done[stage.index] = [self._task(stage, done, i) for i in range(stage.tasks)]
+            last = done[stage.index]
+        return [row for part in last for row in self._rows(part)]
+
+    def _rows(self, part: pa.Table) -> list[Row]:
+        self._con.register("answer", part)
+        rows = self._con.execute("FROM answer").fetchall()
+        self._con.unregister("answer")
+        return rows
+
+    def _divided(self, table: ToyTable) -> list[pa.Table]:
+        count = table.partitions
+        keys = ", ".join(f'"{key}"' for key in table.partition_by)
+        place = f"hash({keys}, {HASH_SALT})" if keys else "row_number() OVER ()"
+        numbered = f'SELECT *, {place} % {count} AS "#part" FROM "{table.name}"'
+        return [
+            self._con.sql(
+                f'SELECT * EXCLUDE "#part" FROM ({numbered}) WHERE "#part" = {i}'
+            ).to_arrow_table()
+            for i in range(count)
+        ]
+
+    def _task(self, stage: Stage, done: Mapping[int, list[pa.Table]], index: int) -> pa.Table:
+        for item in stage.inputs:
+            self._con.register(item.name, self._input(item, done, index))
+        result = self._con.sql(stage.sql).to_arrow_table()
+        for item in stage.inputs:
+            self._con.unregister(item.name)
+        self._check_place(stage, result, index)
+        return result
+
+    def _input(self, item: Input, done: Mapping[int, list[pa.Table]], index: int) -> pa.Table:
+        own = isinstance(item, TableInput)
+        parts = self._parts[item.table.lower()] if isinstance(item, TableInput) else done[item.stage]
+        match item.mode:
+            case ReadMode.ALL:
+                return pa.concat_tables(parts)
+            case ReadMode.OWN:
+                assert own or len(parts) > index
+                return parts[index]
+            case ReadMode.BUCKET:
+                every = pa.concat_tables(parts)
+                kept = every.filter(pc.equal(every.column("bucket"), index))
+                return kept.drop_columns(["bucket"])
+
+    def _check_place(self, stage: Stage, rows: pa.Table, index: int) -> None:
+        """Rows lie in the partition that the plan's distribution gives them."""
+        distribution = stage.plan.distribution
+        if not isinstance(distribution, Hashed) or not all(distribution.keys):
+            return
+        self._con.register("placed", rows)
+        for chosen in itertools.islice(itertools.product(*map(sorted, distribution.keys)), 8):
+            keys = ", ".join(f"c{i}" for i in chosen)
+            wrong = self._con.execute(
+                f"SELECT count(*) FROM placed "
+                f"WHERE hash({keys}, {HASH_SALT}) % {distribution.partitions} <> {index}"
+            ).fetchall()
+            assert [(0,)] == wrong, f"rows of {stage.plan.operator} lie in the wrong partition"
+        self._con.unregister("placed")
+
+
+def rounded(row: Row) -> Row:
+    """A row whose floating-point numbers are equal where they differ by rounding only."""
+    return tuple(map(_rounded, row))
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.9g}") + 0.0  # which of the two zeros is anybody's guess
+    if isinstance(value, int | Decimal) and not isinstance(value, bool):
+        return f"{Decimal(value).normalize():f}"
+    return value
+
+
+def as_bag(rows: Sequence[Row]) -> list[str]:
+    """Rows in an order that does not depend on where they came from."""
+    return sorted(repr(rounded(row)) for row in rows)
