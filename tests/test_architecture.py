@@ -22,6 +22,8 @@ LAYERS = (
     "stages",
     "execution",
     "cluster",
+    "display",
+    "dataframe",
     "session",
     "tpch",
     "cli",

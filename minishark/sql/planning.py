@@ -48,7 +48,7 @@ _SERIALIZE = (
     "SELECT json_serialize_plan($1, optimize := true, skip_null := true, skip_empty := true, "
     "skip_default := true)"
 )
-_BARE_NUMBER = re.compile(r"(?<=: )-?(?:NAN|nan|inf|INF|Infinity)(?=[,}\]])")
+_TEXT_OR_NAN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NAN|nan)\b')
 _CACHED_PLANS_MAX = 256
 
 
@@ -187,11 +187,22 @@ class PlanningDatabase:
             self._miniatures.refresh(self._con)
             try:
                 schema = _schema(self._con.sql(sql))
-                named = self._con.get_table_names(sql)
             except duckdb.Error as error:
                 raise QueryError(str(error)) from error
-            known = (self._names.get(name.lower()) for name in sorted(named))
-            return BoundStatement(sql, schema, tuple(name for name in known if name is not None))
+            return BoundStatement(sql, schema, self._tables_in(sql))
+
+    def _tables_in(self, sql: str) -> tuple[str, ...]:
+        """The tables of the catalog that a statement names.
+
+        DuckDB finds them by binding the statement over tables without columns, which fails where
+        columns matter (USING, NATURAL, ASOF, COLUMNS ...): then all that its text mentions.
+        """
+        try:
+            named = {name.lower() for name in self._con.get_table_names(sql)}
+        except duckdb.Error:
+            text = sql.lower().replace('""', '"')
+            named = {name for name in self._names if name in text}
+        return tuple(self._names[name] for name in sorted(named) if name in self._names)
 
     def plan(self, bound: BoundStatement) -> LogicalPlan:
         """The optimized logical plan of a statement; one `Statement` if it can't be lowered."""
@@ -217,10 +228,26 @@ class PlanningDatabase:
             rows: Sequence[tuple[str]] = self._con.execute(_SERIALIZE, [sql]).fetchall()
         except duckdb.Error as error:
             raise PlanNotLowered(f"the statement ({error})") from error
-        plan: dict[str, Any] = json.loads(_BARE_NUMBER.sub("NaN", rows[0][0]))
+        try:
+            plan = _decoded(rows[0][0])
+        except json.JSONDecodeError as error:
+            raise PlanNotLowered(f"the statement (its plan is no JSON: {error})") from error
         if plan.get("error"):
             raise PlanNotLowered(f"the statement ({plan.get('error_message', '')})")
         return plan
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    """A serialized plan; DuckDB writes the number NaN as NAN, which no JSON parser takes."""
+
+    def number(found: re.Match[str]) -> str:
+        return found[0] if found[0].startswith('"') else "NaN"
+
+    try:
+        plan: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError:
+        plan = json.loads(_TEXT_OR_NAN.sub(number, text))
+    return plan
 
 
 def statement_plan(bound: BoundStatement, reason: str) -> LogicalPlan:
