@@ -20,7 +20,7 @@ from minishark.cluster.local import Cluster, ClusterOptions, default_options
 from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
 from minishark.cluster.source import SourceSize, arrow_table, files_source, memory_source
 from minishark.dataframe import Answer, DataFrame
-from minishark.errors import CatalogError, ClusterError, OptionError
+from minishark.errors import CatalogError, ClusterError, OptionError, TaskFailedError
 from minishark.execution.statistics import merge_statistics
 from minishark.logical.display import logical_text
 from minishark.logical.plan import LogicalPlan
@@ -162,7 +162,10 @@ class Session:
         except FragmentRejectedError as rejected:
             whole = statement_plan(plan.bound, "DuckDB did not accept a fragment of it")
             note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
+        try:
             return self._run(self._staged(plan.bound, whole), started, planned, (note,))
+        except FragmentRejectedError as rejected:
+            raise TaskFailedError(str(rejected)) from rejected
 
     def explain_statement(self, sql: str, mode: str) -> str:
         """Describe how a SELECT runs; `DataFrame.explain` calls this."""

@@ -18,9 +18,9 @@ Examples:
   minishark sql "SELECT * FROM events" --data folder/with/events.parquet/in/it
 """
 _DEFAULT_SCALE = 0.1
-# EXPLAIN, after blanks and comments. EXPLAIN ANALYZE is the engine's to judge.
+# EXPLAIN [ANALYZE], after blanks and comments.
 _EXPLAIN = re.compile(
-    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*EXPLAIN\b(?!\s+ANALYZE\b)", re.IGNORECASE | re.DOTALL
+    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*EXPLAIN\b(\s+ANALYZE\b)?", re.IGNORECASE | re.DOTALL
 )
 
 
@@ -68,7 +68,8 @@ def sql(
 ) -> None:
     """Run one SQL statement and print its answer.
 
-    EXPLAIN before a SELECT prints the logical plan, the physical plan and the stages instead.
+    EXPLAIN before a SELECT prints the logical plan, the physical plan and the stages instead;
+    EXPLAIN ANALYZE runs it and prints what each stage did.
     """
     import duckdb
 
@@ -89,10 +90,9 @@ def sql(
         for warning in session.warnings:
             reporter.warning(warning)
         reporter.step("Running the query")
-        frame = session.sql(query)
-        answer = frame.explain() if explained else frame.to_arrow()
-    if isinstance(answer, str):
-        click.echo(answer)
+        answer = session.sql(statement).to_arrow()
+    if explained:
+        click.echo(answer.column(0)[0].as_py())
     else:
         print_table(answer, standard_output(), rows_max=rows_max or None)
 

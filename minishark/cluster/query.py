@@ -14,7 +14,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from minishark.catalog import Catalog, Table
+from minishark.catalog import Catalog, Partition, Table
 from minishark.cluster.backend import Backend, JobEvent, Placement, job_error, task_error
 from minishark.errors import ExecutionError
 from minishark.execution.store import StorePlaces
@@ -233,9 +233,7 @@ class QueryRun:
         self, item: TableInput | StageInput, tables: Mapping[str, Table], index: int
     ) -> tuple[FileSlice, ...]:
         if isinstance(item, TableInput):
-            partitions = tables[item.name].partitions
-            chosen = partitions if item.mode is ReadMode.ALL else partitions[index : index + 1]
-            return tuple(FileSlice(p.file, p.holders) for p in chosen)
+            return tuple(FileSlice(p.file, p.holders) for p in _read(item, tables, index))
         run = self._runs[item.stage]
         return stage_slices(run.complete(), run.nodes, item.mode, index)
 
@@ -302,18 +300,32 @@ def _constraint(nodes: frozenset[str], every: frozenset[str]) -> tuple[NodeName,
 
 
 def preferred_nodes(stage: Stage, tables: Mapping[str, Table], index: int) -> frozenset[str]:
-    """The nodes that hold most of what task `index` reads of tables; none if it reads no table."""
+    """The nodes that hold most of what task `index` reads of tables; none if it reads no table.
+
+    A task's own partitions decide; tables that it reads whole only if it has none of its own.
+    """
+    own = [
+        p for item in stage.inputs if item.mode is ReadMode.OWN for p in _read(item, tables, index)
+    ]
+    whole = [
+        p for item in stage.inputs if item.mode is ReadMode.ALL for p in _read(item, tables, index)
+    ]
     held: dict[str, int] = {}
-    for item in stage.inputs:
-        if not isinstance(item, TableInput):
-            continue
-        partitions = tables[item.name].partitions
-        chosen = partitions if item.mode is ReadMode.ALL else partitions[index : index + 1]
-        for partition in chosen:
-            for node in partition.holders:
-                held[node] = held.get(node, 0) + partition.bytes + 1
+    for partition in own or whole:
+        for node in partition.holders:
+            held[node] = held.get(node, 0) + partition.bytes + 1
     most = max(held.values(), default=0)
     return frozenset(node for node, size in held.items() if size == most)
+
+
+def _read(
+    item: TableInput | StageInput, tables: Mapping[str, Table], index: int
+) -> tuple[Partition, ...]:
+    """The partitions that task `index` reads of a table."""
+    if not isinstance(item, TableInput):
+        return ()
+    partitions = tables[item.name].partitions
+    return partitions if item.mode is ReadMode.ALL else partitions[index : index + 1]
 
 
 def stage_slices(

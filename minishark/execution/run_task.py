@@ -59,17 +59,21 @@ class TaskRunner:
 
     def __init__(self, store: Store, *, memory_limit_bytes: int, spill_folder: str) -> None:
         self._store = store
-        self._con = duckdb.connect(
-            config={
-                "threads": "1",
-                "memory_limit": f"{memory_limit_bytes}B",
-                "temp_directory": spill_folder,
-                "autoinstall_known_extensions": "false",
-            },
-        )
-        self._con.execute("SET produce_arrow_string_view = false")
-        self._con.execute(f"SET disabled_optimizers = '{_DISABLED_OPTIMIZERS}'")
+        self._config = {
+            "threads": "1",
+            "memory_limit": f"{memory_limit_bytes}B",
+            "temp_directory": spill_folder,
+            "autoinstall_known_extensions": "false",
+        }
+        self._con = self._connect()
         self._output_settings: Mapping[str, str] = {}
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        """A new DuckDB, with its default output types."""
+        connection = duckdb.connect(config=dict(self._config))
+        connection.execute("SET produce_arrow_string_view = false")
+        connection.execute(f"SET disabled_optimizers = '{_DISABLED_OPTIMIZERS}'")
+        return connection
 
     def run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         """Run the fragment of `stage` on the inputs of `task`.
@@ -77,6 +81,20 @@ class TaskRunner:
         Raises:
             TaskError: with the reason, for whatever is not a bug.
         """
+        try:
+            return self._run(stage, task)
+        except (duckdb.FatalException, duckdb.InternalException) as error:
+            # A bug of DuckDB's, after which this database may refuse all else. The fragment is
+            # not to blame alone: the statement as a whole often takes another path.
+            self._restart()
+            raise TaskError(TaskProblem.BIND, str(error)) from error
+
+    def _restart(self) -> None:
+        self._con.close()
+        self._con = self._connect()
+        self._output_settings = {}
+
+    def _run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         with _problems(), self._inputs(stage, task):
             relation = self._bound(stage)
             self._set_output_types(_output_settings(stage, relation))
@@ -254,6 +272,8 @@ def _problems() -> Iterator[None]:
     """Errors of DuckDB, Arrow and the system as `TaskError`s."""
     try:
         yield
+    except (duckdb.FatalException, duckdb.InternalException):
+        raise
     except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException) as error:
         raise TaskError(TaskProblem.BIND, str(error)) from error
     except duckdb.InterruptException as error:

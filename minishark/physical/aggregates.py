@@ -24,7 +24,7 @@ _BY_RESULT = {
     "bit_or": "bit_or",
     "bit_xor": "bit_xor",
 }
-_BY_STATE = dict.fromkeys(
+_BY_STATE = frozenset(
     [
         "avg",
         "stddev",
@@ -59,11 +59,11 @@ def can_split(aggregate: Aggregate) -> bool:
 
     Over grouping sets, DuckDB 2.0 fails to combine states, with an error that ends the database.
     """
-    names = _BY_RESULT if aggregate.grouping_sets else _BY_RESULT | _BY_STATE
+    with_states = not aggregate.grouping_sets
     return all(
         not call.distinct
         and not call.order_by
-        and call.name in names
+        and (call.name in _BY_RESULT or (with_states and call.name in _BY_STATE))
         and not _is_top_n(call)
         for call in aggregate.aggregates
     )

@@ -465,7 +465,8 @@ def _expression_statistics(expression: Expression, profile: Profile) -> ColumnSt
 
 
 def _ignores_duplicates(call: AggregateCall) -> bool:
-    return (call.distinct or call.name in ("min", "max")) and not (call.filter or call.order_by)
+    extreme = call.name in ("min", "max") and len(call.arguments) == 1
+    return (call.distinct or extreme) and not (call.filter or call.order_by)
 
 
 def _can_hash(condition: JoinCondition) -> bool:

@@ -32,8 +32,9 @@ DISABLED_OPTIMIZERS = {
     "compressed_materialization": "narrows types by the miniature's minima and maxima",
     "row_group_pruner": "prunes row groups, which only the miniature has",
     "late_materialization": "joins on row ids, which Arrow partitions do not have",
-    "partial_aggregate_pushdown": "puts aggregate states, which SQL has no type for, between operators",
-    "aggregate_reuse": "puts aggregate states between operators",
+    "partial_aggregate_pushdown": "puts aggregate states, which have no type in SQL, in plans",
+    "aggregate_reuse": "puts aggregate states in plans too",
+    "grouping_sets": "puts aggregate states, or a union, in the place of grouping sets",
 }
 """What is switched off while planning, and why."""
 

@@ -25,10 +25,6 @@ class FakeFrame:
         """The answer."""
         return self._connection.sql(self._text).to_arrow_table()
 
-    def explain(self) -> str:
-        """No real plan."""
-        return "the plan"
-
     def metrics(self) -> SimpleNamespace:
         """Some figures."""
         return SimpleNamespace(
@@ -74,8 +70,11 @@ class FakeSession:
         on_progress(1, 1)
 
     def sql(self, text: str) -> FakeFrame:
-        """A query."""
+        """A query, or an EXPLAIN with a plan that is not real."""
         try:
+            (statement,) = self._connection.extract_statements(text)
+            if statement.type == duckdb.StatementType.EXPLAIN:
+                return FakeFrame(self._connection, "SELECT 'the plan' AS explain_value")
             self._connection.execute(f"EXPLAIN {text}")
         except duckdb.Error as error:
             raise QueryError(str(error)) from error
