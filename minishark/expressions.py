@@ -134,6 +134,39 @@ class AggregateCall:
     order_by: tuple[SortKey, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FrameBound:
+    """One end of a window frame: `kind` as SQL writes it, after `offset` where it has one."""
+
+    kind: str
+    offset: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCall:
+    """A window function over the rows of a partition.
+
+    Attributes:
+        unit: ROWS, RANGE or GROUPS.
+        exclude: the text after EXCLUDE, "" for none.
+        argument_order: an ORDER BY inside the parentheses.
+    """
+
+    name: str
+    arguments: tuple[Expression, ...]
+    type: str
+    partition_by: tuple[Expression, ...]
+    order_by: tuple[SortKey, ...]
+    unit: str
+    start: FrameBound
+    end: FrameBound
+    exclude: str = ""
+    filter: Expression | None = None
+    distinct: bool = False
+    ignore_nulls: bool = False
+    argument_order: tuple[SortKey, ...] = ()
+
+
 def children(expression: Expression) -> tuple[Expression, ...]:
     """The direct sub-expressions, in the order in which SQL writes them."""
     match expression:
@@ -157,6 +190,18 @@ def references(expression: Expression) -> Iterator[ColumnRef]:
         yield expression
     for child in children(expression):
         yield from references(child)
+
+
+_VOLATILE_FUNCTIONS = frozenset(
+    ["random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "setseed", "sleep_ms"],
+)
+
+
+def is_volatile(expression: Expression) -> bool:
+    """Whether `expression` can have another value each time that it is computed."""
+    if isinstance(expression, Call) and expression.name in _VOLATILE_FUNCTIONS:
+        return True
+    return any(map(is_volatile, children(expression)))
 
 
 def transform(expression: Expression, change: Callable[[ColumnRef], Expression]) -> Expression:
@@ -243,3 +288,36 @@ def render_aggregate(call: AggregateCall, names: Names) -> str:
     name = "count" if call.name == "count_star" else call.name
     sql = f"{quote(name)}({'*' if call.name == 'count_star' else inside})"
     return sql if call.filter is None else f"{sql} FILTER (WHERE {render(call.filter, names)})"
+
+
+def render_window(call: WindowCall, names: Names) -> str:
+    """A window function as SQL over input columns called `names`."""
+    inside = ", ".join(render(argument, names) for argument in call.arguments)
+    if call.distinct:
+        inside = f"DISTINCT {inside}"
+    if call.argument_order:
+        inside += f" ORDER BY {render_sort_keys(call.argument_order, names)}"
+    if call.ignore_nulls:
+        inside += " IGNORE NULLS"
+    if call.name == "count_star":
+        inside = "*"
+    sql = f"{quote('count' if call.name == 'count_star' else call.name)}({inside.strip()})"
+    if call.filter is not None:
+        sql += f" FILTER (WHERE {render(call.filter, names)})"
+    return f"{sql} OVER ({_render_over(call, names)})"
+
+
+def _render_over(call: WindowCall, names: Names) -> str:
+    parts = []
+    if call.partition_by:
+        parts.append("PARTITION BY " + ", ".join(render(e, names) for e in call.partition_by))
+    if call.order_by:
+        parts.append(f"ORDER BY {render_sort_keys(call.order_by, names)}")
+    ends = (
+        b.kind if b.offset is None else f"{render(b.offset, names)} {b.kind}"
+        for b in (call.start, call.end)
+    )
+    parts.append(f"{call.unit} BETWEEN {' AND '.join(ends)}")
+    if call.exclude:
+        parts.append(f"EXCLUDE {call.exclude}")
+    return " ".join(parts)

@@ -46,6 +46,14 @@ _DISABLED_OPTIMIZERS = "projection_pullup"
 """It would merge the joins that fragments keep apart, which were ordered with better statistics."""
 
 
+_REJECTIONS = (
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.NotImplementedException,
+    duckdb.ParserException,
+)
+
+
 class TaskError(Exception):
     """A task failed in a way that the front end can act on."""
 
@@ -274,7 +282,7 @@ def _problems() -> Iterator[None]:
         yield
     except (duckdb.FatalException, duckdb.InternalException):
         raise
-    except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException) as error:
+    except _REJECTIONS as error:
         raise TaskError(TaskProblem.BIND, str(error)) from error
     except duckdb.InterruptException as error:
         raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.") from error

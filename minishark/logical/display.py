@@ -13,22 +13,27 @@ from minishark.expressions import (
     render,
     render_aggregate,
     render_sort_keys,
+    render_window,
 )
 from minishark.logical.operators import (
     Aggregate,
     Cte,
     CteRef,
     Distinct,
+    DistinctOn,
     Filter,
     Join,
     Limit,
     Operator,
     Project,
     Scan,
+    SetOperation,
     Sort,
     Statement,
     TopN,
+    Unnest,
     Values,
+    Window,
 )
 from minishark.logical.plan import LogicalPlan
 
@@ -87,6 +92,14 @@ def operator_label(operator: Operator, inputs: Sequence[Schema]) -> str:
             )
         case Distinct():
             return "Distinct"
+        case DistinctOn(targets=targets):
+            return f"DistinctOn {', '.join(render(target, names) for target in targets)}"
+        case Window(calls=calls):
+            return f"Window {', '.join(render_window(call, names) for call in calls)}"
+        case Unnest(lists=lists):
+            return f"Unnest {', '.join(render(item, names) for item in lists)}"
+        case SetOperation(kind=kind, keep_all=keep_all):
+            return f"{kind}{' ALL' if keep_all else ''}"
         case Values(rows=rows):
             return f"Values {len(rows)} rows"
         case Cte(index=index, name=name):

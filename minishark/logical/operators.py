@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from minishark.expressions import AggregateCall, Expression, Schema, SortKey
+from minishark.expressions import AggregateCall, Expression, Schema, SortKey, WindowCall
 
 
 class JoinKind(StrEnum):
@@ -127,6 +127,45 @@ class Distinct:
 
 
 @dataclass(frozen=True, slots=True)
+class DistinctOn:
+    """The first row, in the order of `keys`, for each different value of `targets`."""
+
+    targets: tuple[Expression, ...]
+    keys: tuple[SortKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The input columns, then one column per window function."""
+
+    calls: tuple[WindowCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unnest:
+    """The input columns, then one per list; a row for each element of the longest list."""
+
+    lists: tuple[Expression, ...]
+    types: tuple[str, ...]
+
+
+class SetKind(StrEnum):
+    """The set operations."""
+
+    UNION = "UNION"
+    INTERSECT = "INTERSECT"
+    EXCEPT = "EXCEPT"
+
+
+@dataclass(frozen=True, slots=True)
+class SetOperation:
+    """A set operation on two inputs with the same types; `keep_all` for the ALL forms."""
+
+    kind: SetKind
+    keep_all: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Values:
     """Constant rows; no rows and a schema make an empty relation."""
 
@@ -174,6 +213,10 @@ Operator: TypeAlias = (
     | Limit
     | TopN
     | Distinct
+    | DistinctOn
+    | Window
+    | Unnest
+    | SetOperation
     | Values
     | Cte
     | CteRef

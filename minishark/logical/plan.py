@@ -11,6 +11,7 @@ from minishark.logical.operators import (
     Cte,
     CteRef,
     Distinct,
+    DistinctOn,
     Filter,
     Join,
     JoinKind,
@@ -18,10 +19,13 @@ from minishark.logical.operators import (
     Operator,
     Project,
     Scan,
+    SetOperation,
     Sort,
     Statement,
     TopN,
+    Unnest,
     Values,
+    Window,
 )
 
 
@@ -53,8 +57,12 @@ def output_schema(operator: Operator, inputs: tuple[Schema, ...]) -> Schema:
             return aggregate_schema(operator, inputs[0])
         case Join():
             return join_schema(operator, inputs[0], inputs[1])
-        case Limit() | TopN() | Distinct():
+        case Limit() | TopN() | Distinct() | DistinctOn() | SetOperation():
             return inputs[0]
+        case Window(calls=calls):
+            return inputs[0] + tuple(Column(call.name, call.type) for call in calls)
+        case Unnest(types=types):
+            return inputs[0] + tuple(Column("unnest", type_) for type_ in types)
         case Cte():
             return inputs[1]
         case _:

@@ -11,12 +11,20 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from minishark.catalog import Catalog, Table
-from minishark.expressions import AggregateCall, Column, ColumnRef, Expression, Schema
+from minishark.expressions import (
+    AggregateCall,
+    Column,
+    ColumnRef,
+    Expression,
+    Schema,
+    is_volatile,
+)
 from minishark.logical.operators import (
     Aggregate,
     Cte,
     CteRef,
     Distinct,
+    DistinctOn,
     Filter,
     Join,
     JoinCondition,
@@ -24,10 +32,14 @@ from minishark.logical.operators import (
     Limit,
     Project,
     Scan,
+    SetKind,
+    SetOperation,
     Sort,
     Statement,
     TopN,
+    Unnest,
     Values,
+    Window,
 )
 from minishark.logical.plan import LogicalPlan
 from minishark.physical.aggregates import can_split, state_column
@@ -50,6 +62,9 @@ from minishark.statistics import ColumnStatistics
 
 SINGLE_TASK_ROWS = 150_000
 """Up to here one core is done before several could have been told what to do."""
+
+
+_UNNESTED_LENGTH = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +165,14 @@ class _Planner:
                 return self._aggregate(operator, children[0], logical.schema)
             case Distinct():
                 return self._distinct(children[0], logical.schema)
+            case DistinctOn():
+                return self._distinct_on(operator, children[0], logical.schema)
+            case Window():
+                return self._window(operator, children[0], logical.schema)
+            case Unnest():
+                return self._unnest(operator, children[0], logical.schema)
+            case SetOperation():
+                return self._set_operation(operator, children[0], children[1], logical.schema)
             case Join():
                 return self._join(operator, children[0], children[1], logical.schema)
             case Sort():
@@ -202,14 +225,16 @@ class _Planner:
     def _filter(self, filter_: Filter, child: _Node, schema: Schema) -> _Node:
         rows = filtered_rows(filter_.predicates, child.profile)
         profile = Profile(rows, tuple(child.profile.columns[i] for i in filter_.output))
-        places = _places(filter_.output)
-        return _node(filter_, (child,), schema, _moved(child.distribution, places), profile)
+        distribution = _moved(child.distribution, _places(filter_.output))
+        distribution = _computed(filter_.predicates, distribution)
+        return _node(filter_, (child,), schema, distribution, profile)
 
     def _project(self, project: Project, child: _Node, schema: Schema) -> _Node:
         columns = tuple(_expression_statistics(e, child.profile) for e in project.expressions)
         profile = Profile(child.profile.rows, columns)
         places = _places([e.index if isinstance(e, ColumnRef) else -1 for e in project.expressions])
-        return _node(project, (child,), schema, _moved(child.distribution, places), profile)
+        distribution = _computed(project.expressions, _moved(child.distribution, places))
+        return _node(project, (child,), schema, distribution, profile)
 
     def _aggregate(self, aggregate: Aggregate, child: _Node, schema: Schema) -> _Node:
         groups = [e.index if isinstance(e, ColumnRef) else -1 for e in aggregate.groups]
@@ -280,6 +305,56 @@ class _Planner:
         partial = _node(Distinct(), (child,), schema, child.distribution, profile)
         exchanged = self._exchanged_groups(partial, keys)
         return _node(Distinct(), (exchanged,), schema, exchanged.distribution, profile)
+
+    def _distinct_on(self, distinct: DistinctOn, child: _Node, schema: Schema) -> _Node:
+        child = self._grouped_by(distinct.targets, child)
+        profile = replace(child.profile, rows=grouped_rows(distinct.targets, child.profile))
+        return _node(distinct, (child,), schema, child.distribution, profile)
+
+    def _window(self, window: Window, child: _Node, schema: Schema) -> _Node:
+        """Windows that share keys run where the rows of equal keys are together."""
+        first, *others = (call.partition_by for call in window.calls)
+        shared = tuple(key for key in first if all(key in keys for keys in others))
+        child = self._grouped_by(shared, child)
+        profile = Profile(child.profile.rows, child.profile.columns + (None,) * len(window.calls))
+        return _node(window, (child,), schema, child.distribution, profile)
+
+    def _grouped_by(self, keys: tuple[Expression, ...], child: _Node) -> _Node:
+        """`child` with the rows of equal keys in one partition."""
+        positions = [e.index if isinstance(e, ColumnRef) else -1 for e in keys]
+        together = isinstance(_moved(child.distribution, _places(positions)), Hashed)
+        if child.in_one_task or together:
+            return child
+        return self._exchanged_groups(child, keys)
+
+    def _unnest(self, unnest: Unnest, child: _Node, schema: Schema) -> _Node:
+        columns = child.profile.columns + (None,) * len(unnest.lists)
+        profile = Profile(child.profile.rows * _UNNESTED_LENGTH, columns)
+        return _node(unnest, (child,), schema, child.distribution, profile)
+
+    def _set_operation(
+        self, operation: SetOperation, left: _Node, right: _Node, schema: Schema
+    ) -> _Node:
+        rows = left.profile.rows + (right.profile.rows if operation.kind is SetKind.UNION else 0)
+        profile = Profile(rows, (None,) * len(schema))
+        left, right = self._side_by_side(operation, left, right)
+        distribution = _set_distribution(left.distribution, right.distribution)
+        return _node(operation, (left, right), schema, distribution, profile)
+
+    def _side_by_side(
+        self, operation: SetOperation, left: _Node, right: _Node
+    ) -> tuple[_Node, _Node]:
+        """Both inputs so that the operation can run partition by partition."""
+        if left.in_one_task and right.in_one_task:
+            return left, right
+        same_count = left.distribution.partitions == right.distribution.partitions
+        anywhere = operation.kind is SetKind.UNION and operation.keep_all
+        if same_count and (anywhere or _hashed_alike(left.distribution, right.distribution)):
+            return left, right
+        if left.profile.rows + right.profile.rows <= self._options.gather_rows:
+            return self._gathered(left), self._gathered(right)
+        keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(left.plan.schema))
+        return self._shuffled(left, keys), self._shuffled(right, keys)
 
     def _limited(self, operator: TopN | Limit, child: _Node, schema: Schema) -> _Node:
         """First in each partition, then over what is left of all of them."""
@@ -414,7 +489,10 @@ class _Planner:
     def _is_stored(self, plan: PhysicalPlan) -> bool:
         """Whether `plan` is cheap to compute again from something small that is stored."""
         match plan.operator:
-            case Filter() | Project() | Aggregate() | Distinct():
+            case Filter(predicates=expressions) | Project(expressions=expressions):
+                stored = self._is_stored(plan.children[0])
+                return stored and not any(map(is_volatile, expressions))
+            case Aggregate() | Distinct():
                 return self._is_stored(plan.children[0])
             case Scan() | CteRef():
                 return plan.rows <= self._options.read_whole_rows
@@ -431,6 +509,26 @@ def _node(
 ) -> _Node:
     plans = tuple(child.plan for child in children)
     return _Node(PhysicalPlan(operator, plans, schema, distribution, profile.rows), profile)
+
+
+def _hashed_alike(left: Distribution, right: Distribution) -> bool:
+    """Whether equal rows of two relations lie in partitions of the same number."""
+    if not isinstance(left, Hashed) or not isinstance(right, Hashed):
+        return False
+    pairs = zip(left.keys, right.keys, strict=False)
+    return len(left.keys) == len(right.keys) and all(a & b for a, b in pairs)
+
+
+def _set_distribution(left: Distribution, right: Distribution) -> Distribution:
+    """Where the rows of a set operation lie whose inputs lie side by side."""
+    if isinstance(left, Replicated) and isinstance(right, Replicated):
+        return Replicated()
+    if isinstance(left, Single | Replicated):
+        return Single()
+    if isinstance(left, Hashed) and isinstance(right, Hashed) and _hashed_alike(left, right):
+        keys = tuple(a & b for a, b in zip(left.keys, right.keys, strict=True))
+        return Hashed(keys, left.partitions)
+    return Spread(left.partitions)
 
 
 def _sorted(sort: Sort, child: _Node, schema: Schema) -> _Node:
@@ -456,6 +554,13 @@ def _moved(distribution: Distribution, places: Mapping[int, tuple[int, ...]]) ->
         for key in distribution.keys
     )
     return Hashed(keys, distribution.partitions) if all(keys) else Spread(distribution.partitions)
+
+
+def _computed(expressions: Sequence[Expression], distribution: Distribution) -> Distribution:
+    """`distribution` after expressions were computed; random values differ from task to task."""
+    if isinstance(distribution, Replicated) and any(map(is_volatile, expressions)):
+        return Single()
+    return distribution
 
 
 def _expression_statistics(expression: Expression, profile: Profile) -> ColumnStatistics | None:

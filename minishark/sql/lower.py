@@ -12,6 +12,7 @@ from minishark.logical.operators import (
     Cte,
     CteRef,
     Distinct,
+    DistinctOn,
     Filter,
     Join,
     JoinCondition,
@@ -19,9 +20,13 @@ from minishark.logical.operators import (
     Limit,
     Project,
     Scan,
+    SetKind,
+    SetOperation,
     Sort,
     TopN,
+    Unnest,
     Values,
+    Window,
 )
 from minishark.logical.plan import LogicalPlan, make_plan
 from minishark.sql.plan_json import (
@@ -34,6 +39,7 @@ from minishark.sql.plan_json import (
     lower_table_filter,
     lower_type,
     lower_value,
+    lower_window,
 )
 
 _VIRTUAL_COLUMN = 1 << 62
@@ -198,6 +204,9 @@ def _join(
         kind = JoinKind(json["join_type"].lower().replace("_", " "))
     except ValueError:
         raise PlanNotLowered(f"join type {json['join_type']}") from None
+    deciding = [c.comparison for c in conditions if "DISTINCT" not in c.comparison]
+    if kind is JoinKind.MARK and len(deciding) > 1 and set(deciding) != {"="}:
+        raise PlanNotLowered("ANY over rows with other comparisons than =")
     both = left.schema + right.schema
     join = Join(
         kind,
@@ -246,9 +255,35 @@ def _limit_value(json: Json) -> int | None:
 
 
 def _distinct(json: Json, children: _Children) -> LogicalPlan:
-    if json.get("distinct_type", "DISTINCT") != "DISTINCT":
-        raise PlanNotLowered("DISTINCT ON")
-    return make_plan(Distinct(), children[0])
+    (child,) = children
+    if json.get("distinct_type", "DISTINCT") == "DISTINCT":
+        return make_plan(Distinct(), child)
+    targets = tuple(lower_expression(e, child.schema) for e in json["distinct_targets"])
+    keys = lower_sort_keys((json.get("order_by") or {}).get("orders", []), child.schema)
+    return make_plan(DistinctOn(targets, keys), child)
+
+
+def _window(json: Json, children: _Children) -> LogicalPlan:
+    (child,) = children
+    calls = tuple(lower_window(e, child.schema) for e in json["expressions"])
+    return make_plan(Window(calls), child)
+
+
+def _unnest(json: Json, children: _Children) -> LogicalPlan:
+    (child,) = children
+    if not all(e["expression_class"] == "BOUND_UNNEST" for e in json["expressions"]):
+        raise PlanNotLowered("LOGICAL_UNNEST of other than lists")
+    lists = tuple(lower_expression(e["child"], child.schema) for e in json["expressions"])
+    types = tuple(lower_type(e["return_type"]) for e in json["expressions"])
+    return make_plan(Unnest(lists, types), child)
+
+
+def _set_operation(json: Json, children: _Children) -> LogicalPlan:
+    kind = SetKind(json["type"].removeprefix("LOGICAL_"))
+    left, right = children
+    if tuple(c.type for c in left.schema) != tuple(c.type for c in right.schema):
+        raise PlanNotLowered(f"{kind} of different types")
+    return make_plan(SetOperation(kind, json.get("setop_all", True)), left, right)
 
 
 def _cte(json: Json, children: _Children) -> LogicalPlan:
@@ -308,6 +343,11 @@ _HANDLERS: Mapping[str, Callable[[Json, _Children], LogicalPlan]] = {
     "LOGICAL_ORDER_BY": _order_by,
     "LOGICAL_TOP_N": _top_n,
     "LOGICAL_LIMIT": _limit,
+    "LOGICAL_WINDOW": _window,
+    "LOGICAL_UNNEST": _unnest,
+    "LOGICAL_UNION": _set_operation,
+    "LOGICAL_INTERSECT": _set_operation,
+    "LOGICAL_EXCEPT": _set_operation,
     "LOGICAL_DISTINCT": _distinct,
     "LOGICAL_MATERIALIZED_CTE": _cte,
     "LOGICAL_CTE_REF": _cte_ref,

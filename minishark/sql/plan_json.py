@@ -20,6 +20,7 @@ from minishark.expressions import (
     Column,
     ColumnRef,
     Expression,
+    FrameBound,
     Infix,
     InList,
     IsNull,
@@ -27,6 +28,7 @@ from minishark.expressions import (
     Prefix,
     Schema,
     SortKey,
+    WindowCall,
     quote,
     quote_text,
     transform,
@@ -352,6 +354,47 @@ def lower_aggregate(json: Json, child: Schema) -> AggregateCall:
         lower_expression(json["filter"], child) if json.get("filter") else None,
         lower_sort_keys(order_by, child),
     )
+
+
+_FRAME_UNITS = ("ROWS", "RANGE", "GROUPS")
+_EXCLUDES = {"NO_OTHER": "", "CURRENT_ROW": "CURRENT ROW", "GROUP": "GROUP", "TIES": "TIES"}
+
+
+def lower_window(json: Json, child: Schema) -> WindowCall:
+    """A bound window function."""
+    if json["type"] == "WINDOW_AGGREGATE":
+        name = json["qname"]["path"][-1]
+    else:
+        name = json["type"].removeprefix("WINDOW_").lower()
+    start, end = json["start"], json["end"]
+    units = {unit for unit in _FRAME_UNITS if start.endswith(unit) or end.endswith(unit)}
+    return WindowCall(
+        "sum" if name == "sum_no_overflow" else name,
+        _lower_all(json.get("children", []), child),
+        lower_type(json["return_type"]),
+        _lower_all(json.get("partitions", []), child),
+        lower_sort_keys(json.get("orders", []), child),
+        units.pop() if units else "ROWS",
+        _frame_bound(start, json.get("start_expr"), child),
+        _frame_bound(end, json.get("end_expr"), child),
+        _EXCLUDES[json.get("exclude_clause", "NO_OTHER")],
+        lower_expression(json["filters"], child) if json.get("filters") else None,
+        bool(json.get("distinct")),
+        bool(json.get("ignore_nulls")),
+        lower_sort_keys(json.get("arg_orders", []), child),
+    )
+
+
+def _frame_bound(kind: str, offset: Json | None, child: Schema) -> FrameBound:
+    if kind.startswith("UNBOUNDED"):
+        return FrameBound(kind.replace("_", " "))
+    if kind.startswith("CURRENT_ROW"):
+        return FrameBound("CURRENT ROW")
+    _, direction, unit = kind.split("_")
+    if unit == "RANGE" or offset is None:
+        # DuckDB has replaced the offset by the bound itself, the sort key plus or minus it.
+        raise PlanNotLowered("a window frame of RANGE with an offset")
+    return FrameBound(direction, lower_expression(offset, child))
 
 
 def lower_table_filter(json: Json, columns: tuple[ColumnRef, ...]) -> tuple[Expression, ...]:

@@ -20,17 +20,22 @@ from minishark.expressions import (
     render,
     render_aggregate,
     render_sort_keys,
+    render_window,
 )
 from minishark.logical.operators import (
     Aggregate,
+    DistinctOn,
     Filter,
     Join,
     JoinKind,
     Limit,
     Project,
+    SetOperation,
     Sort,
     TopN,
+    Unnest,
     Values,
+    Window,
 )
 from minishark.physical.aggregates import render_final, render_partial
 
@@ -208,6 +213,36 @@ def distinct_block(child: Block, aliases: Aliases) -> Block:
     return subquery(select(child, distinct=True), len(child.names), aliases)
 
 
+def distinct_on_block(distinct: DistinctOn, child: Block, aliases: Aliases) -> Block:
+    """The first row for each value of the targets."""
+    child = extensible(child, aliases)
+    targets = ", ".join(render(target, child.names) for target in distinct.targets)
+    order = f"ORDER BY {render_sort_keys(distinct.keys, child.names)}" if distinct.keys else ""
+    sql = select(replace(child, tail=order)).removeprefix("SELECT ")
+    return subquery(f"SELECT DISTINCT ON ({targets}) {sql}", len(child.names), aliases)
+
+
+def window_block(window: Window, child: Block, aliases: Aliases) -> Block:
+    """The columns, and window functions over them."""
+    child = extensible(child, aliases)
+    calls = tuple(render_window(call, child.names) for call in window.calls)
+    return replace(child, names=child.names + calls, computed=True)
+
+
+def unnest_block(unnest: Unnest, child: Block, aliases: Aliases) -> Block:
+    """The columns, and the elements of lists; closed at once, as its columns make rows."""
+    child = extensible(child, aliases)
+    elements = tuple(f"unnest({render(item, child.names)})" for item in unnest.lists)
+    names = child.names + elements
+    return subquery(select(replace(child, names=names)), len(names), aliases)
+
+
+def set_block(operation: SetOperation, left: Block, right: Block, aliases: Aliases) -> Block:
+    """A set operation on two inputs."""
+    word = f"{operation.kind}{' ALL' if operation.keep_all else ''}"
+    return subquery(f"({select(left)}) {word} ({select(right)})", len(left.names), aliases)
+
+
 def values_block(values: Values, aliases: Aliases) -> Block:
     """Constant rows."""
     width = len(values.schema)
@@ -288,8 +323,8 @@ def _on(join: Join, left: Block, right: Block) -> str:
 def _mark(join: Join, left: Block, right: Block) -> str:
     """The mark as an expression over the left columns.
 
-    One comparison decides between false and NULL, the one that IN or ANY was written with; the
-    others only restrict which right rows it is about.
+    The comparisons that IN or ANY was written with decide between false and NULL; the others only
+    restrict which right rows they are about.
     """
     conditions = _conditions(join, left, right)
     deciding = [i for i, c in enumerate(join.conditions) if "DISTINCT" not in c.comparison]
@@ -297,12 +332,14 @@ def _mark(join: Join, left: Block, right: Block) -> str:
     if not deciding:
         where = " AND ".join(conditions + residual) or "true"
         return f"EXISTS (SELECT 1 FROM {right.source} WHERE {where})"
-    condition = join.conditions[deciding[0]]
-    others = [c for i, c in enumerate(conditions) if i != deciding[0]] + residual
+    others = [c for i, c in enumerate(conditions) if i not in deciding] + residual
     where = f" WHERE {' AND '.join(others)}" if others else ""
-    option = render(condition.right, right.names)
-    probe = render(condition.left, left.names)
-    return f"({probe} {condition.comparison} ANY (SELECT {option} FROM {right.source}{where}))"
+    options = ", ".join(render(join.conditions[i].right, right.names) for i in deciding)
+    probes = ", ".join(render(join.conditions[i].left, left.names) for i in deciding)
+    rows = f"(SELECT {options} FROM {right.source}{where})"
+    if len(deciding) > 1:
+        return f"(({probes}) IN {rows})"
+    return f"({probes} {join.conditions[deciding[0]].comparison} ANY {rows})"
 
 
 def _single(join: Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases) -> Block:

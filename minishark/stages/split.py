@@ -15,15 +15,19 @@ from minishark.logical.operators import (
     Cte,
     CteRef,
     Distinct,
+    DistinctOn,
     Filter,
     Join,
     Limit,
     Project,
     Scan,
+    SetOperation,
     Sort,
     Statement,
     TopN,
+    Unnest,
     Values,
+    Window,
 )
 from minishark.physical.plan import (
     Broadcast,
@@ -203,6 +207,15 @@ class _Splitter:
                 return fragment.final_block(operator.complete, blocks[0], aliases)
             case Distinct():
                 return fragment.distinct_block(blocks[0], aliases)
+            case DistinctOn():
+                return fragment.distinct_on_block(operator, blocks[0], aliases)
+            case Window():
+                return fragment.window_block(operator, blocks[0], aliases)
+            case Unnest():
+                return fragment.unnest_block(operator, blocks[0], aliases)
+            case SetOperation():
+                left, right = blocks
+                return fragment.set_block(operator, left, right, aliases)
             case Sort():
                 return fragment.sort_block(operator, blocks[0], aliases)
             case Limit() | TopN():
