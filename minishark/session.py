@@ -69,7 +69,8 @@ def connect(
         placement: "sparrow" (batch sampling with late binding) or "random".
         probe_ratio: reservations per task, at least 1.
         in_process: run the cluster on threads of this process, for tests and debugging.
-        single_task_rows: statements over tables of at most this many rows in all run in one task.
+        single_task_rows: statements over tables of at most this many rows in all run in one task;
+            0 distributes everything, however small, for tests.
 
     Raises:
         OptionError: an argument makes no sense.
@@ -117,8 +118,11 @@ class Session:
     ) -> None:
         self._cluster = Cluster(options)
         self._placement = Placement(placement, probe_ratio, self._cluster.nodes)
-        self._options = PlannerOptions(
-            partitions or 2 * self._cluster.total_slots, single_task_rows
+        count = partitions or 2 * self._cluster.total_slots
+        self._options = (
+            PlannerOptions(count, single_task_rows)
+            if single_task_rows
+            else PlannerOptions.eager(count)
         )
         self._planning = PlanningDatabase()
         self._catalog = Catalog()

@@ -63,7 +63,6 @@ from minishark.statistics import ColumnStatistics
 SINGLE_TASK_ROWS = 150_000
 """Up to here one core is done before several could have been told what to do."""
 
-
 _UNNESTED_LENGTH = 10
 
 
@@ -76,12 +75,19 @@ class PlannerOptions:
         single_task_rows: a query whose tables hold at most this many rows runs in one task.
         gather_rows: partial results of at most this many rows are gathered instead of shuffled.
         read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
+        stage_cost: what one more stage costs, in rows built into a hash table.
     """
 
     partitions: int
     single_task_rows: int = SINGLE_TASK_ROWS
     gather_rows: int = 50_000
     read_whole_rows: int = 20_000
+    stage_cost: float = 100_000.0
+
+    @classmethod
+    def eager(cls, partitions: int) -> PlannerOptions:
+        """Distribute everything, however small; for tests on small data."""
+        return cls(partitions, 0, 0, 0, 0.0)
 
 
 class _Costs:
@@ -90,7 +96,6 @@ class _Costs:
     BROADCAST = 0.5
     BUILD = 1.0
     SHUFFLE = 2.5
-    STAGE = 100_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +415,7 @@ class _Planner:
         """Work that only one core does counts as often as there are partitions."""
         rows = left.profile.rows + right.profile.rows
         moves = [
-            _Costs.STAGE + side.profile.rows * _Costs.BROADCAST
+            self._options.stage_cost + side.profile.rows * _Costs.BROADCAST
             for side in (left, right)
             if not side.in_one_task
         ]
@@ -418,13 +423,17 @@ class _Planner:
 
     def _broadcast_cost(self, moved: _Node, kept: _Node) -> float:
         copies = kept.distribution.partitions
-        return _Costs.STAGE + moved.profile.rows * (_Costs.BROADCAST + copies * _Costs.BUILD)
+        return self._options.stage_cost + moved.profile.rows * (
+            _Costs.BROADCAST + copies * _Costs.BUILD
+        )
 
     def _shuffle_candidates(
         self, keys: Sequence[JoinCondition], left: _Node, right: _Node
     ) -> list[tuple[float, str]]:
         moved = {"left": left.profile.rows, "right": right.profile.rows}
-        costs = {side: _Costs.STAGE + rows * _Costs.SHUFFLE for side, rows in moved.items()}
+        costs = {
+            side: self._options.stage_cost + rows * _Costs.SHUFFLE for side, rows in moved.items()
+        }
         build = right.profile.rows * _Costs.BUILD
         found = [(costs["left"] + costs["right"] + build, "shuffle both")]
         if _matching_keys(left.distribution, [c.left for c in keys]) is not None:
