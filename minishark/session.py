@@ -317,13 +317,14 @@ class Session:
 
     def _source(self, data: Any, folder: str) -> tuple[TableSource, SourceSize]:
         if isinstance(data, str | Path):
-            return files_source(data, self._planning)
+            return files_source(data, self._planning, self._options.partitions)
         return memory_source(
             arrow_table(data),
             self._cluster.store(),
             folder,
             self._cluster.nodes[0],
             self._planning,
+            self._options.partitions,
         )
 
     def _layout(

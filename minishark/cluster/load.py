@@ -1,8 +1,9 @@
 """Makes tables: data of any kind -> partitioned, replicated Arrow on the nodes.
 
-Two jobs. The first reads the source, one task per piece of it, and divides the rows by the hash of
-the partitioning columns, the hash that shuffles use, so that tables divided alike join without one.
-The second has one task per partition; it stores the partition on its nodes and measures it.
+Rows of a table without partitioning columns keep the source's order: each partition is a run of it,
+stored by one task. Other tables take two jobs. The first reads the source, one task per piece of
+it, and divides the rows by the hash of the partitioning columns, the hash that shuffles use, so that
+tables divided alike join without one. The second stores the partitions, one task for each.
 """
 
 from __future__ import annotations
@@ -70,6 +71,20 @@ class TableSource:
         first = len(own)
         return own + [TaskPayload(first + i, {"in0": (s,)}) for i, s in enumerate(self.slices)]
 
+    def runs(self, count: int) -> list[TaskPayload]:
+        """`count` tasks, each with neighbouring pieces; fewer if there are fewer pieces."""
+        pieces = max(1, len(self.relations) + len(self.slices))
+        count = min(count, pieces)
+        ends = [pieces * (i + 1) // count for i in range(count)]
+        runs = zip([0, *ends[:-1]], ends, strict=True)
+        return [self._run(i, first, last) for i, (first, last) in enumerate(runs)]
+
+    def _run(self, index: int, first: int, last: int) -> TaskPayload:
+        if self.slices:
+            return TaskPayload(index, {"in0": self.slices[first:last]})
+        union = " UNION ALL ".join(f"FROM {relation}" for relation in self.relations[first:last])
+        return TaskPayload(index, {}, {"in0": f"({union})"})
+
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
@@ -112,29 +127,22 @@ class TableLoader:
             DataError: the source can't be read.
             ExecutionError: a task failed otherwise.
         """
-        payloads = source.payloads()
-        if layout.partitions == 1:
-            self._total = 1
-            read = self._whole(payloads)
-        else:
+        if layout.partition_by and layout.partitions > 1:
+            payloads = source.payloads()
             self._total = len(payloads) + layout.partitions
             read = self._divided(folder, source, layout, payloads)
-        outcomes = [outcome for outcome, _ in self._store(folder, source.schema, layout, read)]
+            columns = ", ".join(f"c{i}" for i in range(len(source.schema)))
+        else:
+            read = source.runs(layout.partitions)
+            self._total = len(read)
+            columns = _columns(source.schema)
+        outcomes = self._store(folder, source.schema, layout, read, columns)
         partitions = tuple(
             Partition(i, _file_of(outcome), self._holders(i, layout), outcome.rows, outcome.nbytes)
             for i, outcome in enumerate(outcomes)
         )
         measured = tuple(_measured(outcome) for outcome in outcomes)
         return LoadedTable(partitions, measured, any(outcome.on_disk for outcome in outcomes))
-
-    def _whole(self, payloads: Sequence[TaskPayload]) -> list[TaskPayload]:
-        """All pieces as the input of one task."""
-        slices = tuple(s for payload in payloads for part in payload.inputs.values() for s in part)
-        if slices:
-            return [TaskPayload(0, {"in0": slices})]
-        pieces = [text for payload in payloads for text in payload.relations.values()]
-        union = " UNION ALL ".join(f"FROM {piece}" for piece in pieces)
-        return [TaskPayload(0, {}, {"in0": f"({union})"})]
 
     def _divided(
         self,
@@ -161,13 +169,14 @@ class TableLoader:
         ]
 
     def _store(
-        self, folder: str, schema: Schema, layout: TableLayout, read: Sequence[TaskPayload]
-    ) -> list[tuple[TaskOutcome, str]]:
-        """Run the second job."""
-        stored_names = layout.partitions > 1
-        columns = (
-            ", ".join(f"c{i}" for i in range(len(schema))) if stored_names else _columns(schema)
-        )
+        self,
+        folder: str,
+        schema: Schema,
+        layout: TableLayout,
+        read: Sequence[TaskPayload],
+        columns: str,
+    ) -> list[TaskOutcome]:
+        """Run the job that stores partitions, one per task."""
         shared = StageTask(
             f"SELECT {columns} FROM in0",
             tuple(column.type for column in schema),
@@ -181,7 +190,8 @@ class TableLoader:
             TaskPayload(p.index, p.inputs, p.relations, nodes)
             for p, nodes in zip(read, holders, strict=True)
         ]
-        return self._run(shared, tasks, [nodes[:1] for nodes in holders])
+        outcomes = self._run(shared, tasks, [nodes[:1] for nodes in holders])
+        return [outcome for outcome, _ in outcomes]
 
     def _holders(self, partition: int, layout: TableLayout) -> tuple[str, ...]:
         """Neighbours, from a first one that depends on the partition's number only.
@@ -246,8 +256,6 @@ def _columns(schema: Schema) -> str:
 
 
 def _bucket(schema: Schema, layout: TableLayout, names: Sequence[str]) -> str:
-    if not layout.partition_by:
-        return f"CAST((row_number() OVER ()) % {layout.partitions} AS USMALLINT) AS bucket"
     positions = {column.name.lower(): i for i, column in enumerate(schema)}
     keys = [positions[name.lower()] for name in layout.partition_by]
     return bucket_column([ColumnRef(i, schema[i].type) for i in keys], names, layout.partitions)

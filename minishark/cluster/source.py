@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ _READERS = {
     ".jsonl": "read_json",
     ".ndjson": "read_json",
 }
-_BATCHES_PER_SLICE = 8
+_ROW_NUMBER = "file_row_number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,15 @@ class SourceSize:
     rows: int | None
 
 
-def files_source(pattern: str | Path, planning: PlanningDatabase) -> tuple[TableSource, SourceSize]:
-    """Files as a source, one piece per file.
+def files_source(
+    pattern: str | Path, planning: PlanningDatabase, pieces: int
+) -> tuple[TableSource, SourceSize]:
+    """Files as a source, one piece per file; Parquet files are cut further where they are few.
 
     Args:
         pattern: a file, a glob, or a folder of files.
         planning: DuckDB, which reads the schema.
+        pieces: how many pieces would be welcome.
 
     Raises:
         DataError: there is no such file, or it can't be read, or its kind is unknown.
@@ -54,7 +57,7 @@ def files_source(pattern: str | Path, planning: PlanningDatabase) -> tuple[Table
     relations = [f"{reader}({quote_text(file)})" for file in files]
     try:
         schemas = [planning.relation_schema(relation) for relation in relations]
-        rows = planning.count_rows(relations) if reader == "read_parquet" else None
+        counts = planning.count_rows(relations) if reader == "read_parquet" else None
     except duckdb.Error as error:
         raise DataError(f"Can't read {pattern}: {error}") from error
     for file, schema in zip(files, schemas, strict=True):
@@ -62,8 +65,29 @@ def files_source(pattern: str | Path, planning: PlanningDatabase) -> tuple[Table
             raise DataError(
                 f"{file} has other columns than {files[0]}; a table needs the same in all."
             )
+    rows = sum(counts) if counts is not None else None
     size = SourceSize(sum(Path(file).stat().st_size for file in files), rows)
+    if counts and not any(column.name.lower() == _ROW_NUMBER for column in schemas[0]):
+        relations = _row_ranges(files, counts, -(-pieces // len(files)))
     return TableSource(schemas[0], relations=tuple(relations)), size
+
+
+def _row_ranges(files: Sequence[str], counts: Sequence[int], parts: int) -> list[str]:
+    """Each Parquet file as runs of its rows."""
+    relations = []
+    for file, rows in zip(files, counts, strict=True):
+        read = f"read_parquet({quote_text(file)}"
+        cuts = min(parts, -(-rows // BATCH_ROWS))
+        if cuts <= 1:
+            relations.append(f"{read})")
+            continue
+        ends = [rows * (i + 1) // cuts for i in range(cuts)]
+        relations += [
+            f"(SELECT * EXCLUDE ({_ROW_NUMBER}) FROM {read}, {_ROW_NUMBER} = true) "
+            f"WHERE {_ROW_NUMBER} >= {first} AND {_ROW_NUMBER} < {last})"
+            for first, last in zip([0, *ends[:-1]], ends, strict=True)
+        ]
+    return relations
 
 
 def _files(pattern: str) -> list[str]:
@@ -126,7 +150,12 @@ def arrow_table(data: Any) -> pa.Table:
 
 
 def memory_source(
-    table: pa.Table, store: Store, folder: str, holder: str, planning: PlanningDatabase
+    table: pa.Table,
+    store: Store,
+    folder: str,
+    holder: str,
+    planning: PlanningDatabase,
+    pieces: int,
 ) -> tuple[TableSource, SourceSize]:
     """A table in memory as a source: stored once, read in slices.
 
@@ -144,17 +173,10 @@ def memory_source(
     finally:
         connection.close()
     schema = tuple(Column(n, t) for n, t in zip(names, types, strict=True))
-    batches = list(_sized(table.to_batches(BATCH_ROWS)))
+    rows = max(1, min(BATCH_ROWS, -(-table.num_rows // pieces)))
+    batches = table.combine_chunks().to_batches(rows)
     file = f"{folder}/source.arrow"
     stored = store.write(file, table.schema, [batches])
-    starts = range(0, len(batches), _BATCHES_PER_SLICE)
-    slices = tuple(
-        FileSlice(file, (holder,), first, min(first + _BATCHES_PER_SLICE, len(batches)))
-        for first in starts
-    )
+    slices = tuple(FileSlice(file, (holder,), i, i + 1) for i in range(len(batches)))
     source = TableSource(schema, slices=slices or (FileSlice(file, (holder,)),))
     return source, SourceSize(stored.bytes, stored.rows)
-
-
-def _sized(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    return (batch for batch in batches if batch.num_rows)

@@ -280,10 +280,13 @@ def _unnest(json: Json, children: _Children) -> LogicalPlan:
 
 def _set_operation(json: Json, children: _Children) -> LogicalPlan:
     kind = SetKind(json["type"].removeprefix("LOGICAL_"))
-    left, right = children
-    if tuple(c.type for c in left.schema) != tuple(c.type for c in right.schema):
-        raise PlanNotLowered(f"{kind} of different types")
-    return make_plan(SetOperation(kind, json.get("setop_all", True)), left, right)
+    operation = SetOperation(kind, json.get("setop_all", True))
+    left, *others = children  # a UNION can have more than two inputs
+    for right in others:
+        if tuple(c.type for c in left.schema) != tuple(c.type for c in right.schema):
+            raise PlanNotLowered(f"{kind} of different types")
+        left = make_plan(operation, left, right)
+    return left
 
 
 def _cte(json: Json, children: _Children) -> LogicalPlan:

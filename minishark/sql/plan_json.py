@@ -159,8 +159,9 @@ def _lower_physical(type_: str, value: Any) -> Literal:
         case "VARCHAR":
             return _lower_text(value or "")
         case "FLOAT" | "DOUBLE":
-            real = float(value or 0)
-            text = repr(real) if math.isfinite(real) else quote_text(str(real))
+            real = float(0 if value is None else value)
+            plain = math.isfinite(real) and (real or math.copysign(1, real) > 0)
+            text = repr(real) if plain else quote_text(str(real))  # SQL reads a bare -0.0 as 0.0
             return Literal(f"CAST({text} AS {type_})", type_, real)
         case "DATE":
             return _lower_date(_integer(value))
