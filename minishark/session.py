@@ -287,7 +287,8 @@ class Session:
         folder = f"tables/{next(self._numbers)}"
         source_folder = f"{folder}-source"
         try:
-            source, size = self._source(data, source_folder)
+            pieces = partitions or self._options.partitions
+            source, size = self._source(data, source_folder, pieces)
             keys = _keys(name, partition_by, source)
             layout = self._layout(keys, partitions, replicas, size)
             table = self._load(name, folder, source, layout, on_progress)
@@ -315,16 +316,16 @@ class Session:
         """The names of the tables."""
         return sorted(table.name for table in self._catalog)
 
-    def _source(self, data: Any, folder: str) -> tuple[TableSource, SourceSize]:
+    def _source(self, data: Any, folder: str, pieces: int) -> tuple[TableSource, SourceSize]:
         if isinstance(data, str | Path):
-            return files_source(data, self._planning, self._options.partitions)
+            return files_source(data, self._planning, pieces)
         return memory_source(
             arrow_table(data),
             self._cluster.store(),
             folder,
             self._cluster.nodes[0],
             self._planning,
-            self._options.partitions,
+            pieces,
         )
 
     def _layout(

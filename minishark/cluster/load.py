@@ -2,8 +2,8 @@
 
 Rows of a table without partitioning columns keep the source's order: each partition is a run of it,
 stored by one task. Other tables take two jobs. The first reads the source, one task per piece of
-it, and divides the rows by the hash of the partitioning columns, the hash that shuffles use, so that
-tables divided alike join without one. The second stores the partitions, one task for each.
+it, and divides the rows by the hash of the partitioning columns; it is the hash that shuffles use,
+so tables divided alike join without one. The second stores the partitions, one task for each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fixed catalog of the golden files, and the option that rewrites them."""
+"""The fixed catalog of the golden files; `pytest --rewrite tests/golden` writes them anew."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ from minishark.tpch.schema import TABLES
 _NODES = ("node0", "node1", "node2")
 _PARTITIONS = 4
 _REPLICAS = 2
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite` makes the golden files say what the compiler does now; read the diff."""
-    parser.addoption("--rewrite", action="store_true", help="write the golden files anew")
 
 
 @pytest.fixture(scope="session")
