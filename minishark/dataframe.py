@@ -46,16 +46,26 @@ class DataFrame:
         [{'answer': 42}]
     """
 
-    def __init__(self, runner: Runner, sql: str, schema: Schema, explain: str | None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        sql: str,
+        schema: Schema,
+        explain: str | None = None,
+        known: pa.Table | None = None,
+    ) -> None:
         self._runner = runner
         self._sql = sql
         self._schema = schema
         self._explain = explain
+        self._known = known
         self._metrics: QueryMetrics | None = None
 
     @property
     def columns(self) -> list[str]:
         """The names of the columns."""
+        if self._known is not None:
+            return list(self._known.column_names)
         return ["explain_value"] if self._explain else [column.name for column in self._schema]
 
     @property
@@ -72,6 +82,8 @@ class DataFrame:
             ExecutionError: the statement failed while it ran, for example on a division by zero.
             ClusterError: the cluster is gone.
         """
+        if self._known is not None:
+            return self._known
         if self._explain:
             mode = "analyze" if self._explain == "analyze" else "all"
             return pa.table({"explain_value": [self.explain(mode)]})

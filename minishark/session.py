@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, assert_never
+
+import pyarrow as pa
 
 from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import FragmentRejectedError, Placement
@@ -20,19 +24,47 @@ from minishark.cluster.local import Cluster, ClusterOptions, default_options
 from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
 from minishark.cluster.source import SourceSize, arrow_table, files_source, memory_source
 from minishark.dataframe import Answer, DataFrame
-from minishark.errors import CatalogError, ClusterError, OptionError, TaskFailedError
+from minishark.errors import (
+    CatalogError,
+    ClusterError,
+    OptionError,
+    QueryError,
+    TaskFailedError,
+    UnsupportedError,
+)
 from minishark.execution.statistics import merge_statistics
+from minishark.execution.task import FileSlice
 from minishark.logical.display import logical_text
 from minishark.logical.plan import LogicalPlan
 from minishark.physical.display import physical_text
 from minishark.physical.plan import PhysicalPlan
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions, plan_physical
 from minishark.sql.planning import BoundStatement, PlanningDatabase, statement_plan
+from minishark.sql.statements import (
+    ParsedStatement,
+    StatementKind,
+    copied_query_and_target,
+    executed_name_and_values,
+    fill_parameters,
+    prepared_name_and_statement,
+)
 from minishark.stages.display import stages_text
 from minishark.stages.split import split
 from minishark.stages.stage import Stage, TableInput
+from minishark.written_tables import WrittenTables, written_name
 
 PLACEMENTS = ("sparrow", "random")
+_CREATED_AS = re.compile(
+    r"\s*CREATE\s+(OR\s+REPLACE\s+)?(?:TEMP(?:ORARY)?\s+)?TABLE\s+"
+    r'(?:"(?:[^"]|"")+"|\w+)(?:\.(?:"(?:[^"]|"")+"|\w+))*\s+AS\b',
+    re.IGNORECASE,
+)
+_DROPPED = re.compile(r"\s*DROP\s+TABLE\b", re.IGNORECASE)
+_OWN_SETTINGS = re.compile(
+    r"\b(threads|worker_threads|external_threads|memory_limit|max_memory|temp_directory|\w*arrow\w*"
+    r"|disabled_optimizers|debug_verify_column_bindings|python_\w+)\b",
+    re.IGNORECASE,
+)
 _SMALL_TABLE_ROWS = 20_000
 _SMALL_TABLE_BYTES = 1 << 20
 _CACHED_PLANS_MAX = 256
@@ -92,7 +124,7 @@ def connect(
     )
     if placement not in PLACEMENTS:
         raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
-    if probe_ratio < 1:
+    if not 1 <= probe_ratio < math.inf:
         raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
     if partitions is not None and not 1 <= partitions <= _PARTITIONS_MAX:
         raise OptionError(f"partitions must be between 1 and {_PARTITIONS_MAX}.")
@@ -130,21 +162,132 @@ class Session:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._plans: OrderedDict[tuple[str, LogicalPlan], _Plan] = OrderedDict()
+        self._written = WrittenTables()
+        self._settings: tuple[str, ...] = ()
+        self._definitions: tuple[str, ...] = ()
+        self._prepared: dict[str, str] = {}
         self._stopped = False
 
     # Statements
 
-    def sql(self, text: str) -> DataFrame:
-        """A SELECT, or an EXPLAIN of one, as a lazy DataFrame.
+    def sql(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
+        """Statements in DuckDB's SQL; the last one's answer as a DataFrame.
+
+        A SELECT runs when its rows are asked for. All other statements run at once, and answer with
+        the number of rows that they changed.
+
+        Args:
+            text: one statement, or several with semicolons between.
+            params: values for `?` and `$1` (a sequence) or `$name` (a mapping); one statement only.
 
         Raises:
             QueryError: it does not parse, or names what does not exist; with DuckDB's message.
-            UnsupportedError: it is another kind of statement.
+            UnsupportedError: it is a statement that minishark does not run.
         """
         self._check_open()
-        parsed = self._planning.parse(text)
-        bound = self._planning.bind(parsed.sql)
-        return DataFrame(self, parsed.sql, bound.schema, parsed.explain)
+        statements = self._planning.statements(text)
+        if params is not None:
+            if len(statements) > 1:
+                raise QueryError("Parameters go with one statement; run the others without them.")
+            statements = self._planning.statements(fill_parameters(statements[0].sql, params))
+        for statement in statements[:-1]:
+            self._statement(statement)
+        return self._statement(statements[-1])
+
+    def _statement(self, statement: ParsedStatement) -> DataFrame:
+        sql = statement.sql
+        match statement.kind:
+            case StatementKind.QUERY:
+                return self._query(sql, None)
+            case StatementKind.EXPLAIN:
+                return self._query(sql, "analyze" if statement.analyze else "plan")
+            case StatementKind.SHOW:
+                self._load_changed()
+                return self._known(self._planning.show(sql))
+            case StatementKind.PIVOT:
+                return self._known(self._written.query(sql, self.tables, self._read_table))
+            case StatementKind.DEFINITION | StatementKind.SETTING:
+                return self._define(statement)
+            case StatementKind.WRITE:
+                return self._write(sql)
+            case StatementKind.COPY_OUT:
+                query, target = copied_query_and_target(sql)
+                return self._changed_rows(self._written.copy(self.sql(query).to_arrow(), target))
+            case StatementKind.PREPARE:
+                name, prepared = prepared_name_and_statement(sql)
+                self._prepared[name] = prepared
+                return self._changed_rows(0)
+            case StatementKind.EXECUTE:
+                name, values = executed_name_and_values(sql)
+                return self.sql(self._prepared_statement(name), values)
+            case StatementKind.DEALLOCATE:
+                name, _ = executed_name_and_values(sql)
+                self._prepared_statement(name)
+                del self._prepared[name]
+                return self._changed_rows(0)
+            case _:
+                assert_never(statement.kind)
+
+    def _query(self, sql: str, explain: str | None) -> DataFrame:
+        self._load_changed()
+        bound = self._planning.bind(sql)
+        return DataFrame(self, sql, bound.schema, explain)
+
+    def _known(self, table: pa.Table) -> DataFrame:
+        return DataFrame(self, "", (), known=table)
+
+    def _changed_rows(self, count: int) -> DataFrame:
+        return self._known(pa.table({"Count": pa.array([count], pa.int64())}))
+
+    def _prepared_statement(self, name: str) -> str:
+        if name not in self._prepared:
+            raise QueryError(f"There is no prepared statement called {name}.")
+        return self._prepared[name]
+
+    def _define(self, statement: ParsedStatement) -> DataFrame:
+        """A definition or setting, for planning, for executors, and for statements that write."""
+        setting = statement.kind is StatementKind.SETTING
+        if setting and _OWN_SETTINGS.search(statement.sql):
+            raise UnsupportedError("minishark chooses this setting itself; see connect().")
+        self._load_changed()
+        self._planning.define(statement.sql)
+        self._written.define(statement.sql)
+        if setting:
+            self._settings = (*self._settings, statement.sql)
+        else:
+            self._definitions = (*self._definitions, statement.sql)
+        return self._changed_rows(0)
+
+    def _write(self, sql: str) -> DataFrame:
+        """A statement that changes tables; the cluster hears of it before the next query."""
+        created = _CREATED_AS.match(sql)
+        name = written_name(sql)
+        if created and name is not None and (created[1] or name not in self._catalog):
+            self._written.drop(name)
+            query = sql[created.end() :]
+            self.create_table(name, self.sql(query).to_arrow(), replace=True)
+            return self._changed_rows(self._catalog.get(name).rows)
+        if _DROPPED.match(sql) and name is not None:
+            return self._drop(sql, name)
+        return self._changed_rows(self._written.write(sql, self.tables, self._read_table))
+
+    def _drop(self, sql: str, name: str) -> DataFrame:
+        here = self._written.drop(name)
+        if name in self._catalog:
+            self.drop_table(name)
+        elif not here and not re.search(r"\bIF\s+EXISTS\b", sql, re.IGNORECASE):
+            self._catalog.get(name)
+        return self._changed_rows(0)
+
+    def _load_changed(self) -> None:
+        """Load into the cluster what statements have changed since the last query."""
+        for name, rows in self._written.changed():
+            self.create_table(name, rows, replace=True)
+
+    def _read_table(self, name: str) -> pa.Table:
+        """All rows of a table, memory-mapped."""
+        partitions = self._catalog.get(name).partitions
+        return self._cluster.store().read(tuple(FileSlice(p.file, p.holders) for p in partitions))
 
     def table(self, name: str) -> DataFrame:
         """All rows of a table.
@@ -225,6 +368,8 @@ class Session:
             self._cluster.places,
             self._placement,
             folder,
+            self._settings,
+            self._definitions,
         )
         try:
             table = run.run([column.name for column in plan.bound.schema])
@@ -273,11 +418,14 @@ class Session:
             on_progress: called with tasks done and tasks in all.
 
         Raises:
-            CatalogError: there is a table of that name, or `partition_by` names no column of it.
+            CatalogError: there is a table of that name, or `partition_by` names no column of it, or
+                the name is none.
             DataError: the data is missing or can't be read.
             OptionError: a number makes no sense.
         """
         self._check_open()
+        if not name or "\0" in name:
+            raise CatalogError("A table needs a name, without zero bytes.")
         if name in self._catalog and not replace:
             raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
         if replicas < 1 or (partitions is not None and not 1 <= partitions <= _PARTITIONS_MAX):
@@ -393,6 +541,7 @@ class Session:
         if not self._stopped:
             self._stopped = True
             self._planning.close()
+            self._written.close()
             self._cluster.close()
 
     def __enter__(self) -> Self:

@@ -24,7 +24,7 @@ from minishark.cluster.backend import (
     task_error,
 )
 from minishark.cluster.query import stage_slices
-from minishark.errors import DataError
+from minishark.errors import DataError, TaskFailedError
 from minishark.execution.task import (
     FileSlice,
     OutputKind,
@@ -246,7 +246,7 @@ class TableLoader:
 
 def _load_error(event: TaskFailed) -> Exception:
     error = task_error(event)
-    if isinstance(error, FragmentRejectedError):
+    if isinstance(error, FragmentRejectedError | TaskFailedError):
         return DataError(f"The data can't be read: {error}")
     return error
 

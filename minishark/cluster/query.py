@@ -128,6 +128,8 @@ class QueryRun:
         places: the store, where results are read from.
         placement: how tasks are placed.
         folder: where the query's files go, relative to a node's storage folder.
+        settings: SET statements that hold for the query.
+        definitions: statements that make what a whole statement may name: views, macros, types.
     """
 
     stages: Sequence[Stage]
@@ -136,6 +138,8 @@ class QueryRun:
     places: StorePlaces
     placement: Placement
     folder: str
+    settings: tuple[str, ...] = ()
+    definitions: tuple[str, ...] = ()
     _runs: dict[int, _StageRun] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
     _events: queue.SimpleQueue[tuple[int, JobEvent]] = field(default_factory=queue.SimpleQueue)
@@ -219,6 +223,7 @@ class QueryRun:
             OutputKind.RESULT if is_result else output,
             f"{self.folder}/{stage.index}",
             stage.buckets,
+            prelude=self.settings + (self.definitions if stage.is_statement else ()),
         )
 
     def _payload(self, stage: Stage, tables: Mapping[str, Table], index: int) -> TaskPayload:

@@ -134,6 +134,8 @@ def arrow_table(data: Any) -> pa.Table:
         return pa.Table.from_batches([data])
     if isinstance(data, pa.RecordBatchReader):
         return data.read_all()
+    if isinstance(data, duckdb.DuckDBPyRelation):
+        return _relation_table(data)
     if hasattr(data, "to_arrow_table"):
         return data.to_arrow_table()
     if hasattr(data, "__arrow_c_stream__"):
@@ -147,6 +149,22 @@ def arrow_table(data: Any) -> pa.Table:
         f"Can't make a table of a {kind}; give a path, a pyarrow, pandas or polars table, "
         "or a DuckDB relation."
     )
+
+
+def _relation_table(relation: duckdb.DuckDBPyRelation) -> pa.Table:
+    """A relation's rows in Arrow types that keep DuckDB's, as 128-bit integers or time zones."""
+    setting = "arrow_lossless_conversion"
+
+    def run(sql: str) -> Any:
+        # Only through the relation can its connection be reached.
+        return relation.query("minishark_source", sql)
+
+    before = run(f"SELECT current_setting('{setting}')").fetchall()[0][0]
+    run(f"SET {setting} = true")
+    try:
+        return relation.to_arrow_table()
+    finally:
+        run(f"SET {setting} = {before}")
 
 
 def memory_source(

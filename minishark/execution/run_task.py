@@ -73,6 +73,7 @@ class TaskRunner:
             "temp_directory": spill_folder,
             "autoinstall_known_extensions": "false",
         }
+        self._prelude: tuple[str, ...] = ()
         self._con = self._connect()
         self._output_settings: Mapping[str, str] = {}
 
@@ -90,6 +91,8 @@ class TaskRunner:
             TaskError: with the reason, for whatever is not a bug.
         """
         try:
+            if stage.prelude != self._prelude:
+                self._prepare(stage, task)
             return self._run(stage, task)
         except (duckdb.FatalException, duckdb.InternalException) as error:
             # A bug of DuckDB's, after which this database may refuse all else. The fragment is
@@ -101,6 +104,19 @@ class TaskRunner:
         self._con.close()
         self._con = self._connect()
         self._output_settings = {}
+        self._prelude = ()
+
+    def _prepare(self, stage: StageTask, task: TaskPayload) -> None:
+        """Start anew with the settings and definitions of `stage`.
+
+        A definition over tables that are not here fails; a fragment that needs it will say so.
+        """
+        self._restart()
+        with _problems(), self._inputs(stage, task):
+            for sql in stage.prelude:
+                with contextlib.suppress(duckdb.Error):
+                    self._con.execute(sql).fetchall()
+        self._prelude = stage.prelude
 
     def _run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         with _problems(), self._inputs(stage, task):

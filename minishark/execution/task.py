@@ -47,6 +47,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         folder: where output files go, relative to a node's storage folder.
         buckets: the number of buckets, for BUCKETS.
         columns: the names of a table's columns, for PARTITION.
+        prelude: statements that must have run before: settings, and what the fragment names.
     """
 
     sql: str
@@ -56,6 +57,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     folder: str
     buckets: int = 0
     columns: tuple[str, ...] = ()
+    prelude: tuple[str, ...] = ()
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):

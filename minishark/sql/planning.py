@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from minishark.catalog import Table
-from minishark.errors import QueryError, UnsupportedError
+from minishark.errors import QueryError
 from minishark.expressions import Column, Schema
 from minishark.logical.operators import Statement
 from minishark.logical.plan import LogicalPlan, make_plan
@@ -26,6 +27,7 @@ from minishark.logical.rewrite import rewrite
 from minishark.sql.lower import lower_plan
 from minishark.sql.miniature import Miniatures
 from minishark.sql.plan_json import PlanNotLowered
+from minishark.sql.statements import ParsedStatement, parse_statements
 
 DISABLED_OPTIMIZERS = {
     "statistics_propagation": "folds predicates with the miniature's minima and maxima",
@@ -72,15 +74,6 @@ class BoundStatement:
     sql: str
     schema: Schema
     tables: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedStatement:
-    """One SELECT, and whether it stands behind an EXPLAIN."""
-
-    sql: str
-    explain: str | None
-    """None, "plan" for EXPLAIN, "analyze" for EXPLAIN ANALYZE."""
 
 
 class PlanningDatabase:
@@ -146,45 +139,43 @@ class PlanningDatabase:
         with self._lock:
             return self._con.cursor()
 
-    def parse(self, text: str) -> ParsedStatement:
-        """The one SELECT in `text`.
+    def statements(self, text: str) -> list[ParsedStatement]:
+        """The statements in `text`.
 
         Raises:
-            QueryError: it does not parse, or is not one statement.
-            UnsupportedError: it is no SELECT.
+            QueryError: it does not parse.
+            UnsupportedError: one is of a kind that minishark does not run.
         """
         with self._lock:
+            return parse_statements(self._con, text)
+
+    def define(self, sql: str) -> None:
+        """Run a statement that defines something for later ones, or changes a setting.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        with self._lock:
+            self._miniatures.refresh(self._con)
             try:
-                statements = self._con.extract_statements(text)
+                self._con.execute(sql).fetchall()
             except duckdb.Error as error:
                 raise QueryError(str(error)) from error
-        if len(statements) != 1:
-            count = len(statements)
-            raise QueryError(f"Expected one statement, got {count}; run them one at a time.")
-        (statement,) = statements
-        sql = statement.query.strip().rstrip(";").rstrip()
-        match statement.type:
-            case duckdb.StatementType.SELECT:
-                return ParsedStatement(sql, None)
-            case duckdb.StatementType.EXPLAIN:
-                return self._parse_explain(sql)
-            case other:
-                name = other.name.replace("_", " ")
-                raise UnsupportedError(
-                    f"minishark does not run {name} statements; it runs SELECT and EXPLAIN, "
-                    "and Session.create_table makes tables."
-                )
+            self._plans.clear()
+            self._miniatures.version += 1
 
-    def _parse_explain(self, sql: str) -> ParsedStatement:
-        found = re.match(r"\s*EXPLAIN\s+(ANALYZE\s+)?(?!\()", sql, re.IGNORECASE)
-        if found is None:
-            raise UnsupportedError(
-                "Write EXPLAIN or EXPLAIN ANALYZE without options in parentheses."
-            )
-        inner = self.parse(sql[found.end() :])
-        if inner.explain:
-            raise QueryError("EXPLAIN of an EXPLAIN has no plan.")
-        return ParsedStatement(inner.sql, "analyze" if found.group(1) else "plan")
+    def show(self, sql: str) -> pa.Table:
+        """The answer to SHOW and DESCRIBE, which concern the catalog only.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        with self._lock:
+            self._miniatures.refresh(self._con)
+            try:
+                return self._con.sql(sql).to_arrow_table()
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from error
 
     def bind(self, sql: str) -> BoundStatement:
         """Resolve the names and types of a SELECT.

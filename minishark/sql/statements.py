@@ -1,0 +1,276 @@
+"""What kind of statement a text is, and statements with their parameters filled in. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import duckdb
+
+from minishark.errors import QueryError, UnsupportedError
+
+
+class StatementKind(StrEnum):
+    """What a session does with a statement."""
+
+    QUERY = "query"
+    """Plan and run it on the cluster."""
+    SHOW = "show"
+    """Answer it from the catalog: SHOW, DESCRIBE, PRAGMA, CALL."""
+    EXPLAIN = "explain"
+    """Describe how the query behind it runs."""
+    PIVOT = "pivot"
+    """A query whose columns depend on the data: run it where all of that is at hand."""
+    DEFINITION = "definition"
+    """Remember it for later statements: views, macros, types, sequences, schemas."""
+    SETTING = "setting"
+    """Remember it for later statements: SET, RESET."""
+    WRITE = "write"
+    """Change tables."""
+    COPY_OUT = "copy out"
+    """Write the rows of a query to files."""
+    PREPARE = "prepare"
+    EXECUTE = "execute"
+    DEALLOCATE = "deallocate"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedStatement:
+    """One statement.
+
+    Attributes:
+        kind: what a session does with it.
+        sql: its text without the semicolon; of an EXPLAIN, the query.
+        analyze: whether an EXPLAIN runs the query.
+    """
+
+    kind: StatementKind
+    sql: str
+    analyze: bool = False
+
+
+_TYPES = duckdb.StatementType
+_KINDS = {
+    _TYPES.SELECT: StatementKind.QUERY,
+    _TYPES.MULTI: StatementKind.PIVOT,
+    _TYPES.SET: StatementKind.SETTING,
+    _TYPES.INSERT: StatementKind.WRITE,
+    _TYPES.UPDATE: StatementKind.WRITE,
+    _TYPES.DELETE: StatementKind.WRITE,
+    _TYPES.MERGE_INTO: StatementKind.WRITE,
+    _TYPES.PREPARE: StatementKind.PREPARE,
+    _TYPES.EXECUTE: StatementKind.EXECUTE,
+    _TYPES.PRAGMA: StatementKind.SHOW,
+    _TYPES.CALL: StatementKind.SHOW,
+}
+_INSTEAD = {
+    "TRANSACTION": "each statement is a transaction of its own",
+    "ATTACH": "load tables with Session.create_table",
+    "DETACH": "tables are removed with DROP TABLE",
+    "LOAD": "only the extensions that DuckDB brings along can be used",
+    "EXPORT": "write tables with COPY ... TO",
+}
+_CREATED = re.compile(r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMP(?:ORARY)?\s+)?(\w+)", re.IGNORECASE)
+_DROPPED = re.compile(r"\s*DROP\s+(\w+)", re.IGNORECASE)
+_SHOWN = re.compile(r"\s*(?:SHOW|DESCRIBE|DESC)\b", re.IGNORECASE)
+_CATALOG = re.compile(
+    r"\b(duckdb_\w+\(|pragma_\w+\(|information_schema\.|sqlite_master\b|pg_catalog\.)",
+    re.IGNORECASE,
+)
+_EXPLAINED = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?(?!\()", re.IGNORECASE)
+_DEALLOCATED = re.compile(r"\s*DEALLOCATE\b", re.IGNORECASE)
+_COPIED = re.compile(r"\s*COPY\b.*?\bTO\s+'", re.IGNORECASE | re.DOTALL)
+_DEFINED = frozenset({"VIEW", "MACRO", "FUNCTION", "TYPE", "SCHEMA"})
+
+
+def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedStatement]:
+    """The statements in `text`.
+
+    Raises:
+        QueryError: it does not parse; with DuckDB's message.
+        UnsupportedError: minishark does not run one of them; says what to do instead.
+    """
+    try:
+        found = con.extract_statements(text)
+    except duckdb.Error as error:
+        raise QueryError(str(error)) from error
+    if not found:
+        raise QueryError("There is no statement in the text.")
+    return [_parsed(con, item.type, item.query.strip().rstrip(";").rstrip()) for item in found]
+
+
+def _parsed(
+    con: duckdb.DuckDBPyConnection, type_: duckdb.StatementType, sql: str
+) -> ParsedStatement:
+    bare = _without_comments(sql)
+    kind = _KINDS.get(type_)
+    if kind is StatementKind.QUERY and (_SHOWN.match(bare) or _CATALOG.search(bare)):
+        return ParsedStatement(StatementKind.SHOW, sql)
+    if kind is not None:
+        return ParsedStatement(kind, sql)
+    if _DEALLOCATED.match(bare):
+        return ParsedStatement(StatementKind.DEALLOCATE, sql)
+    if type_ == _TYPES.EXPLAIN:
+        return _explained(con, bare)
+    if type_ in (_TYPES.CREATE, _TYPES.DROP):
+        found = (_CREATED if type_ == _TYPES.CREATE else _DROPPED).match(bare)
+        noun = found[1].upper() if found else ""
+        if noun in _DEFINED:
+            return ParsedStatement(StatementKind.DEFINITION, sql)
+        if noun in ("TABLE", "SEQUENCE"):
+            return ParsedStatement(StatementKind.WRITE, sql)
+        raise UnsupportedError(f"minishark does not run {type_.name} {noun}.")
+    if type_ == _TYPES.COPY:
+        out = _COPIED.match(bare)
+        return ParsedStatement(StatementKind.COPY_OUT if out else StatementKind.WRITE, sql)
+    if type_ == _TYPES.ALTER and re.match(r"\s*ALTER\s+TABLE\b", bare, re.IGNORECASE):
+        return ParsedStatement(StatementKind.WRITE, sql)
+    name = type_.name.replace("_", " ")
+    instead = _INSTEAD.get(type_.name, "it runs SELECT, CREATE, INSERT, UPDATE, DELETE and COPY")
+    raise UnsupportedError(f"minishark does not run {name} statements: {instead}.")
+
+
+def _explained(con: duckdb.DuckDBPyConnection, sql: str) -> ParsedStatement:
+    found = _EXPLAINED.match(sql)
+    if found is None:
+        raise UnsupportedError("Write EXPLAIN or EXPLAIN ANALYZE without options in parentheses.")
+    (inner,) = parse_statements(con, sql[found.end() :])
+    if inner.kind is not StatementKind.QUERY:
+        raise UnsupportedError("EXPLAIN shows how queries run; this is none.")
+    return ParsedStatement(StatementKind.EXPLAIN, inner.sql, bool(found[1]))
+
+
+def _tokens(sql: str) -> list[tuple[int, str, Any]]:
+    """Offset, text and type of each token; comments are left out."""
+    marks = [*duckdb.tokenize(sql), (len(sql), None)]
+    texts = (
+        (start, sql[start:end].strip(), type_)
+        for (start, type_), (end, _) in itertools.pairwise(marks)
+    )
+    return [token for token in texts if token[2] != duckdb.token_type.comment]
+
+
+def _without_comments(sql: str) -> str:
+    """`sql` from its first word on."""
+    tokens = _tokens(sql)
+    return sql[tokens[0][0] :] if tokens else sql
+
+
+def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
+    """`sql` with a literal for each `?`, `$1` or `$name`.
+
+    Args:
+        sql: one statement.
+        values: for `?` and `$1` a sequence, for `$name` a mapping; SQL texts wrapped in `SqlText`
+            are put in as they are.
+
+    Raises:
+        QueryError: a parameter has no value, or a value no parameter.
+    """
+    named = values if isinstance(values, Mapping) else {str(i + 1): v for i, v in enumerate(values)}
+    out: list[str] = []
+    used: dict[str, None] = {}
+    done = position = 0
+    tokens = _tokens(sql)
+    skip = False
+    for (start, text, type_), following in zip(tokens, [*tokens[1:], None], strict=True):
+        if skip:
+            skip = False
+            continue
+        if type_ != duckdb.token_type.operator or text[:1] not in ("?", "$"):
+            continue
+        if text.startswith("?"):
+            position += 1
+            name, end = str(position), start + 1
+        else:
+            name = text[1:] or (following[1] if following else "")
+            end = start + 1 + len(name)
+            skip = not text[1:]
+        out += [sql[done:start], _literal(name, named)]
+        used[name] = None
+        done = end
+    extra = [name for name in named if name not in used]
+    if extra:
+        raise QueryError(f"There is no parameter for the value of {', '.join(extra)}.")
+    return "".join([*out, sql[done:]])
+
+
+class SqlText(str):
+    """SQL that stands for itself among parameter values."""
+
+    __slots__ = ()
+
+
+def _literal(name: str, values: Mapping[str, Any]) -> str:
+    if name not in values:
+        raise QueryError(f"Parameter {name} has no value; pass one in params.")
+    value = values[name]
+    if isinstance(value, SqlText):
+        return f"({value})"
+    try:
+        return f"({duckdb.ConstantExpression(value)})"
+    except duckdb.Error as error:
+        raise QueryError(f"Parameter {name}: {error}") from error
+
+
+_PREPARED = re.compile(r'\s*PREPARE\s+("(?:[^"]|"")+"|\w+)\s*(?:\([^)]*\))?\s+AS\s+', re.IGNORECASE)
+_EXECUTED = re.compile(
+    r'\s*(?:EXECUTE|DEALLOCATE(?:\s+PREPARE)?)\s+("(?:[^"]|"")+"|\w+)\s*', re.IGNORECASE
+)
+
+
+def prepared_name_and_statement(sql: str) -> tuple[str, str]:
+    """The name and the statement of a PREPARE."""
+    bare = _without_comments(sql)
+    found = _PREPARED.match(bare)
+    if found is None:
+        raise QueryError("Write PREPARE name AS statement.")
+    return found[1].strip('"').lower(), bare[found.end() :]
+
+
+def executed_name_and_values(sql: str) -> tuple[str, Sequence[SqlText] | Mapping[str, SqlText]]:
+    """The name and the arguments of an EXECUTE or DEALLOCATE."""
+    bare = _without_comments(sql)
+    found = _EXECUTED.match(bare)
+    if found is None:
+        raise QueryError("Write EXECUTE name(arguments).")
+    inside = bare[found.end() :].strip()
+    arguments = _split_arguments(inside[1:-1]) if inside.startswith("(") else []
+    named = [re.match(r"(\w+)\s*:?=\s*(.*)", a, re.DOTALL) for a in arguments]
+    if arguments and all(named):
+        return found[1].strip('"').lower(), {n[1]: SqlText(n[2]) for n in named if n}
+    return found[1].strip('"').lower(), [SqlText(a) for a in arguments]
+
+
+def _split_arguments(text: str) -> list[str]:
+    """The parts of `text` between commas that stand in no brackets."""
+    parts, depth, first = [], 0, 0
+    for start, token, type_ in _tokens(text):
+        if type_ != duckdb.token_type.operator:
+            continue
+        for offset, char in enumerate(token):
+            depth += (char in "([{") - (char in ")]}")
+            if char == "," and depth == 0:
+                parts.append(text[first : start + offset].strip())
+                first = start + offset + 1
+    last = text[first:].strip()
+    return [*parts, last] if last else parts
+
+
+def copied_query_and_target(sql: str) -> tuple[str, str]:
+    """Of a COPY ... TO: the query or table, and everything after TO."""
+    bare = _without_comments(sql)
+    tokens = _tokens(bare)
+    depth = 0
+    for start, text, type_ in tokens:
+        if type_ == duckdb.token_type.operator:
+            depth += text.count("(") - text.count(")")
+        elif depth == 0 and text.upper() == "TO":
+            source = bare[:start].strip()[len("COPY") :].strip()
+            query = source[1:-1] if source.startswith("(") else f"FROM {source}"
+            return query, bare[start + len("TO") :].strip()
+    raise QueryError("Write COPY (query) TO 'file'.")

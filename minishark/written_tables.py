@@ -1,0 +1,196 @@
+"""Tables that SQL statements write: a DuckDB of the session's own, where every statement works.
+
+Tables in the cluster are never changed in place. A statement that changes one takes a copy here
+first; what has changed is loaded into the cluster again before the next query reads it. Statements
+that only read the cluster's tables see them here without a copy.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from minishark.errors import CatalogError, QueryCancelledError, QueryError, TaskFailedError
+from minishark.expressions import quote
+
+ReadTable = Callable[[str], pa.Table]
+"""All rows of a table in the cluster, memory-mapped."""
+
+_NAME = r'((?:"(?:[^"]|"")+"|\w+)(?:\.(?:"(?:[^"]|"")+"|\w+))*)'
+_TARGETS = tuple(
+    re.compile(rf"\s*{words}\s+{_NAME}", re.IGNORECASE)
+    for words in (
+        r"INSERT\s+(?:OR\s+\w+\s+)?INTO",
+        r"UPDATE(?:\s+ONLY)?",
+        r"DELETE\s+FROM",
+        r"TRUNCATE(?:\s+TABLE)?",
+        r"MERGE\s+INTO",
+        r"ALTER\s+TABLE(?:\s+IF\s+EXISTS)?",
+        r"COPY",
+        r"DROP\s+TABLE(?:\s+IF\s+EXISTS)?",
+        r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMP(?:ORARY)?\s+)?TABLE(?:\s+IF\s+NOT\s+EXISTS)?",
+    )
+)
+
+
+class WrittenTables:
+    """Runs statements that write, and knows which tables the cluster has old rows of."""
+
+    def __init__(self) -> None:
+        self._con = duckdb.connect()
+        self._con.execute("SET python_enable_replacements = false")
+        self._con.execute("SET autoinstall_known_extensions = false")
+        self._con.execute("SET produce_arrow_string_view = false")
+        self._con.execute("SET arrow_lossless_conversion = true")
+        self._changed: dict[str, None] = {}
+        self._definitions: list[str] = []
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._con.close()
+
+    def interrupt(self) -> None:
+        """Stop the statement that is running."""
+        self._con.interrupt()
+
+    def define(self, sql: str) -> None:
+        """Remember a view, macro, type or setting; made when a statement runs here."""
+        with self._lock:
+            self._definitions.append(sql)
+
+    def write(self, sql: str, tables: Iterable[str], read: ReadTable) -> int:
+        """Run a statement that changes tables.
+
+        Args:
+            sql: the statement.
+            tables: the names of the cluster's tables.
+            read: gives their rows.
+
+        Returns:
+            The number of rows that changed, as far as DuckDB tells.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+            TaskFailedError: it failed on the data.
+        """
+        target = written_name(sql)
+        with self._lock:
+            self._show(tables, read)
+            if target is not None:
+                self._take(target)
+            before = self._tables()
+            rows = self._run(sql)
+            for name in self._tables():
+                if name not in before or (target is not None and name == target.lower()):
+                    self._changed[name] = None
+            return int(rows[0][0]) if rows and isinstance(rows[0][0], int) else 0
+
+    def query(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
+        """Run a query here, over all rows of the tables that it names.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+            TaskFailedError: it failed on the data.
+        """
+        with self._lock:
+            self._show(tables, read)
+            try:
+                self._con.execute("RESET arrow_lossless_conversion")
+                return self._con.execute(sql).to_arrow_table()
+            except duckdb.Error as error:
+                raise _translated(error) from error
+            finally:
+                self._con.execute("SET arrow_lossless_conversion = true")
+
+    def copy(self, table: pa.Table, target: str) -> int:
+        """Write rows to files: `COPY rows TO target`; the number of rows."""
+        with self._lock:
+            self._con.register("rows_to_copy", table)
+            try:
+                return int(self._run(f"COPY rows_to_copy TO {target}")[0][0])
+            finally:
+                self._con.unregister("rows_to_copy")
+
+    def changed(self) -> list[tuple[str, pa.Table]]:
+        """The tables that changed since the last call, with their rows."""
+        with self._lock:
+            names, self._changed = list(self._changed), {}
+            kept = self._tables()
+            return [
+                (n, self._con.sql(f"FROM {quote(n)}").to_arrow_table()) for n in names if n in kept
+            ]
+
+    def drop(self, name: str) -> bool:
+        """Forget a table; whether it was here."""
+        with self._lock:
+            self._changed.pop(name.lower(), None)
+            self._con.unregister(name)
+            if name.lower() not in self._tables():
+                return False
+            self._run(f"DROP TABLE {quote(name)}")
+            return True
+
+    def _tables(self) -> list[str]:
+        rows = self._con.execute("SELECT lower(table_name) FROM duckdb_tables()").fetchall()
+        return [name for (name,) in rows]
+
+    def _show(self, tables: Iterable[str], read: ReadTable) -> None:
+        """Make the cluster's tables visible, without a copy, and the definitions over them."""
+        own = self._tables()
+        for name in tables:
+            if name.lower() not in own:
+                self._con.register(name, read(name))
+        # A view over a table that was dropped waits until there is one of that name again.
+        self._definitions = [sql for sql in self._definitions if not self._defined(sql)]
+
+    def _defined(self, sql: str) -> bool:
+        try:
+            self._con.execute(sql).fetchall()
+        except duckdb.Error:
+            return False
+        return True
+
+    def _take(self, name: str) -> None:
+        """Copy a table of the cluster that is about to change."""
+        views = self._con.execute(
+            "SELECT view_name FROM duckdb_views() WHERE lower(view_name) = lower($1) AND temporary",
+            [name],
+        ).fetchall()
+        if views and name.lower() not in self._tables():
+            rows = self._con.table(name).to_arrow_table()
+            self._con.unregister(views[0][0])
+            self._con.register("rows_to_take", rows)
+            self._con.execute(f"CREATE TABLE {quote(name)} AS FROM rows_to_take")
+            self._con.unregister("rows_to_take")
+
+    def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        try:
+            return self._con.execute(sql).fetchall()
+        except duckdb.Error as error:
+            raise _translated(error) from error
+
+
+def _translated(error: duckdb.Error) -> Exception:
+    if isinstance(error, duckdb.InterruptException):
+        return QueryCancelledError("The statement was cancelled.")
+    if isinstance(error, duckdb.CatalogException):
+        return CatalogError(str(error))
+    if isinstance(error, duckdb.BinderException | duckdb.ParserException):
+        return QueryError(str(error))
+    return TaskFailedError(str(error))
+
+
+def written_name(sql: str) -> str | None:
+    """The table that a statement writes, without its schema; None if that can't be told."""
+    for pattern in _TARGETS:
+        found = pattern.match(sql)
+        if found:
+            last = re.findall(r'"(?:[^"]|"")+"|\w+', found[1])[-1]
+            return str(last[1:-1].replace('""', '"') if last.startswith('"') else last)
+    return None
