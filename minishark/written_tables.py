@@ -102,7 +102,7 @@ class WrittenTables:
             self._show(tables, read)
             try:
                 self._con.execute("RESET arrow_lossless_conversion")
-                return self._con.execute(sql).to_arrow_table()
+                return self._con.sql(sql).to_arrow_table()
             except duckdb.Error as error:
                 raise _translated(error) from error
             finally:
