@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
@@ -27,6 +28,7 @@ from minishark.dataframe import Answer, DataFrame
 from minishark.errors import (
     CatalogError,
     ClusterError,
+    MinisharkError,
     OptionError,
     QueryError,
     TaskFailedError,
@@ -204,8 +206,8 @@ class Session:
             case StatementKind.SHOW:
                 self._load_changed()
                 return self._known(self._planning.show(sql))
-            case StatementKind.PIVOT:
-                return self._known(self._written.query(sql, self.tables, self._read_table))
+            case StatementKind.HERE:
+                return self._known(self._query_here(sql))
             case StatementKind.DEFINITION | StatementKind.SETTING:
                 return self._define(statement)
             case StatementKind.WRITE:
@@ -230,8 +232,18 @@ class Session:
 
     def _query(self, sql: str, explain: str | None) -> DataFrame:
         self._load_changed()
-        bound = self._planning.bind(sql)
+        try:
+            bound = self._planning.bind(sql)
+        except QueryError:
+            if self._written.has_own and explain is None:
+                with contextlib.suppress(QueryError, CatalogError):
+                    return self._known(self._query_here(sql))
+            raise
         return DataFrame(self, sql, bound.schema, explain)
+
+    def _query_here(self, sql: str) -> pa.Table:
+        """Run a query in the session's own database, over all rows of the cluster's tables."""
+        return self._written.query(sql, self.tables, self._read_table)
 
     def _known(self, table: pa.Table) -> DataFrame:
         return DataFrame(self, "", (), known=table)
@@ -250,7 +262,13 @@ class Session:
         if setting and _OWN_SETTINGS.search(statement.sql):
             raise UnsupportedError("minishark chooses this setting itself; see connect().")
         self._load_changed()
-        self._planning.define(statement.sql)
+        try:
+            self._planning.define(statement.sql)
+        except QueryError:
+            if not self._written.has_own:
+                raise
+            self._written.define(statement.sql, alone=True)
+            return self._changed_rows(0)
         self._written.define(statement.sql)
         if setting:
             self._settings = (*self._settings, statement.sql)
@@ -269,7 +287,7 @@ class Session:
             return self._changed_rows(self._catalog.get(name).rows)
         if _DROPPED.match(sql) and name is not None:
             return self._drop(sql, name)
-        return self._changed_rows(self._written.write(sql, self.tables, self._read_table))
+        return self._known(self._written.write(sql, self.tables, self._read_table))
 
     def _drop(self, sql: str, name: str) -> DataFrame:
         here = self._written.drop(name)
@@ -281,7 +299,11 @@ class Session:
 
     def _load_changed(self) -> None:
         """Load into the cluster what statements have changed since the last query."""
-        for name, rows in self._written.changed():
+        changed, stay = self._written.changed()
+        for name in stay:
+            if name in self._catalog:
+                self.drop_table(name)
+        for name, rows in changed:
             self.create_table(name, rows, replace=True)
 
     def _read_table(self, name: str) -> pa.Table:
@@ -312,7 +334,14 @@ class Session:
         try:
             return self._run(self._staged(plan.bound, whole), started, planned, (note,))
         except FragmentRejectedError as rejected:
-            raise TaskFailedError(str(rejected)) from rejected
+            refusal = TaskFailedError(str(rejected))
+        try:
+            table = self._query_here(sql)
+        except MinisharkError:
+            raise refusal from None
+        note = f"Ran in the front end, as an executor did not accept it: {refusal}"
+        elapsed = time.perf_counter() - started
+        return Answer(table, QueryMetrics(0, 0, 0, 0, elapsed, planned - started, (note,)))
 
     def explain_statement(self, sql: str, mode: str) -> str:
         """Describe how a SELECT runs; `DataFrame.explain` calls this."""

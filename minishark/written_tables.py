@@ -33,6 +33,7 @@ _TARGETS = tuple(
         r"ALTER\s+TABLE(?:\s+IF\s+EXISTS)?",
         r"COPY",
         r"DROP\s+TABLE(?:\s+IF\s+EXISTS)?",
+        r"CREATE\s+(?:UNIQUE\s+)?INDEX\s+(?:IF\s+NOT\s+EXISTS\s+)?.*?\bON",
         r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMP(?:ORARY)?\s+)?TABLE(?:\s+IF\s+NOT\s+EXISTS)?",
     )
 )
@@ -49,6 +50,7 @@ class WrittenTables:
         self._con.execute("SET arrow_lossless_conversion = true")
         self._changed: dict[str, None] = {}
         self._definitions: list[str] = []
+        self._own: dict[str, None] = {}
         self._lock = threading.RLock()
 
     def close(self) -> None:
@@ -59,12 +61,24 @@ class WrittenTables:
         """Stop the statement that is running."""
         self._con.interrupt()
 
-    def define(self, sql: str) -> None:
-        """Remember a view, macro, type or setting; made when a statement runs here."""
-        with self._lock:
-            self._definitions.append(sql)
+    def define(self, sql: str, *, alone: bool = False) -> None:
+        """Remember a view, macro, type or setting; made when a statement runs here.
 
-    def write(self, sql: str, tables: Iterable[str], read: ReadTable) -> int:
+        Args:
+            sql: the statement.
+            alone: whether only this database can know it, so that it must work at once.
+
+        Raises:
+            QueryError: DuckDB does not accept it, and it is `alone`.
+        """
+        with self._lock:
+            if alone:
+                self._run(sql)
+                self._own[sql] = None
+            else:
+                self._definitions.append(sql)
+
+    def write(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
         """Run a statement that changes tables.
 
         Args:
@@ -73,7 +87,7 @@ class WrittenTables:
             read: gives their rows.
 
         Returns:
-            The number of rows that changed, as far as DuckDB tells.
+            The number of rows that changed, or what RETURNING asked for.
 
         Raises:
             QueryError: DuckDB does not accept it.
@@ -85,11 +99,11 @@ class WrittenTables:
             if target is not None:
                 self._take(target)
             before = self._tables()
-            rows = self._run(sql)
+            answer = self._answer(sql)
             for name in self._tables():
-                if name not in before or (target is not None and name == target.lower()):
+                if target is None or name not in before or name == target.lower():
                     self._changed[name] = None
-            return int(rows[0][0]) if rows and isinstance(rows[0][0], int) else 0
+            return answer
 
     def query(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
         """Run a query here, over all rows of the tables that it names.
@@ -100,11 +114,9 @@ class WrittenTables:
         """
         with self._lock:
             self._show(tables, read)
+            self._con.execute("RESET arrow_lossless_conversion")
             try:
-                self._con.execute("RESET arrow_lossless_conversion")
-                return self._con.sql(sql).to_arrow_table()
-            except duckdb.Error as error:
-                raise _translated(error) from error
+                return self._answer(sql)
             finally:
                 self._con.execute("SET arrow_lossless_conversion = true")
 
@@ -117,14 +129,41 @@ class WrittenTables:
             finally:
                 self._con.unregister("rows_to_copy")
 
-    def changed(self) -> list[tuple[str, pa.Table]]:
-        """The tables that changed since the last call, with their rows."""
+    def changed(self) -> tuple[list[tuple[str, pa.Table]], list[str]]:
+        """What changed since the last call: tables with their rows, and tables that stay here.
+
+        Tables that Arrow can't hold as they are (ENUM columns, collations) stay, and queries that
+        name them run here.
+        """
         with self._lock:
             names, self._changed = list(self._changed), {}
             kept = self._tables()
-            return [
-                (n, self._con.sql(f"FROM {quote(n)}").to_arrow_table()) for n in names if n in kept
-            ]
+            tables = [(n, self._stored_as(n)) for n in names if n in kept]
+        stay = [name for name, rows in tables if rows is None]
+        self._own.update(dict.fromkeys(stay))
+        return [(name, rows) for name, rows in tables if rows is not None], stay
+
+    @property
+    def has_own(self) -> bool:
+        """Whether there is anything that only this database knows."""
+        return bool(self._own)
+
+    def _stored_as(self, name: str) -> pa.Table | None:
+        """A table's rows, if Arrow brings its columns back as they are."""
+        (text,) = self._con.execute(
+            "SELECT sql FROM duckdb_tables() WHERE lower(table_name) = $1 AND schema_name = 'main'",
+            [name],
+        ).fetchall()[0]
+        if re.search(r"\sCOLLATE\s", text, re.IGNORECASE):
+            return None
+        relation = self._con.sql(f"FROM main.{quote(name)}")
+        rows = relation.to_arrow_table()
+        self._con.register("stored_rows", rows)
+        try:
+            same = self._con.table("stored_rows").types == relation.types
+        finally:
+            self._con.unregister("stored_rows")
+        return rows if same else None
 
     def drop(self, name: str) -> bool:
         """Forget a table; whether it was here."""
@@ -137,7 +176,9 @@ class WrittenTables:
             return True
 
     def _tables(self) -> list[str]:
-        rows = self._con.execute("SELECT lower(table_name) FROM duckdb_tables()").fetchall()
+        rows = self._con.execute(
+            "SELECT lower(table_name) FROM duckdb_tables() WHERE schema_name = 'main'"
+        ).fetchall()
         return [name for (name,) in rows]
 
     def _show(self, tables: Iterable[str], read: ReadTable) -> None:
@@ -168,6 +209,13 @@ class WrittenTables:
             self._con.register("rows_to_take", rows)
             self._con.execute(f"CREATE TABLE {quote(name)} AS FROM rows_to_take")
             self._con.unregister("rows_to_take")
+
+    def _answer(self, sql: str) -> pa.Table:
+        try:
+            relation: duckdb.DuckDBPyRelation | None = self._con.sql(sql)
+            return relation.to_arrow_table() if relation is not None else pa.table({"Count": [0]})
+        except duckdb.Error as error:
+            raise _translated(error) from error
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         try:

@@ -49,12 +49,16 @@ class ClusterFolders:
         shutil.rmtree(self.disk, ignore_errors=True)
 
 
-def make_folders(shared_memory: Path = SHARED_MEMORY) -> ClusterFolders:
+def make_folders(shared_memory: Path | None = None) -> ClusterFolders:
     """Make a session's folders, and remove those that dead sessions left.
+
+    Args:
+        shared_memory: where shared memory is; None for `SHARED_MEMORY`.
 
     Raises:
         ResourceError: not even the folder for temporary files is writable.
     """
+    shared_memory = shared_memory or SHARED_MEMORY
     temporary = Path(tempfile.gettempdir())
     for parent in (shared_memory, temporary):
         reap(parent)

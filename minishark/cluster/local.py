@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ class Cluster:
         except BaseException:
             self._folders.remove()
             raise
+        atexit.register(self.close)  # for programs that forget to
 
     def _start(self, options: ClusterOptions) -> LocalCluster | InProcessCluster:
         limit = int(psutil.virtual_memory().total * _DUCKDB_MEMORY_SHARE / self.total_slots)
@@ -122,3 +124,4 @@ class Cluster:
         """Stop all processes and remove all files; may be called twice."""
         self._sparrow.close()
         self._folders.remove()
+        atexit.unregister(self.close)

@@ -75,9 +75,15 @@ def create_miniature(
         f"{_column(type_name, column, statistics.rows, rows, factor)} AS {_quoted(column_name)}"
         for (column_name, type_name), column in zip(columns, statistics.columns, strict=True)
     )
-    con.execute(
-        f"CREATE OR REPLACE TABLE {_quoted(name)} AS SELECT {outputs} FROM range({rows}) r(i)"
-    )
+    head = f"CREATE OR REPLACE TABLE {_quoted(name)} AS SELECT"
+    try:
+        con.execute(f"{head} {outputs} FROM range({rows}) r(i)")
+    except duckdb.Error:
+        # Extreme bounds can overflow a type; then only the number of rows is told.
+        nulls = ", ".join(
+            f"CAST(NULL AS {type_}) AS {_quoted(column)}" for column, type_ in columns
+        )
+        con.execute(f"{head} {nulls} FROM range({rows})")
 
 
 class Miniatures:

@@ -23,8 +23,9 @@ class StatementKind(StrEnum):
     """Answer it from the catalog: SHOW, DESCRIBE, PRAGMA, CALL."""
     EXPLAIN = "explain"
     """Describe how the query behind it runs."""
-    PIVOT = "pivot"
-    """A query whose columns depend on the data: run it where all of that is at hand."""
+    HERE = "here"
+    """A query that needs the session's own database: columns that depend on the data (PIVOT),
+    sequences, or changes to tables in its CTEs."""
     DEFINITION = "definition"
     """Remember it for later statements: views, macros, types, sequences, schemas."""
     SETTING = "setting"
@@ -56,7 +57,7 @@ class ParsedStatement:
 _TYPES = duckdb.StatementType
 _KINDS = {
     _TYPES.SELECT: StatementKind.QUERY,
-    _TYPES.MULTI: StatementKind.PIVOT,
+    _TYPES.MULTI: StatementKind.HERE,
     _TYPES.SET: StatementKind.SETTING,
     _TYPES.INSERT: StatementKind.WRITE,
     _TYPES.UPDATE: StatementKind.WRITE,
@@ -74,11 +75,19 @@ _INSTEAD = {
     "LOAD": "only the extensions that DuckDB brings along can be used",
     "EXPORT": "write tables with COPY ... TO",
 }
-_CREATED = re.compile(r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMP(?:ORARY)?\s+)?(\w+)", re.IGNORECASE)
+_CREATED = re.compile(
+    r"\s*CREATE\s+(?:OR\s+REPLACE\s+|TEMP(?:ORARY)?\s+|RECURSIVE\s+|UNIQUE\s+)*(\w+)",
+    re.IGNORECASE,
+)
 _DROPPED = re.compile(r"\s*DROP\s+(\w+)", re.IGNORECASE)
 _SHOWN = re.compile(r"\s*(?:SHOW|DESCRIBE|DESC)\b", re.IGNORECASE)
 _CATALOG = re.compile(
     r"\b(duckdb_\w+\(|pragma_\w+\(|information_schema\.|sqlite_master\b|pg_catalog\.)",
+    re.IGNORECASE,
+)
+_STATEFUL = re.compile(
+    r"\b(nextval|currval)\s*\("
+    r"|\bAS\s*(?:(?:NOT\s+)?MATERIALIZED\s*)?\(\s*(INSERT|UPDATE|DELETE|MERGE)\b",
     re.IGNORECASE,
 )
 _EXPLAINED = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?(?!\()", re.IGNORECASE)
@@ -110,6 +119,8 @@ def _parsed(
     kind = _KINDS.get(type_)
     if kind is StatementKind.QUERY and (_SHOWN.match(bare) or _CATALOG.search(bare)):
         return ParsedStatement(StatementKind.SHOW, sql)
+    if kind is StatementKind.QUERY and (found := _STATEFUL.search(bare)):
+        return ParsedStatement(StatementKind.WRITE if found[2] else StatementKind.HERE, sql)
     if kind is not None:
         return ParsedStatement(kind, sql)
     if _DEALLOCATED.match(bare):
@@ -121,7 +132,7 @@ def _parsed(
         noun = found[1].upper() if found else ""
         if noun in _DEFINED:
             return ParsedStatement(StatementKind.DEFINITION, sql)
-        if noun in ("TABLE", "SEQUENCE"):
+        if noun in ("TABLE", "SEQUENCE", "INDEX"):
             return ParsedStatement(StatementKind.WRITE, sql)
         raise UnsupportedError(f"minishark does not run {type_.name} {noun}.")
     if type_ == _TYPES.COPY:
