@@ -213,7 +213,9 @@ class WrittenTables:
     def _answer(self, sql: str) -> pa.Table:
         try:
             relation: duckdb.DuckDBPyRelation | None = self._con.sql(sql)
-            return relation.to_arrow_table() if relation is not None else pa.table({"Count": [0]})
+            answer = relation.to_arrow_table() if relation is not None else pa.table({"Count": []})
+            nothing = answer.num_rows == 0 and answer.column_names == ["Count"]
+            return pa.table({"Count": pa.array([0], pa.int64())}) if nothing else answer
         except duckdb.Error as error:
             raise _translated(error) from error
 

@@ -192,6 +192,13 @@ class LocalCluster(Cluster):
     def _end(self) -> None:
         """Ask all processes to end, kill what has not within a second, remove the sockets."""
         descendants = self._descendants()
+        for child in self._children.values():
+            child.ask_to_end()
+        registered = set(self._front.pids)
+        for process in descendants:
+            if process.pid not in registered:  # still starting: it hears nothing, and has nothing
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         end_children(self._children.values(), _END_S)
         for process in psutil.wait_procs(descendants, timeout=_END_S if self._dead else 0.1)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):

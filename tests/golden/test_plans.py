@@ -20,7 +20,8 @@ QUERIES = sorted((FOLDER.parents[1] / "queries").glob("q*.sql"))
 
 def described(sql: str, planning: PlanningDatabase, catalog: Catalog) -> str:
     """All that the compiler makes of a query, as text."""
-    logical = planning.plan(planning.bind(planning.parse(sql).sql))
+    (statement,) = planning.statements(sql)
+    logical = planning.plan(planning.bind(statement.sql))
     physical = plan_physical(logical, catalog, PlannerOptions(partitions=4))
     stages = split(physical)
 

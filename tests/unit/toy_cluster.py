@@ -131,7 +131,9 @@ class ToyCluster:
 
     def _input(self, item: Input, done: Mapping[int, list[pa.Table]], index: int) -> pa.Table:
         own = isinstance(item, TableInput)
-        parts = self._parts[item.table.lower()] if isinstance(item, TableInput) else done[item.stage]
+        parts = (
+            self._parts[item.table.lower()] if isinstance(item, TableInput) else done[item.stage]
+        )
         match item.mode:
             case ReadMode.ALL:
                 return pa.concat_tables(parts)
