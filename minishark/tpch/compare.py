@@ -247,7 +247,7 @@ def _plain_nested_type(
     kind: pa.DataType, temporal: Callable[[pa.DataType], pa.DataType]
 ) -> pa.DataType:
     types = pa.types
-    if types.is_map(kind):
+    if types.is_map(kind) and not types.is_null(kind.key_type):  # no key of an empty map is null
         return pa.map_(_plain_type(kind.key_type, temporal), _plain_type(kind.item_type, temporal))
     if types.is_struct(kind):
         return pa.struct([(field.name, _plain_type(field.type, temporal)) for field in kind])
