@@ -345,6 +345,7 @@ class Session:
 
     def explain_statement(self, sql: str, mode: str) -> str:
         """Describe how a SELECT runs; `DataFrame.explain` calls this."""
+        self._check_open()
         plan = self._plan(sql)
         parts = {
             "logical": lambda: logical_text(plan.logical),

@@ -256,9 +256,10 @@ def _limit_value(json: Json) -> int | None:
 
 def _distinct(json: Json, children: _Children) -> LogicalPlan:
     (child,) = children
-    if json.get("distinct_type", "DISTINCT") == "DISTINCT":
-        return make_plan(Distinct(), child)
     targets = tuple(lower_expression(e, child.schema) for e in json["distinct_targets"])
+    covered = {e.index for e in targets if isinstance(e, ColumnRef)}
+    if json.get("distinct_type", "DISTINCT") == "DISTINCT" and len(covered) == len(child.schema):
+        return make_plan(Distinct(), child)
     keys = lower_sort_keys((json.get("order_by") or {}).get("orders", []), child.schema)
     return make_plan(DistinctOn(targets, keys), child)
 

@@ -149,7 +149,7 @@ def _lower_physical(type_: str, value: Any) -> Literal:
     if type_ in _INTEGER_TYPES:
         number = _integer(value)
         return Literal(f"CAST({number} AS {type_})", type_, number)
-    if type_.startswith("DECIMAL("):
+    if type_.startswith("DECIMAL(") and type_.endswith(")"):
         scale = int(type_.rstrip(")").split(",")[1])
         exact = decimal.Decimal(_integer(value)).scaleb(-scale, decimal.Context(prec=50))
         return Literal(f"CAST({exact:f} AS {type_})", type_, float(exact))
