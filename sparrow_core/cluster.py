@@ -144,6 +144,7 @@ class LocalCluster(Cluster):
             schedulers,
             own,
             self._seed,
+            config.orphaned_folders,
         )
         name = NodeName(config.name)
         child = Child(settings, self._run_dir / f"{name}.log", new_session=True)

@@ -71,6 +71,7 @@ class NodeConfig(Struct, frozen=True):
         slots: Slots in each executor.
         runner: "module:factory", see `runner.load_factory`.
         runner_config: For the factory.
+        orphaned_folders: What the node removes when it ends because its parent was killed.
     """
 
     name: str
@@ -78,6 +79,7 @@ class NodeConfig(Struct, frozen=True):
     slots: int
     runner: str
     runner_config: dict[str, str] = {}
+    orphaned_folders: tuple[str, ...] = ()
 
 
 class ExecutorStatus(Struct, frozen=True):

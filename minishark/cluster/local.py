@@ -85,6 +85,9 @@ class Cluster:
                 slots=1,
                 runner=RUNNER,
                 runner_config=runner_config(node, self.places, limit),
+                orphaned_folders=tuple(
+                    map(str, dict.fromkeys((self.places.memory, self.places.disk)))
+                ),
             )
             for node in self.nodes
         ]

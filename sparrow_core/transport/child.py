@@ -35,6 +35,7 @@ class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
         schedulers: Addresses of all schedulers.
         own_schedulers: Names of those that live in this process.
         seed: Of their random choices.
+        orphaned_folders: What to remove at the end if the parent was killed.
     """
 
     name: str
@@ -48,6 +49,7 @@ class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
     schedulers: tuple[str, ...]
     own_schedulers: tuple[str, ...]
     seed: int | None
+    orphaned_folders: tuple[str, ...] = ()
 
 
 class ExecutorSettings(msgspec.Struct, frozen=True, tag="executor"):

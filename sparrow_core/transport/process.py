@@ -8,6 +8,7 @@ main thread is the ZeroMQ loop. Both end when their stdin ends, on SIGTERM, and 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -133,6 +134,7 @@ class Supervisor:
 
 def run_node(settings: NodeSettings) -> int:
     """Be a node until stdin ends; the exit status."""
+    parent = os.getppid()
     driver = ZmqDriver(settings.endpoint)
     node_monitor = driver.address(f"monitor-{settings.name}")
     supervisor = Supervisor(driver, settings, node_monitor)
@@ -151,6 +153,9 @@ def run_node(settings: NodeSettings) -> int:
     supervisor.close()
     driver.close()
     remove_socket(settings.front_endpoint)  # it is there only if the parent was killed
+    if os.getppid() != parent:
+        for folder in settings.orphaned_folders:
+            shutil.rmtree(folder, ignore_errors=True)
     return supervisor.status
 
 

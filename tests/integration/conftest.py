@@ -17,7 +17,7 @@ from minishark.tpch.tables import tpch_tables
 # The helpers beside this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from toy_tables import load_toy_tables, toy_database  # noqa: E402 - found through the line above
+from toy_tables import load_toy_tables, toy_database
 
 
 @pytest.fixture(scope="session")

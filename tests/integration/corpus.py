@@ -4,6 +4,8 @@ A statement must leave no choice: LIMIT comes with an order over unique keys, or
 aggregates with an ORDER BY.
 """
 
+# ruff: noqa: E501 - statements read best on one line
+
 from __future__ import annotations
 
 CORPUS: dict[str, tuple[str, ...]] = {
@@ -38,8 +40,10 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT id, k + 1, -k, k * 2.5, k / 2, k // 2, k % 3, v ** 2 FROM t",
         "SELECT id, CASE WHEN k > 5 THEN 'big' WHEN k > 2 THEN 'mid' ELSE s END FROM t",
         "SELECT id, CASE k WHEN 1 THEN 10 WHEN 2 THEN 20 END FROM t",
-        "SELECT id, coalesce(k, -1), nullif(k, 5), ifnull(s, '?'), greatest(k, 3), least(k, v) "
-        "FROM t",
+        (
+            "SELECT id, coalesce(k, -1), nullif(k, 5), ifnull(s, '?'), greatest(k, 3), least(k, v) "
+            "FROM t"
+        ),
         "SELECT id, s || '-' || id, upper(s), length(s), substring(s, 2, 3), s[1:2] FROM t",
         "SELECT id, regexp_replace(s, '[aeiou]', '*', 'g'), split_part(s, 'm', 1) FROM t",
         "SELECT id, CAST(v AS INTEGER), CAST(m AS VARCHAR), TRY_CAST(s AS INTEGER) FROM t",
@@ -60,25 +64,39 @@ CORPUS: dict[str, tuple[str, ...]] = {
     "constants": (
         "SELECT 1",
         "SELECT 1 AS a, 'x' AS b, NULL AS c, 1.5 AS d, true AS e",
-        "SELECT 170141183460469231731687303715884105727::HUGEINT, "
-        "'-170141183460469231731687303715884105728'::HUGEINT",
-        "SELECT 99999999999999999999999999999999999999::DECIMAL(38, 0), "
-        "-0.00000000000000000000000000000000000001::DECIMAL(38, 38)",
-        "SELECT 18446744073709551615::UBIGINT, (-128)::TINYINT, 340282366920938463463374607431768211455"
-        "::UHUGEINT",
+        (
+            "SELECT 170141183460469231731687303715884105727::HUGEINT, "
+            "'-170141183460469231731687303715884105728'::HUGEINT"
+        ),
+        (
+            "SELECT 99999999999999999999999999999999999999::DECIMAL(38, 0), "
+            "-0.00000000000000000000000000000000000001::DECIMAL(38, 38)"
+        ),
+        (
+            "SELECT 18446744073709551615::UBIGINT, (-128)::TINYINT, 340282366920938463463374607431768211455"
+            "::UHUGEINT"
+        ),
         "SELECT 'inf'::DOUBLE, '-inf'::DOUBLE, 'nan'::DOUBLE, 'inf'::FLOAT, -0.0::DOUBLE, 1e-320",
         "SELECT id, 'inf'::DOUBLE, '-inf'::FLOAT, 'nan'::FLOAT, 0.1::FLOAT, 1e300 FROM t",
         "SELECT id FROM f WHERE x = 'inf'::DOUBLE",
         "SELECT id FROM f WHERE x > '-inf'::DOUBLE",
         "SELECT id, INTERVAL '-3 months 4 days 5.000006 seconds', INTERVAL 1 YEAR FROM t",
-        "SELECT id, TIMESTAMP '2020-01-01 01:02:03.456789', TIMESTAMP '0044-03-15 (BC) 12:00:00', "
-        "DATE '9999-12-31', DATE '0001-01-01' FROM t",
-        "SELECT id, DATE 'infinity', DATE '-infinity', TIMESTAMP 'infinity', DATE '20000-01-01' "
-        "FROM t",
-        "SELECT id, TIME '23:59:59.999999', TIMESTAMPTZ '2020-01-01 00:00:00+03', "
-        "'2020-01-01 00:00:00.123456789'::TIMESTAMP_NS FROM t",
-        "SELECT id, '\\x00\\xFF'::BLOB, '0101'::BIT, "
-        "'11111111-2222-3333-4444-555555555555'::UUID FROM t",
+        (
+            "SELECT id, TIMESTAMP '2020-01-01 01:02:03.456789', TIMESTAMP '0044-03-15 (BC) 12:00:00', "
+            "DATE '9999-12-31', DATE '0001-01-01' FROM t"
+        ),
+        (
+            "SELECT id, DATE 'infinity', DATE '-infinity', TIMESTAMP 'infinity', DATE '20000-01-01' "
+            "FROM t"
+        ),
+        (
+            "SELECT id, TIME '23:59:59.999999', TIMESTAMPTZ '2020-01-01 00:00:00+03', "
+            "'2020-01-01 00:00:00.123456789'::TIMESTAMP_NS FROM t"
+        ),
+        (
+            "SELECT id, '\\x00\\xFF'::BLOB, '0101'::BIT, "
+            "'11111111-2222-3333-4444-555555555555'::UUID FROM t"
+        ),
         "SELECT id, [1, NULL, 3], {'a': 1, 'b': [2]}, MAP {'k': 1}, []::INTEGER[] FROM t",
         "SELECT id, '{\"a\": [1, 2]}'::JSON, 'a'::ENUM('a', 'b') FROM t",
         "VALUES (1, 'a'), (2, NULL), (NULL, 'c')",
@@ -122,14 +140,20 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT a.id, b.id FROM kinds a JOIN kinds b ON a.h = b.h AND a.big = b.big",
         "SELECT a.id, b.id FROM kinds a JOIN kinds b ON a.st = b.st",
         "SELECT a.id, b.id FROM kinds a JOIN kinds b ON a.li = b.li AND a.mp = b.mp",
-        "SELECT a.id, b.id FROM (SELECT id, to_days(30) iv FROM t WHERE id < 3) a JOIN "
-        "(SELECT id, to_months(1) iv FROM u WHERE id < 3) b ON a.iv = b.iv",
+        (
+            "SELECT a.id, b.id FROM (SELECT id, to_days(30) iv FROM t WHERE id < 3) a JOIN "
+            "(SELECT id, to_months(1) iv FROM u WHERE id < 3) b ON a.iv = b.iv"
+        ),
         "SELECT e1.id, e2.id FROM events e1 ASOF JOIN events e2 ON e1.who = e2.who AND e1.at > e2.at",
-        "SELECT x.a, y.a FROM (SELECT row_number() OVER (ORDER BY id) a FROM t) x "
-        "POSITIONAL JOIN (SELECT row_number() OVER (ORDER BY id) a FROM u) y",
+        (
+            "SELECT x.a, y.a FROM (SELECT row_number() OVER (ORDER BY id) a FROM t) x "
+            "POSITIONAL JOIN (SELECT row_number() OVER (ORDER BY id) a FROM u) y"
+        ),
         "SELECT count(*) FROM t JOIN u ON true",
-        "SELECT t.id FROM t JOIN u ON t.k = u.k JOIN nn ON nn.k = u.k JOIN skew s ON s.k = nn.k "
-        "WHERE s.id < 500",
+        (
+            "SELECT t.id FROM t JOIN u ON t.k = u.k JOIN nn ON nn.k = u.k JOIN skew s ON s.k = nn.k "
+            "WHERE s.id < 500"
+        ),
     ),
     "outer joins": (
         "SELECT t.id, u.id FROM t LEFT JOIN u ON t.k = u.k",
@@ -159,12 +183,16 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT t.k, count(*) FROM t LEFT JOIN u ON t.k = u.k GROUP BY t.k",
         "SELECT u.k, count(*) FROM t LEFT JOIN u ON t.k = u.k GROUP BY u.k",
         "SELECT nn.k, u.k, count(*) FROM nn FULL JOIN u ON nn.k = u.k GROUP BY ALL",
-        "SELECT a.k, b.k FROM nn a LEFT JOIN (SELECT k FROM nn WHERE k > 6) b ON a.k = b.k "
-        "LEFT JOIN u ON b.k = u.k",
+        (
+            "SELECT a.k, b.k FROM nn a LEFT JOIN (SELECT k FROM nn WHERE k > 6) b ON a.k = b.k "
+            "LEFT JOIN u ON b.k = u.k"
+        ),
         "SELECT a.id, b.id FROM nulls a LEFT JOIN nulls b ON a.a = b.a",
         "SELECT a.id, b.id FROM nulls a FULL JOIN nulls b ON a.a = b.a AND a.b = b.b",
-        "SELECT e1.id, e2.id FROM events e1 ASOF LEFT JOIN events e2 "
-        "ON e1.who = e2.who AND e1.at > e2.at",
+        (
+            "SELECT e1.id, e2.id FROM events e1 ASOF LEFT JOIN events e2 "
+            "ON e1.who = e2.who AND e1.at > e2.at"
+        ),
     ),
     "semi and anti joins": (
         "SELECT id FROM t WHERE k IN (SELECT k FROM u)",
@@ -226,15 +254,21 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT k, (SELECT count(*) FROM t x WHERE x.k > t.k % 7) FROM t GROUP BY k",
         "SELECT id FROM t WHERE (SELECT count(*) FROM u WHERE u.k = t.k) > 4",
         "SELECT t.id, l.total FROM t, LATERAL (SELECT sum(w) AS total FROM u WHERE u.k = t.k) l",
-        "SELECT t.id, l.id FROM t, LATERAL (SELECT id FROM u WHERE u.k = t.k "
-        "ORDER BY id DESC LIMIT 2) l",
-        "SELECT t.id, l.x FROM t LEFT JOIN LATERAL (SELECT u.id AS x FROM u WHERE u.k = t.k "
-        "AND u.id > t.id) l ON true",
+        (
+            "SELECT t.id, l.id FROM t, LATERAL (SELECT id FROM u WHERE u.k = t.k "
+            "ORDER BY id DESC LIMIT 2) l"
+        ),
+        (
+            "SELECT t.id, l.x FROM t LEFT JOIN LATERAL (SELECT u.id AS x FROM u WHERE u.k = t.k "
+            "AND u.id > t.id) l ON true"
+        ),
         "SELECT t.id, l.y FROM t, LATERAL (SELECT t.id * 2 AS y) l",
         "SELECT k, sum(w) FROM u GROUP BY k HAVING sum(w) > (SELECT avg(w) FROM u)",
         "SELECT id, ARRAY(SELECT u.id FROM u WHERE u.k = t.k ORDER BY 1) FROM t",
-        "SELECT id, (SELECT (SELECT max(r.k) FROM r WHERE r.k < u.k) FROM u WHERE u.id = t.id) "
-        "FROM t",
+        (
+            "SELECT id, (SELECT (SELECT max(r.k) FROM r WHERE r.k < u.k) FROM u WHERE u.id = t.id) "
+            "FROM t"
+        ),
     ),
     "aggregates": (
         "SELECT count(*) FROM t",
@@ -247,8 +281,10 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT k, x FROM (SELECT k, count(*) AS x FROM skew GROUP BY k)",
         "SELECT id % 4, k, count(*), sum(x) FROM skew GROUP BY 1, 2",
         "SELECT k % 3 AS g, sum(x), avg(x), max(x) FROM skew GROUP BY g",
-        "SELECT sum(k) FILTER (WHERE b), count(*) FILTER (WHERE v > 2), avg(v) FILTER (NOT b) "
-        "FROM t",
+        (
+            "SELECT sum(k) FILTER (WHERE b), count(*) FILTER (WHERE v > 2), avg(v) FILTER (NOT b) "
+            "FROM t"
+        ),
         "SELECT k, sum(id) FILTER (WHERE b), stddev(v) FILTER (WHERE id > 5) FROM t GROUP BY k",
         "SELECT k, count(DISTINCT s), sum(DISTINCT v), count(*) FROM t GROUP BY k",
         "SELECT count(DISTINCT s) FROM t",
@@ -256,8 +292,10 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT count(DISTINCT s), count(DISTINCT k), avg(DISTINCT v) FROM t",
         "SELECT count(DISTINCT (k, s)) FROM t",
         "SELECT count(DISTINCT k) FILTER (WHERE b) FROM t",
-        "SELECT s, list(id ORDER BY id DESC), string_agg(k::VARCHAR, ',' ORDER BY id) FROM t "
-        "GROUP BY s",
+        (
+            "SELECT s, list(id ORDER BY id DESC), string_agg(k::VARCHAR, ',' ORDER BY id) FROM t "
+            "GROUP BY s"
+        ),
         "SELECT first(s ORDER BY id), last(s ORDER BY id), arg_max(s, id), arg_min(s, id) FROM t",
         "SELECT s, arg_max(k, id), arg_min(v, id), any_value(s) FROM t GROUP BY s",
         "SELECT max(id, 3), min(id, 2), arg_max(s, id, 2) FROM t",
@@ -265,8 +303,10 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT stddev(v), stddev_pop(v), variance(v), var_pop(v), sem(v) FROM t",
         "SELECT s, stddev(v), var_samp(v), skewness(v), kurtosis(v) FROM t GROUP BY s",
         "SELECT corr(v, k), covar_samp(v, k), covar_pop(v, k), regr_slope(v, k) FROM t",
-        "SELECT regr_intercept(v, k), regr_count(v, k), regr_r2(v, k), regr_avgx(v, k), "
-        "regr_avgy(v, k), regr_sxx(v, k), regr_syy(v, k), regr_sxy(v, k) FROM t",
+        (
+            "SELECT regr_intercept(v, k), regr_count(v, k), regr_r2(v, k), regr_avgx(v, k), "
+            "regr_avgy(v, k), regr_sxx(v, k), regr_syy(v, k), regr_sxy(v, k) FROM t"
+        ),
         "SELECT s, corr(v, id), regr_slope(v, id), regr_count(v, k) FROM t GROUP BY s",
         "SELECT bool_and(b), bool_or(b), bit_and(id), bit_or(k), bit_xor(id) FROM t",
         "SELECT s, bool_and(b), bool_or(b), bit_and(id), bit_or(k), bit_xor(id) FROM t GROUP BY s",
@@ -337,17 +377,25 @@ CORPUS: dict[str, tuple[str, ...]] = {
     ),
     "windows": (
         "SELECT id, row_number() OVER (ORDER BY id) FROM t",
-        "SELECT id, rank() OVER (PARTITION BY k ORDER BY id), dense_rank() OVER (ORDER BY s, id) "
-        "FROM t",
-        "SELECT id, sum(v) OVER (PARTITION BY s ORDER BY id ROWS BETWEEN 2 PRECEDING AND CURRENT ROW)"
-        " FROM t",
+        (
+            "SELECT id, rank() OVER (PARTITION BY k ORDER BY id), dense_rank() OVER (ORDER BY s, id) "
+            "FROM t"
+        ),
+        (
+            "SELECT id, sum(v) OVER (PARTITION BY s ORDER BY id ROWS BETWEEN 2 PRECEDING AND CURRENT ROW)"
+            " FROM t"
+        ),
         "SELECT id, lag(k) OVER (ORDER BY id), lead(k, 2, -1) OVER (PARTITION BY s ORDER BY id) FROM t",
         "SELECT id, avg(v) OVER w, count(*) OVER w FROM t WINDOW w AS (PARTITION BY k)",
-        "SELECT id, first_value(s) OVER (PARTITION BY k ORDER BY id), ntile(3) OVER (ORDER BY id) "
-        "FROM t",
+        (
+            "SELECT id, first_value(s) OVER (PARTITION BY k ORDER BY id), ntile(3) OVER (ORDER BY id) "
+            "FROM t"
+        ),
         "SELECT id FROM t QUALIFY row_number() OVER (PARTITION BY k ORDER BY id DESC) = 1",
-        "SELECT who, \"at\", sum(n) OVER (PARTITION BY who ORDER BY \"at\" RANGE BETWEEN INTERVAL 3 HOURS "
-        "PRECEDING AND CURRENT ROW) FROM events",
+        (
+            'SELECT who, "at", sum(n) OVER (PARTITION BY who ORDER BY "at" RANGE BETWEEN INTERVAL 3 HOURS '
+            "PRECEDING AND CURRENT ROW) FROM events"
+        ),
         "SELECT k, sum(id), rank() OVER (ORDER BY sum(id) DESC, k) FROM t GROUP BY k",
         "SELECT count(*) OVER () FROM e",
         "SELECT id, percent_rank() OVER (ORDER BY id), cume_dist() OVER (ORDER BY k, id) FROM t",
@@ -375,8 +423,10 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT k, count(*) AS n FROM skew GROUP BY k ORDER BY n DESC, k LIMIT 3",
         "SELECT * FROM (SELECT id, k FROM t ORDER BY id LIMIT 10) WHERE k > 3",
         "SELECT * FROM (SELECT id FROM t ORDER BY id LIMIT 10) ORDER BY id DESC LIMIT 3",
-        "SELECT a.id, b.id FROM (SELECT id FROM t ORDER BY id LIMIT 3) a, "
-        "(SELECT id FROM u ORDER BY id DESC LIMIT 2) b",
+        (
+            "SELECT a.id, b.id FROM (SELECT id FROM t ORDER BY id LIMIT 3) a, "
+            "(SELECT id FROM u ORDER BY id DESC LIMIT 2) b"
+        ),
         "SELECT t.id, u.id FROM t JOIN u ON t.k = u.k ORDER BY t.id, u.id LIMIT 11 OFFSET 4",
         "SELECT a FROM e ORDER BY a LIMIT 3",
         "SELECT id + 1 AS x FROM t ORDER BY x DESC LIMIT 4",
@@ -405,26 +455,44 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT a FROM e UNION ALL SELECT a FROM one",
     ),
     "common table expressions": (
-        "WITH x AS (SELECT k, count(*) AS n FROM t GROUP BY k) SELECT a.k, b.n FROM x a JOIN x b "
-        "ON a.k = b.k + 1",
-        "WITH x AS MATERIALIZED (SELECT * FROM t WHERE k > 2) SELECT count(*), (SELECT max(k) FROM x) "
-        "FROM x",
-        "WITH x AS (SELECT * FROM u), y AS (SELECT k FROM x WHERE w > 3) SELECT x.id FROM x "
-        "WHERE x.k IN (SELECT k FROM y)",
+        (
+            "WITH x AS (SELECT k, count(*) AS n FROM t GROUP BY k) SELECT a.k, b.n FROM x a JOIN x b "
+            "ON a.k = b.k + 1"
+        ),
+        (
+            "WITH x AS MATERIALIZED (SELECT * FROM t WHERE k > 2) SELECT count(*), (SELECT max(k) FROM x) "
+            "FROM x"
+        ),
+        (
+            "WITH x AS (SELECT * FROM u), y AS (SELECT k FROM x WHERE w > 3) SELECT x.id FROM x "
+            "WHERE x.k IN (SELECT k FROM y)"
+        ),
         "WITH t AS (SELECT 1 AS id) SELECT * FROM t",
-        "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 10) "
-        "SELECT sum(n) FROM c",
-        "WITH RECURSIVE c(n) AS (SELECT min(id) FROM t UNION SELECT t.id FROM t JOIN c "
-        "ON t.id = c.n + 2) SELECT count(*), max(n) FROM c",
-        "WITH x AS MATERIALIZED (SELECT k, sum(x) AS total FROM skew GROUP BY k) SELECT u.id, x.total "
-        "FROM u LEFT JOIN x ON u.k = x.k WHERE x.total > (SELECT avg(total) FROM x)",
-        "WITH x AS MATERIALIZED (SELECT id, k FROM t ORDER BY id LIMIT 9) "
-        "SELECT a.id, b.id FROM x a JOIN x b ON a.k = b.k",
+        (
+            "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 10) "
+            "SELECT sum(n) FROM c"
+        ),
+        (
+            "WITH RECURSIVE c(n) AS (SELECT min(id) FROM t UNION SELECT t.id FROM t JOIN c "
+            "ON t.id = c.n + 2) SELECT count(*), max(n) FROM c"
+        ),
+        (
+            "WITH x AS MATERIALIZED (SELECT k, sum(x) AS total FROM skew GROUP BY k) SELECT u.id, x.total "
+            "FROM u LEFT JOIN x ON u.k = x.k WHERE x.total > (SELECT avg(total) FROM x)"
+        ),
+        (
+            "WITH x AS MATERIALIZED (SELECT id, k FROM t ORDER BY id LIMIT 9) "
+            "SELECT a.id, b.id FROM x a JOIN x b ON a.k = b.k"
+        ),
         "WITH x AS NOT MATERIALIZED (SELECT k FROM t) SELECT count(*) FROM x a, x b WHERE a.k = b.k",
-        "WITH a AS MATERIALIZED (SELECT id, k FROM t), b AS MATERIALIZED (SELECT k, count(*) n FROM a "
-        "GROUP BY k) SELECT a.id, b.n FROM a LEFT JOIN b USING (k) WHERE a.id IN (SELECT n FROM b)",
-        "WITH x AS MATERIALIZED (SELECT k FROM u) SELECT (SELECT count(*) FROM x), "
-        "(SELECT max(k) FROM x), k FROM x WHERE k NOT IN (SELECT k FROM nn)",
+        (
+            "WITH a AS MATERIALIZED (SELECT id, k FROM t), b AS MATERIALIZED (SELECT k, count(*) n FROM a "
+            "GROUP BY k) SELECT a.id, b.n FROM a LEFT JOIN b USING (k) WHERE a.id IN (SELECT n FROM b)"
+        ),
+        (
+            "WITH x AS MATERIALIZED (SELECT k FROM u) SELECT (SELECT count(*) FROM x), "
+            "(SELECT max(k) FROM x), k FROM x WHERE k NOT IN (SELECT k FROM nn)"
+        ),
     ),
     "unnest and nested types": (
         "SELECT id, unnest(li) FROM kinds",
@@ -435,8 +503,10 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT id, list_transform(li, lambda x: x + 1), list_filter(li, lambda x: x > 0) FROM kinds",
         "SELECT id, [x * 2 FOR x IN li IF x > 0], list_sum(li), list_contains(li, 2) FROM kinds",
         "SELECT id, len(li), array_length(arr), list_value(id, 1), {'n': id, 'm': st} FROM kinds",
-        "SELECT id, struct_pack(a := id), row(id, 'x'), list_sort(li), array_to_string(li, '|') "
-        "FROM kinds",
+        (
+            "SELECT id, struct_pack(a := id), row(id, 'x'), list_sort(li), array_to_string(li, '|') "
+            "FROM kinds"
+        ),
         "SELECT id, MAP {id: 'x'}, map_from_entries([(id, 1)]), list_concat(li, [9]) FROM kinds",
         "SELECT * FROM range(5)",
         "SELECT r.range, t.id FROM range(3) r JOIN t ON t.k = r.range",
@@ -451,17 +521,25 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT * EXCLUDE (tz) FROM kinds",
         "SELECT id, h + 1, -h, h // 7, big + big, fine * 3, fine / 7, ub + 5 FROM kinds WHERE id < 7",
         "SELECT id, big::VARCHAR, h::VARCHAR, fine::VARCHAR, fine::DECIMAL(10, 2) FROM kinds",
-        "SELECT id, ts + INTERVAL 5 DAYS, ts - TIMESTAMP '2021-01-01', date_trunc('month', ts), "
-        "extract(hour FROM ts), strftime(ts, '%Y/%m/%d'), ts::DATE, last_day(ts::DATE) FROM kinds",
-        "SELECT id, date_diff('day', DATE '2020-01-01', ts::DATE), age(ts, TIMESTAMP '2020-01-01'), "
-        "epoch(ts), make_date(2020, 2, 1 + id), dayname(ts) FROM kinds",
-        "SELECT id, tm + INTERVAL 1 HOUR, iv * 2, -iv, iv + INTERVAL 1 DAY, extract(day FROM iv) "
-        "FROM kinds",
+        (
+            "SELECT id, ts + INTERVAL 5 DAYS, ts - TIMESTAMP '2021-01-01', date_trunc('month', ts), "
+            "extract(hour FROM ts), strftime(ts, '%Y/%m/%d'), ts::DATE, last_day(ts::DATE) FROM kinds"
+        ),
+        (
+            "SELECT id, date_diff('day', DATE '2020-01-01', ts::DATE), age(ts, TIMESTAMP '2020-01-01'), "
+            "epoch(ts), make_date(2020, 2, 1 + id), dayname(ts) FROM kinds"
+        ),
+        (
+            "SELECT id, tm + INTERVAL 1 HOUR, iv * 2, -iv, iv + INTERVAL 1 DAY, extract(day FROM iv) "
+            "FROM kinds"
+        ),
         "SELECT id FROM kinds WHERE uid = '00000000-0000-0000-0000-000000000002'::UUID",
         "SELECT id FROM kinds WHERE bl = 'b1'::BLOB AND iv > INTERVAL 1 DAY",
         "SELECT id FROM kinds WHERE h > 12345678901234567890123456789",
-        "SELECT id FROM kinds WHERE big BETWEEN 1234567890123456789012345678 AND "
-        "12345678901234567890123456780",
+        (
+            "SELECT id FROM kinds WHERE big BETWEEN 1234567890123456789012345678 AND "
+            "12345678901234567890123456780"
+        ),
         "SELECT id FROM kinds WHERE ts >= TIMESTAMP '2021-03-07 00:00:00' AND tm < TIME '01:15:00'",
         "SELECT id FROM kinds WHERE tz = TIMESTAMPTZ '2021-03-04 10:06:07+00'",
         "SELECT id, bl || 'x'::BLOB, octet_length(bl), uid::VARCHAR, hex(bl) FROM kinds",
@@ -509,10 +587,14 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT CASE WHEN count(*) > 10 THEN 'many' ELSE 'few' END, s FROM t GROUP BY s",
         "SELECT max(k) - min(k), sum(k) / count(k) FROM t",
         "SELECT id FROM t WHERE id = (SELECT max(id) FROM t)",
-        "SELECT t.id FROM t JOIN (SELECT k, max(id) AS top FROM t GROUP BY k) m "
-        "ON t.k = m.k AND t.id = m.top",
-        "SELECT n_in, count(*) FROM (SELECT t.id, count(u.id) n_in FROM t LEFT JOIN u ON t.k = u.k "
-        "GROUP BY t.id) GROUP BY n_in",
+        (
+            "SELECT t.id FROM t JOIN (SELECT k, max(id) AS top FROM t GROUP BY k) m "
+            "ON t.k = m.k AND t.id = m.top"
+        ),
+        (
+            "SELECT n_in, count(*) FROM (SELECT t.id, count(u.id) n_in FROM t LEFT JOIN u ON t.k = u.k "
+            "GROUP BY t.id) GROUP BY n_in"
+        ),
         "SELECT * FROM t WHERE t.k IN (SELECT k FROM u GROUP BY k HAVING sum(w) > 20)",
         "SELECT label FROM r WHERE k = (SELECT k FROM nn WHERE k = 4)",
     ),

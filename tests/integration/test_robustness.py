@@ -1,0 +1,339 @@
+"""Sessions survive deaths and shortages, and leave nothing behind however they end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+from processes import Program, program, until
+
+import minishark
+from minishark.cluster import folders
+from minishark.session import Session
+
+_ROWS = 40_000
+_SUM = "SELECT k, count(*) AS n, sum(x)::BIGINT AS total FROM t GROUP BY k ORDER BY k"
+_ANSWER = [
+    {"k": k, "n": _ROWS // 8, "total": sum(range(k, _ROWS, 8))} for k in range(8)
+]  # fmt: skip
+# Some seconds of work for one core.
+_LONG = "SELECT count(*) AS n FROM t a JOIN t b ON a.x % 2 = b.x % 2 AND a.x + b.x < 1"
+_LONG_ANSWER = [{"n": 1}]
+
+
+def _fill(session: Session, replicas: int = 2) -> None:
+    rows = pa.table({"k": [i % 8 for i in range(_ROWS)], "x": range(_ROWS)})
+    session.create_table("t", rows, partition_by="k", partitions=4, replicas=replicas)
+
+
+def _executors(session: Session) -> list[int]:
+    return [e.pid for node in session._cluster.status() for e in node.executors]
+
+
+@pytest.fixture
+def processes() -> Iterator[Session]:
+    """A session of two nodes with one executor process each, and a table."""
+    with minishark.connect(nodes=2, executors_per_node=1, single_task_rows=0) as session:
+        _fill(session)
+        yield session
+
+
+def test_an_executor_dies_between_queries(processes: Session) -> None:
+    """The next query finds what the dead executor held, again and again."""
+    killed: list[int] = []
+    for _ in range(3):
+        until(lambda: _executors(processes)[:1] not in ([], killed[-1:]), "a living executor")
+        killed.append(_executors(processes)[0])
+        os.kill(killed[-1], signal.SIGKILL)
+        assert _ANSWER == processes.sql(_SUM).collect()
+
+
+def test_all_executors_die_between_queries(processes: Session) -> None:
+    """Even then the tables are there: they lie in files, not in processes."""
+    for pid in _executors(processes):
+        os.kill(pid, signal.SIGKILL)
+    assert _ANSWER == processes.sql(_SUM).collect()
+
+
+def test_an_executor_dies_in_the_middle_of_a_query(processes: Session) -> None:
+    """Its task runs again elsewhere; the answer is right, and so is the next one."""
+    victim = psutil.Process(_executors(processes)[0])
+    idle_s = victim.cpu_times().user
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(processes.sql(_LONG).collect)
+        until(lambda: victim.cpu_times().user > idle_s + 0.1, "the query works")
+        assert not running.done()
+        victim.kill()
+        assert _LONG_ANSWER == running.result(60)
+    assert _ANSWER == processes.sql(_SUM).collect()
+
+
+def test_a_node_dies(processes: Session) -> None:
+    """Replicas on the other node answer."""
+    os.kill(processes._cluster.status()[1].pid, signal.SIGKILL)
+    assert _ANSWER == processes.sql(_SUM).collect()
+
+
+# Ctrl-C and other ends of the program
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, tpch_files: dict[str, str]) -> Path:
+    """A folder of generated data as `minishark tpch --scale 0.01` expects it."""
+    return Path(tpch_files["lineitem"]).parents[2]
+
+
+_END_MAX_S = 5.0  # the aim is one second; machines that run tests are busy
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["Making TPC-H data", "Starting the cluster", "Loading lineitem", "Running the queries"],
+)
+def test_ctrl_c(moment: str, data: Path, tmp_path: Path) -> None:
+    """Ctrl-C at any moment ends the main job soon, silently, and with nothing left."""
+    made_now = moment.startswith("Making")
+    folder = tmp_path if made_now else data
+    arguments = ["--scale", "0.5" if made_now else "0.01", "--data", str(folder)]
+    with program("-m", "minishark.cli", "tpch", *arguments, "--repetitions", "100") as started:
+        started.wait_for(moment)
+        took_s = started.interrupt()
+        # Python may end itself by the signal, which shells report as 130, too.
+        assert started.process.returncode in (130, -signal.SIGINT)
+        assert took_s < _END_MAX_S
+        assert "Traceback" not in started.seen
+        until(lambda: not started.remains(), f"the end of {started.remains()}")
+    assert not made_now or [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+)
+def test_other_signals(number: signal.Signals, data: Path) -> None:
+    """A polite kill ends it just so, with the status that shells expect."""
+    arguments = ("tpch", "--scale", "0.01", "--data", str(data), "--repetitions", "100")
+    with program("-m", "minishark.cli", *arguments) as started:
+        started.wait_for("Running the queries")
+        started.process.send_signal(number)
+        started.seen += started.process.communicate(timeout=30)[1]
+        assert 128 + number == started.process.returncode
+        assert "Traceback" not in started.seen
+        until(lambda: not started.remains(), f"the end of {started.remains()}")
+
+
+def test_the_front_end_is_killed(data: Path) -> None:
+    """After SIGKILL nobody is there to tidy up, so the children do: processes, files, sockets."""
+    arguments = ("tpch", "--scale", "0.01", "--data", str(data), "--repetitions", "100")
+    with program("-m", "minishark.cli", *arguments) as started:
+        started.wait_for("Running the queries")
+        assert 5 <= len(started.family())
+        started.kill()
+        assert started.folders
+        until(lambda: not started.remains(), f"the end of {started.remains()}")
+
+
+_SCRIPT_HEAD = """
+import sys, minishark, pyarrow as pa
+session = minishark.connect(nodes=2, executors_per_node=1, single_task_rows=0)
+session.create_table("t", pa.table({"k": [0, 1] * 20_000, "x": range(40_000)}), partitions=4)
+def say(*words):
+    print(*words, file=sys.stderr)
+"""
+
+
+def _script(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "script.py"
+    file.write_text(_SCRIPT_HEAD + text)
+    return str(file)
+
+
+def test_ctrl_c_in_a_query_leaves_the_session_usable(tmp_path: Path) -> None:
+    """KeyboardInterrupt comes out of the call soon; the next query runs."""
+    script = f"""
+try:
+    say("running")
+    session.sql({_LONG.replace("< 1", "< 0")!r}).collect()
+except KeyboardInterrupt:
+    say("interrupted")
+print(session.sql("SELECT count(*) AS n FROM t").collect()[0]["n"])
+session.stop()
+"""
+    with program(_script(tmp_path, script)) as started:
+        started.wait_for("running")
+        executor = _busiest(started)
+        idle_s = executor.cpu_times().user
+        until(lambda: executor.cpu_times().user > idle_s + 0.2, "the query works")
+        os.killpg(started.process.pid, signal.SIGINT)
+        out, err = started.process.communicate(timeout=30)
+        assert (0, "40000\n", "interrupted\n") == (started.process.returncode, out, err)
+        until(lambda: not started.remains(), f"the end of {started.remains()}")
+
+
+def _busiest(started: Program) -> psutil.Process:
+    children = [psutil.Process(p) for p in started.family() if p != started.process.pid]
+    return max(children, key=lambda process: process.cpu_times().user)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    ["", "sys.exit(session.sql('SELECT 0 AS a').collect()[0]['a'])"],
+)
+def test_exit_without_stop(tmp_path: Path, ending: str) -> None:
+    """A program that forgets stop() ends at once, says nothing, and leaves nothing."""
+    script = f"""
+rows = session.sql('FROM t').to_arrow()
+frame = session.sql('FROM t')
+print(session._cluster.places.memory, end="")
+{ending}
+"""
+    with program(_script(tmp_path, script)) as started:
+        out, err = started.process.communicate(timeout=60)
+        assert (0, "") == (started.process.returncode, err)
+        started.folders.add(Path(out))
+        until(lambda: not started.remains(), f"the end of {started.remains()}")
+
+
+def test_an_exception_without_stop(tmp_path: Path) -> None:
+    """Only the exception's own traceback is on stderr."""
+    with program(_script(tmp_path, "1 / 0\n")) as started:
+        _, err = started.process.communicate(timeout=60)
+        assert 1 == started.process.returncode
+        assert err.endswith("ZeroDivisionError: division by zero\n")
+        assert 1 == err.count("Traceback")
+        until(lambda: not started.remains(), f"the end of {started.remains()}")
+
+
+# Side by side
+
+
+def test_two_sessions_at_once() -> None:
+    """Sessions share nothing: tables of one name differ, and one's end does not touch the other."""
+    with minishark.connect(nodes=1, executors_per_node=1) as first:
+        second = minishark.connect(nodes=1, executors_per_node=1)
+        first.create_table("t", pa.table({"a": [1]}))
+        second.create_table("t", pa.table({"a": [2]}))
+        assert [{"a": 1}] == first.sql("FROM t").collect()
+        assert [{"a": 2}] == second.sql("FROM t").collect()
+        second.stop()
+        second.stop()
+        assert [{"a": 1}] == first.sql("FROM t").collect()
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_eight_threads_query_one_session(in_process: bool) -> None:
+    """Queries of many threads, some of which fail, do not disturb each other."""
+    with minishark.connect(
+        in_process=in_process, nodes=2, executors_per_node=1, single_task_rows=0
+    ) as session:
+        _fill(session)
+        barrier = threading.Barrier(8)
+
+        def work(number: int) -> list[object]:
+            barrier.wait()
+            found: list[object] = []
+            for turn in range(6):
+                if (number + turn) % 4 == 3:
+                    with pytest.raises(minishark.errors.TaskFailedError, match="on purpose"):
+                        session.sql(f"SELECT error('on purpose ' || k) FROM t -- {turn}").collect()
+                elif (number + turn) % 4 == 2:
+                    name = f"t{number}"
+                    session.create_table(name, pa.table({"a": [turn]}), replace=True)
+                    found.append(session.table(name).collect() == [{"a": turn}])
+                else:
+                    found.append(session.sql(_SUM).collect() == _ANSWER)
+            return found
+
+        with ThreadPoolExecutor(8) as pool:
+            results = list(pool.map(work, range(8)))
+    assert all(all(found) for found in results)
+    assert 36 == sum(len(found) for found in results)
+
+
+# Short of shared memory
+
+
+def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without shared memory all lies on disk, the session says so, and answers are right."""
+    monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path / "nowhere")
+    with minishark.connect(nodes=2, executors_per_node=1, single_task_rows=0) as session:
+        (warning,) = session.warnings
+        assert "data is kept on disk" in warning
+        _fill(session)
+        assert _ANSWER == session.sql(_SUM).collect()
+        assert (warning,) == session.warnings, "once is enough"
+
+
+def _mounted(folder: Path, megabytes: int) -> bool:
+    folder.mkdir()
+    mount = shutil.which("mount")
+    if mount is None or os.getuid() != 0:
+        return False
+    command = [mount, "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    return 0 == subprocess.run(command, check=False, capture_output=True).returncode
+
+
+@pytest.fixture
+def small_memory(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A shared memory of so many MB in place of the real one."""
+    folder = tmp_path / "memory"
+    if not _mounted(folder, request.param):
+        pytest.skip("only root can mount a small file system")
+    monkeypatch.setattr(folders, "SHARED_MEMORY", folder)
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("small_memory", [16], indirect=True)
+def test_tiny_shared_memory(small_memory: Path) -> None:
+    """Shared memory that is too small from the start is not used."""
+    with minishark.connect(in_process=True, nodes=2, single_task_rows=0) as session:
+        assert f"{small_memory} has only 16 MB free" in session.warnings[0]
+        _fill(session)
+        assert _ANSWER == session.sql(_SUM).collect()
+        assert [] == list(small_memory.iterdir())
+
+
+@pytest.mark.parametrize("small_memory", [80], indirect=True)
+def test_shared_memory_fills_up(small_memory: Path) -> None:
+    """What does not fit goes to disk, which is told once, and all of it is found again."""
+    rows = 4_000_000
+    table = pa.table(
+        {"k": pa.array(range(rows), pa.int64()), "x": pa.array([7] * rows, pa.int64())}
+    )
+    sums = "SELECT count(*) AS n, sum(k)::BIGINT AS k, sum(x)::BIGINT AS x FROM big"
+    shuffled = "SELECT count(*) AS n FROM big a JOIN big b ON a.k = b.k + 1 AND a.x = b.x"
+    with minishark.connect(in_process=True, nodes=2, partitions=4) as session:
+        session.create_table("big", table, partition_by="k", replicas=2)
+        assert any("table big lies on disk" in warning for warning in session.warnings)
+        assert [{"n": rows, "k": rows * (rows - 1) // 2, "x": 7 * rows}] == session.sql(
+            sums
+        ).collect()
+        assert [{"n": rows - 1}] == session.sql(shuffled).collect()
+        assert len(session.warnings) == len(set(session.warnings))
+    assert [] == list(small_memory.iterdir())
+
+
+def test_the_command_line_tells_of_missing_shared_memory(data: Path) -> None:
+    """`minishark tpch` passes the warning on to its user, and answers rightly."""
+    script = (
+        "from pathlib import Path; from minishark.cluster import folders; "
+        "folders.SHARED_MEMORY = Path('/no/such/folder'); from minishark.cli import main; main()"
+    )
+    arguments = ("tpch", "--scale", "0.01", "--data", str(data), "--queries", "1,3,9")
+    with program("-c", script, *arguments) as started:
+        out, err = started.process.communicate(timeout=60)
+        assert 0 == started.process.returncode, err
+        assert "Warning: /no/such/folder" in err
+        assert "data is kept on disk" in err
+        assert "3 of 3 correct" in out

@@ -1,0 +1,122 @@
+"""All 22 TPC-H answers equal DuckDB's, however the cluster is made and the data lies."""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import minishark
+from minishark.cluster.query import QueryMetrics
+from minishark.session import Session
+from minishark.tpch.compare import differences
+from minishark.tpch.ordering import output_order
+from minishark.tpch.queries import QUERY_COUNT, load_queries
+from minishark.tpch.schema import TABLES
+from minishark.tpch.tables import create_views
+
+_MORE_CASES = ((8, 3, True), (3, 1, False), (8, 2, False), (1, 3, False))
+_QUERIES = load_queries(range(1, QUERY_COUNT + 1))
+
+
+@pytest.fixture(scope="module")
+def answers(tpch_files: dict[str, str]) -> dict[int, tuple[pa.Table, tuple[int, ...]]]:
+    """DuckDB's answers, and the columns that they are ordered by, by query."""
+    with duckdb.connect() as connection:
+        create_views(connection, tpch_files)
+        found = {}
+        for number, text in _QUERIES.items():
+            answer = connection.sql(text).to_arrow_table()
+            found[number] = (answer, output_order(connection, text, answer.column_names))
+    return found
+
+
+def _load(session: Session, files: dict[str, str], partitions: int, replicas: int) -> None:
+    for table in TABLES:
+        session.create_table(
+            table.name,
+            files[table.name],
+            partition_by=table.partition_by,
+            partitions=partitions if table.partition_by else None,
+            replicas=replicas,
+        )
+
+
+def _run(
+    session: Session, answers: dict[int, tuple[pa.Table, tuple[int, ...]]]
+) -> dict[int, QueryMetrics]:
+    """Run all queries, and compare each answer; their figures."""
+    wrong = {}
+    metrics = {}
+    for number, text in _QUERIES.items():
+        frame = session.sql(text)
+        expected, order = answers[number]
+        found = differences(expected, frame.to_arrow(), ordered_by=order)
+        metrics[number] = frame.metrics()
+        if found:
+            wrong[number] = found
+    assert {} == wrong
+    return metrics
+
+
+@pytest.mark.parametrize(
+    ("partitions", "nodes", "in_process"),
+    [
+        (1, 1, True),
+        (3, 2, True),
+        (8, 3, False),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in _MORE_CASES),
+    ],
+)
+def test_all_answers_are_right(
+    tpch_files: dict[str, str],
+    answers: dict[int, tuple[pa.Table, tuple[int, ...]]],
+    partitions: int,
+    nodes: int,
+    in_process: bool,
+) -> None:
+    """Everything is distributed; each task that has a place to be runs there."""
+    with minishark.connect(
+        nodes=nodes,
+        executors_per_node=1,
+        partitions=partitions,
+        single_task_rows=0,
+        in_process=in_process,
+    ) as session:
+        _load(session, tpch_files, partitions, min(2, nodes))
+        metrics = _run(session, answers)
+        assert () == session.warnings
+    for number, figures in metrics.items():
+        assert () == figures.warnings, f"query {number}"
+        assert figures.constrained_tasks == figures.local_tasks, f"query {number}"
+        assert figures.tasks == sum(stage.tasks for stage in figures.by_stage)
+        assert figures.stages == len(figures.by_stage) >= 1
+        assert 0 < figures.planning_s < figures.elapsed_s
+        assert figures.constrained_tasks > 0
+    if partitions > 1:
+        assert all(figures.stages > 1 and figures.tasks > 2 for figures in metrics.values())
+        assert partitions in {stage.tasks for stage in metrics[1].by_stage}
+
+
+def test_small_data_runs_in_one_task(
+    tpch_files: dict[str, str], answers: dict[int, tuple[pa.Table, tuple[int, ...]]]
+) -> None:
+    """By default, a query over few rows is one task in one stage."""
+    with minishark.connect(in_process=True, nodes=2, partitions=4) as session:
+        _load(session, tpch_files, 4, 2)
+        metrics = _run(session, answers)
+    # Those that do not read lineitem, the one large table.
+    assert all((1, 1) == (metrics[n].stages, metrics[n].tasks) for n in (2, 11, 16, 22))
+
+
+def test_random_placement_is_right_too(
+    tpch_files: dict[str, str], answers: dict[int, tuple[pa.Table, tuple[int, ...]]]
+) -> None:
+    """Random placement ignores where data lies; the answers do not care."""
+    with minishark.connect(
+        in_process=True, nodes=3, partitions=4, placement="random", single_task_rows=0
+    ) as session:
+        _load(session, tpch_files, 4, 1)
+        metrics = _run(session, answers).values()
+    constrained = sum(figures.constrained_tasks for figures in metrics)
+    assert 0 < sum(figures.local_tasks for figures in metrics) < constrained

@@ -1,0 +1,336 @@
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from minishark.execution import run_task
+from minishark.execution.run_task import TaskError, TaskRunner
+from minishark.execution.store import Store, StorePlaces
+from minishark.execution.task import (
+    FileSlice,
+    OutputKind,
+    StageTask,
+    TaskOutcome,
+    TaskPayload,
+    TaskProblem,
+)
+from minishark.expressions import ColumnRef
+from minishark.stages.fragment import bucket_column
+
+KEY = ColumnRef(0, "INTEGER")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A node's store."""
+    return Store(StorePlaces(tmp_path, tmp_path), "n0")
+
+
+@pytest.fixture
+def runner(store: Store, tmp_path: Path) -> Iterator[TaskRunner]:
+    """A slot over the store."""
+    found = TaskRunner(store, memory_limit_bytes=1 << 28, spill_folder=str(tmp_path / "spill"))
+    yield found
+    found.close()
+
+
+def stage_task(
+    sql: str,
+    types: tuple[str, ...] = (),
+    output: OutputKind = OutputKind.RESULT,
+    **more: Any,
+) -> StageTask:
+    """What the tasks of a stage share."""
+    return StageTask(sql, types, more.pop("shared", {}), output, "queries/1/0", **more)
+
+
+def inline(outcome: TaskOutcome) -> pa.Table:
+    """The rows of a small result."""
+    assert outcome.inline is not None
+    return pa.ipc.open_stream(outcome.inline).read_all()
+
+
+def rows(table: pa.Table) -> list[tuple[object, ...]]:
+    """A table's rows, as DuckDB reads them."""
+    return duckdb.from_arrow(table).fetchall()
+
+
+def put(store: Store, file: str, sql: str) -> FileSlice:
+    """A stored file with the rows of a query."""
+    table = duckdb.sql(sql).to_arrow_table()
+    store.write(file, table.schema, [table.to_batches()])
+    return FileSlice(file, ("n0",))
+
+
+EMPTY = TaskPayload(0, {})
+
+
+# Outputs
+
+
+def test_small_result_travels_in_the_outcome(runner: TaskRunner) -> None:
+    """A small result needs no file."""
+    outcome = runner.run(stage_task("SELECT 42 AS c0", ("INTEGER",)), EMPTY)
+    assert (1, None) == (outcome.rows, outcome.file)
+    assert [(42,)] == rows(inline(outcome))
+
+
+def test_large_result_is_stored(runner: TaskRunner, store: Store) -> None:
+    """A large result is a file on the node."""
+    sql = "SELECT i AS c0 FROM range(200000) r(i)"
+    outcome = runner.run(stage_task(sql, ("BIGINT",)), TaskPayload(3, {}))
+    assert (200_000, "queries/1/0/3.arrow", None) == (outcome.rows, outcome.file, outcome.inline)
+    assert 200_000 == store.read((FileSlice("queries/1/0/3.arrow", ("n0",)),)).num_rows
+
+
+def test_piece_is_stored(runner: TaskRunner, store: Store) -> None:
+    """What later stages read is a file, however small; without rows it has its columns."""
+    for sql, count in (("SELECT 1 AS c0", 1), ("SELECT 1 AS c0 WHERE false", 0)):
+        outcome = runner.run(stage_task(sql, ("INTEGER",), OutputKind.PIECE), EMPTY)
+        assert (count, "queries/1/0/0.arrow") == (outcome.rows, outcome.file)
+        runner.forget("queries/1/0")
+        stored = store.read((FileSlice("queries/1/0/0.arrow", ("n0",)),))
+        assert (count, ["c0"]) == (stored.num_rows, stored.column_names)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 300_000])
+def test_buckets_hold_the_rows_of_their_hash(runner: TaskRunner, store: Store, count: int) -> None:
+    """Each bucket has exactly the rows whose key hashes to it, in their order."""
+    key = bucket_column((KEY,), ("k",), 4)
+    keyed = f"SELECT i, (i * 37 % 101)::INTEGER AS k FROM range({count}) r(i)"
+    sql = f"SELECT k AS c0, i AS c1, {key} FROM ({keyed})"
+    stage = stage_task(sql, ("INTEGER", "BIGINT"), OutputKind.BUCKETS, buckets=4)
+    outcome = runner.run(stage, EMPTY)
+    assert (4, count) == (len(outcome.buckets), sum(bucket.rows for bucket in outcome.buckets))
+    assert outcome.file is not None
+    for number, bucket in enumerate(outcome.buckets):
+        item = FileSlice(outcome.file, ("n0",), bucket.first, bucket.last)
+        found = store.read((item,))
+        assert (bucket.rows, ["c0", "c1"]) == (found.num_rows, found.column_names)
+        expected = duckdb.sql(f"SELECT c0, c1 FROM ({sql}) WHERE bucket = {number} ORDER BY c1")
+        assert expected.fetchall() == rows(found)
+
+
+def test_null_keys_share_a_bucket(runner: TaskRunner) -> None:
+    """NULL is a key like any other."""
+    key = bucket_column((KEY,), ("k",), 8)
+    sql = f"SELECT k AS c0, {key} FROM (SELECT NULL::INTEGER AS k FROM range(9))"
+    outcome = runner.run(stage_task(sql, ("INTEGER",), OutputKind.BUCKETS, buckets=8), EMPTY)
+    assert [9] == [bucket.rows for bucket in outcome.buckets if bucket.rows]
+
+
+def test_partition_is_named_measured_and_replicated(
+    runner: TaskRunner, store: Store, tmp_path: Path
+) -> None:
+    """A table's partition has the table's column names, statistics, and copies."""
+    stage = stage_task(
+        "SELECT i AS c0, 'v' || i % 3 AS c1 FROM range(10) r(i)",
+        ("BIGINT", "VARCHAR"),
+        OutputKind.PARTITION,
+        columns=("id", "odd name"),
+    )
+    outcome = runner.run(stage, TaskPayload(2, {}, replicas=("n0", "n1")))
+    file = "queries/1/0/2.arrow"
+    assert (10, file) == (outcome.rows, outcome.file)
+    stored = store.read((FileSlice(file, ("n0",)),))
+    assert ["id", "odd name"] == stored.column_names
+    assert (tmp_path / "n1" / file).samefile(tmp_path / "n0" / file)
+    assert outcome.statistics is not None
+    measured = pa.ipc.open_stream(outcome.statistics).read_all()
+    found = {name: measured.column(name)[0].as_py() for name in ("rows", "minimum_0", "maximum_0")}
+    assert {"rows": 10, "minimum_0": 0, "maximum_0": 9} == found
+
+
+# Inputs
+
+
+def test_inputs_are_named(runner: TaskRunner, store: Store) -> None:
+    """Shared inputs, a task's own ones and relations are tables of the fragment, then gone."""
+    one = put(store, "a.arrow", "SELECT 1 AS c0")
+    two = put(store, "b.arrow", "SELECT 2 AS c0")
+    stage = stage_task(
+        "SELECT in0.c0 + in1.c0 + in2.x AS c0 FROM in0, in1, in2",
+        ("INTEGER",),
+        shared={"in0": (one,)},
+    )
+    payload = TaskPayload(0, {"in1": (two,)}, {"in2": "(SELECT 4 AS x)"})
+    assert [(7,)] == rows(inline(runner.run(stage, payload)))
+    for name in ("in0", "in1", "in2"):
+        with pytest.raises(TaskError) as found:
+            runner.run(stage_task(f"SELECT * FROM {name}"), EMPTY)
+        assert TaskProblem.BIND is found.value.detail.problem
+
+
+# Types
+
+
+def test_columns_are_cast_to_what_was_planned(runner: TaskRunner) -> None:
+    """Bound again, a fragment may widen a type; later stages get the planned one."""
+    sql = "SELECT 1::DECIMAL(18,2) + 1::DECIMAL(18,2) AS c0, 2::TINYINT AS c1"
+    outcome = runner.run(stage_task(sql, ("DECIMAL(18,2)", "TINYINT")), EMPTY)
+    assert [pa.decimal128(18, 2), pa.int8()] == inline(outcome).schema.types
+
+
+def test_buckets_survive_a_cast(runner: TaskRunner, store: Store) -> None:
+    """The bucket number is not cast, and not lost."""
+    sql = f"SELECT 1::INTEGER AS c0, {bucket_column((KEY,), ('1::INTEGER',), 2)}"
+    stage = stage_task(sql, ("BIGINT",), OutputKind.BUCKETS, buckets=2)
+    outcome = runner.run(stage, EMPTY)
+    assert 1 == sum(bucket.rows for bucket in outcome.buckets)
+    assert outcome.file is not None
+    assert [pa.int64()] == store.read((FileSlice(outcome.file, ("n0",)),)).schema.types
+
+
+def test_states_travel_as_they_are(runner: TaskRunner, store: Store) -> None:
+    """An aggregate's state has no type to cast to; what it was made for can be finished."""
+    sql = "SELECT avg(i::DOUBLE) EXPORT_STATE AS c0 FROM range(4) r(i)"
+    outcome = runner.run(stage_task(sql, ("STATE",), OutputKind.PIECE), EMPTY)
+    assert outcome.file is not None
+    final = (
+        "SELECT finalize(combine_aggr(to_aggregate_state(c0, 'avg', ['DOUBLE']))) AS c0 FROM in0"
+    )
+    stage = stage_task(final, ("DOUBLE",), shared={"in0": (FileSlice(outcome.file, ("n0",)),)})
+    assert [(1.5,)] == rows(inline(runner.run(stage, EMPTY)))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "170141183460469231731687303715884105727::HUGEINT",
+        "'00000000-0000-0000-0000-00000000000a'::UUID",
+        "INTERVAL '1 month 2 days 3 microseconds'",
+        "99999999999999999999999999999999999.999::DECIMAL(38,3)",
+        "1.5::DECIMAL(9,2)",
+        "TIMESTAMP_NS '2020-01-01 00:00:00.123456789'",
+        "TIMESTAMPTZ '2020-01-01 00:00:00+00'",
+        "'\\x00\\xFF'::BLOB",
+        "'101'::BIT",
+        "[1, NULL, 3]",
+        "{'a': [1], 'b': NULL::VARCHAR}",
+        "MAP {'k': 1.5::DOUBLE}",
+        "'nan'::DOUBLE",
+        "TIME '12:34:56.789'",
+        "NULL::INTEGER",
+    ],
+)
+def test_types_survive_an_exchange(runner: TaskRunner, store: Store, value: str) -> None:
+    """A value that was stored between two stages is the same value of the same type."""
+    type_ = str(duckdb.sql(f"SELECT {value}").types[0])
+    piece = runner.run(stage_task(f"SELECT {value} AS c0", (type_,), OutputKind.PIECE), EMPTY)
+    assert piece.file is not None
+    stage = stage_task(
+        f"SELECT typeof(c0) AS c0, c0 IS NOT DISTINCT FROM {value} AS c1 FROM in0",
+        ("VARCHAR", "BOOLEAN"),
+        shared={"in0": (FileSlice(piece.file, ("n0",)),)},
+    )
+    assert [(type_, True)] == rows(inline(runner.run(stage, EMPTY)))
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem", "message"),
+    [
+        ("SELECT nothing FROM in9", TaskProblem.BIND, "in9"),
+        ("SELECT nofunction(1)", TaskProblem.BIND, "nofunction"),
+        ("SELEC 1", TaskProblem.BIND, "syntax error"),
+        ("SELECT CAST('x' || i AS INTEGER) AS c0 FROM range(2) r(i)", TaskProblem.SQL, "x0"),
+        ("SELECT error('my message') AS c0", TaskProblem.SQL, "my message"),
+        ("SELECT (SELECT i FROM range(2) r(i)) AS c0", TaskProblem.SQL, "More than one row"),
+        ("SELECT * FROM 'missing.parquet'", TaskProblem.INPUT, "missing.parquet"),
+    ],
+)
+def test_errors_of_duckdb(runner: TaskRunner, sql: str, problem: TaskProblem, message: str) -> None:
+    """Each class of DuckDB's errors is a problem that the front end knows; the slot lives on."""
+    with pytest.raises(TaskError, match=message) as found:
+        runner.run(stage_task(sql), EMPTY)
+    assert problem is found.value.detail.problem
+    assert [(1,)] == rows(inline(runner.run(stage_task("SELECT 1 AS c0", ("INTEGER",)), EMPTY)))
+
+
+def test_missing_input_is_named(runner: TaskRunner) -> None:
+    """A stored file that is gone is an input problem, which may pass elsewhere."""
+    stage = stage_task("SELECT * FROM in0", shared={"in0": (FileSlice("gone.arrow", ("n0",)),)})
+    with pytest.raises(TaskError, match=r"gone\.arrow") as found:
+        runner.run(stage, EMPTY)
+    assert TaskProblem.INPUT is found.value.detail.problem
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (OSError(errno.ENOSPC, "full"), TaskProblem.RESOURCE),
+        (OSError(errno.EDQUOT, "quota"), TaskProblem.RESOURCE),
+        (OSError(errno.EIO, "broken"), TaskProblem.INPUT),
+        (MemoryError(), TaskProblem.RESOURCE),
+        (duckdb.OutOfMemoryException("no memory"), TaskProblem.RESOURCE),
+        (duckdb.IOException("No space left on device"), TaskProblem.RESOURCE),
+        (duckdb.IOException("broken"), TaskProblem.INPUT),
+        (duckdb.InterruptException("stop"), TaskProblem.INTERRUPTED),
+        (duckdb.BinderException("bind"), TaskProblem.BIND),
+        (duckdb.ConversionException("cast"), TaskProblem.SQL),
+        (pa.ArrowInvalid("arrow"), TaskProblem.SQL),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_classes_of_errors(error: Exception, problem: TaskProblem) -> None:
+    """Errors that tests can't provoke are sorted likewise."""
+    with pytest.raises(TaskError) as found, run_task._problems():
+        raise error
+    assert problem is found.value.detail.problem
+    assert found.value.detail.message
+
+
+def test_bugs_are_not_hidden() -> None:
+    """What is nobody's data or resource stays what it is."""
+    with pytest.raises(ZeroDivisionError), run_task._problems():
+        raise ZeroDivisionError
+
+
+def test_slot_without_memory(store: Store, tmp_path: Path) -> None:
+    """A fragment that needs more than the slot has is a resource problem."""
+    runner = TaskRunner(store, memory_limit_bytes=20 << 20, spill_folder="")
+    try:
+        with pytest.raises(TaskError) as found:
+            runner.run(stage_task("SELECT list(i) AS c0 FROM range(20000000) r(i)"), EMPTY)
+    finally:
+        runner.close()
+    assert TaskProblem.RESOURCE is found.value.detail.problem
+
+
+def test_settings_and_definitions_come_first(runner: TaskRunner) -> None:
+    """A prelude holds for the stages that have it, and for no other."""
+    prelude = ("CREATE MACRO twice(x) AS 2 * x", "SET default_null_order = 'nulls_first'")
+    sql = "SELECT twice(x) AS c0 FROM (VALUES (1), (NULL)) v(x) ORDER BY x"
+    stage = stage_task(sql, ("INTEGER",), prelude=prelude)
+    assert [(None,), (2,)] == rows(inline(runner.run(stage, EMPTY)))
+    with pytest.raises(TaskError, match="twice") as found:
+        runner.run(stage_task(sql, ("INTEGER",)), EMPTY)
+    assert TaskProblem.BIND is found.value.detail.problem
+
+
+@pytest.mark.parametrize("kind", [duckdb.FatalException, duckdb.InternalException])
+def test_database_that_broke_is_replaced(
+    runner: TaskRunner, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    """After a bug of DuckDB's the slot starts anew, and the statement may be tried another way."""
+
+    def broken(stage: StageTask, task: TaskPayload) -> TaskOutcome:
+        raise kind("a bug")
+
+    before = runner._con
+    stage = stage_task("SELECT 1 AS c0", ("INTEGER",))
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "_run", broken)
+        with pytest.raises(TaskError, match="a bug") as found:
+            runner.run(stage, EMPTY)
+    assert TaskProblem.BIND is found.value.detail.problem
+    assert before is not runner._con
+    assert [(1,)] == rows(inline(runner.run(stage, EMPTY)))

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+
+from minishark.cluster.source import arrow_table, files_source, memory_source
+from minishark.errors import DataError
+from minishark.execution.store import Store, StorePlaces
+from minishark.expressions import Column
+from minishark.sql.planning import PlanningDatabase
+
+TABLE = pa.table({"a": [1, 2, 3], "b": ["x", None, "z"]})
+SCHEMA = (Column("a", "BIGINT"), Column("b", "VARCHAR"))
+
+
+@pytest.fixture(scope="module")
+def planning() -> Iterator[PlanningDatabase]:
+    """DuckDB, which reads schemas."""
+    database = PlanningDatabase()
+    yield database
+    database.close()
+
+
+def write(path: Path, sql: str = "SELECT 1::BIGINT AS a, 'x' AS b") -> Path:
+    """A file in the format of its suffix."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = {".parquet": "parquet", ".json": "json"}.get(path.suffix, "csv")
+    duckdb.execute(f"COPY ({sql}) TO '{str(path).replace(chr(39), chr(39) * 2)}' (FORMAT {kind})")
+    return path
+
+
+def read(relations: tuple[str, ...]) -> list[tuple[object, ...]]:
+    """The rows of SQL relations, in order."""
+    return [row for relation in relations for row in duckdb.execute(f"FROM {relation}").fetchall()]
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.csv", "x.json", "X.PARQUET", "it's odd.csv"])
+def test_one_file(name: str, tmp_path: Path, planning: PlanningDatabase) -> None:
+    """A file's kind is told by its name; its columns are read, and its size."""
+    path = tmp_path / name
+    suffix = path.suffix.lower()
+    write(tmp_path / f"made{suffix}").rename(path)
+    source, size = files_source(path, planning, 1)
+    assert SCHEMA == source.schema
+    assert [(1, "x")] == read(source.relations)
+    assert path.stat().st_size == size.bytes
+    assert (1 if suffix == ".parquet" else None) == size.rows
+
+
+@pytest.mark.parametrize("pattern", ["parts", "parts/*.parquet", "parts/**/*.parquet"])
+def test_many_files(pattern: str, tmp_path: Path, planning: PlanningDatabase) -> None:
+    """A folder or a glob is all its files, in the order of their names, one piece each."""
+    for i in (2, 1, 3):
+        write(tmp_path / f"parts/{i}.parquet", f"SELECT {i}::BIGINT AS a, 'x' AS b")
+    (tmp_path / "parts/_SUCCESS").touch()
+    source, size = files_source(str(tmp_path / pattern), planning, 1)
+    assert [(1, "x"), (2, "x"), (3, "x")] == read(source.relations)
+    assert (3, 3) == (len(source.relations), size.rows)
+
+
+def test_large_parquet_file_is_cut(tmp_path: Path, planning: PlanningDatabase) -> None:
+    """One file is as many pieces as are welcome; together they are its rows, in order."""
+    path = write(tmp_path / "x.parquet", "SELECT i AS a FROM range(300000) r(i)")
+    source, _ = files_source(path, planning, 3)
+    assert 3 == len(source.relations)
+    assert [(i,) for i in range(300_000)] == read(source.relations)
+
+
+def test_small_parquet_file_is_not_cut(tmp_path: Path, planning: PlanningDatabase) -> None:
+    """A piece is worth its task."""
+    source, _ = files_source(write(tmp_path / "x.parquet"), planning, 8)
+    assert 1 == len(source.relations)
+
+
+def test_column_that_is_called_as_the_row_number(
+    tmp_path: Path, planning: PlanningDatabase
+) -> None:
+    """A file with a column of the name that DuckDB numbers rows with is read whole."""
+    sql = "SELECT i AS file_row_number FROM range(300000) r(i)"
+    source, _ = files_source(write(tmp_path / "x.parquet", sql), planning, 3)
+    assert 1 == len(source.relations)
+
+
+@pytest.mark.parametrize(
+    ("files", "pattern", "message"),
+    [
+        ({}, "missing.parquet", "There is no file"),
+        ({}, "*.parquet", "There is no file"),
+        ({"empty/note.txt": b"x"}, "empty", "There is no file"),
+        ({"x.txt": b"x"}, "x.txt", "Can't tell how to read"),
+        ({"x.parquet": b"no parquet"}, "x.parquet", "Can't read"),
+        ({"x.parquet": b""}, "x.parquet", "Can't read"),
+        ({"d/a.csv": b"a\n1\n", "d/b.json": b'{"a": 1}'}, "d", "Can't tell how to read"),
+        ({"d/a.csv": b"a\n1\n", "d/b.csv": b"b\n1\n"}, "d", "has other columns than"),
+        ({"d/a.csv": b"a\n1\n", "d/b.csv": b"a\nx\n"}, "d", "has other columns than"),
+    ],
+)
+def test_bad_files(
+    files: dict[str, bytes],
+    pattern: str,
+    message: str,
+    tmp_path: Path,
+    planning: PlanningDatabase,
+) -> None:
+    """What is missing, unreadable, of an unknown kind or mixed is one sentence."""
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        files_source(str(tmp_path / pattern), planning, 1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TABLE,
+        TABLE.to_batches()[0],
+        pa.RecordBatchReader.from_batches(TABLE.schema, TABLE.to_batches()),
+        pyarrow.dataset.dataset(TABLE),
+        duckdb.from_arrow(TABLE),
+    ],
+    ids=lambda data: type(data).__name__,
+)
+def test_tables_in_memory(data: object) -> None:
+    """Whatever holds a table is one."""
+    assert TABLE.to_pylist() == arrow_table(data).to_pylist()
+
+
+def test_anything_that_exports_arrow() -> None:
+    """The Arrow C stream is enough."""
+
+    class Frame:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return TABLE.__arrow_c_stream__(requested_schema)
+
+    assert TABLE.to_pylist() == arrow_table(Frame()).to_pylist()
+
+
+@pytest.mark.parametrize("data", [3, None, {"a": [1]}, [1, 2], object()])
+def test_what_is_no_table(data: object) -> None:
+    """The error names what was given, and what can be."""
+    with pytest.raises(DataError, match=f"Can't make a table of a {type(data).__name__}; give"):
+        arrow_table(data)
+
+
+def test_relation_keeps_its_types_and_its_settings() -> None:
+    """128-bit integers of a relation stay what they are; its connection stays as it was."""
+    with duckdb.connect() as con:
+        table = arrow_table(con.sql("SELECT 170141183460469231731687303715884105727::HUGEINT AS a"))
+        after = con.execute("SELECT current_setting('arrow_lossless_conversion')").fetchall()
+        assert [("HUGEINT",)] == con.from_arrow(table).query(
+            "t", "SELECT typeof(a) FROM t"
+        ).fetchall()
+    assert [(False,)] == after
+
+
+def test_memory_source_is_stored_once_and_read_in_slices(
+    tmp_path: Path, planning: PlanningDatabase
+) -> None:
+    """As many slices as pieces are welcome; together they are the table, in order."""
+    store = Store(StorePlaces(tmp_path, tmp_path), "n0")
+    table = pa.table({"a": list(range(10))})
+    source, size = memory_source(table, store, "tables/1-source", "n0", planning, 4)
+    assert (Column("a", "BIGINT"),) == source.schema
+    assert 4 == len(source.slices)
+    assert list(range(10)) == store.read(source.slices).column("a").to_pylist()
+    assert (10, table.nbytes) == (size.rows, size.bytes)
+
+
+@pytest.mark.parametrize("table", [TABLE.slice(0, 0), pa.table({"a": pa.array([], pa.int64())})])
+def test_empty_table_has_one_slice(
+    table: pa.Table, tmp_path: Path, planning: PlanningDatabase
+) -> None:
+    """A table without rows still has its columns."""
+    store = Store(StorePlaces(tmp_path, tmp_path), "n0")
+    source, size = memory_source(table, store, "s", "n0", planning, 4)
+    assert (1, 0) == (len(source.slices), size.rows)
+    assert table.schema.names == store.read(source.slices).schema.names

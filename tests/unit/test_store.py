@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from minishark.execution import store as store_module
+from minishark.execution.store import InputMissingError, Store, StoredFile, StorePlaces
+from minishark.execution.task import FileSlice
+
+FILE = "queries/1/0.arrow"
+SCHEMA = pa.schema([("x", pa.int64())])
+
+
+def batch(*values: int) -> pa.RecordBatch:
+    """A record batch of one column."""
+    return pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> StorePlaces:
+    """Folders for memory and disk."""
+    found = StorePlaces(tmp_path / "memory", tmp_path / "disk")
+    found.memory.mkdir()
+    found.disk.mkdir()
+    return found
+
+
+def write(store: Store, file: str = FILE, *batches: pa.RecordBatch) -> StoredFile:
+    """A stored file of some batches."""
+    return store.write(file, SCHEMA, [list(batches or (batch(1, 2), batch(3)))])
+
+
+def values(table: pa.Table) -> list[int]:
+    """The column of a table."""
+    found: list[int] = table.column("x").to_pylist()
+    return found
+
+
+def test_what_was_written_is_read(places: StorePlaces) -> None:
+    """A file has its batches in order, in memory, and says how large it is."""
+    store = Store(places, "n0")
+    stored = write(store)
+    assert (places.memory / "n0" / FILE, 3, False) == (stored.path, stored.rows, stored.on_disk)
+    assert batch(1, 2).nbytes + batch(3).nbytes == stored.bytes
+    assert [1, 2, 3] == values(store.read((FileSlice(FILE, ("n0",)),)))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"), [(0, 1, [1, 2]), (1, 2, [3]), (1, None, [3]), (1, 1, [])]
+)
+def test_slices_are_batches(
+    places: StorePlaces, first: int, last: int | None, expected: list[int]
+) -> None:
+    """A slice has the batches from its first to before its last one; none keeps the schema."""
+    store = Store(places, "n0")
+    write(store)
+    found = store.read((FileSlice(FILE, ("n0",), first, last),))
+    assert expected == values(found)
+    assert SCHEMA == found.schema
+
+
+def test_slices_of_several_files_come_in_order(places: StorePlaces) -> None:
+    """All slices are one table, in the order in which they are asked for."""
+    store = Store(places, "n0")
+    write(store, "q/1.arrow", batch(1))
+    write(store, "q/2.arrow", batch(2))
+    slices = (FileSlice("q/2.arrow", ("n0",)), FileSlice("q/1.arrow", ("n0",)))
+    assert [2, 1] == values(store.read(slices))
+
+
+def test_empty_file_has_its_schema(places: StorePlaces) -> None:
+    """A file without batches can be read."""
+    store = Store(places, "n0")
+    stored = store.write(FILE, SCHEMA, [[], []])
+    assert (0, 0) == (stored.rows, stored.bytes)
+    assert [] == values(store.read((FileSlice(FILE, ("n0",)),)))
+
+
+def test_own_copy_is_read_first(places: StorePlaces) -> None:
+    """Of several holders the node itself is the nearest."""
+    far, near = Store(places, "n0"), Store(places, "n1")
+    write(far, FILE, batch(1))
+    write(near, FILE, batch(2))
+    item = FileSlice(FILE, ("n0", "n1"))
+    assert [2] == values(near.read((item,)))
+    assert [1] == values(far.read((item,)))
+
+
+def test_other_holders_serve_where_the_own_copy_is_missing(places: StorePlaces) -> None:
+    """Any holder will do."""
+    write(Store(places, "n2"))
+    assert [1, 2, 3] == values(Store(places, "n0").read((FileSlice(FILE, ("n0", "n1", "n2")),)))
+
+
+def test_missing_file_is_named(places: StorePlaces) -> None:
+    """The error says which file, and who should have had it."""
+    with pytest.raises(InputMissingError, match=r"queries/1/0\.arrow is on none .* n0, n1"):
+        Store(places, "n0").read((FileSlice(FILE, ("n0", "n1")),))
+
+
+def test_replicas_are_links(places: StorePlaces) -> None:
+    """Replicas on the same machine share the data, and outlive the original."""
+    store = Store(places, "n0")
+    stored = write(store)
+    store.replicate(stored, FILE, ("n0", "n1", "n2"))
+    copies = [places.memory / node / FILE for node in ("n1", "n2")]
+    assert [True, True] == [copy.samefile(stored.path) for copy in copies]
+    stored.path.unlink()
+    assert [1, 2, 3] == values(Store(places, "n0").read((FileSlice(FILE, ("n0", "n2")),)))
+
+
+def test_replica_replaces_an_older_one(places: StorePlaces) -> None:
+    """A task that runs a second time replicates again."""
+    store = Store(places, "n0")
+    store.replicate(write(store, FILE, batch(1)), FILE, ("n1",))
+    store.replicate(write(store, FILE, batch(2)), FILE, ("n1",))
+    assert [2] == values(Store(places, "n1").read((FileSlice(FILE, ("n1",)),)))
+
+
+def test_short_memory_goes_to_disk(places: StorePlaces, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without room in shared memory, files and their replicas lie on disk, and are found there."""
+    monkeypatch.setattr(store_module, "_free_bytes", lambda folder: 0)
+    store = Store(places, "n0")
+    stored = write(store)
+    assert (places.disk / "n0" / FILE, True) == (stored.path, stored.on_disk)
+    store.replicate(stored, FILE, ("n1",))
+    assert (places.disk / "n1" / FILE).samefile(stored.path)
+    assert [1, 2, 3] == values(Store(places, "n1").read((FileSlice(FILE, ("n1",)),)))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_memory_that_fills_up_while_writing(
+    places: StorePlaces, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """If memory ends in the middle of a file, the file goes to disk and leaves nothing behind."""
+    really = store_module._write
+
+    def full(path: Path, schema: pa.Schema, batches: list[pa.RecordBatch]) -> Path:
+        if path.is_relative_to(places.memory):
+            raise OSError(code, "full")
+        return really(path, schema, batches)
+
+    monkeypatch.setattr(store_module, "_write", full)
+    stored = write(Store(places, "n0"))
+    assert stored.on_disk
+    assert [] == [path for path in places.memory.rglob("*") if path.is_file()]
+
+
+def test_other_errors_are_raised(places: StorePlaces, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a full memory is a reason to write elsewhere."""
+
+    def broken(path: Path, schema: pa.Schema, batches: list[pa.RecordBatch]) -> Path:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(store_module, "_write", broken)
+    with pytest.raises(OSError, match="broken"):
+        write(Store(places, "n0"))
+
+
+def test_failed_write_leaves_no_temporary_file(places: StorePlaces) -> None:
+    """A file is whole or is not there."""
+    other = pa.record_batch([pa.array(["x"])], names=["y"])
+    with pytest.raises(pa.ArrowInvalid):
+        Store(places, "n0").write(FILE, SCHEMA, [[batch(1), other]])
+    assert [] == [path for path in places.memory.rglob("*") if path.is_file()]
+
+
+def test_one_folder_for_both_is_no_disk_fallback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no shared memory at all, nobody is warned for each file."""
+    monkeypatch.setattr(store_module, "_free_bytes", lambda folder: 0)
+    assert not write(Store(StorePlaces(tmp_path, tmp_path), "n0")).on_disk
+
+
+def test_forget_drops_what_is_cached(places: StorePlaces) -> None:
+    """After a forget the file is opened again; files of other folders stay open."""
+    store = Store(places, "n0")
+    one, ten = FileSlice("q/1/0.arrow", ("n0",)), FileSlice("q/10/0.arrow", ("n0",))
+    for item in (one, ten):
+        write(store, item.file, batch(1))
+        store.read((item,))
+    for item in (one, ten):
+        (places.memory / "n0" / item.file).unlink()
+    assert [1] == values(store.read((one,)))
+    store.forget("q/1")
+    with pytest.raises(InputMissingError):
+        store.read((one,))
+    assert [1] == values(store.read((ten,)))
+
+
+def test_missing_folder_has_no_room(tmp_path: Path) -> None:
+    """A memory folder that is gone counts as full."""
+    assert 0 == store_module._free_bytes(tmp_path / "missing")
