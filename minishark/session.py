@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import math
@@ -169,6 +170,8 @@ class Session:
         self._definitions: tuple[str, ...] = ()
         self._prepared: dict[str, str] = {}
         self._stopped = False
+        # DuckDB complains on stderr of connections that are still open when Python ends.
+        atexit.register(self.stop)
 
     # Statements
 
@@ -570,6 +573,7 @@ class Session:
         """Stop the cluster and free its memory; may be called twice."""
         if not self._stopped:
             self._stopped = True
+            atexit.unregister(self.stop)
             self._planning.close()
             self._written.close()
             self._cluster.close()

@@ -24,6 +24,7 @@ LAYERS = (
     "cluster",
     "display",
     "dataframe",
+    "written_tables",
     "session",
     "tpch",
     "cli",

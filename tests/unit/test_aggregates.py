@@ -59,7 +59,7 @@ VALUES = {
 
 def cases() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every function that splits, with the argument types that matter to it."""
-    for name in [*_BY_RESULT, *_BY_STATE]:
+    for name in [*_BY_RESULT, *sorted(_BY_STATE)]:
         if name == "count_star":
             yield name, ()
         elif name.startswith(("corr", "covar_", "regr_")):
