@@ -100,7 +100,7 @@ def connect(
         nodes: how many nodes; None for two (one on a machine with one core).
         executors_per_node: executor processes per node; None for one slot per core in all.
         schedulers: how many Sparrow schedulers; None for two, or one where there is one node.
-        partitions: partitions of a table or shuffle by default; None for two per slot.
+        partitions: partitions of a table or shuffle by default; None for one per slot.
         placement: "sparrow" (batch sampling with late binding) or "random".
         probe_ratio: reservations per task, at least 1.
         in_process: run the cluster on threads of this process, for tests and debugging.
@@ -153,7 +153,7 @@ class Session:
     ) -> None:
         self._cluster = Cluster(options)
         self._placement = Placement(placement, probe_ratio, self._cluster.nodes)
-        count = partitions or 2 * self._cluster.total_slots
+        count = partitions or self._cluster.total_slots
         self._options = (
             PlannerOptions(count, single_task_rows)
             if single_task_rows

@@ -131,12 +131,12 @@ class TableLoader:
             payloads = source.payloads()
             self._total = len(payloads) + layout.partitions
             read = self._divided(folder, source, layout, payloads)
-            columns = ", ".join(f"c{i}" for i in range(len(source.schema)))
+            sql = ""
         else:
             read = source.runs(layout.partitions)
             self._total = len(read)
-            columns = _columns(source.schema)
-        outcomes = self._store(folder, source.schema, layout, read, columns)
+            sql = f"SELECT {_columns(source.schema)} FROM in0"
+        outcomes = self._store(folder, source.schema, layout, read, sql)
         partitions = tuple(
             Partition(i, _file_of(outcome), self._holders(i, layout), outcome.rows, outcome.nbytes)
             for i, outcome in enumerate(outcomes)
@@ -174,11 +174,11 @@ class TableLoader:
         schema: Schema,
         layout: TableLayout,
         read: Sequence[TaskPayload],
-        columns: str,
+        sql: str,
     ) -> list[TaskOutcome]:
         """Run the job that stores partitions, one per task."""
         shared = StageTask(
-            f"SELECT {columns} FROM in0",
+            sql,
             tuple(column.type for column in schema),
             {},
             OutputKind.PARTITION,

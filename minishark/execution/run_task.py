@@ -31,6 +31,8 @@ BATCH_ROWS = 122_880
 INLINE_BYTES_MAX = 1 << 20
 """Results up to this size travel in the outcome instead of through the store."""
 
+_DICTIONARY_ROWS_MIN = 8_192
+_DICTIONARY_VALUES_MAX = 1_024
 _MERGED_SLICE_ROWS = 8_192
 
 _EXCHANGE_SETTINGS = {
@@ -119,6 +121,9 @@ class TaskRunner:
         self._prelude = stage.prelude
 
     def _run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
+        if not stage.sql:
+            with _problems():
+                return self._store_partition(stage, task, self._store.read(task.inputs["in0"]))
         with _problems(), self._inputs(stage, task):
             relation = self._bound(stage)
             self._set_output_types(_output_settings(stage, relation))
@@ -201,7 +206,8 @@ class TaskRunner:
     def _store_partition(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
         table = table.rename_columns(list(stage.columns))
         file = _file(stage, task)
-        stored = self._store.write(file, table.schema, [table.to_batches(BATCH_ROWS)])
+        compact = _compact(table)
+        stored = self._store.write(file, compact.schema, [compact.to_batches(BATCH_ROWS)])
         self._store.replicate(stored, file, task.replicas)
         statistics = self._statistics(table, list(zip(stage.columns, stage.types, strict=True)))
         return TaskOutcome(
@@ -209,6 +215,7 @@ class TaskRunner:
         )
 
     def _statistics(self, table: pa.Table, columns: Sequence[tuple[str, str]]) -> bytes:
+        self._set_output_types(_EXCHANGE_SETTINGS)
         sample = text_sample(table)
         self._con.register("partition", table)
         try:
@@ -249,6 +256,23 @@ def _output_settings(stage: StageTask, relation: duckdb.DuckDBPyRelation) -> Map
         return {}
     binary = any(_BINARY_TYPE.search(str(type_)) for type_ in relation.types)
     return _BINARY_EXCHANGE_SETTINGS if binary else _EXCHANGE_SETTINGS
+
+
+def _compact(table: pa.Table) -> pa.Table:
+    """Text columns with few different values as dictionaries, which DuckDB reads faster."""
+    if table.num_rows < _DICTIONARY_ROWS_MIN:
+        return table
+    table = table.combine_chunks()
+    for position, field in enumerate(table.schema):
+        if not pa.types.is_string(field.type):
+            continue
+        column = table.column(position)
+        if pc.count_distinct(column[:_DICTIONARY_ROWS_MIN]).as_py() > _DICTIONARY_VALUES_MAX:
+            continue
+        encoded = column.combine_chunks().dictionary_encode()
+        if len(encoded.dictionary) <= _DICTIONARY_VALUES_MAX:
+            table = table.set_column(position, field.name, encoded)
+    return table
 
 
 def _divided(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

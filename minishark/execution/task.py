@@ -39,7 +39,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     """What the tasks of a stage share.
 
     Attributes:
-        sql: the fragment.
+        sql: the fragment; empty for the rows of the input `in0` as they are.
         types: the DuckDB types of its output columns, without the bucket number; an empty tuple
             takes them as they come.
         shared_inputs: inputs that are the same for every task, by the name in the fragment.
