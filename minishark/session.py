@@ -4,45 +4,28 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import itertools
 import math
 import re
 import threading
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, assert_never
 
 import pyarrow as pa
 
-from minishark.catalog import Catalog, Table
-from minishark.cluster.backend import FragmentRejectedError, Placement
-from minishark.cluster.display import metrics_text
-from minishark.cluster.load import TableLayout, TableLoader, TableSource
+from minishark.cluster.backend import Placement
 from minishark.cluster.local import Cluster, ClusterOptions, default_options
-from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
-from minishark.cluster.source import SourceSize, arrow_table, files_source, memory_source
 from minishark.dataframe import Answer, DataFrame
 from minishark.errors import (
     CatalogError,
     ClusterError,
-    MinisharkError,
     OptionError,
     QueryError,
-    TaskFailedError,
     UnsupportedError,
 )
-from minishark.execution.statistics import merge_statistics
-from minishark.execution.task import FileSlice
-from minishark.logical.display import logical_text
-from minishark.logical.plan import LogicalPlan
-from minishark.physical.display import physical_text
-from minishark.physical.plan import PhysicalPlan
-from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions, plan_physical
-from minishark.sql.planning import BoundStatement, PlanningDatabase, statement_plan
+from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
+from minishark.queries import Queries
+from minishark.sql.planning import PlanningDatabase
 from minishark.sql.statements import (
     ParsedStatement,
     StatementKind,
@@ -51,9 +34,7 @@ from minishark.sql.statements import (
     fill_parameters,
     prepared_name_and_statement,
 )
-from minishark.stages.display import stages_text
-from minishark.stages.split import split
-from minishark.stages.stage import Stage, TableInput
+from minishark.tables import PARTITIONS_MAX, Tables
 from minishark.written_tables import WrittenTables, written_name
 
 PLACEMENTS = ("sparrow", "random")
@@ -68,19 +49,6 @@ _OWN_SETTINGS = re.compile(
     r"|disabled_optimizers|debug_verify_column_bindings|python_\w+)\b",
     re.IGNORECASE,
 )
-_SMALL_TABLE_ROWS = 20_000
-_SMALL_TABLE_BYTES = 1 << 20
-_CACHED_PLANS_MAX = 256
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """All phases of a statement's plan."""
-
-    bound: BoundStatement
-    logical: LogicalPlan
-    physical: PhysicalPlan
-    stages: tuple[Stage, ...]
 
 
 def connect(
@@ -129,12 +97,9 @@ def connect(
         raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
     if not 1 <= probe_ratio < math.inf:
         raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
-    if partitions is not None and not 1 <= partitions <= _PARTITIONS_MAX:
-        raise OptionError(f"partitions must be between 1 and {_PARTITIONS_MAX}.")
+    if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
+        raise OptionError(f"partitions must be between 1 and {PARTITIONS_MAX}.")
     return Session(options, partitions, placement, probe_ratio, single_task_rows)
-
-
-_PARTITIONS_MAX = 4096
 
 
 class Session:
@@ -152,22 +117,25 @@ class Session:
         single_task_rows: int,
     ) -> None:
         self._cluster = Cluster(options)
-        self._placement = Placement(placement, probe_ratio, self._cluster.nodes)
-        count = partitions or self._cluster.total_slots
-        self._options = (
-            PlannerOptions(count, single_task_rows)
-            if single_task_rows
-            else PlannerOptions.eager(count)
-        )
-        self._planning = PlanningDatabase()
-        self._catalog = Catalog()
         self._warnings: list[str] = list(self._cluster.warnings)
-        self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._plans: OrderedDict[tuple[str, LogicalPlan], _Plan] = OrderedDict()
+        placing = Placement(placement, probe_ratio, self._cluster.nodes)
+        count = partitions or self._cluster.total_slots
+        planner = PlannerOptions(count, single_task_rows)
+        if not single_task_rows:
+            planner = PlannerOptions.eager(count)
+        self._planning = PlanningDatabase()
         self._written = WrittenTables()
-        self._settings: tuple[str, ...] = ()
-        self._definitions: tuple[str, ...] = ()
+        self._tables = Tables(self._cluster, self._planning, placing, count, self._warn)
+        self._queries = Queries(
+            self._cluster,
+            self._planning,
+            self._tables.catalog,
+            placing,
+            planner,
+            self._warn,
+            self._query_here,
+        )
         self._prepared: dict[str, str] = {}
         self._stopped = False
         # DuckDB complains on stderr of connections that are still open when Python ends.
@@ -246,7 +214,7 @@ class Session:
 
     def _query_here(self, sql: str) -> pa.Table:
         """Run a query in the session's own database, over all rows of the cluster's tables."""
-        return self._written.query(sql, self.tables, self._read_table)
+        return self._written.query(sql, self.tables, self._tables.read)
 
     def _known(self, table: pa.Table) -> DataFrame:
         return DataFrame(self, "", (), known=table)
@@ -274,45 +242,40 @@ class Session:
             return self._changed_rows(0)
         self._written.define(statement.sql)
         if setting:
-            self._settings = (*self._settings, statement.sql)
+            self._queries.settings = (*self._queries.settings, statement.sql)
         else:
-            self._definitions = (*self._definitions, statement.sql)
+            self._queries.definitions = (*self._queries.definitions, statement.sql)
         return self._changed_rows(0)
 
     def _write(self, sql: str) -> DataFrame:
         """A statement that changes tables; the cluster hears of it before the next query."""
         created = _CREATED_AS.match(sql)
         name = written_name(sql)
-        if created and name is not None and (created[1] or name not in self._catalog):
+        if created and name is not None and (created[1] or name not in self._tables.catalog):
             self._written.drop(name)
             query = sql[created.end() :]
             self.create_table(name, self.sql(query).to_arrow(), replace=True)
-            return self._changed_rows(self._catalog.get(name).rows)
+            return self._changed_rows(self._tables.catalog.get(name).rows)
         if _DROPPED.match(sql) and name is not None:
             return self._drop(sql, name)
-        return self._known(self._written.write(sql, self.tables, self._read_table))
+        return self._known(self._written.write(sql, self.tables, self._tables.read))
 
     def _drop(self, sql: str, name: str) -> DataFrame:
         here = self._written.drop(name)
-        if name in self._catalog:
-            self.drop_table(name)
+        if name in self._tables.catalog:
+            self._tables.drop(name)
         elif not here and not re.search(r"\bIF\s+EXISTS\b", sql, re.IGNORECASE):
-            self._catalog.get(name)
+            self._tables.catalog.get(name)
         return self._changed_rows(0)
 
     def _load_changed(self) -> None:
         """Load into the cluster what statements have changed since the last query."""
         changed, stay = self._written.changed()
         for name in stay:
-            if name in self._catalog:
-                self.drop_table(name)
+            if name in self._tables.catalog:
+                self._tables.drop(name)
         for name, rows in changed:
-            self.create_table(name, rows, replace=True)
-
-    def _read_table(self, name: str) -> pa.Table:
-        """All rows of a table, memory-mapped."""
-        partitions = self._catalog.get(name).partitions
-        return self._cluster.store().read(tuple(FileSlice(p.file, p.holders) for p in partitions))
+            self._tables.create(name, rows, replace=True)
 
     def table(self, name: str) -> DataFrame:
         """All rows of a table.
@@ -320,108 +283,18 @@ class Session:
         Raises:
             CatalogError: there is no such table.
         """
-        quoted = self._catalog.get(name).name.replace('"', '""')
+        quoted = self._tables.catalog.get(name).name.replace('"', '""')
         return self.sql(f'FROM "{quoted}"')
 
     def run_statement(self, sql: str) -> Answer:
-        """Run a SELECT to its end; `DataFrame.to_arrow` calls this."""
+        """Run a query to its end; `DataFrame.to_arrow` calls this."""
         self._check_open()
-        started = time.perf_counter()
-        plan = self._plan(sql)
-        planned = time.perf_counter()
-        try:
-            return self._run(plan, started, planned, ())
-        except FragmentRejectedError as rejected:
-            whole = statement_plan(plan.bound, "DuckDB did not accept a fragment of it")
-            note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
-        try:
-            return self._run(self._staged(plan.bound, whole), started, planned, (note,))
-        except FragmentRejectedError as rejected:
-            refusal = TaskFailedError(str(rejected))
-        try:
-            table = self._query_here(sql)
-        except MinisharkError:
-            raise refusal from None
-        note = f"Ran in the front end, as an executor did not accept it: {refusal}"
-        elapsed = time.perf_counter() - started
-        return Answer(table, QueryMetrics(0, 0, 0, 0, elapsed, planned - started, (note,)))
+        return self._queries.run(sql)
 
     def explain_statement(self, sql: str, mode: str) -> str:
-        """Describe how a SELECT runs; `DataFrame.explain` calls this."""
+        """Describe how a query runs; `DataFrame.explain` calls this."""
         self._check_open()
-        plan = self._plan(sql)
-        parts = {
-            "logical": lambda: logical_text(plan.logical),
-            "physical": lambda: physical_text(plan.physical),
-            "stages": lambda: self._stages_text(plan),
-            "sql": lambda: self._stages_text(plan, sql=True),
-            "analyze": lambda: metrics_text(self.run_statement(sql).metrics),
-        }
-        if mode != "all":
-            return parts[mode]()
-        titles = (("Logical plan", "logical"), ("Physical plan", "physical"), ("Stages", "stages"))
-        return "\n\n".join(f"{title}\n{parts[name]()}" for title, name in titles)
-
-    def _stages_text(self, plan: _Plan, *, sql: bool = False) -> str:
-        def preferred(stage: Stage, index: int) -> frozenset[str]:
-            inputs = [item for item in stage.inputs if isinstance(item, TableInput)]
-            return preferred_nodes(
-                stage, {i.name: self._catalog.get(i.table) for i in inputs}, index
-            )
-
-        return stages_text(plan.stages, preferred, sql=sql)
-
-    def _plan(self, sql: str) -> _Plan:
-        bound = self._planning.bind(sql)
-        logical = self._planning.plan(bound)
-        key = (sql, logical)
-        with self._lock:
-            known = self._plans.get(key)
-        if known is not None:
-            return known
-        plan = self._staged(bound, logical)
-        with self._lock:
-            self._plans[key] = plan
-            if len(self._plans) > _CACHED_PLANS_MAX:
-                self._plans.popitem(last=False)
-        return plan
-
-    def _staged(self, bound: BoundStatement, logical: LogicalPlan) -> _Plan:
-        physical = plan_physical(logical, self._catalog, self._options)
-        return _Plan(bound, logical, physical, split(physical))
-
-    def _run(
-        self, plan: _Plan, started: float, planned: float, warnings: tuple[str, ...]
-    ) -> Answer:
-        folder = f"queries/{next(self._numbers)}"
-        run = QueryRun(
-            plan.stages,
-            self._catalog,
-            self._cluster.backend,
-            self._cluster.places,
-            self._placement,
-            folder,
-            self._settings,
-            self._definitions,
-        )
-        try:
-            table = run.run([column.name for column in plan.bound.schema])
-        finally:
-            self._cluster.remove_folder(folder)
-        if run.uses_disk():
-            self._warn("Shared memory is full: shuffle data went to disk, which is slower.")
-        stages = run.metrics()
-        metrics = QueryMetrics(
-            stages=len(stages),
-            tasks=sum(stage.tasks for stage in stages),
-            constrained_tasks=sum(stage.constrained_tasks for stage in stages),
-            local_tasks=sum(stage.local_tasks for stage in stages),
-            elapsed_s=time.perf_counter() - started,
-            planning_s=planned - started,
-            warnings=warnings,
-            by_stage=stages,
-        )
-        return Answer(table, metrics)
+        return self._queries.explain(sql, mode)
 
     # Tables
 
@@ -457,29 +330,16 @@ class Session:
             OptionError: a number makes no sense.
         """
         self._check_open()
-        if not name or "\0" in name:
-            raise CatalogError("A table needs a name, without zero bytes.")
-        if name in self._catalog and not replace:
-            raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
-        if replicas < 1 or (partitions is not None and not 1 <= partitions <= _PARTITIONS_MAX):
-            raise OptionError(
-                f"replicas must be at least 1, partitions from 1 to {_PARTITIONS_MAX}."
-            )
-        folder = f"tables/{next(self._numbers)}"
-        source_folder = f"{folder}-source"
-        try:
-            pieces = partitions or self._options.partitions
-            source, size = self._source(data, source_folder, pieces)
-            keys = _keys(name, partition_by, source)
-            layout = self._layout(keys, partitions, replicas, size)
-            table = self._load(name, folder, source, layout, on_progress)
-        except BaseException:
-            self._cluster.remove_folder(folder)
-            raise
-        finally:
-            self._cluster.remove_folder(source_folder)
-            self._cluster.remove_folder(f"{folder}-buckets")
-        self._publish(table)
+        self._written.drop(name)
+        self._tables.create(
+            name,
+            data,
+            partition_by=partition_by,
+            partitions=partitions,
+            replicas=replicas,
+            replace=replace,
+            on_progress=on_progress,
+        )
 
     def drop_table(self, name: str) -> None:
         """Remove a table and free its memory.
@@ -488,65 +348,13 @@ class Session:
             CatalogError: there is no such table.
         """
         self._check_open()
-        table = self._catalog.remove(name)
-        self._planning.remove_table(name)
-        self._cluster.remove_folder(_folder(table))
+        self._written.drop(name)
+        self._tables.drop(name)
 
     @property
     def tables(self) -> list[str]:
         """The names of the tables."""
-        return sorted(table.name for table in self._catalog)
-
-    def _source(self, data: Any, folder: str, pieces: int) -> tuple[TableSource, SourceSize]:
-        if isinstance(data, str | Path):
-            return files_source(data, self._planning, pieces)
-        return memory_source(
-            arrow_table(data),
-            self._cluster.store(),
-            folder,
-            self._cluster.nodes[0],
-            self._planning,
-            pieces,
-        )
-
-    def _layout(
-        self, keys: tuple[str, ...], partitions: int | None, replicas: int, size: SourceSize
-    ) -> TableLayout:
-        small = size.bytes <= _SMALL_TABLE_BYTES and (size.rows or 0) <= _SMALL_TABLE_ROWS
-        count = partitions or (1 if small and not keys else self._options.partitions)
-        nodes = len(self._cluster.nodes)
-        return TableLayout(keys, count, nodes if count == 1 else min(replicas, nodes))
-
-    def _load(
-        self,
-        name: str,
-        folder: str,
-        source: TableSource,
-        layout: TableLayout,
-        on_progress: Callable[[int, int], None] | None,
-    ) -> Table:
-        loader = TableLoader(self._cluster.backend, self._placement, on_progress)
-        loaded = loader.load(folder, source, layout)
-        if loaded.on_disk:
-            self._warn(f"Shared memory is full: table {name} lies on disk, which is slower.")
-        connection = self._planning.connection()
-        try:
-            columns = [(column.name, column.type) for column in source.schema]
-            size = sum(partition.bytes for partition in loaded.partitions)
-            statistics = merge_statistics(connection, loaded.measured, columns, size)
-        finally:
-            connection.close()
-        return Table(name, source.schema, loaded.partitions, layout.partition_by, statistics)
-
-    def _publish(self, table: Table) -> None:
-        with self._lock:
-            replaced = self._catalog.get(table.name) if table.name in self._catalog else None
-            self._catalog.add(table)
-            self._planning.put_table(table)
-            self._plans.clear()
-        self._planning.refresh()
-        if replaced is not None:
-            self._cluster.remove_folder(_folder(replaced))
+        return sorted(table.name for table in self._tables.catalog)
 
     # The session itself
 
@@ -588,19 +396,3 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-def _keys(
-    name: str, partition_by: str | Sequence[str] | None, source: TableSource
-) -> tuple[str, ...]:
-    wanted = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
-    found = {column.name.lower(): column.name for column in source.schema}
-    for key in wanted:
-        if key.lower() not in found:
-            columns = ", ".join(found.values())
-            raise CatalogError(f"Table {name} has no column {key!r}; its columns are {columns}.")
-    return tuple(found[key.lower()] for key in wanted)
-
-
-def _folder(table: Table) -> str:
-    return table.partitions[0].file.rpartition("/")[0]

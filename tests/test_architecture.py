@@ -25,6 +25,8 @@ LAYERS = (
     "display",
     "dataframe",
     "written_tables",
+    "tables",
+    "queries",
     "session",
     "tpch",
     "cli",

@@ -6,7 +6,7 @@ an exchange where it can't. Choices between exchanges compare estimated costs (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -43,7 +43,23 @@ from minishark.logical.operators import (
 )
 from minishark.logical.plan import LogicalPlan
 from minishark.physical.aggregates import can_split, state_column
+from minishark.physical.distribution import (
+    hashed_alike,
+    in_one_task,
+    moved,
+    places_of,
+    set_distribution,
+)
 from minishark.physical.estimate import Profile, filtered_rows, grouped_rows, joined_rows
+from minishark.physical.joins import (
+    KEEPS_LEFT,
+    KEEPS_RIGHT,
+    can_hash,
+    join_distribution,
+    lie_together,
+    matching_keys,
+    never_null,
+)
 from minishark.physical.plan import (
     Broadcast,
     Distribution,
@@ -111,15 +127,7 @@ class _Node:
 
     @property
     def in_one_task(self) -> bool:
-        return isinstance(self.plan.distribution, Single | Replicated)
-
-
-_KEEPS_LEFT = frozenset(
-    (JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.MARK, JoinKind.SINGLE),
-)
-_KEEPS_RIGHT = frozenset(
-    (JoinKind.INNER, JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI),
-)
+        return in_one_task(self.plan.distribution)
 
 
 def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
@@ -139,10 +147,10 @@ def _scanned(logical: LogicalPlan) -> list[str]:
 
 
 class _Planner:
-    def __init__(self, catalog: Catalog, options: PlannerOptions, in_one_task: bool) -> None:
+    def __init__(self, catalog: Catalog, options: PlannerOptions, whole: bool) -> None:
         self._catalog = catalog
         self._options = options
-        self._in_one_task = in_one_task
+        self._whole = whole
         self._ctes: dict[int, _Node] = {}
 
     def plan(self, logical: LogicalPlan) -> _Node:
@@ -199,7 +207,7 @@ class _Planner:
 
     def _scan_distribution(self, table: Table, scan: Scan) -> Distribution:
         partitions = len(table.partitions)
-        if partitions == 1 or self._in_one_task:
+        if partitions == 1 or self._whole:
             return Replicated()
         positions = {n.lower(): i for i, n in enumerate(scan.columns) if n is not None}
         keys = tuple(
@@ -230,15 +238,17 @@ class _Planner:
     def _filter(self, filter_: Filter, child: _Node, schema: Schema) -> _Node:
         rows = filtered_rows(filter_.predicates, child.profile)
         profile = Profile(rows, tuple(child.profile.columns[i] for i in filter_.output))
-        distribution = _moved(child.distribution, _places(filter_.output))
+        distribution = moved(child.distribution, places_of(filter_.output))
         distribution = _computed(filter_.predicates, distribution)
         return _node(filter_, (child,), schema, distribution, profile)
 
     def _project(self, project: Project, child: _Node, schema: Schema) -> _Node:
         columns = tuple(_expression_statistics(e, child.profile) for e in project.expressions)
         profile = Profile(child.profile.rows, columns)
-        places = _places([e.index if isinstance(e, ColumnRef) else -1 for e in project.expressions])
-        distribution = _computed(project.expressions, _moved(child.distribution, places))
+        places = places_of(
+            [e.index if isinstance(e, ColumnRef) else -1 for e in project.expressions]
+        )
+        distribution = _computed(project.expressions, moved(child.distribution, places))
         return _node(project, (child,), schema, distribution, profile)
 
     def _aggregate(self, aggregate: Aggregate, child: _Node, schema: Schema) -> _Node:
@@ -246,7 +256,7 @@ class _Planner:
         rows = grouped_rows(aggregate.groups, child.profile)
         columns = tuple(_expression_statistics(e, child.profile) for e in aggregate.groups)
         profile = Profile(rows, columns + (None,) * (len(schema) - len(columns)))
-        kept = _moved(child.distribution, _places(groups))
+        kept = moved(child.distribution, places_of(groups))
         one_phase = isinstance(kept, Hashed) and not aggregate.grouping_sets
         if not one_phase and self._is_stored(child.plan):
             child = self._broadcast(child)
@@ -256,7 +266,7 @@ class _Planner:
         if can_split(aggregate):
             return self._two_phases(aggregate, child, schema, profile)
         complete = self._regrouped(aggregate, self._without_duplicates(aggregate, child))
-        kept = _moved(complete.distribution, _places(groups))
+        kept = moved(complete.distribution, places_of(groups))
         return _node(aggregate, (complete,), schema, kept, profile)
 
     def _two_phases(
@@ -277,7 +287,7 @@ class _Planner:
         keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(group_columns))
         exchanged = self._exchanged_groups(partial, () if aggregate.grouping_sets else keys)
         places = {i: (i,) for i in range(len(group_columns))}
-        distribution = _moved(exchanged.distribution, places)
+        distribution = moved(exchanged.distribution, places)
         return _node(FinalAggregate(aggregate), (exchanged,), schema, distribution, profile)
 
     def _exchanged_groups(self, child: _Node, keys: tuple[Expression, ...]) -> _Node:
@@ -327,7 +337,7 @@ class _Planner:
     def _grouped_by(self, keys: tuple[Expression, ...], child: _Node) -> _Node:
         """`child` with the rows of equal keys in one partition."""
         positions = [e.index if isinstance(e, ColumnRef) else -1 for e in keys]
-        together = isinstance(_moved(child.distribution, _places(positions)), Hashed)
+        together = isinstance(moved(child.distribution, places_of(positions)), Hashed)
         if child.in_one_task or together:
             return child
         return self._exchanged_groups(child, keys)
@@ -343,7 +353,7 @@ class _Planner:
         rows = left.profile.rows + (right.profile.rows if operation.kind is SetKind.UNION else 0)
         profile = Profile(rows, (None,) * len(schema))
         left, right = self._side_by_side(operation, left, right)
-        distribution = _set_distribution(left.distribution, right.distribution)
+        distribution = set_distribution(left.distribution, right.distribution)
         return _node(operation, (left, right), schema, distribution, profile)
 
     def _side_by_side(
@@ -354,7 +364,7 @@ class _Planner:
             return left, right
         same_count = left.distribution.partitions == right.distribution.partitions
         anywhere = operation.kind is SetKind.UNION and operation.keep_all
-        if same_count and (anywhere or _hashed_alike(left.distribution, right.distribution)):
+        if same_count and (anywhere or hashed_alike(left.distribution, right.distribution)):
             return left, right
         if left.profile.rows + right.profile.rows <= self._options.gather_rows:
             return self._gathered(left), self._gathered(right)
@@ -378,20 +388,22 @@ class _Planner:
         left, right = self._joinable(join, left, right)
         rows = joined_rows(join, left.profile, right.profile)
         columns = _join_columns(join, left.profile, right.profile)
-        distribution = _join_distribution(join, left, right)
+        distribution = join_distribution(
+            join, left.distribution, right.distribution, len(left.plan.schema)
+        )
         return _node(join, (left, right), schema, distribution, Profile(rows, columns))
 
     def _joinable(self, join: Join, left: _Node, right: _Node) -> tuple[_Node, _Node]:
         """Both inputs, moved where necessary, so that the join can run partition by partition."""
-        if _lie_together(join, left, right):
+        if lie_together(join, left.distribution, right.distribution):
             return left, right
-        keys = tuple(c for c in join.conditions if _can_hash(c))
+        keys = tuple(c for c in join.conditions if can_hash(c))
         candidates = [(self._gather_cost(left, right), "gather")]
-        if join.kind in _KEEPS_LEFT and not left.in_one_task:
+        if join.kind in KEEPS_LEFT and not left.in_one_task:
             candidates.append((self._broadcast_cost(right, left), "broadcast right"))
-        if join.kind in _KEEPS_RIGHT and not right.in_one_task:
+        if join.kind in KEEPS_RIGHT and not right.in_one_task:
             candidates.append((self._broadcast_cost(left, right), "broadcast left"))
-        if keys and (join.kind is not JoinKind.MARK or _never_null(join)):
+        if keys and (join.kind is not JoinKind.MARK or never_null(join)):
             candidates += self._shuffle_candidates(keys, left, right)
         _, choice = min(candidates)
         match choice:
@@ -436,9 +448,9 @@ class _Planner:
         }
         build = right.profile.rows * _Costs.BUILD
         found = [(costs["left"] + costs["right"] + build, "shuffle both")]
-        if _matching_keys(left.distribution, [c.left for c in keys]) is not None:
+        if matching_keys(left.distribution, [c.left for c in keys]) is not None:
             found.append((costs["right"] + build, "shuffle right"))
-        if _matching_keys(right.distribution, [c.right for c in keys]) is not None:
+        if matching_keys(right.distribution, [c.right for c in keys]) is not None:
             found.append((costs["left"] + build, "shuffle left"))
         return found
 
@@ -448,7 +460,7 @@ class _Planner:
         """`moved`, hashed on the join keys in the way in which `target` is."""
         own = [c.right if left_is_target else c.left for c in keys]
         theirs = [c.left if left_is_target else c.right for c in keys]
-        order = _matching_keys(target.distribution, theirs)
+        order = matching_keys(target.distribution, theirs)
         assert order is not None
         return self._shuffled(
             moved, tuple(own[i] for i in order), partitions=target.distribution.partitions
@@ -520,49 +532,9 @@ def _node(
     return _Node(PhysicalPlan(operator, plans, schema, distribution, profile.rows), profile)
 
 
-def _hashed_alike(left: Distribution, right: Distribution) -> bool:
-    """Whether equal rows of two relations lie in partitions of the same number."""
-    if not isinstance(left, Hashed) or not isinstance(right, Hashed):
-        return False
-    pairs = zip(left.keys, right.keys, strict=False)
-    return len(left.keys) == len(right.keys) and all(a & b for a, b in pairs)
-
-
-def _set_distribution(left: Distribution, right: Distribution) -> Distribution:
-    """Where the rows of a set operation lie whose inputs lie side by side."""
-    if isinstance(left, Replicated) and isinstance(right, Replicated):
-        return Replicated()
-    if isinstance(left, Single | Replicated):
-        return Single()
-    if isinstance(left, Hashed) and isinstance(right, Hashed) and _hashed_alike(left, right):
-        keys = tuple(a & b for a, b in zip(left.keys, right.keys, strict=True))
-        return Hashed(keys, left.partitions)
-    return Spread(left.partitions)
-
-
 def _sorted(sort: Sort, child: _Node, schema: Schema) -> _Node:
     profile = Profile(child.profile.rows, tuple(child.profile.columns[i] for i in sort.output))
     return _node(sort, (child,), schema, Single(), profile)
-
-
-def _places(sources: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Input column -> the output columns that are it; `sources` holds -1 for computed columns."""
-    places: dict[int, tuple[int, ...]] = {}
-    for position, source in enumerate(sources):
-        places[source] = (*places.get(source, ()), position)
-    places.pop(-1, None)
-    return places
-
-
-def _moved(distribution: Distribution, places: Mapping[int, tuple[int, ...]]) -> Distribution:
-    """`distribution` after columns moved; rows hashed on one that is gone are just spread."""
-    if not isinstance(distribution, Hashed):
-        return distribution
-    keys = tuple(
-        frozenset(place for column in sorted(key) for place in places.get(column, ()))
-        for key in distribution.keys
-    )
-    return Hashed(keys, distribution.partitions) if all(keys) else Spread(distribution.partitions)
 
 
 def _computed(expressions: Sequence[Expression], distribution: Distribution) -> Distribution:
@@ -583,63 +555,6 @@ def _ignores_duplicates(call: AggregateCall) -> bool:
     return (call.distinct or extreme) and not (call.filter or call.order_by)
 
 
-def _can_hash(condition: JoinCondition) -> bool:
-    return condition.is_equality and condition.left.type == condition.right.type
-
-
-def _never_null(join: Join) -> bool:
-    return (
-        all(c.comparison == "IS NOT DISTINCT FROM" for c in join.conditions) and not join.residual
-    )
-
-
-def _matching_keys(
-    distribution: Distribution, expressions: Sequence[Expression]
-) -> list[int] | None:
-    """Which expression is which key of a hash distribution; None unless all keys are among them."""
-    if not isinstance(distribution, Hashed):
-        return None
-    order: list[int] = []
-    for key in distribution.keys:
-        found = [
-            i for i, e in enumerate(expressions) if isinstance(e, ColumnRef) and e.index in key
-        ]
-        if not found:
-            return None
-        order.append(found[0])
-    return order
-
-
-def _lie_together(join: Join, left: _Node, right: _Node) -> bool:
-    """Whether the join can run partition by partition as its inputs lie."""
-    if left.in_one_task and right.in_one_task:
-        return True
-    if isinstance(right.distribution, Replicated) and join.kind in _KEEPS_LEFT:
-        return True
-    if isinstance(left.distribution, Replicated) and join.kind in _KEEPS_RIGHT:
-        return True
-    if join.kind is JoinKind.MARK and not _never_null(join):
-        return False
-    return _co_partitioned(join, left.distribution, right.distribution)
-
-
-def _co_partitioned(join: Join, left: Distribution, right: Distribution) -> bool:
-    """Whether rows that the equality conditions can match lie in partitions of the same number."""
-    if not isinstance(left, Hashed) or not isinstance(right, Hashed):
-        return False
-    if left.partitions != right.partitions or len(left.keys) != len(right.keys):
-        return False
-    pairs = [
-        (c.left.index, c.right.index)
-        for c in join.conditions
-        if _can_hash(c) and isinstance(c.left, ColumnRef) and isinstance(c.right, ColumnRef)
-    ]
-    return all(
-        any(a in left_key and b in right_key for a, b in pairs)
-        for left_key, right_key in zip(left.keys, right.keys, strict=True)
-    )
-
-
 def _join_columns(join: Join, left: Profile, right: Profile) -> tuple[ColumnStatistics | None, ...]:
     kept_left = tuple(left.columns[i] for i in join.left_output)
     kept_right = tuple(right.columns[i] for i in join.right_output)
@@ -652,65 +567,3 @@ def _join_columns(join: Join, left: Profile, right: Profile) -> tuple[ColumnStat
             return (*kept_left, None)
         case _:
             return kept_left + kept_right
-
-
-def _join_distribution(join: Join, left: _Node, right: _Node) -> Distribution:
-    """Where the output of a join lies whose inputs lie as they must."""
-    if left.in_one_task and right.in_one_task:
-        both = isinstance(left.distribution, Replicated) and isinstance(
-            right.distribution, Replicated
-        )
-        return Replicated() if both else Single()
-    base = right if left.in_one_task else left
-    if not isinstance(base.distribution, Hashed):
-        return Spread(base.distribution.partitions)
-    if join.kind is JoinKind.FULL:
-        return Spread(base.distribution.partitions)
-    return _moved(_equated(join, left, right), _join_places(join, left))
-
-
-def _equated(join: Join, left: _Node, right: _Node) -> Hashed:
-    """The hash distribution over the left and right columns side by side, before projection.
-
-    An inner join makes its equal columns interchangeable; other joins keep only the keys of the
-    side whose rows all survive with their own values.
-    """
-    width = len(left.plan.schema)
-    by_left = left.distribution if isinstance(left.distribution, Hashed) else None
-    by_right = right.distribution if isinstance(right.distribution, Hashed) else None
-    keeps_right = join.kind in (JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
-    if by_left is None or (keeps_right and by_right is not None):
-        assert by_right is not None
-        own = tuple(frozenset(i + width for i in key) for key in by_right.keys)
-        partitions = by_right.partitions
-    else:
-        own, partitions = by_left.keys, by_left.partitions
-    if join.kind is not JoinKind.INNER:
-        return Hashed(own, partitions)
-    pairs = [
-        (c.left.index, c.right.index + width)
-        for c in join.conditions
-        if c.is_equality and isinstance(c.left, ColumnRef) and isinstance(c.right, ColumnRef)
-    ]
-    return Hashed(tuple(_closed(key, pairs) for key in own), partitions)
-
-
-def _closed(key: frozenset[int], pairs: Sequence[tuple[int, int]]) -> frozenset[int]:
-    """`key` and all columns that the pairs make equal to one of it."""
-    for _ in pairs:
-        key = key.union(*(pair for pair in pairs if not key.isdisjoint(pair)))
-    return key
-
-
-def _join_places(join: Join, left: _Node) -> dict[int, tuple[int, ...]]:
-    """(left ++ right) column -> output columns, by join kind."""
-    width = len(left.plan.schema)
-    lefts = list(join.left_output)
-    rights = [i + width for i in join.right_output]
-    match join.kind:
-        case JoinKind.SEMI | JoinKind.ANTI | JoinKind.MARK:
-            return _places(lefts)
-        case JoinKind.RIGHT_SEMI | JoinKind.RIGHT_ANTI:
-            return _places(rights)
-        case _:
-            return _places(lefts + rights)

@@ -94,6 +94,11 @@ class PlanningDatabase:
         with self._lock:
             self._con.close()
 
+    @property
+    def version(self) -> int:
+        """Changes whenever plans made before may no longer be right."""
+        return self._miniatures.version
+
     def put_table(self, table: Table) -> None:
         """Add a table, or replace the one of its name."""
         with self._lock:

@@ -1,0 +1,169 @@
+"""The path of a query: from its text to the stages, and through the cluster to the answer."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from minishark.catalog import Catalog
+from minishark.cluster.backend import FragmentRejectedError, Placement
+from minishark.cluster.display import metrics_text
+from minishark.cluster.local import Cluster
+from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
+from minishark.dataframe import Answer
+from minishark.errors import MinisharkError, TaskFailedError
+from minishark.logical.display import logical_text
+from minishark.logical.plan import LogicalPlan
+from minishark.physical.display import physical_text
+from minishark.physical.plan import PhysicalPlan
+from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.sql.planning import BoundStatement, PlanningDatabase, statement_plan
+from minishark.stages.display import stages_text
+from minishark.stages.split import split
+from minishark.stages.stage import Stage, TableInput
+
+_CACHED_PLANS_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """All phases of a statement's plan."""
+
+    bound: BoundStatement
+    logical: LogicalPlan
+    physical: PhysicalPlan
+    stages: tuple[Stage, ...]
+
+
+@dataclass(slots=True)
+class Queries:
+    """Plans and runs queries.
+
+    Attributes:
+        cluster: where they run.
+        planning: binds and optimizes them.
+        catalog: the tables in the cluster.
+        placement: how tasks are placed.
+        options: what steers physical planning.
+        warn: takes sentences for the user.
+        run_here: runs a query in the session's own database, for what no executor accepts.
+        settings: SET statements that hold for all queries.
+        definitions: views, macros and types, for statements that run as a whole.
+    """
+
+    cluster: Cluster
+    planning: PlanningDatabase
+    catalog: Catalog
+    placement: Placement
+    options: PlannerOptions
+    warn: Callable[[str], None]
+    run_here: Callable[[str], pa.Table]
+    settings: tuple[str, ...] = ()
+    definitions: tuple[str, ...] = ()
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, sql: str) -> Answer:
+        """Run a SELECT to its end; `DataFrame.to_arrow` calls this."""
+        started = time.perf_counter()
+        plan = self._plan(sql)
+        planned = time.perf_counter()
+        try:
+            return self._execute(plan, started, planned, ())
+        except FragmentRejectedError as rejected:
+            whole = statement_plan(plan.bound, "DuckDB did not accept a fragment of it")
+            note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
+        try:
+            return self._execute(self._staged(plan.bound, whole), started, planned, (note,))
+        except FragmentRejectedError as rejected:
+            refusal = TaskFailedError(str(rejected))
+        try:
+            table = self.run_here(sql)
+        except MinisharkError:
+            raise refusal from None
+        note = f"Ran in the front end, as an executor did not accept it: {refusal}"
+        elapsed = time.perf_counter() - started
+        return Answer(table, QueryMetrics(0, 0, 0, 0, elapsed, planned - started, (note,)))
+
+    def explain(self, sql: str, mode: str) -> str:
+        """Describe how a SELECT runs; `DataFrame.explain` calls this."""
+        plan = self._plan(sql)
+        parts = {
+            "logical": lambda: logical_text(plan.logical),
+            "physical": lambda: physical_text(plan.physical),
+            "stages": lambda: self._stages_text(plan),
+            "sql": lambda: self._stages_text(plan, sql=True),
+            "analyze": lambda: metrics_text(self.run(sql).metrics),
+        }
+        if mode != "all":
+            return parts[mode]()
+        titles = (("Logical plan", "logical"), ("Physical plan", "physical"), ("Stages", "stages"))
+        return "\n\n".join(f"{title}\n{parts[name]()}" for title, name in titles)
+
+    def _stages_text(self, plan: _Plan, *, sql: bool = False) -> str:
+        def preferred(stage: Stage, index: int) -> frozenset[str]:
+            inputs = [item for item in stage.inputs if isinstance(item, TableInput)]
+            return preferred_nodes(
+                stage, {i.name: self.catalog.get(i.table) for i in inputs}, index
+            )
+
+        return stages_text(plan.stages, preferred, sql=sql)
+
+    def _plan(self, sql: str) -> _Plan:
+        bound = self.planning.bind(sql)
+        logical = self.planning.plan(bound)
+        key = (sql, self.planning.version)
+        with self._lock:
+            known = self._plans.get(key)
+        if known is not None and known.logical is logical:
+            return known
+        plan = self._staged(bound, logical)
+        with self._lock:
+            self._plans[key] = plan
+            if len(self._plans) > _CACHED_PLANS_MAX:
+                self._plans.popitem(last=False)
+        return plan
+
+    def _staged(self, bound: BoundStatement, logical: LogicalPlan) -> _Plan:
+        physical = plan_physical(logical, self.catalog, self.options)
+        return _Plan(bound, logical, physical, split(physical))
+
+    def _execute(
+        self, plan: _Plan, started: float, planned: float, warnings: tuple[str, ...]
+    ) -> Answer:
+        folder = f"queries/{next(self._numbers)}"
+        run = QueryRun(
+            plan.stages,
+            self.catalog,
+            self.cluster.backend,
+            self.cluster.places,
+            self.placement,
+            folder,
+            self.settings,
+            self.definitions,
+        )
+        try:
+            table = run.run([column.name for column in plan.bound.schema])
+        finally:
+            self.cluster.remove_folder(folder)
+        if run.uses_disk():
+            self.warn("Shared memory is full: shuffle data went to disk, which is slower.")
+        stages = run.metrics()
+        metrics = QueryMetrics(
+            stages=len(stages),
+            tasks=sum(stage.tasks for stage in stages),
+            constrained_tasks=sum(stage.constrained_tasks for stage in stages),
+            local_tasks=sum(stage.local_tasks for stage in stages),
+            elapsed_s=time.perf_counter() - started,
+            planning_s=planned - started,
+            warnings=warnings,
+            by_stage=stages,
+        )
+        return Answer(table, metrics)

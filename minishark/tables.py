@@ -1,0 +1,166 @@
+"""The tables of a session: loading them into the cluster, and forgetting them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from minishark.catalog import Catalog, Table
+from minishark.cluster.backend import Placement
+from minishark.cluster.load import TableLayout, TableLoader, TableSource
+from minishark.cluster.local import Cluster
+from minishark.cluster.source import SourceSize, arrow_table, files_source, memory_source
+from minishark.errors import CatalogError, OptionError
+from minishark.execution.statistics import merge_statistics
+from minishark.execution.task import FileSlice
+from minishark.sql.planning import PlanningDatabase
+
+PARTITIONS_MAX = 4096
+_SMALL_TABLE_ROWS = 20_000
+_SMALL_TABLE_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Tables:
+    """Loads tables into a cluster, and tells the catalog and the planning database of them.
+
+    Attributes:
+        cluster: where they lie.
+        planning: what plans statements over them.
+        placement: how loading tasks are placed.
+        partitions: how many partitions a table has by default.
+        warn: takes sentences for the user.
+        catalog: what is loaded.
+    """
+
+    cluster: Cluster
+    planning: PlanningDatabase
+    placement: Placement
+    partitions: int
+    warn: Callable[[str], None]
+    catalog: Catalog = field(default_factory=Catalog)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def create(
+        self,
+        name: str,
+        data: Any,
+        *,
+        partition_by: str | Sequence[str] | None = None,
+        partitions: int | None = None,
+        replicas: int = 2,
+        replace: bool = False,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Load a table; `Session.create_table` says what the arguments mean."""
+        if not name or "\0" in name:
+            raise CatalogError("A table needs a name, without zero bytes.")
+        if name in self.catalog and not replace:
+            raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
+        if replicas < 1 or (partitions is not None and not 1 <= partitions <= PARTITIONS_MAX):
+            raise OptionError(
+                f"replicas must be at least 1, partitions from 1 to {PARTITIONS_MAX}."
+            )
+        folder = f"tables/{next(self._numbers)}"
+        source_folder = f"{folder}-source"
+        try:
+            pieces = partitions or self.partitions
+            source, size = self._source(data, source_folder, pieces)
+            keys = _keys(name, partition_by, source)
+            layout = self._layout(keys, partitions, replicas, size)
+            table = self._load(name, folder, source, layout, on_progress)
+        except BaseException:
+            self.cluster.remove_folder(folder)
+            raise
+        finally:
+            self.cluster.remove_folder(source_folder)
+            self.cluster.remove_folder(f"{folder}-buckets")
+        self._publish(table)
+
+    def drop(self, name: str) -> None:
+        """Remove a table and free its memory.
+
+        Raises:
+            CatalogError: there is no such table.
+        """
+        table = self.catalog.remove(name)
+        self.planning.remove_table(name)
+        self.cluster.remove_folder(_folder(table))
+
+    def read(self, name: str) -> pa.Table:
+        """All rows of a table, memory-mapped."""
+        partitions = self.catalog.get(name).partitions
+        return self.cluster.store().read(tuple(FileSlice(p.file, p.holders) for p in partitions))
+
+    def _source(self, data: Any, folder: str, pieces: int) -> tuple[TableSource, SourceSize]:
+        if isinstance(data, str | Path):
+            return files_source(data, self.planning, pieces)
+        return memory_source(
+            arrow_table(data),
+            self.cluster.store(),
+            folder,
+            self.cluster.nodes[0],
+            self.planning,
+            pieces,
+        )
+
+    def _layout(
+        self, keys: tuple[str, ...], partitions: int | None, replicas: int, size: SourceSize
+    ) -> TableLayout:
+        small = size.bytes <= _SMALL_TABLE_BYTES and (size.rows or 0) <= _SMALL_TABLE_ROWS
+        count = partitions or (1 if small and not keys else self.partitions)
+        nodes = len(self.cluster.nodes)
+        return TableLayout(keys, count, nodes if count == 1 else min(replicas, nodes))
+
+    def _load(
+        self,
+        name: str,
+        folder: str,
+        source: TableSource,
+        layout: TableLayout,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> Table:
+        loader = TableLoader(self.cluster.backend, self.placement, on_progress)
+        loaded = loader.load(folder, source, layout)
+        if loaded.on_disk:
+            self.warn(f"Shared memory is full: table {name} lies on disk, which is slower.")
+        connection = self.planning.connection()
+        try:
+            columns = [(column.name, column.type) for column in source.schema]
+            size = sum(partition.bytes for partition in loaded.partitions)
+            statistics = merge_statistics(connection, loaded.measured, columns, size)
+        finally:
+            connection.close()
+        return Table(name, source.schema, loaded.partitions, layout.partition_by, statistics)
+
+    def _publish(self, table: Table) -> None:
+        with self._lock:
+            replaced = self.catalog.get(table.name) if table.name in self.catalog else None
+            self.catalog.add(table)
+            self.planning.put_table(table)
+        self.planning.refresh()
+        if replaced is not None:
+            self.cluster.remove_folder(_folder(replaced))
+
+
+def _keys(
+    name: str, partition_by: str | Sequence[str] | None, source: TableSource
+) -> tuple[str, ...]:
+    wanted = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+    found = {column.name.lower(): column.name for column in source.schema}
+    for key in wanted:
+        if key.lower() not in found:
+            columns = ", ".join(found.values())
+            raise CatalogError(f"Table {name} has no column {key!r}; its columns are {columns}.")
+    return tuple(found[key.lower()] for key in wanted)
+
+
+def _folder(table: Table) -> str:
+    return table.partitions[0].file.rpartition("/")[0]
