@@ -149,6 +149,7 @@ class Queries:
             self.settings,
             self.definitions,
         )
+        self.cluster.make_folder(folder)
         try:
             table = run.run([column.name for column in plan.bound.schema])
         finally:

@@ -69,10 +69,12 @@ class Tables:
                 f"replicas must be at least 1, partitions from 1 to {PARTITIONS_MAX}."
             )
         folder = f"tables/{next(self._numbers)}"
-        source_folder = f"{folder}-source"
+        passing = (f"{folder}-source", f"{folder}-buckets")
         try:
+            for needed in (folder, *passing):
+                self.cluster.make_folder(needed)
             pieces = partitions or self.partitions
-            source, size = self._source(data, source_folder, pieces)
+            source, size = self._source(data, passing[0], pieces)
             keys = _keys(name, partition_by, source)
             layout = self._layout(keys, partitions, replicas, size)
             table = self._load(name, folder, source, layout, on_progress)
@@ -80,8 +82,8 @@ class Tables:
             self.cluster.remove_folder(folder)
             raise
         finally:
-            self.cluster.remove_folder(source_folder)
-            self.cluster.remove_folder(f"{folder}-buckets")
+            for passed in passing:
+                self.cluster.remove_folder(passed)
         self._publish(table)
 
     def drop(self, name: str) -> None:

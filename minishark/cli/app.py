@@ -28,6 +28,8 @@ _BAD_INPUT = (CatalogError, DataError, OptionError, QueryError, UnsupportedError
 _STATUS_FAILURE = 1
 _STATUS_BAD_INPUT = 2
 _STATUS_INTERRUPTED = 128 + signal.SIGINT
+# What Ctrl-C becomes, as a RuntimeError, while DuckDB works in the main thread.
+_DUCKDB_INTERRUPTED = "Query interrupted"
 
 
 def main() -> NoReturn:
@@ -55,6 +57,8 @@ def run(arguments: Sequence[str]) -> int:
         _complain(str(error))
         return _STATUS_BAD_INPUT if isinstance(error, _BAD_INPUT) else _STATUS_FAILURE
     except Exception as error:  # noqa: BLE001 - no traceback unless asked for
+        if str(error) == _DUCKDB_INTERRUPTED:
+            return _STATUS_INTERRUPTED
         _complain(f"{type(error).__name__}: {error}\n(--debug shows where this happened.)")
         return _STATUS_FAILURE
 

@@ -67,7 +67,7 @@ class ExecutorRunner:
         """The job is over: let go of its files."""
         stage = self._stages.pop(job_id, None)
         if stage is not None:
-            self._runner.forget(stage.folder.rpartition("/")[0])
+            self._runner.forget(stage.folder)
 
     def close(self) -> None:
         """The executor ends; if the session that it belonged to is dead, nobody else tidies up."""

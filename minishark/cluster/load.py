@@ -159,7 +159,7 @@ class TableLoader:
             {},
             OutputKind.BUCKETS,
             f"{folder}-buckets",
-            layout.partitions,
+            buckets=layout.partitions,
         )
         outcomes = self._run(shared, payloads, [()] * len(payloads))
         done, nodes = [o for o, _ in outcomes], [n for _, n in outcomes]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,11 +116,13 @@ class Cluster:
         """The front end's view of the store, as if it were on the first node."""
         return Store(self.places, self.nodes[0])
 
+    def make_folder(self, folder: str) -> None:
+        """Make a folder of the store on every node."""
+        self.places.make(folder, self.nodes)
+
     def remove_folder(self, folder: str) -> None:
-        """Delete a folder of the store on every node."""
-        for place in {self.places.memory, self.places.disk}:
-            for node in self.nodes:
-                shutil.rmtree(place / node / folder, ignore_errors=True)
+        """Delete a folder of the store on every node; tasks that still want to write to it fail."""
+        self.places.remove(folder, self.nodes)
 
     def close(self) -> None:
         """Stop all processes and remove all files; may be called twice."""

@@ -221,7 +221,8 @@ class QueryRun:
             types,
             shared,
             OutputKind.RESULT if is_result else output,
-            f"{self.folder}/{stage.index}",
+            self.folder,
+            f"{stage.index}-",
             stage.buckets,
             prelude=self.settings + (self.definitions if stage.is_statement else ()),
         )

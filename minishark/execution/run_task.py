@@ -301,7 +301,7 @@ def _merged(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordB
 
 
 def _file(stage: StageTask, task: TaskPayload) -> str:
-    return f"{stage.folder}/{task.index}.arrow"
+    return f"{stage.folder}/{stage.prefix}{task.index}.arrow"
 
 
 def _outcome(stored: StoredFile, file: str, buckets: tuple[BucketSlice, ...] = ()) -> TaskOutcome:

@@ -25,6 +25,7 @@ from minishark.execution.task import FileSlice
 
 _RESERVE_BYTES = 16 << 20
 _CACHED_FILES_MAX = 1024
+_REMOVE_TRIES = 5
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -38,6 +39,23 @@ class StorePlaces:
 
     memory: Path
     disk: Path
+
+    def make(self, folder: str, nodes: Sequence[str]) -> None:
+        """Make a folder on every node; files are only ever written to folders that are there."""
+        for path in self._folders(folder, nodes):
+            path.mkdir(parents=True, exist_ok=True)
+
+    def remove(self, folder: str, nodes: Sequence[str]) -> None:
+        """Delete a folder on every node; tasks that still want to write to it fail."""
+        for path in self._folders(folder, nodes):
+            for _ in range(_REMOVE_TRIES):
+                shutil.rmtree(path, ignore_errors=True)
+                if not path.exists():  # else a task wrote a file in the meantime
+                    break
+
+    def _folders(self, folder: str, nodes: Sequence[str]) -> list[Path]:
+        places = dict.fromkeys((self.memory, self.disk))
+        return [place / node / folder for place in places for node in nodes]
 
     def find(self, file: str, holders: Sequence[str]) -> Path | None:
         """The first copy of `file` that exists, or None."""
@@ -116,7 +134,7 @@ class Store:
         """Write batches to `file` on this node; shared memory first, then disk.
 
         Raises:
-            OSError: the disk is full too.
+            OSError: the disk is full too, or the folder of `file` is not there (any more).
         """
         batches = [batch for group in groups for batch in group]
         size = sum(batch.nbytes for batch in batches)
@@ -137,7 +155,6 @@ class Store:
         for node in nodes:
             if node != self._node:
                 copy = place / node / file
-                copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.unlink(missing_ok=True)
                 os.link(stored.path, copy)
 
@@ -150,7 +167,6 @@ def _free_bytes(folder: Path) -> int:
 
 
 def _write(path: Path, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
     with _temporary(path) as temporary:
         with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for batch in batches:

@@ -44,7 +44,9 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
             takes them as they come.
         shared_inputs: inputs that are the same for every task, by the name in the fragment.
         output: what to do with the rows.
-        folder: where output files go, relative to a node's storage folder.
+        folder: where output files go, relative to a node's storage folder; the front end makes it,
+            and removes it when the query is over, after which nothing can be written any more.
+        prefix: what the names of output files begin with.
         buckets: the number of buckets, for BUCKETS.
         columns: the names of a table's columns, for PARTITION.
         prelude: statements that must have run before: settings, and what the fragment names.
@@ -55,6 +57,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     shared_inputs: dict[str, tuple[FileSlice, ...]]
     output: OutputKind
     folder: str
+    prefix: str = ""
     buckets: int = 0
     columns: tuple[str, ...] = ()
     prelude: tuple[str, ...] = ()

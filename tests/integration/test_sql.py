@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import random
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -40,8 +41,8 @@ def session(request: pytest.FixtureRequest, toy_session: Session) -> Iterator[Se
         options = planner.PlannerOptions.eager(3)
         if request.param == "as planned":
             options = planner.PlannerOptions(3, single_task_rows=0)
-        patch.setattr(toy_session, "_options", options)
-        patch.setattr(toy_session, "_plans", type(toy_session._plans)())
+        patch.setattr(toy_session._queries, "options", options)
+        patch.setattr(toy_session._queries, "_plans", OrderedDict())
         yield toy_session
 
 

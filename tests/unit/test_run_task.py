@@ -28,8 +28,10 @@ KEY = ColumnRef(0, "INTEGER")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """A node's store."""
-    return Store(StorePlaces(tmp_path, tmp_path), "n0")
+    """A node's store, with the folders that tasks write to."""
+    places = StorePlaces(tmp_path, tmp_path)
+    places.make("queries/1", ("n0", "n1", "n2"))
+    return Store(places, "n0")
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def stage_task(
     **more: Any,
 ) -> StageTask:
     """What the tasks of a stage share."""
-    return StageTask(sql, types, more.pop("shared", {}), output, "queries/1/0", **more)
+    return StageTask(sql, types, more.pop("shared", {}), output, "queries/1", "0-", **more)
 
 
 def inline(outcome: TaskOutcome) -> pa.Table:
@@ -85,17 +87,17 @@ def test_large_result_is_stored(runner: TaskRunner, store: Store) -> None:
     """A large result is a file on the node."""
     sql = "SELECT i AS c0 FROM range(200000) r(i)"
     outcome = runner.run(stage_task(sql, ("BIGINT",)), TaskPayload(3, {}))
-    assert (200_000, "queries/1/0/3.arrow", None) == (outcome.rows, outcome.file, outcome.inline)
-    assert 200_000 == store.read((FileSlice("queries/1/0/3.arrow", ("n0",)),)).num_rows
+    assert (200_000, "queries/1/0-3.arrow", None) == (outcome.rows, outcome.file, outcome.inline)
+    assert 200_000 == store.read((FileSlice("queries/1/0-3.arrow", ("n0",)),)).num_rows
 
 
 def test_piece_is_stored(runner: TaskRunner, store: Store) -> None:
     """What later stages read is a file, however small; without rows it has its columns."""
     for sql, count in (("SELECT 1 AS c0", 1), ("SELECT 1 AS c0 WHERE false", 0)):
         outcome = runner.run(stage_task(sql, ("INTEGER",), OutputKind.PIECE), EMPTY)
-        assert (count, "queries/1/0/0.arrow") == (outcome.rows, outcome.file)
-        runner.forget("queries/1/0")
-        stored = store.read((FileSlice("queries/1/0/0.arrow", ("n0",)),))
+        assert (count, "queries/1/0-0.arrow") == (outcome.rows, outcome.file)
+        runner.forget("queries/1")
+        stored = store.read((FileSlice("queries/1/0-0.arrow", ("n0",)),))
         assert (count, ["c0"]) == (stored.num_rows, stored.column_names)
 
 
@@ -136,7 +138,7 @@ def test_partition_is_named_measured_and_replicated(
         columns=("id", "odd name"),
     )
     outcome = runner.run(stage, TaskPayload(2, {}, replicas=("n0", "n1")))
-    file = "queries/1/0/2.arrow"
+    file = "queries/1/0-2.arrow"
     assert (10, file) == (outcome.rows, outcome.file)
     stored = store.read((FileSlice(file, ("n0",)),))
     assert ["id", "odd name"] == stored.column_names

@@ -163,7 +163,9 @@ def test_memory_source_is_stored_once_and_read_in_slices(
     tmp_path: Path, planning: PlanningDatabase
 ) -> None:
     """As many slices as pieces are welcome; together they are the table, in order."""
-    store = Store(StorePlaces(tmp_path, tmp_path), "n0")
+    places = StorePlaces(tmp_path, tmp_path)
+    places.make("tables/1-source", ("n0",))
+    store = Store(places, "n0")
     table = pa.table({"a": list(range(10))})
     source, size = memory_source(table, store, "tables/1-source", "n0", planning, 4)
     assert (Column("a", "BIGINT"),) == source.schema
@@ -177,7 +179,9 @@ def test_empty_table_has_one_slice(
     table: pa.Table, tmp_path: Path, planning: PlanningDatabase
 ) -> None:
     """A table without rows still has its columns."""
-    store = Store(StorePlaces(tmp_path, tmp_path), "n0")
-    source, size = memory_source(table, store, "s", "n0", planning, 4)
+    places = StorePlaces(tmp_path, tmp_path)
+    places.make("tables/1-source", ("n0",))
+    store = Store(places, "n0")
+    source, size = memory_source(table, store, "tables/1-source", "n0", planning, 4)
     assert (1, 0) == (len(source.slices), size.rows)
     assert table.schema.names == store.read(source.slices).schema.names

@@ -23,8 +23,8 @@ def batch(*values: int) -> pa.RecordBatch:
 def places(tmp_path: Path) -> StorePlaces:
     """Folders for memory and disk."""
     found = StorePlaces(tmp_path / "memory", tmp_path / "disk")
-    found.memory.mkdir()
-    found.disk.mkdir()
+    for folder in ("queries/1", "q/1", "q/10"):
+        found.make(folder, ("n0", "n1", "n2"))
     return found
 
 
@@ -173,7 +173,9 @@ def test_one_folder_for_both_is_no_disk_fallback(
 ) -> None:
     """Where there is no shared memory at all, nobody is warned for each file."""
     monkeypatch.setattr(store_module, "_free_bytes", lambda folder: 0)
-    assert not write(Store(StorePlaces(tmp_path, tmp_path), "n0")).on_disk
+    places = StorePlaces(tmp_path, tmp_path)
+    places.make("queries/1", ("n0",))
+    assert not write(Store(places, "n0")).on_disk
 
 
 def test_forget_drops_what_is_cached(places: StorePlaces) -> None:
