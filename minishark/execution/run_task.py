@@ -146,8 +146,9 @@ class TaskRunner:
         self._store.forget(folder)
 
     def close(self) -> None:
-        """Close DuckDB; open connections make it complain when the process ends."""
+        """Close DuckDB and the files; open connections make it complain when the process ends."""
         self._con.close()
+        self._store.forget_all()
 
     @contextlib.contextmanager
     def _inputs(self, stage: StageTask, task: TaskPayload) -> Iterator[None]:

@@ -128,6 +128,11 @@ class Store:
         for key in [k for k in self._tables if any(s.file.startswith(prefix) for s in k)]:
             del self._tables[key]
 
+    def forget_all(self) -> None:
+        """Drop all that is cached."""
+        self._open.clear()
+        self._tables.clear()
+
     def write(
         self, file: str, schema: pa.Schema, groups: Sequence[Sequence[pa.RecordBatch]]
     ) -> StoredFile:

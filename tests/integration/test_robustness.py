@@ -291,7 +291,8 @@ def small_memory(
         pytest.skip("only root can mount a small file system")
     monkeypatch.setattr(folders, "SHARED_MEMORY", folder)
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    # Lazily: a mapping that waits for the garbage collector keeps the file system busy.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("small_memory", [16], indirect=True)
