@@ -6,6 +6,7 @@ SparrowError
 ├── NoNodes               there is no node at all
 ├── RunnerError           a runner could not be loaded or made
 ├── ClusterStartError     a local cluster did not come up; carries the tail of the log
+├── InsecureTransport     tcp without keys, or a key or socket that others can reach
 ├── ClusterClosed         a call on a cluster that is closed
 └── TaskFailure           raised by a *runner*: the task failed (retryable or for good)
 """
@@ -39,6 +40,10 @@ class RunnerError(SparrowError):
 
 class ClusterStartError(SparrowError):
     """A local cluster did not come up in time, or a process of it died at once."""
+
+
+class InsecureTransport(SparrowError):  # noqa: N818 - it says what is the matter
+    """Others could listen or pretend to be somebody: tcp without keys, files open to others."""
 
 
 class ClusterClosed(SparrowError):  # noqa: N818 - it says what is the matter
