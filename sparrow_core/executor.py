@@ -17,7 +17,6 @@ from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     EndJob,
     ExecutorIn,
-    ExecutorInfo,
     ExecutorStatus,
     ForgetJob,
     GetShared,
@@ -27,12 +26,13 @@ from sparrow_core.messages import (
     SlotDone,
     SlotReady,
     StartTask,
+    StopTask,
     TaskError,
     TaskFinished,
-    TaskKey,
     TaskResult,
     Tick,
 )
+from sparrow_core.parts import ExecutorInfo, TaskKey
 
 
 @dataclass(slots=True)
@@ -55,6 +55,7 @@ class Executor:
         slots: Sequence[Address],
         *,
         pid: int = 0,
+        framework: str = "",
         heartbeat_s: float = 0.5,
     ) -> None:
         """Make an executor whose slots are still to report SlotReady."""
@@ -62,7 +63,7 @@ class Executor:
         self.name = name_of(address)
         self._node = node
         self._node_monitor = node_monitor
-        self._info = ExecutorInfo(address, pid, len(slots))
+        self._info = ExecutorInfo(address, pid, len(slots), framework)
         self._heartbeat_s = heartbeat_s
         self._slots = tuple(slots)
         self._idle: dict[Address, None] = {}
@@ -87,6 +88,9 @@ class Executor:
                 return self._start()
             case EndJob():
                 return self._on_end_job(msg)
+            case StopTask():
+                self._waiting.pop(msg.key, None)
+                return self._interrupt(msg.key)
             case SlotReady():
                 return self._on_slot_ready(msg)
             case Tick():
@@ -148,11 +152,18 @@ class Executor:
         for key in [key for key in self._waiting if key.job_id == msg.job_id]:
             del self._waiting[key]
             out.append(self._finished(key))
-        for key, running in self._running.items():
+        for key in self._running:
             if key.job_id == msg.job_id:
-                running.interrupted = True
-                out.append(Envelope(running.slot, InterruptTask(key)))
+                out += self._interrupt(key)
         return [*out, *(Envelope(slot, ForgetJob(msg.job_id)) for slot in slots)]
+
+    def _interrupt(self, key: TaskKey) -> list[Envelope]:
+        """Withhold the outcome of an attempt and make it stop, if it runs."""
+        running = self._running.get(key)
+        if running is None:
+            return []
+        running.interrupted = True
+        return [Envelope(running.slot, InterruptTask(key))]
 
     def _on_slot_ready(self, msg: SlotReady) -> list[Envelope]:
         if msg.slot not in self._unready:
@@ -185,6 +196,15 @@ class Executor:
             if running.interrupted
         ]
         return out
+
+    def gauges(self) -> dict[str, float]:
+        """How much there is of what."""
+        return {
+            "waiting": len(self._waiting),
+            "running": len(self._running),
+            "slots_idle": len(self._idle),
+            "jobs": len(self._jobs),
+        }
 
     def check(self) -> None:
         """Assert that each slot is in one state."""

@@ -9,9 +9,11 @@ from msgspec import Struct
 
 from sparrow_core.events import JobFinished
 from sparrow_core.ids import JobId, NodeName
-from sparrow_core.messages import StartJob, TaskSpec
+from sparrow_core.messages import StartJob
+from sparrow_core.parts import TaskSpec
+from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.network import Network
-from sparrow_core.sim.world import SimulatedCluster, World, payload_of
+from sparrow_core.sim.world import World
 
 _WARM_UP_S = 1.0
 

@@ -22,10 +22,10 @@ from sparrow_core.messages import (
     StartJob,
     SubmitJob,
     TaskError,
-    TaskKey,
     TaskResult,
-    TaskSpec,
+    WatchTimer,
 )
+from sparrow_core.parts import TaskKey, TaskSpec
 
 C, SINK = Address("c#client"), Address("c#sink")
 S0, S1 = Address("s0#scheduler"), Address("s1#scheduler")
@@ -72,7 +72,8 @@ def test_schedulers_take_turns() -> None:
     """Jobs go round robin."""
     client = Driven(S0, S1)
     other = StartJob(JobId("other"), "user", TASKS, b"", "sparrow", 2.0)
-    assert [Envelope(S1, submit(JOB, *TASKS)), timer(1, 0.1)] == client.submitted
+    watch = Envelope(C, WatchTimer(1), 0.025)
+    assert [Envelope(S1, submit(JOB, *TASKS)), timer(1, 0.1), watch] == client.submitted
     assert S0 == client(other)[0].to
 
 

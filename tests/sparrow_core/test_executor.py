@@ -6,7 +6,6 @@ from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     EndJob,
     ExecutorIn,
-    ExecutorInfo,
     ExecutorStatus,
     ForgetJob,
     GetShared,
@@ -18,10 +17,10 @@ from sparrow_core.messages import (
     StartTask,
     TaskError,
     TaskFinished,
-    TaskKey,
     TaskResult,
     Tick,
 )
+from sparrow_core.parts import ExecutorInfo, TaskKey
 
 N, M, C = NodeName("n"), Address("n#monitor"), Address("c#client")
 E, S0, S1 = Address("e#n-e0"), Address("e#slot-0"), Address("e#slot-1")

@@ -4,17 +4,14 @@ from sparrow_core.ids import Address, JobId, NodeName
 from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     PROTOCOL_VERSION,
-    Assignment,
     AssignTasks,
     CancelReservations,
     EndJob,
-    ExecutorInfo,
     ExecutorLost,
     ExecutorStatus,
     Flush,
     GetShared,
     GetTasks,
-    HeldJob,
     JobShared,
     NodeMonitorIn,
     NodeRefused,
@@ -23,11 +20,10 @@ from sparrow_core.messages import (
     Reserve,
     RunTask,
     TaskFinished,
-    TaskKey,
-    TaskReport,
     Tick,
 )
 from sparrow_core.node_monitor import NodeMonitor
+from sparrow_core.parts import Assignment, ExecutorInfo, HeldJob, TaskKey, TaskReport
 
 N, M, S, C = NodeName("n"), Address("n#monitor"), Address("s#scheduler"), Address("c#client")
 E0, E1 = Address("e0#n-e0"), Address("e1#n-e1")
@@ -176,7 +172,7 @@ def test_a_lost_executor_gives_its_tasks_back() -> None:
     node(assign(1, 0, 1))
     lost = node.step(ExecutorLost(E0, "killed by SIGKILL"))
     registered = RegisterNode(
-        PROTOCOL_VERSION, N, M, (info("e1", 1),), (HeldJob(JOB, 0),), (key(1),)
+        PROTOCOL_VERSION, N, M, (info("e1", 1),), (HeldJob(JOB, 0),), (key(1),), load=(0, 1)
     )
     assert [Envelope(S, registered), Envelope(M, Flush())] == lost
     report = TaskReport(key(0), "n-e0", "executor lost (killed by SIGKILL)")
@@ -245,7 +241,7 @@ def test_heartbeats_say_what_the_node_has_of_each_schedulers_jobs() -> None:
     timer, beat = node(Tick(0))
     assert Envelope(M, Tick(1), 0.5) == timer
     held = (HeldJob(JOB, 0), HeldJob(OTHER, 3))
-    expected = RegisterNode(PROTOCOL_VERSION, N, M, (info("e0", 1),), held, (key(0),))
+    expected = RegisterNode(PROTOCOL_VERSION, N, M, (info("e0", 1),), held, (key(0),), load=(3, 1))
     assert Envelope(S, expected) == beat
     assert [] == node(Tick(0)), "a doubled timer"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sparrow_core.errors import InvalidJob, NoNodes, Unsatisfiable
 from sparrow_core.ids import NodeName
-from sparrow_core.messages import TaskSpec
+from sparrow_core.parts import TaskSpec
 from sparrow_core.placement import (
     ConstrainedPlacer,
     Placer,

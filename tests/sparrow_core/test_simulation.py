@@ -7,11 +7,13 @@ import pytest
 
 from sparrow_core.events import JobFailed, JobFinished
 from sparrow_core.ids import Address, JobId, NodeName
-from sparrow_core.messages import Message, StartJob, TaskSpec
+from sparrow_core.messages import Message, StartJob
+from sparrow_core.parts import TaskSpec
 from sparrow_core.sim import __main__ as sim_main
+from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Workload, percentile, response_times_s
-from sparrow_core.sim.world import SimulatedCluster, World, payload_of
+from sparrow_core.sim.world import World
 
 SEEDS = range(300)
 NODES = [NodeName(f"n{number}") for number in range(5)]

@@ -1,0 +1,97 @@
+"""The slots of a node: its executors, of one or several frameworks, and who takes which slot.
+
+A slot is *taken* from the moment that a task is asked for until the task ends or none came. The
+node's cap federates its slots among the frameworks, whose executors may have more in sum.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sparrow_core.disciplines import Discipline
+from sparrow_core.ids import Address
+from sparrow_core.parts import Claim, ExecutorInfo, TaskKey
+
+
+@dataclass(slots=True)
+class NodeExecutor:
+    """An executor and the attempts that it has."""
+
+    info: ExecutorInfo
+    heard_at: float
+    running: dict[TaskKey, None] = field(default_factory=dict)
+
+    @property
+    def free(self) -> int:
+        """Slots without a task."""
+        return self.info.slots - len(self.running)
+
+
+class SlotPool:
+    """All executors of a node.
+
+    Args:
+        discipline: Hears of slots that are taken and given back.
+        cap: The node's slots, if fewer than those of its executors.
+    """
+
+    def __init__(self, discipline: Discipline, cap: int | None) -> None:
+        """Start with no executor."""
+        self.executors: dict[Address, NodeExecutor] = {}
+        self._discipline = discipline
+        self._cap = cap
+        self._slots: Counter[str] = Counter()
+        self._taken: Counter[str] = Counter()
+
+    def add(self, info: ExecutorInfo, now: float) -> None:
+        """An executor has come."""
+        self.executors[info.address] = NodeExecutor(info, now)
+        self._slots[info.framework] += info.slots
+
+    def remove(self, address: Address) -> NodeExecutor | None:
+        """An executor has gone; its attempts still take slots until they are released."""
+        executor = self.executors.pop(address, None)
+        if executor is not None:
+            self._slots[executor.info.framework] -= executor.info.slots
+        return executor
+
+    def room(self, framework: str) -> int:
+        """Slots that may be taken for jobs of a framework."""
+        room = self._slots[framework] - self._taken[framework]
+        if self._cap is not None:
+            room = min(room, self._cap - self._taken.total())
+        return room
+
+    def total_room(self) -> int:
+        """Slots that may be taken for jobs of any framework."""
+        room = self._slots.total() - self._taken.total()
+        return room if self._cap is None else min(room, self._cap - self._taken.total())
+
+    def take(self, claim: Claim) -> None:
+        """A slot is taken for a job."""
+        self._taken[claim.framework] += 1
+        self._discipline.taken(claim)
+
+    def release(self, claim: Claim, ran_s: float | None = None) -> None:
+        """A slot is free again, after a task of `ran_s` if one came."""
+        self._taken[claim.framework] -= 1
+        self._discipline.given_back(claim, ran_s)
+
+    def idlest(self, framework: str) -> NodeExecutor | None:
+        """Where the framework's next task starts; None if it must wait for a slot."""
+        executors = (each for each in self.executors.values() if each.info.framework == framework)
+        idlest = max(executors, key=lambda each: each.free, default=None)
+        if idlest is None or self._discipline.unbounded or idlest.free > 0:
+            return idlest
+        return None
+
+    def check(self, taken: Counter[str]) -> None:
+        """Assert that exactly these slots are taken, and that no executor has too many tasks."""
+        assert +self._taken == +taken
+        assert all(count >= 0 for count in self._taken.values())
+        slots: Counter[str] = Counter()
+        for executor in self.executors.values():
+            slots[executor.info.framework] += executor.info.slots
+            assert self._discipline.unbounded or executor.free >= 0
+        assert +self._slots == slots
