@@ -57,6 +57,7 @@ from sparrow_core.parts import TaskSpec
 
 _ABANDONED_MAX = 10_000
 _PINGS_A_SILENCE = 4
+_ELSEWHERE = ("no_nodes", "overloaded")  # another scheduler may do better
 
 
 class ClientConfig(Struct, frozen=True):
@@ -89,6 +90,7 @@ class _Job:
     missing: dict[TaskId, TaskSpec]
     submission: int = 0
     unanswered: int = 0
+    refusals: int = 0
     accepted: bool = False
     generation: int = 0
     overdue: dict[TaskId, float] = field(default_factory=dict)  # finished, they say; since when
@@ -149,8 +151,7 @@ class Client:
             case TaskError():
                 return self._on_task_error(msg)
             case JobAborted():
-                job = self._current(msg.job_id)
-                return self._fail(job, msg.kind, msg.message, msg.story) if job else []
+                return self._on_job_aborted(msg, now)
             case CancelJob():
                 job = self._jobs.get(msg.job_id)
                 return self._fail(job, "cancelled", "the job was cancelled") if job else []
@@ -388,6 +389,15 @@ class Client:
         event = TaskFailed(msg.key.task_id, msg.message, msg.detail, msg.node, msg.executor)
         text = f"task {msg.key.task_id} failed on {msg.executor}: {msg.message}"
         return [self._notify(job.start.job_id, event), *self._fail(job, "task_failed", text)]
+
+    def _on_job_aborted(self, msg: JobAborted, now: float) -> list[Envelope]:
+        job = self._current(msg.job_id)
+        if job is None:
+            return []
+        job.refusals += msg.kind in _ELSEWHERE
+        if msg.kind in _ELSEWHERE and job.refusals < len(self._schedulers):
+            return self._move(job, now)
+        return self._fail(job, msg.kind, msg.message, msg.story)
 
     # --- ends ----------------------------------------------------------------------------------
 

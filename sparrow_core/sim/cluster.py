@@ -41,6 +41,12 @@ def payload_of(duration_s: float) -> bytes:
     return _DURATION.pack(duration_s)
 
 
+def duration_of(payload: bytes) -> float:
+    """How long a simulated task runs, in seconds."""
+    (duration_s,) = _DURATION.unpack(payload)
+    return float(duration_s)
+
+
 class SimulatedSlot:
     """A slot whose tasks take the time that their payload says, and return it."""
 
@@ -68,7 +74,7 @@ class SimulatedSlot:
                 assert self._running is None
                 self._running = msg.key
                 self._on_run(msg.key)
-                duration_s = _DURATION.unpack(msg.payload)[0] * self._slowness
+                duration_s = duration_of(msg.payload) * self._slowness
                 done = SlotDone(self._address, msg.key, duration_s, msg.payload)
                 return [Envelope(self._address, done, duration_s)]
             case SlotDone():
