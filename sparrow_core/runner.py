@@ -123,6 +123,10 @@ class SlotThread:
     def check(self) -> None:
         """A slot has no invariants beyond those of its executor."""
 
+    def gauges(self) -> dict[str, float]:
+        """A slot has none beyond those of its executor."""
+        return {}
+
     def stop(self) -> None:
         """Interrupt what runs and let the thread close its runner; `join` waits for it."""
         self._tasks.put(None)

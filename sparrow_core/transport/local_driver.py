@@ -22,7 +22,7 @@ from sparrow_core.ids import Address, address, endpoint_of, name_of
 from sparrow_core.machine import Envelope, Machine
 from sparrow_core.messages import Message, Tick
 
-Tap = Callable[[str, Message, Sequence[Envelope], float], None]
+Tap = Callable[[Address, Message, Sequence[Envelope], float], None]
 _ADDRESSES_MAX = 1 << 16
 
 
@@ -37,12 +37,12 @@ class LocalDriver:
     def __init__(self, endpoint: str) -> None:
         """Make a driver whose machines have addresses `<endpoint>#<name>`.
 
-        `tap`, if set, sees each message that a machine has taken, with what it made of it.
+        Each of `taps` sees every message that a machine has taken, and what it made of it.
         """
         self.endpoint = endpoint
         self.undeliverable = 0
-        self.tap: Tap | None = None
-        self._machines: dict[str, Machine[Any]] = {}
+        self.taps: list[Tap] = []
+        self.machines: dict[str, Machine[Any]] = {}
         self._local: deque[tuple[str, Message]] = deque()
         self._timers: list[tuple[float, int, Envelope]] = []
         self._posted: deque[Envelope] = deque()
@@ -57,7 +57,7 @@ class LocalDriver:
 
     def host(self, name: str, machine: Machine[Any]) -> Address:
         """Host a machine under a name; starts its periodic timer if it has one."""
-        self._machines[name] = machine
+        self.machines[name] = machine
         if Tick in get_args(machine.inputs):
             self.post(self.address(name), Tick(0))
         return self.address(name)
@@ -120,14 +120,14 @@ class LocalDriver:
     def _deliver(self) -> None:
         while self._local:
             name, msg = self._local.popleft()
-            machine = self._machines.get(name)
+            machine = self.machines.get(name)
             if machine is None:
                 self.undeliverable += 1
                 continue
             now = time.monotonic()
             out = machine.on_message(msg, now)
-            if self.tap is not None:
-                self.tap(name, msg, out, now)
+            for tap in self.taps:
+                tap(self.address(name), msg, out, now)
             for envelope in out:
                 self._route(envelope)
 
