@@ -410,7 +410,9 @@ class Client:
         job_id = job.start.job_id
         del self._jobs[job_id]
         self._abandon(job.wire_id, job.scheduler)
-        out = [self._notify(job_id, event), Envelope(job.scheduler, EndJob(job.wire_id))]
+        finished = isinstance(event, JobFinished) and job.copy is None
+        end = EndJob(job.wire_id, finished)
+        out = [self._notify(job_id, event), Envelope(job.scheduler, end)]
         if job.copy is not None:
             scheduler, wire_id = job.copy
             out.append(Envelope(scheduler, EndJob(wire_id)))

@@ -16,6 +16,7 @@ from sparrow_core.ids import Address, JobId, NodeName, name_of
 from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     EndJob,
+    EndJobs,
     ExecutorIn,
     ExecutorStatus,
     ForgetJob,
@@ -87,7 +88,9 @@ class Executor:
                 self._jobs.setdefault(msg.job_id, {})
                 return self._start()
             case EndJob():
-                return self._on_end_job(msg)
+                return self._end_job(msg.job_id)
+            case EndJobs():
+                return [out for job_id in msg.job_ids for out in self._end_job(job_id)]
             case StopTask():
                 self._waiting.pop(msg.key, None)
                 return self._interrupt(msg.key)
@@ -143,19 +146,19 @@ class Executor:
     def _finished(self, key: TaskKey, lost: str | None = None) -> Envelope:
         return Envelope(self._node_monitor, TaskFinished(key, self.address, lost))
 
-    def _on_end_job(self, msg: EndJob) -> list[Envelope]:
-        slots = self._jobs.pop(msg.job_id, None)
+    def _end_job(self, job_id: JobId) -> list[Envelope]:
+        slots = self._jobs.pop(job_id, None)
         if slots is None:
             return []
-        self._shared.pop(msg.job_id, None)
+        self._shared.pop(job_id, None)
         out: list[Envelope] = []
-        for key in [key for key in self._waiting if key.job_id == msg.job_id]:
+        for key in [key for key in self._waiting if key.job_id == job_id]:
             del self._waiting[key]
             out.append(self._finished(key))
         for key in self._running:
-            if key.job_id == msg.job_id:
+            if key.job_id == job_id:
                 out += self._interrupt(key)
-        return [*out, *(Envelope(slot, ForgetJob(msg.job_id)) for slot in slots)]
+        return [*out, *(Envelope(slot, ForgetJob(job_id)) for slot in slots)]
 
     def _interrupt(self, key: TaskKey) -> list[Envelope]:
         """Withhold the outcome of an attempt and make it stop, if it runs."""

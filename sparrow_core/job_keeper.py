@@ -256,6 +256,7 @@ class JobKeeper:
         job.reserved.clear()
         if not self._config.cancellation:
             return []
+        job.cancelled_on.update(dict.fromkeys(nodes))
         cancel = CancelReservations(job.job_id)
         return [Envelope(self._ledger.nodes[node].address, cancel) for node in nodes]
 
@@ -267,13 +268,20 @@ class JobKeeper:
         aborted = JobAborted(job.job_id, kind, message, story)
         return [Envelope(job.submit.client, aborted), *self._end(job.job_id, aborted)]
 
-    def _end(self, job_id: JobId, aborted: JobAborted | None) -> list[Envelope]:
+    def _end(
+        self, job_id: JobId, aborted: JobAborted | None, *, at_once: bool = True
+    ) -> list[Envelope]:
+        """Forget the job and tell its nodes, or let their heartbeats find out."""
         self._remember_ended(job_id, aborted)
         self._parked.pop(job_id, None)
         self._probing.pop(job_id, None)
-        if job_id not in self._ledger.jobs:
+        job = self._ledger.jobs.get(job_id)
+        if job is None:
             return []
-        return [Envelope(node, EndJob(job_id)) for node in self._ledger.end(job_id)]
+        nodes = self._ledger.end(job)
+        if at_once:
+            return [Envelope(address, EndJob(job_id)) for address in nodes.values()]
+        return [Envelope(nodes[name], EndJob(job_id)) for name in job.reserved if name in nodes]
 
     def _remember_ended(self, job_id: JobId, aborted: JobAborted | None) -> None:
         self._ended[job_id] = aborted
@@ -307,6 +315,8 @@ class JobKeeper:
         return [*out, *self._assign(job, msg, node, now)]
 
     def _assign(self, job: Job, msg: GetTasks, node: Node, now: float) -> list[Envelope]:
+        if msg.node in job.cancelled_on and not job.placer.offers(msg.node):
+            return []  # answered already
         tasks = job.placer.take(msg.node, msg.count)
         drained = not job.placer.offers(msg.node)
         self._ledger.consume(job, msg.node, len(tasks))

@@ -5,7 +5,7 @@ Bookkeeping only: nothing here sends a message or decides anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sparrow_core.ids import Address, JobId, NodeName, TaskId
@@ -60,6 +60,7 @@ class Job:
     reserved: dict[NodeName, Held] = field(default_factory=dict)
     shared_on: dict[NodeName, None] = field(default_factory=dict)
     nodes: dict[NodeName, None] = field(default_factory=dict)  # that may hold something of it
+    cancelled_on: dict[NodeName, None] = field(default_factory=dict)  # told: nothing for you
     refusals: int = 0
 
     @property
@@ -153,6 +154,7 @@ class Ledger:
         held = job.reserved.setdefault(node, Held(0, now))
         held.count += count
         held.at = now
+        job.cancelled_on.pop(node, None)
         self.tie(job, node)
 
     @staticmethod
@@ -178,15 +180,15 @@ class Ledger:
         if run is not None:
             del self.nodes[run.node].running[TaskKey(job.job_id, task_id, run.attempt)]
 
-    def end(self, job_id: JobId) -> Iterator[Address]:
+    def end(self, job: Job) -> dict[NodeName, Address]:
         """Forget the job; the nodes that may hold something of it."""
-        job = self.jobs.pop(job_id)
+        del self.jobs[job.job_id]
         for task_id in tuple(job.running):
             self.unbind(job, task_id)
-        for name in job.nodes:
-            node = self.nodes.get(name)
-            if node is not None and node.jobs.pop(job_id, False) is None:
-                yield node.address
+        live = {name: self.nodes[name] for name in job.nodes if name in self.nodes}
+        for node in live.values():
+            node.jobs.pop(job.job_id, None)
+        return {name: node.address for name, node in live.items()}
 
     def gauges(self) -> dict[str, float]:
         """How much there is of what."""

@@ -9,7 +9,7 @@ at the boundary.
     node monitor  GetTasks ─▶ scheduler  JobShared, AssignTasks ─▶ node monitor  (late binding)
     node monitor  JobShared, RunTask ─▶ executor  StartTask ─▶ slot  SlotDone ─▶ executor
     executor      TaskResult ─▶ client;  TaskFinished ─▶ node monitor
-    node monitor  TaskReport, in the next GetTasks or in ReportTasks ─▶ scheduler
+    node monitor  TaskReport, in the next GetTasks or heartbeat ─▶ scheduler
     client        EndJob ─▶ scheduler ─▶ node monitors ─▶ executors
 
 Two periodic messages heal what the network lost: `RegisterNode` (node monitor to scheduler) and
@@ -213,12 +213,20 @@ class KnownNodes(Message, frozen=True):
 
 
 class EndJob(Message, frozen=True):
-    """The job is over, finished or not: drop what waits, interrupt what runs, forget it.
+    """The job is over: drop what waits, interrupt what runs, forget it.
 
-    It travels client -> scheduler -> node monitors -> executors.
+    It travels client -> scheduler -> node monitors -> executors. If the job has `finished`, nothing
+    of it runs and there is no hurry: nodes hear of it in answer to their next heartbeats.
     """
 
     job_id: JobId
+    finished: bool = False
+
+
+class EndJobs(Message, frozen=True):
+    """These jobs are over; answers a heartbeat that names them."""
+
+    job_ids: tuple[JobId, ...]
 
 
 # --- scheduler and node monitor ----------------------------------------------------------------
@@ -247,6 +255,7 @@ class RegisterNode(Message, frozen=True):
     draining: bool = False
     load: tuple[int, int] = (0, 0)  # reservations and running tasks, of all schedulers
     weights: SetWeights = SetWeights()
+    reports: tuple[TaskReport, ...] = ()
 
 
 class NodeLeft(Message, frozen=True):
@@ -311,7 +320,7 @@ class GetTasks(Message, frozen=True):
 
 
 class ReportTasks(Message, frozen=True):
-    """Ended attempts, when there is nothing to ask for."""
+    """Lost attempts, when there is nothing to ask for; successes can wait for a heartbeat."""
 
     reports: tuple[TaskReport, ...]
 
@@ -333,7 +342,10 @@ class AssignTasks(Message, frozen=True):
 
 
 class CancelReservations(Message, frozen=True):
-    """All tasks of the job are bound: drop its reservations."""
+    """All tasks of the job are bound: drop its reservations.
+
+    It also answers what the node has asked for the job meanwhile: there is nothing.
+    """
 
     job_id: JobId
 
@@ -493,8 +505,8 @@ SchedulerIn = (
 )  # fmt: skip
 NodeMonitorIn = (
     Tick | Flush | NodeRefused | SetWeights | Drain | Reserve | ProbeLoad | AssignTasks
-    | CancelReservations | EndJob | JobShared | GetShared
+    | CancelReservations | EndJob | EndJobs | JobShared | GetShared
     | ExecutorStatus | ExecutorLost | TaskFinished
 )  # fmt: skip
-ExecutorIn = Tick | RunTask | StopTask | JobShared | EndJob | SlotReady | SlotDone
+ExecutorIn = Tick | RunTask | StopTask | JobShared | EndJob | EndJobs | SlotReady | SlotDone
 SlotIn = StartTask | InterruptTask | ForgetJob

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct
@@ -30,6 +29,7 @@ from sparrow_core.messages import (
     Drain,
     Drained,
     EndJob,
+    EndJobs,
     ExecutorLost,
     ExecutorStatus,
     Flush,
@@ -51,8 +51,8 @@ from sparrow_core.messages import (
     TaskFinished,
     Tick,
 )
-from sparrow_core.parts import Claim, ExecutorInfo, HeldJob, TaskKey, TaskReport
-from sparrow_core.slots import NodeExecutor, SlotPool
+from sparrow_core.parts import ExecutorInfo, HeldJob, TaskKey, TaskReport
+from sparrow_core.slots import Asked, NodeJob, NodeTask, SlotPool
 
 _GONE_MAX = 1024
 
@@ -77,31 +77,6 @@ class NodeMonitorConfig(Struct, frozen=True):
     ask_timeout_s: float = 0.5
     grace_s: float = 1.0
     executor_timeout_s: float = 5.0
-
-
-@dataclass(slots=True)
-class _Ask:
-    job_id: JobId
-    scheduler: Address
-    claim: Claim
-    count: int
-    at: float
-
-
-@dataclass(slots=True)
-class _Task:
-    run: RunTask
-    scheduler: Address
-    claim: Claim
-    at: float
-    executor: Address | None = None
-
-
-@dataclass(slots=True)
-class _Job:
-    scheduler: Address
-    shared: bytes | None = None
-    told: dict[Address, None] = field(default_factory=dict)  # executors that have had `shared`
 
 
 class NodeMonitor:
@@ -143,10 +118,10 @@ class NodeMonitor:
         self._gone: dict[Address, None] = {}
         self._queue: OrderedDict[JobId, Queued] = OrderedDict()
         self._queued = 0  # reservations in the queue
-        self._asking: dict[int, _Ask] = {}
-        self._ready: dict[TaskKey, _Task] = {}
-        self._running: dict[TaskKey, _Task] = {}
-        self._jobs: dict[JobId, _Job] = {}
+        self._asking: dict[int, Asked] = {}
+        self._ready: dict[TaskKey, NodeTask] = {}
+        self._running: dict[TaskKey, NodeTask] = {}
+        self._jobs: dict[JobId, NodeJob] = {}
         self._reports: dict[Address, list[TaskReport]] = {}
         self._weights = SetWeights()
         self._requests = 0
@@ -154,7 +129,6 @@ class NodeMonitor:
         self._draining = False
         self._left = False
         self._generation = 0
-        self._ticked_at: float | None = None
 
     def on_message(self, msg: NodeMonitorIn, now: float) -> list[Envelope]:
         """Take one message; see the module docstring."""
@@ -168,13 +142,14 @@ class NodeMonitor:
             case Reserve():
                 return self._on_reserve(msg, now)
             case JobShared():
-                self._jobs.setdefault(msg.job_id, _Job(msg.scheduler)).shared = msg.shared
+                self._jobs.setdefault(msg.job_id, NodeJob(msg.scheduler)).shared = msg.shared
                 return []
             case CancelReservations():
-                self._unqueue(msg.job_id)
-                return self._wake() if self._draining else []
+                return self._on_cancel_reservations(msg)
             case EndJob():
-                return self._on_end_job(msg)
+                return self._end_jobs((msg.job_id,), msg)
+            case EndJobs():
+                return self._end_jobs(msg.job_ids, msg)
             case ProbeLoad():
                 load = self._queued or -max(0, self._pool.total_room())
                 return [Envelope(msg.scheduler, NodeLoad(msg.job_id, self.name, load))]
@@ -219,11 +194,18 @@ class NodeMonitor:
         if queued is not None:
             self._queued -= queued.count
 
+    def _on_cancel_reservations(self, msg: CancelReservations) -> list[Envelope]:
+        self._unqueue(msg.job_id)
+        answered = [id_ for id_, ask in self._asking.items() if ask.job_id == msg.job_id]
+        for request in answered:
+            self._release_ask(self._asking.pop(request))
+        return self._wake() if answered or self._draining else []
+
     def _on_flush(self, now: float) -> list[Envelope]:
         if not self._flush_due:
             return []  # a doubled note
         self._flush_due = False
-        out = [*self._start_ready(now), *self._ask(now), *self._report()]
+        out = [*self._start_ready(now), *self._ask(now), *self._report_losses()]
         return [*out, *self._leave()] if self._draining else out
 
     def _start_ready(self, now: float) -> list[Envelope]:
@@ -256,10 +238,10 @@ class NodeMonitor:
 
     def _ask(self, now: float) -> list[Envelope]:
         """Ask for as many tasks as slots are free, one message a job."""
-        asked: dict[JobId, _Ask] = {}
+        asked: dict[JobId, Asked] = {}
         while (job_id := self._discipline.choose(self._askable(), now)) is not None:
             queued = self._queue[job_id]
-            ask = asked.setdefault(job_id, _Ask(job_id, queued.scheduler, queued.claim, 0, now))
+            ask = asked.setdefault(job_id, Asked(job_id, queued.scheduler, queued.claim, 0, now))
             ask.count += 1
             self._pool.take(ask.claim)
             self._use_reservation(job_id, queued, now)
@@ -290,16 +272,21 @@ class NodeMonitor:
         if queued.count == 0:
             del self._queue[job_id]
 
-    def _get_tasks(self, ask: _Ask) -> Envelope:
+    def _get_tasks(self, ask: Asked) -> Envelope:
         self._requests += 1
         self._asking[self._requests] = ask
         reports = tuple(self._reports.pop(ask.scheduler, ()))
         msg = GetTasks(ask.job_id, self.name, self._requests, ask.count, reports)
         return Envelope(ask.scheduler, msg)
 
-    def _report(self) -> list[Envelope]:
-        pending, self._reports = self._reports, {}
-        return [Envelope(to, ReportTasks(tuple(reports))) for to, reports in pending.items()]
+    def _report_losses(self) -> list[Envelope]:
+        """Tell of lost attempts at once; successes ride on the next request or heartbeat."""
+        urgent = [
+            scheduler
+            for scheduler, reports in self._reports.items()
+            if any(report.lost is not None for report in reports)
+        ]
+        return [Envelope(to, ReportTasks(tuple(self._reports.pop(to)))) for to in urgent]
 
     def _on_assign_tasks(self, msg: AssignTasks, now: float) -> list[Envelope]:
         ask = self._asking.pop(msg.request, None)  # None: the answer is late, or comes twice
@@ -307,19 +294,19 @@ class NodeMonitor:
             key = TaskKey(msg.job_id, task.task_id, task.attempt)
             if key not in self._ready and key not in self._running:
                 run = RunTask(key, msg.client, task.payload, msg.has_shared)
-                self._ready[key] = _Task(run, msg.scheduler, msg.claim, now)
+                self._ready[key] = NodeTask(run, msg.scheduler, msg.claim, now)
                 self._pool.take(msg.claim)
         if ask is not None:
             self._release_ask(ask)
         if msg.tasks:
-            self._jobs.setdefault(msg.job_id, _Job(msg.scheduler)).scheduler = msg.scheduler
+            self._jobs.setdefault(msg.job_id, NodeJob(msg.scheduler)).scheduler = msg.scheduler
         if msg.drained:
             self._unqueue(msg.job_id)
         elif msg.job_id in self._queue:
             self._queue[msg.job_id].claim = msg.claim
         return self._wake()
 
-    def _release_ask(self, ask: _Ask) -> None:
+    def _release_ask(self, ask: Asked) -> None:
         for _ in range(ask.count):
             self._pool.release(ask.claim)
         if ask.job_id in self._queue:
@@ -344,12 +331,16 @@ class NodeMonitor:
         report = TaskReport(key, name_of(task.executor), lost)
         self._reports.setdefault(task.scheduler, []).append(report)
 
-    def _on_end_job(self, msg: EndJob) -> list[Envelope]:
-        self._unqueue(msg.job_id)
+    def _end_jobs(self, job_ids: tuple[JobId, ...], msg: EndJob | EndJobs) -> list[Envelope]:
+        """Forget jobs, and pass the message on if executors may have something of them."""
+        over = dict.fromkeys(job_ids)
+        for job_id in over:
+            self._unqueue(job_id)
         for key in tuple(self._ready):
-            if key.job_id == msg.job_id:
+            if key.job_id in over:
                 self._pool.release(self._ready.pop(key).claim)
-        if self._jobs.pop(msg.job_id, None) is None:
+        known = [self._jobs.pop(job_id, None) for job_id in over]
+        if not any(known):
             return self._wake() if self._draining else []
         return [*(Envelope(executor, msg) for executor in self._pool.executors), *self._wake()]
 
@@ -381,7 +372,9 @@ class NodeMonitor:
         for key in tuple(executor.running):
             if key not in known and self._running[key].at <= now - self._config.grace_s:
                 self._end_task(key, "the executor does not know of it")
-        out += [Envelope(address, EndJob(job)) for job in msg.jobs if job not in self._jobs]
+        over = tuple(job_id for job_id in msg.jobs if job_id not in self._jobs)
+        if over:
+            out.append(Envelope(address, EndJobs(over)))
         return [*out, *self._wake()]
 
     def _on_executor_lost(self, msg: ExecutorLost) -> list[Envelope]:
@@ -423,22 +416,10 @@ class NodeMonitor:
         self._generation += 1
         self._give_up_asking(now)
         out = [Envelope(self.address, Tick(self._generation), self._config.heartbeat_s)]
-        for executor in self._silent_executors(now):
-            silence = f"silent for {self._config.executor_timeout_s:g} s"
-            out += self._lose_executor(executor.info.address, silence)
+        timeout_s = self._config.executor_timeout_s
+        for executor in self._pool.silent(now, timeout_s, self._config.heartbeat_s):
+            out += self._lose_executor(executor, f"silent for {timeout_s:g} s")
         return [*out, *self._register(), *self._wake()]
-
-    def _silent_executors(self, now: float) -> list[NodeExecutor]:
-        """Those silent for too long, not counting time in which this machine did not run."""
-        last = self._ticked_at if self._ticked_at is not None else now
-        stall_s = now - last - self._config.heartbeat_s
-        self._ticked_at = now
-        executors = self._pool.executors.values()
-        if stall_s > self._config.heartbeat_s:
-            for executor in executors:
-                executor.heard_at = min(now, executor.heard_at + stall_s)
-        limit = now - self._config.executor_timeout_s
-        return [executor for executor in executors if executor.heard_at < limit]
 
     def _give_up_asking(self, now: float) -> None:
         silent: dict[Address, None] = {}
@@ -469,10 +450,11 @@ class NodeMonitor:
             PROTOCOL_VERSION, self.name, self.address, infos,
             tuple(HeldJob(job_id, count) for job_id, count in held.items()), running,
             self._attributes, self._draining, (self._queued, len(self._running)), self._weights,
+            tuple(self._reports.pop(scheduler, ())),
         )  # fmt: skip
         return Envelope(scheduler, msg)
 
-    def _tasks(self) -> Iterator[tuple[TaskKey, _Task]]:
+    def _tasks(self) -> Iterator[tuple[TaskKey, NodeTask]]:
         yield from self._ready.items()
         yield from self._running.items()
 

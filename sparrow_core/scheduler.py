@@ -30,6 +30,7 @@ from sparrow_core.messages import (
     PROTOCOL_VERSION,
     CancelReservations,
     EndJob,
+    EndJobs,
     GetNodes,
     GetShared,
     GetTasks,
@@ -73,7 +74,7 @@ class Scheduler(JobKeeper):
             case SubmitJob():
                 return self._on_submit_job(msg, now)
             case EndJob():
-                return self._end(msg.job_id, None)
+                return self._end(msg.job_id, None, at_once=not msg.finished)
             case RegisterNode():
                 return self._on_register_node(msg, now)
             case Ping():
@@ -121,6 +122,7 @@ class Scheduler(JobKeeper):
         node.load = msg.load
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
             out += self._admit_parked(now)
+        out += self._on_reports(msg.reports, now)
         return [*out, *self._compare_weights(msg), *self._reconcile(node, msg, now)]
 
     def _admit_parked(self, now: float) -> list[Envelope]:
@@ -142,8 +144,8 @@ class Scheduler(JobKeeper):
     def _reconcile(self, node: Node, msg: RegisterNode, now: float) -> list[Envelope]:
         """Make up for lost messages: compare what the node has with what it should have."""
         held = {job.job_id: job.reservations for job in msg.held}
-        over = [job_id for job_id in held if job_id not in self._ledger.jobs]
-        out = [Envelope(node.address, EndJob(job_id)) for job_id in over]
+        over = tuple(job_id for job_id in held if job_id not in self._ledger.jobs)
+        out = [Envelope(node.address, EndJobs(over))] if over else []
         for job_id in tuple(node.jobs):
             out += self._reconcile_held(job_id, msg.name, held.get(job_id, 0), now)
         running = dict.fromkeys(msg.running)
@@ -163,9 +165,10 @@ class Scheduler(JobKeeper):
             return []  # ended while this heartbeat was handled
         should = job.reserved.get(name)
         if should is None:
-            surplus = count > 0 and not job.placer.offers(name)
-            address = self._ledger.nodes[name].address
-            return [Envelope(address, CancelReservations(job_id))] if surplus else []
+            if count == 0 or job.placer.offers(name):
+                return []
+            job.cancelled_on[name] = None
+            return [Envelope(self._ledger.nodes[name].address, CancelReservations(job_id))]
         if count >= should.count or should.at > now - self._config.grace_s:
             return []
         missing = should.count - count

@@ -1,4 +1,4 @@
-"""The slots of a node: its executors, of one or several frameworks, and who takes which slot.
+"""The slots of a node: its executors, of one or several frameworks, and what takes which slot.
 
 A slot is *taken* from the moment that a task is asked for until the task ends or none came. The
 node's cap federates its slots among the frameworks, whose executors may have more in sum.
@@ -10,8 +10,40 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from sparrow_core.disciplines import Discipline
-from sparrow_core.ids import Address
+from sparrow_core.ids import Address, JobId
+from sparrow_core.messages import RunTask
 from sparrow_core.parts import Claim, ExecutorInfo, TaskKey
+
+
+@dataclass(slots=True)
+class Asked:
+    """Tasks of a job that its scheduler was asked for."""
+
+    job_id: JobId
+    scheduler: Address
+    claim: Claim
+    count: int
+    at: float
+
+
+@dataclass(slots=True)
+class NodeTask:
+    """An attempt that waits for a slot (`executor` is None) or runs, since `at`."""
+
+    run: RunTask
+    scheduler: Address
+    claim: Claim
+    at: float
+    executor: Address | None = None
+
+
+@dataclass(slots=True)
+class NodeJob:
+    """What a node keeps of a job; `told` are the executors that have had its shared part."""
+
+    scheduler: Address
+    shared: bytes | None = None
+    told: dict[Address, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -43,6 +75,7 @@ class SlotPool:
         self._cap = cap
         self._slots: Counter[str] = Counter()
         self._taken: Counter[str] = Counter()
+        self._looked_at: float | None = None
 
     def add(self, info: ExecutorInfo, now: float) -> None:
         """An executor has come."""
@@ -85,6 +118,19 @@ class SlotPool:
         if idlest is None or self._discipline.unbounded or idlest.free > 0:
             return idlest
         return None
+
+    def silent(self, now: float, timeout_s: float, interval_s: float) -> list[Address]:
+        """The executors silent for too long; to be asked every `interval_s`.
+
+        Time in which nobody asked, because this process did not run, is not their silence.
+        """
+        stall_s = 0.0 if self._looked_at is None else now - self._looked_at - interval_s
+        self._looked_at = now
+        if stall_s > interval_s:
+            for executor in self.executors.values():
+                executor.heard_at = min(now, executor.heard_at + stall_s)
+        limit = now - timeout_s
+        return [at for at, executor in self.executors.items() if executor.heard_at < limit]
 
     def check(self, taken: Counter[str]) -> None:
         """Assert that exactly these slots are taken, and that no executor has too many tasks."""

@@ -86,7 +86,7 @@ def test_a_job_finishes_with_its_last_result() -> None:
     assert [notify(completed)] == client(result(0), 1.0)
     assert [] == client(result(0), 1.5), "first completion wins"
     out = client(result(1), 2.0)
-    assert [notify(JobFinished()), Envelope(S0, EndJob(JOB))] == out[1:]
+    assert [notify(JobFinished()), Envelope(S0, EndJob(JOB, finished=True))] == out[1:]
     assert [] == client(result(1), 3.0)
     assert [] == client(JobTimer(JOB, 2), 3.0)
 

@@ -7,6 +7,7 @@ from sparrow_core.messages import (
     AssignTasks,
     CancelReservations,
     EndJob,
+    EndJobs,
     ExecutorLost,
     ExecutorStatus,
     Flush,
@@ -171,12 +172,13 @@ def test_a_lost_executor_gives_its_tasks_back() -> None:
     node(Reserve(JOB, S, 2))
     node(assign(1, 0, 1))
     lost = node.step(ExecutorLost(E0, "killed by SIGKILL"))
-    registered = RegisterNode(
-        PROTOCOL_VERSION, N, M, (info("e1", 1),), (HeldJob(JOB, 0),), (key(1),), load=(0, 1)
-    )
-    assert [Envelope(S, registered), Envelope(M, Flush())] == lost
     report = TaskReport(key(0), "n-e0", "executor lost (killed by SIGKILL)")
-    assert [Envelope(S, ReportTasks((report,)))] == node.step(Flush())
+    registered = RegisterNode(
+        PROTOCOL_VERSION, N, M, (info("e1", 1),), (HeldJob(JOB, 0),), (key(1),),
+        load=(0, 1), reports=(report,),
+    )  # fmt: skip
+    assert [Envelope(S, registered), Envelope(M, Flush())] == lost
+    assert [] == node.step(Flush())
     assert [] == node(ExecutorLost(E0, "told twice"))
     assert [] == node(ExecutorStatus(info("e0", 1), (), ()))
 
@@ -196,7 +198,7 @@ def test_executors_hear_again_of_jobs_that_are_over() -> None:
     """A heartbeat that names an unknown job is answered with EndJob."""
     node = Driven(e0=1)
     status = ExecutorStatus(info("e0", 1), (OTHER,), ())
-    assert [Envelope(E0, EndJob(OTHER))] == node(status)
+    assert [Envelope(E0, EndJobs((OTHER,)))] == node(status)
 
 
 def test_the_end_of_a_job_empties_queue_and_executors() -> None:
