@@ -90,6 +90,7 @@ class _Job:
     missing: dict[TaskId, TaskSpec]
     submission: int = 0
     unanswered: int = 0
+    replaced: tuple[JobId, ...] = ()  # earlier submissions
     refusals: int = 0
     accepted: bool = False
     generation: int = 0
@@ -196,6 +197,7 @@ class Client:
         return SubmitJob(
             PROTOCOL_VERSION, wire_id, self.address, start.user, tuple(job.missing.values()),
             start.shared, start.placement, start.probe_ratio, start.options,
+            () if wire_id != job.wire_id else job.replaced,
         )  # fmt: skip
 
     def _timer(self, job: _Job, delay_s: float) -> Envelope:
@@ -226,6 +228,7 @@ class Client:
             turn = self._schedulers.index(job.scheduler)
             self._abandon(job.wire_id, job.scheduler)
         job.scheduler = self._scheduler_after(turn)
+        job.replaced = (*job.replaced, job.wire_id)
         job.submission += 1
         job.accepted = False
         job.heard_at = now

@@ -18,6 +18,7 @@ from sparrow_core.messages import (
     AssignTasks,
     CancelReservations,
     EndJob,
+    EndJobs,
     GetShared,
     GetTasks,
     JobAborted,
@@ -115,7 +116,14 @@ class JobKeeper:
         if len(self._ledger.jobs) + len(self._parked) >= self._config.jobs_max:
             text = f"this scheduler has {self._config.jobs_max} jobs already"
             return self._refuse(msg, "overloaded", text)
-        return [accepted, *self._admit(msg, self._patience_until(now), now)]
+        out = [accepted, *self._replace(msg.replaces)]
+        return [*out, *self._admit(msg, self._patience_until(now), now)]
+
+    def _replace(self, job_ids: tuple[JobId, ...]) -> list[Envelope]:
+        """Make all nodes forget submissions to schedulers that may be dead."""
+        if not job_ids:
+            return []
+        return [Envelope(node.address, EndJobs(job_ids)) for node in self._ledger.nodes.values()]
 
     def _has(self, job_id: JobId) -> bool:
         return job_id in self._ledger.jobs or job_id in self._parked or job_id in self._probing

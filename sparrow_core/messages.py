@@ -136,7 +136,10 @@ class SchedulerSilent(Message, frozen=True):
 
 
 class SubmitJob(Message, frozen=True):
-    """A job, or (after a failover) what is left of it under a new id."""
+    """A job, or (after a failover) what is left of it under a new id.
+
+    It `replaces` earlier submissions, which nodes must forget whether or not their schedulers live.
+    """
 
     version: int
     job_id: JobId
@@ -147,6 +150,7 @@ class SubmitJob(Message, frozen=True):
     placement: str
     probe_ratio: float
     options: JobOptions = JobOptions()
+    replaces: tuple[JobId, ...] = ()
 
 
 class JobAccepted(Message, frozen=True):
@@ -415,6 +419,7 @@ class TaskFinished(Message, frozen=True):
     key: TaskKey
     executor: Address
     lost: str | None = None
+    run_s: float = 0.0
 
 
 class TaskResult(Message, frozen=True):

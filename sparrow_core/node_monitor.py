@@ -14,7 +14,7 @@ plus answers that came too late; the queue by `queue_max`.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct
@@ -196,10 +196,15 @@ class NodeMonitor:
 
     def _on_cancel_reservations(self, msg: CancelReservations) -> list[Envelope]:
         self._unqueue(msg.job_id)
-        answered = [id_ for id_, ask in self._asking.items() if ask.job_id == msg.job_id]
-        for request in answered:
-            self._release_ask(self._asking.pop(request))
+        answered = self._stop_asking({msg.job_id: None})
         return self._wake() if answered or self._draining else []
+
+    def _stop_asking(self, jobs: Mapping[JobId, None]) -> bool:
+        """Expect no answer for these jobs; True if one was expected."""
+        requests = [request for request, ask in self._asking.items() if ask.job_id in jobs]
+        for request in requests:
+            self._release_ask(self._asking.pop(request))
+        return bool(requests)
 
     def _on_flush(self, now: float) -> list[Envelope]:
         if not self._flush_due:
@@ -339,9 +344,10 @@ class NodeMonitor:
         for key in tuple(self._ready):
             if key.job_id in over:
                 self._pool.release(self._ready.pop(key).claim)
+        answered = self._stop_asking(over)
         known = [self._jobs.pop(job_id, None) for job_id in over]
         if not any(known):
-            return self._wake() if self._draining else []
+            return self._wake() if answered or self._draining else []
         return [*(Envelope(executor, msg) for executor in self._pool.executors), *self._wake()]
 
     def _on_get_shared(self, msg: GetShared) -> list[Envelope]:

@@ -1,7 +1,7 @@
 """The event heap: delivers envelopes among machines in simulated time.
 
-It also kills and starts processes. An address's endpoint is its process, as in reality: messages
-within a process arrive at once and in order, messages between processes go through the network.
+It also kills and starts processes. An address's endpoint is its process, as in reality, and what stands
+before a "-" in it is the process's node: messages within a process arrive at once and in order, messages between processes go through the network.
 Equal times stay in order of sending, so that a seed reproduces a run to the last event.
 """
 
@@ -117,13 +117,15 @@ class World:
             machine.check()
 
     def _send(self, sender: Address, envelope: Envelope) -> None:
-        if endpoint_of(sender) == endpoint_of(envelope.to):
+        here, there = endpoint_of(sender), endpoint_of(envelope.to)
+        if here == there:
             self.post(envelope.to, envelope.msg, envelope.delay_s)
             return
-        if self._cuts and self._is_cut(endpoint_of(sender), endpoint_of(envelope.to)):
+        if self._cuts and self._is_cut(here, there):
             return
         msg = self._over_the_wire(envelope) if self._wire else envelope.msg
-        for delay_s in self._network.delays_s(self._network_rng):
+        local = here.partition("-")[0] == there.partition("-")[0]
+        for delay_s in self._network.delays_s(self._network_rng, local=local):
             self.post(envelope.to, msg, delay_s + envelope.delay_s)
 
     def _is_cut(self, sender: str, receiver: str) -> bool:

@@ -35,8 +35,11 @@ START = StartJob(JOB, "user", TASKS, b"shared", "sparrow", 2.0)
 
 
 def submit(job_id: JobId, *tasks: TaskSpec) -> SubmitJob:
-    """A submission."""
-    return SubmitJob(PROTOCOL_VERSION, job_id, C, "user", tasks, b"shared", "sparrow", 2.0)
+    """A submission, which replaces the first one if it is the second."""
+    replaces = (JOB,) if job_id == AGAIN else ()
+    return SubmitJob(
+        PROTOCOL_VERSION, job_id, C, "user", tasks, b"shared", "sparrow", 2.0, replaces=replaces
+    )
 
 
 def result(task_id: int, job_id: JobId = JOB, run_s: float = 0.25) -> TaskResult:
