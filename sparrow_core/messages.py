@@ -414,12 +414,15 @@ class StopTask(Message, frozen=True):
 
 
 class TaskFinished(Message, frozen=True):
-    """An attempt ended and its slot is free; `lost` is why it must be tried again, if so."""
+    """An attempt ended and its slot is free; `lost` is why it must be tried again, if so.
+
+    `run_s` is None if it was not run to its end.
+    """
 
     key: TaskKey
     executor: Address
     lost: str | None = None
-    run_s: float = 0.0
+    run_s: float | None = None
 
 
 class TaskResult(Message, frozen=True):

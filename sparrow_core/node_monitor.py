@@ -19,6 +19,7 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct
 
+from sparrow_core import policy
 from sparrow_core.disciplines import Candidates, Queued, make_discipline
 from sparrow_core.ids import Address, JobId, NodeName, name_of
 from sparrow_core.machine import Envelope
@@ -210,8 +211,16 @@ class NodeMonitor:
         if not self._flush_due:
             return []  # a doubled note
         self._flush_due = False
+        self._pool.ahead = self._ahead()
         out = [*self._start_ready(now), *self._ask(now), *self._report_losses()]
         return [*out, *self._leave()] if self._draining else out
+
+    def _ahead(self) -> int:
+        """None while a job is here whose tasks are long, or unknown: others' would wait for it."""
+        if not all(job_id in self._jobs for job_id in self._queue):
+            return 0
+        jobs = self._jobs.values()
+        return min((policy.tasks_ahead(job.mean_s) for job in jobs), default=0)
 
     def _start_ready(self, now: float) -> list[Envelope]:
         out: list[Envelope] = []
@@ -322,6 +331,9 @@ class NodeMonitor:
         task = self._running.get(msg.key)
         if task is None or task.executor != msg.executor:
             return []  # told twice, or given up before
+        job = self._jobs.get(msg.key.job_id)
+        if job is not None and msg.run_s is not None:
+            job.mean_s = policy.smoothed(job.mean_s, msg.run_s)
         self._end_task(msg.key, msg.lost, now - task.at)
         return self._wake()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from sparrow_core import policy
 from sparrow_core.disciplines import Discipline
 from sparrow_core.ids import Address, JobId
 from sparrow_core.messages import RunTask
@@ -39,10 +40,15 @@ class NodeTask:
 
 @dataclass(slots=True)
 class NodeJob:
-    """What a node keeps of a job; `told` are the executors that have had its shared part."""
+    """What a node keeps of a job.
+
+    `mean_s` is how long its tasks run lately, `told` are the executors that have had its shared
+    part.
+    """
 
     scheduler: Address
     shared: bytes | None = None
+    mean_s: float | None = None
     told: dict[Address, None] = field(default_factory=dict)
 
 
@@ -63,6 +69,9 @@ class NodeExecutor:
 class SlotPool:
     """All executors of a node.
 
+    Attributes:
+        ahead: How many tasks each slot may take beyond one, see `policy.tasks_ahead`.
+
     Args:
         discipline: Hears of slots that are taken and given back.
         cap: The node's slots, if fewer than those of its executors.
@@ -71,6 +80,7 @@ class SlotPool:
     def __init__(self, discipline: Discipline, cap: int | None) -> None:
         """Start with no executor."""
         self.executors: dict[Address, NodeExecutor] = {}
+        self.ahead = 0
         self._discipline = discipline
         self._cap = cap
         self._slots: Counter[str] = Counter()
@@ -91,15 +101,19 @@ class SlotPool:
 
     def room(self, framework: str) -> int:
         """Slots that may be taken for jobs of a framework."""
-        room = self._slots[framework] - self._taken[framework]
-        if self._cap is not None:
-            room = min(room, self._cap - self._taken.total())
-        return room
+        room = self._places(self._slots[framework]) - self._taken[framework]
+        return room if self._cap is None else min(room, self._room_below(self._cap))
 
     def total_room(self) -> int:
         """Slots that may be taken for jobs of any framework."""
-        room = self._slots.total() - self._taken.total()
-        return room if self._cap is None else min(room, self._cap - self._taken.total())
+        room = self._room_below(self._slots.total())
+        return room if self._cap is None else min(room, self._room_below(self._cap))
+
+    def _room_below(self, slots: int) -> int:
+        return self._places(slots) - self._taken.total()
+
+    def _places(self, slots: int) -> int:
+        return slots * (1 + self.ahead)
 
     def take(self, claim: Claim) -> None:
         """A slot is taken for a job."""
@@ -115,9 +129,9 @@ class SlotPool:
         """Where the framework's next task starts; None if it must wait for a slot."""
         executors = (each for each in self.executors.values() if each.info.framework == framework)
         idlest = max(executors, key=lambda each: each.free, default=None)
-        if idlest is None or self._discipline.unbounded or idlest.free > 0:
+        if idlest is None or self._discipline.unbounded:
             return idlest
-        return None
+        return idlest if idlest.free + self.ahead * idlest.info.slots > 0 else None
 
     def silent(self, now: float, timeout_s: float, interval_s: float) -> list[Address]:
         """The executors silent for too long; to be asked every `interval_s`.
@@ -139,5 +153,6 @@ class SlotPool:
         slots: Counter[str] = Counter()
         for executor in self.executors.values():
             slots[executor.info.framework] += executor.info.slots
-            assert self._discipline.unbounded or executor.free >= 0
+            least = -policy.AHEAD_MAX * executor.info.slots
+            assert self._discipline.unbounded or executor.free >= least
         assert +self._slots == slots

@@ -65,18 +65,15 @@ class SimulatedSlot:
         self._executor = executor
         self._on_run = on_run
         self._running: TaskKey | None = None
+        self._queue: dict[TaskKey, StartTask] = {}
 
     def on_message(self, msg: SlotIn | SlotDone, now: float) -> list[Envelope]:
         """Start a task (a SlotDone to oneself is its end) or interrupt it."""
         del now
         match msg:
             case StartTask():
-                assert self._running is None
-                self._running = msg.key
-                self._on_run(msg.key)
-                duration_s = duration_of(msg.payload) * self._slowness
-                done = SlotDone(self._address, msg.key, duration_s, msg.payload)
-                return [Envelope(self._address, done, duration_s)]
+                self._queue[msg.key] = msg
+                return self._start()
             case SlotDone():
                 return self._end(msg)
             case InterruptTask():
@@ -88,10 +85,21 @@ class SimulatedSlot:
                 assert_never(msg)
 
     def _end(self, done: SlotDone) -> list[Envelope]:
-        if self._running != done.key:
+        if self._running == done.key:
+            self._running = None
+        elif self._queue.pop(done.key, None) is None:
             return []  # interrupted before
-        self._running = None
-        return [Envelope(self._executor, done)]
+        return [Envelope(self._executor, done), *self._start()]
+
+    def _start(self) -> list[Envelope]:
+        if self._running is not None or not self._queue:
+            return []
+        self._running = next(iter(self._queue))
+        task = self._queue.pop(self._running)
+        self._on_run(task.key)
+        duration_s = duration_of(task.payload) * self._slowness
+        done = SlotDone(self._address, task.key, duration_s, task.payload)
+        return [Envelope(self._address, done, duration_s)]
 
     def gauges(self) -> dict[str, float]:
         """Whether it runs something."""

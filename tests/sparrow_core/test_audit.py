@@ -25,7 +25,8 @@ def simulated(tasks: int, *preferred: str, jobs: int = 1) -> list[AuditEvent]:
     cluster.world.taps.append(Audit(events.append))
     cluster.world.run(2.0)
     specs = tuple(
-        TaskSpec(number, payload_of(0.5), tuple(map(NodeName, preferred))) for number in range(tasks)
+        TaskSpec(number, payload_of(0.5), tuple(map(NodeName, preferred)))
+        for number in range(tasks)
     )
     for number in range(jobs):
         start = StartJob(
@@ -99,7 +100,8 @@ def test_a_log_survives_being_cut(tmp_path: Path) -> None:
     for number, now in ((0, 20.0), (1, 10.0)):
         log = AuditFile(tmp_path / f"{number}.jsonl")
         msg = Reserve(JobId("j"), Address("s#s"), number)
-        log(Address("n#m"), msg, [Envelope(Address("n#x"), CancelReservations(JobId("j")))], now)
+        sent = [Envelope(Address("n#x"), CancelReservations(JobId("j")))]
+        log(Address("n#m"), msg, sent, now)
         log(Address("n#m"), PingJob(JobId("j"), Address("c#c"), ()), [], now + 1)
         log.close()
     with (tmp_path / "1.jsonl").open("ab") as file:

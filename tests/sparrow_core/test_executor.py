@@ -71,7 +71,7 @@ def test_results_go_to_the_client_and_slots_to_the_node_monitor() -> None:
     assert [] == executor(run(0)), "told twice"
     expected = [
         Envelope(C, TaskResult(key(0), N, "n-e0", 0.5, b"result")),
-        Envelope(M, TaskFinished(key(0), E)),
+        Envelope(M, TaskFinished(key(0), E, None, 0.5)),
     ]
     assert expected == executor(SlotDone(S0, key(0), 0.5, b"result"))
     assert [] == executor(SlotDone(S0, key(0), 0.5, b"result")), "told twice"
@@ -109,6 +109,17 @@ def test_more_tasks_than_slots_wait() -> None:
     assert [] == executor(run(2))
     out = executor(SlotDone(S1, key(1), 0.5, b""))
     assert Envelope(S1, StartTask(key(2), b"", b"p")) == out[-1]
+
+
+def test_very_short_tasks_come_to_a_slot_in_batches() -> None:
+    """Once tasks are known to take 40 us, a slot is woken for two; long ones make it stop."""
+    executor = Driven()
+    executor(run(0))
+    executor(SlotDone(S0, key(0), 40e-6, b""))
+    starts = [executor(run(task_id))[0].to for task_id in range(1, 6)]
+    assert [S0, S0, S1, S1, S0] == starts
+    executor(SlotDone(S0, key(1), 1.0, b""))
+    assert [] == executor(run(6)), "both slots are busy, and tasks are not short any more"
 
 
 def test_the_end_of_a_job_interrupts_its_tasks_and_silences_them() -> None:

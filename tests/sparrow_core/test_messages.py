@@ -125,7 +125,7 @@ WIRE: list[tuple[Message, str]] = [
      '["ExecutorStatus",["e#a",42,2,""],["j"],[["j",1,2]]]'),
     (ExecutorLost(AT, "r"), '["ExecutorLost","e#a","r"]'),
     (RunTask(KEY, AT, b"p", True), '["RunTask",["j",1,2],"e#a","cA==",true]'),
-    (TaskFinished(KEY, AT, "lost"), '["TaskFinished",["j",1,2],"e#a","lost",0.0]'),
+    (TaskFinished(KEY, AT, "lost"), '["TaskFinished",["j",1,2],"e#a","lost",null]'),
     (TaskResult(KEY, NODE, "e", 0.5, b"r"), '["TaskResult",["j",1,2],"n","e",0.5,"cg=="]'),
     (TaskError(KEY, NODE, "e", "m", b"d"), '["TaskError",["j",1,2],"n","e","m","ZA=="]'),
     (SlotReady(AT), '["SlotReady","e#a"]'),

@@ -253,3 +253,27 @@ def test_the_supervisor_hears_of_a_refusal() -> None:
     refused = NodeRefused("other version")
     assert [Envelope(Address("n#supervisor"), refused)] == Driven()(refused)
     assert [] == Driven()(Flush()), "a stray note"
+
+
+def test_very_short_tasks_are_asked_for_ahead_of_free_slots() -> None:
+    """A slot whose job's tasks take 0.1 ms may have ten more; not while another job waits."""
+    node = Driven(e0=1)
+    assert [Envelope(S, GetTasks(JOB, N, 1, 1, ()))] == node(Reserve(JOB, S, 40))
+    node(assign(1, 0))
+    (ask,) = node(TaskFinished(key(0), E0, None, 0.0001))
+    assert isinstance(ask.msg, GetTasks)
+    assert 11 == ask.msg.count
+    node(assign(2, *range(1, 12)))
+    node(Reserve(OTHER, S, 1))
+    out = node(TaskFinished(key(1), E0, None, 0.0001))
+    assert [] == [each for each in out if isinstance(each.msg, GetTasks)]
+
+
+def test_long_tasks_are_never_asked_for_ahead() -> None:
+    """They are bound when a slot is free, and not before."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 40))
+    node(assign(1, 0))
+    (ask,) = node(TaskFinished(key(0), E0, None, 0.01))
+    assert isinstance(ask.msg, GetTasks)
+    assert 1 == ask.msg.count
