@@ -40,6 +40,7 @@ class Placer(ABC):
 
     def note_loads(self, loads: Mapping[NodeName, int]) -> None:
         """The loads of the probed nodes that answered in time."""
+        del loads  # late binding needs none
 
     def place(
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName] = ()

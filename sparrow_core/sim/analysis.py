@@ -39,7 +39,7 @@ def mean_response(placement: str, load: float) -> float:
         case "random":
             return 1 / (1 - load)
         case "per_task":
-            return sum(load ** (2**step - 2) for step in range(1, 20))
+            return sum(math.pow(load, 2**step - 2) for step in range(1, 20))
         case "sparrow":
             return -math.log(1 - load**2) / load**2
         case _:

@@ -1,8 +1,9 @@
 """The event heap: delivers envelopes among machines in simulated time.
 
-It also kills and starts processes. An address's endpoint is its process, as in reality, and what stands
-before a "-" in it is the process's node: messages within a process arrive at once and in order, messages between processes go through the network.
-Equal times stay in order of sending, so that a seed reproduces a run to the last event.
+It also kills and starts processes. An address's endpoint is its process, as in reality, and what
+stands before a "-" in it is the node of the process: messages within a process arrive at once and
+in order, messages between processes go through the network. Equal times stay in order of sending,
+so that a seed reproduces a run to the last event.
 """
 
 from __future__ import annotations

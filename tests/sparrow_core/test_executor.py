@@ -15,6 +15,7 @@ from sparrow_core.messages import (
     SlotDone,
     SlotReady,
     StartTask,
+    StopTask,
     TaskError,
     TaskFinished,
     TaskResult,
@@ -147,3 +148,13 @@ def test_heartbeats_say_what_it_has() -> None:
     assert [] == executor(Tick(0))
     unready = Executor(E, N, M, (S0,))
     assert [Envelope(E, Tick(1), 0.5)] == unready.on_message(Tick(0), 0.0)
+
+
+def test_a_stopped_task_is_interrupted_and_silenced() -> None:
+    """The node monitor has given the attempt up: neither result nor error leaves the executor."""
+    executor = Driven()
+    executor(run(0))
+    assert [Envelope(S0, InterruptTask(key(0)))] == executor(StopTask(key(0)))
+    out = executor(SlotDone(S0, key(0), 0.1, b"result"))
+    assert [TaskFinished] == [type(envelope.msg) for envelope in out]
+    assert [] == executor(StopTask(key(7))), "unknown"

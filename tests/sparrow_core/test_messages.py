@@ -99,6 +99,7 @@ WIRE: list[tuple[Message, str]] = [
     (AllNodesLost(), '["AllNodesLost"]'),
     (Notify(JOB, JobFinished()), '["Notify","j",{"type":"JobFinished"}]'),
     (SubmitJob(1, JOB, AT, "u", SPECS, b"s", "sparrow", 2.0),
+
      '["SubmitJob",1,"j","e#a","u",[[1,"cA==",["n"],null]],"cw==","sparrow",2.0,["",0,[],1.0,0.0],[]]'),
     (JobAccepted(JOB), '["JobAccepted","j"]'),
     (JobAborted(JOB, "k", "m", ("s",)), '["JobAborted","j","k","m",["s"]]'),
@@ -106,9 +107,11 @@ WIRE: list[tuple[Message, str]] = [
     (JobStatus(JOB, True, (1,)), '["JobStatus","j",true,[1]]'),
     (RerunTasks(JOB, (1,)), '["RerunTasks","j",[1]]'),
     (GetNodes(AT), '["GetNodes","e#a"]'),
-    (KnownNodes(AT, (NodeInfo(NODE, (INFO,)),)), '["KnownNodes","e#a",[["n",[["e#a",42,2,""]],[],false,0,0,""]]]'),
+    (KnownNodes(AT, (NodeInfo(NODE, (INFO,)),)),
+     '["KnownNodes","e#a",[["n",[["e#a",42,2,""]],[],false,0,0,""]]]'),
     (EndJob(JOB), '["EndJob","j",false]'),
     (RegisterNode(1, NODE, AT, (INFO,), (HeldJob(JOB, 3),), (KEY,)),
+
      '["RegisterNode",1,"n","e#a",[["e#a",42,2,""]],[["j",3]],[["j",1,2]],[],false,[0,0],["SetWeights",0,[]],[]]'),
     (NodeRefused("m"), '["NodeRefused","m"]'),
     (NodeLost(NODE, "r"), '["NodeLost","n","r"]'),

@@ -67,7 +67,7 @@ def medians_ms(
     """The median response time under each placement, of jobs of 50 tasks."""
     return {
         placement: median_ms(
-            Workload(load, 80, tasks=50, distribution=distribution, placement=placement),
+            Workload(load, 120, tasks=50, distribution=distribution, placement=placement),
             nodes,
             slots,
         )
@@ -95,7 +95,7 @@ def stream(
     prefix: str, user: str, *, tasks: int, task_s: float, rate: float, until_s: float,
     from_s: float = 1.0, options: JobOptions | None = None, regular: bool = False,
 ) -> list[Arrival]:  # fmt: skip
-    """Jobs of equal tasks of one user, `rate` tasks running on average; a Poisson process or not."""
+    """Jobs of equal tasks of one user, `rate` tasks running on average; Poisson or regular."""
     rng = Random(prefix)
     specs = tuple(TaskSpec(task_id, payload_of(task_s)) for task_id in range(tasks))
     arrivals: list[Arrival] = []

@@ -22,22 +22,32 @@ from sparrow_core.messages import (
     JobShared,
     JobStatus,
     KnownNodes,
+    NodeLeft,
+    NodeLoad,
     NodeLost,
     NodeRefused,
+    Ping,
     PingJob,
+    Pong,
+    ProbeLoad,
+    ProbeTimer,
+    RefuseReservations,
     RegisterNode,
     ReportTasks,
     RerunTasks,
     Reserve,
     SchedulerIn,
+    SetWeights,
     SubmitJob,
     Tick,
+    WidenTimer,
 )
 from sparrow_core.parts import (
     Assignment,
     Claim,
     ExecutorInfo,
     HeldJob,
+    JobOptions,
     NodeInfo,
     TaskKey,
     TaskReport,
@@ -393,3 +403,204 @@ def test_strangers_and_stale_timers_are_ignored() -> None:
     assert [] == scheduler(GetShared(JobId("?"), C))
     assert [] == scheduler(RerunTasks(JobId("?"), (1,)))
     assert [] == scheduler(Tick(5))
+
+
+def optioned(*tasks: TaskSpec, placement: str = "sparrow", **options: Any) -> SubmitJob:
+    """A submission with options."""
+    return SubmitJob(
+        PROTOCOL_VERSION, JOB, C, "user", tasks, b"", placement, 2.0, JobOptions(**options)
+    )
+
+
+def node_with(name: str, *attributes: str, framework: str = "", **more: Any) -> RegisterNode:
+    """A heartbeat of a node with attributes."""
+    executors = (ExecutorInfo(Address("e#e"), 1, 1, framework),)
+    return RegisterNode(
+        PROTOCOL_VERSION, NodeName(name), monitor(name), executors, (), (), attributes, **more
+    )
+
+
+def reserved(out: list[Envelope]) -> dict[Address, int]:
+    """Reservations by node."""
+    return {e.to: e.msg.count for e in out if isinstance(e.msg, Reserve)}
+
+
+def aborted(out: list[Envelope]) -> list[tuple[str, str]]:
+    """Kind and message of what is aborted."""
+    return [(e.msg.kind, e.msg.message) for e in out if isinstance(e.msg, JobAborted)]
+
+
+def test_reservations_say_what_disciplines_need() -> None:
+    """User, framework, priority, task time and waiting tasks; answers bring them up to date."""
+    scheduler = Driven("a")
+    options = JobOptions(priority=3, task_s=0.5)
+    out = scheduler.raw(optioned(task(0), task(1), priority=3, task_s=0.5))
+    claim = Claim("user", "", options.priority, options.task_s, 2)
+    assert Envelope(monitor("a"), Reserve(JOB, S, 4, claim)) == out[1]
+    answer = scheduler.raw(get("a", 1))[0].msg
+    assert isinstance(answer, AssignTasks)
+    assert 1 == answer.claim.waiting
+
+
+def test_jobs_run_only_on_nodes_with_what_they_require() -> None:
+    """Attributes and framework; that no node has them all is an error at once."""
+    scheduler = Driven()
+    scheduler(node_with("a", "gpu", "zone=a"))
+    scheduler(node_with("b", "zone=a", framework="f"))
+    assert {monitor("a"): 2} == reserved(scheduler(optioned(task(0), requires=("gpu", "zone=a"))))
+    scheduler(EndJob(JOB))
+    for options, text in (
+        ({"requires": ("gpu", "tpu")}, "no live node has gpu and tpu"),
+        ({"framework": "f", "requires": ("gpu",)}, "no live node has gpu and framework f"),
+    ):
+        scheduler = Driven()
+        scheduler(node_with("a", "gpu", "zone=a"))
+        assert [("unsatisfiable", text)] == aborted(scheduler(optioned(task(0), **options)))
+
+
+def test_a_young_scheduler_waits_for_more_nodes_before_it_gives_up() -> None:
+    """Just restarted, it cannot know all nodes: a job is parked until it has settled."""
+    scheduler = Driven("a", settle_s=1.0)
+    assert [Envelope(C, JobAccepted(JOB))] == scheduler(optioned(task(0), requires=("gpu",)), 0.2)
+    assert {monitor("b"): 2} == reserved(scheduler(node_with("b", "gpu"), 0.4))
+    scheduler = Driven("a", settle_s=1.0)
+    scheduler(optioned(task(0), requires=("gpu",)), 0.2)
+    out = scheduler(Tick(0), 1.0)
+    assert [("unsatisfiable", "no live node has gpu")] == aborted(out)
+
+
+def test_losing_the_only_node_with_an_attribute_fails_the_job() -> None:
+    """Running tasks have nowhere to go, although other nodes live."""
+    scheduler = Driven("b")
+    scheduler(node_with("a", "gpu"))
+    scheduler(optioned(task(0), requires=("gpu",)))
+    scheduler(get("a", 1))
+    out = scheduler(NodeLost(A, "its process died"))
+    assert [("unsatisfiable", "no live node has gpu")] == aborted(out)
+
+
+def test_early_binding_probes_first() -> None:
+    """Batch sampling asks 2 nodes for their load and binds the task to the less loaded one."""
+    scheduler = Driven("a", "b")
+    out = scheduler(optioned(task(0), placement="batch"))
+    timer = Envelope(S, ProbeTimer(JOB), 0.02)
+    probes = {Envelope(monitor(name), ProbeLoad(JOB, S)) for name in "ab"}
+    assert ({*probes}, timer) == (set(out[1:3]), out[3])
+    assert [Envelope(C, JobStatus(JOB, True, ()))] == scheduler(PingJob(JOB, C, (0,)))
+    assert [] == scheduler(NodeLoad(JOB, A, 7))
+    assert {monitor("b"): 1} == reserved(scheduler(NodeLoad(JOB, B, 0)))
+    assert [] == scheduler(ProbeTimer(JOB))
+    assert [] == scheduler(NodeLoad(JOB, B, 0)), "too late"
+
+
+@pytest.mark.parametrize("placement", ["batch", "per_task"])
+def test_probes_that_are_not_answered_are_not_waited_for(placement: str) -> None:
+    """After the limit, nodes that did not answer count as loaded."""
+    scheduler = Driven("a", "b")
+    scheduler(optioned(task(0), placement=placement))
+    scheduler(NodeLoad(JOB, A, 50))
+    assert {monitor("a"): 1} == reserved(scheduler(ProbeTimer(JOB), 0.02))
+
+
+def test_an_unanswered_probe_of_a_job_that_is_over_changes_nothing() -> None:
+    """EndJob while probing forgets the job."""
+    scheduler = Driven("a")
+    scheduler(optioned(task(0), placement="batch"))
+    scheduler(EndJob(JOB))
+    assert [] == scheduler(ProbeTimer(JOB))
+
+
+def test_a_soft_preference_widens_after_its_wait() -> None:
+    """Delay scheduling: first the preferred node, after `wait_s` any node, hard ones never."""
+    scheduler = Driven("a", "b")
+    soft, hard = TaskSpec(0, b"p", ("a",), 0.3), task(1, "a")
+    out = scheduler(submit(soft, hard))
+    assert {monitor("a"): 2} == reserved(out)
+    timer = out[-1]
+    assert Envelope(S, WidenTimer(JOB, (0,)), 0.3) == timer
+    assert [Envelope(monitor("b"), assign(drained=True))] == scheduler(get("b", 1))
+    assert {monitor("a"): 1, monitor("b"): 1} == reserved(scheduler(WidenTimer(JOB, (0,)), 0.3))
+    answer = scheduler(get("b", 2))[0].msg
+    assert isinstance(answer, AssignTasks)
+    assert ([0], True) == ([each.task_id for each in answer.tasks], answer.drained)
+    assert [] == scheduler(WidenTimer(JOB, (0,)), 0.4), "it is bound"
+
+
+def test_a_soft_preference_for_dead_nodes_is_none() -> None:
+    """Any node will do at once."""
+    scheduler = Driven("a")
+    assert {monitor("a"): 2} == reserved(scheduler(submit(TaskSpec(0, b"p", ("gone",), 9.0))))
+
+
+def test_refused_reservations_move_on() -> None:
+    """A full queue's reservations go to other nodes; the job fails after too many refusals."""
+    scheduler = Driven("a", "b", refusals_max=2)
+    scheduler(submit(task(0)))
+    assert {monitor("b"): 1} == reserved(scheduler(RefuseReservations(JOB, A, 1)))
+    assert {monitor("a"): 2} == reserved(scheduler(RefuseReservations(JOB, B, 2)))
+    out = scheduler(RefuseReservations(JOB, A, 2))
+    assert [("overloaded", "nodes with full queues refused it 3 times")] == aborted(out)
+    assert [] == scheduler(RefuseReservations(JOB, A, 2))
+
+
+def test_a_refused_hard_constraint_is_tried_again() -> None:
+    """There is no other node: the next heartbeat after a time of grace brings it back."""
+    scheduler = Driven("a", "b")
+    scheduler(submit(task(0, "a")))
+    assert [] == scheduler(RefuseReservations(JOB, A, 1))
+    assert {monitor("a"): 1} == reserved(scheduler(register("a"), 1.5))
+
+
+def test_too_many_jobs_are_refused() -> None:
+    """In words, at once, and only those beyond the limit."""
+    scheduler = Driven("a", jobs_max=1)
+    scheduler(submit(task(0)))
+    other = structs.replace(submit(task(0)), job_id=JobId("other"))
+    assert [("overloaded", "this scheduler has 1 jobs already")] == aborted(scheduler(other))
+
+
+def test_a_draining_node_gets_no_new_jobs() -> None:
+    """What it has reservations of stays there; when it leaves nothing is lost."""
+    scheduler = Driven("a", "b")
+    scheduler(submit(task(0)))
+    scheduler(node_with("a", draining=True))
+    other = structs.replace(submit(task(0)), job_id=JobId("other"))
+    assert {monitor("b"): 2} == reserved(scheduler(other))
+    scheduler(get("a", 1))
+    scheduler(ReportTasks((TaskReport(key(0), "a-e0"),)))
+    assert [] == aborted(scheduler(NodeLeft(A)))
+
+
+def test_weights_spread_in_both_directions() -> None:
+    """Nodes hear of newer ones; a restarted scheduler learns them from a node, and tells others."""
+    scheduler = Driven("a")
+    weights = SetWeights(1, (("u", 2.0),))
+    assert [Envelope(monitor("a"), weights)] == scheduler(weights)
+    assert [] == scheduler(weights), "told twice"
+    assert Envelope(monitor("b"), weights) in scheduler(register("b"))
+    restarted = Driven("a")
+    out = restarted(node_with("b", weights=weights))
+    assert {monitor("a"), monitor("b")} == {e.to for e in out if e.msg == weights}
+
+
+def test_a_replacing_job_makes_all_nodes_forget_the_earlier_submission() -> None:
+    """Its scheduler may be dead: the new one tells them."""
+    scheduler = Driven("a")
+    msg = structs.replace(submit(task(0)), replaces=(JobId("before"),))
+    assert Envelope(monitor("a"), EndJobs((JobId("before"),))) == scheduler(msg)[1]
+
+
+def test_it_answers_pings() -> None:
+    """So that clients know it lives."""
+    assert [Envelope(C, Pong(S))] == Driven()(Ping(C))
+
+
+def test_a_finished_job_is_forgotten_without_haste() -> None:
+    """No message for it, but to nodes with reservations; heartbeats that name it are answered."""
+    scheduler = Driven("a", "b")
+    scheduler(submit(task(0), task(1)))
+    scheduler(get("a", 1))
+    out = scheduler(EndJob(JOB, finished=True))
+    assert {Envelope(monitor(name), EndJob(JOB)) for name in "ab"} == set(out)
+    out = scheduler(register("a", held=(HeldJob(JOB, 0),)))
+    assert [Envelope(monitor("a"), EndJobs((JOB,)))] == out

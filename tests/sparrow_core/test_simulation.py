@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from sparrow_core.events import JobFailed, JobFinished
 from sparrow_core.disciplines import DISCIPLINES
+from sparrow_core.events import JobFailed, JobFinished
 from sparrow_core.ids import Address, JobId, NodeName, endpoint_of
 from sparrow_core.messages import Drain, Message, SetWeights, StartJob
 from sparrow_core.node_monitor import NodeMonitorConfig
