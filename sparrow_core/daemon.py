@@ -21,7 +21,7 @@ from sparrow_core.scheduler import Scheduler
 from sparrow_core.transport.child import NodeSettings
 from sparrow_core.transport.http_metrics import HttpMetrics
 from sparrow_core.transport.observe import observed
-from sparrow_core.transport.process import run_node
+from sparrow_core.transport.process import calm_collector, run_node
 from sparrow_core.transport.zmq_driver import ZmqDriver
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -41,6 +41,7 @@ def run_scheduler(config: Config) -> int:
     driver.on_incompatible = _warn_of_version
     scheduler = Scheduler(driver.address(SCHEDULER_NAME), Random(), section.limits)
     driver.host(SCHEDULER_NAME, scheduler)
+    calm_collector()
     with observed(driver, SCHEDULER_NAME, config.audit_dir, metrics=True):
         with _served(driver, config.observe.http):
             for number in _SIGNALS:
@@ -85,6 +86,7 @@ def run_node_monitor(config: Config) -> int:
             audit_dir=config.audit_dir,
             metrics=True,
         )
+        calm_collector()
         return run_node(settings, until_told)
 
 

@@ -39,10 +39,12 @@ class Discipline:
         sticky: A reservation stays until its job has nothing left for the node (Eagle's sticky
             batch probing): a node that served a job asks for more of it.
         unbounded: Free slots limit nothing.
+        steady: The next choice is the same, for as long as the job may have another slot.
     """
 
     sticky = False
     unbounded = False
+    steady = True
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
         """The job that gets a slot, out of those that may have one; None if there is none."""
@@ -82,6 +84,7 @@ class ShortestRemaining(Discipline):
     """
 
     sticky = True
+    steady = False
     _PATIENCE = 5.0
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
@@ -112,6 +115,8 @@ class WeightedFair(Discipline):
     are expected to take) / weight is next. Who comes back from idleness starts at the level of the
     user served last: idleness earns no credit.
     """
+
+    steady = False
 
     def __init__(self) -> None:
         """Start with equal weights."""

@@ -256,9 +256,11 @@ class NodeMonitor:
         while (job_id := self._discipline.choose(self._askable(), now)) is not None:
             queued = self._queue[job_id]
             ask = asked.setdefault(job_id, Asked(job_id, queued.scheduler, queued.claim, 0, now))
-            ask.count += 1
-            self._pool.take(ask.claim)
-            self._use_reservation(job_id, queued, now)
+            steady = self._discipline.steady or len(self._queue) == 1
+            count = self._unclaimed(queued) if steady else 1
+            ask.count += count
+            self._pool.take(ask.claim, count)
+            self._use_reservations(job_id, queued, count, now)
         return [self._get_tasks(ask) for ask in asked.values()]
 
     def _askable(self) -> Candidates:
@@ -276,13 +278,13 @@ class NodeMonitor:
             return wanted
         return min(wanted, self._pool.room(queued.claim.framework))
 
-    def _use_reservation(self, job_id: JobId, queued: Queued, now: float) -> None:
-        queued.asked += 1
+    def _use_reservations(self, job_id: JobId, queued: Queued, count: int, now: float) -> None:
+        queued.asked += count
         queued.since = now
         if self._discipline.sticky:
             return  # until an answer says that the job is drained
-        queued.count -= 1
-        self._queued -= 1
+        queued.count -= count
+        self._queued -= count
         if queued.count == 0:
             del self._queue[job_id]
 

@@ -115,10 +115,11 @@ class SlotPool:
     def _places(self, slots: int) -> int:
         return slots * (1 + self.ahead)
 
-    def take(self, claim: Claim) -> None:
-        """A slot is taken for a job."""
-        self._taken[claim.framework] += 1
-        self._discipline.taken(claim)
+    def take(self, claim: Claim, count: int = 1) -> None:
+        """Slots are taken for a job."""
+        self._taken[claim.framework] += count
+        for _ in range(count):
+            self._discipline.taken(claim)
 
     def release(self, claim: Claim, ran_s: float | None = None) -> None:
         """A slot is free again, after a task of `ran_s` if one came."""

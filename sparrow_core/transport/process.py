@@ -7,6 +7,7 @@ main thread is the ZeroMQ loop. Both end when their stdin ends, on SIGTERM, and 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ from sparrow_core.transport.zmq_driver import ZmqDriver, remove_socket
 
 RUNNER_BROKEN_STATUS = 70
 _REFUSED_STATUS = 71
+_COLLECT_EVERY = 100_000  # allocations
 _RESPAWN_S = 0.1
 _RESPAWN_MAX_S = 5.0
 _EXECUTORS_END_S = 0.7
@@ -140,6 +142,12 @@ class Supervisor:
             remove_socket(child.settings.endpoint)
 
 
+def calm_collector() -> None:
+    """Let Python look for cycles rarely: machines make many small objects, and no cycles."""
+    gc.freeze()
+    gc.set_threshold(_COLLECT_EVERY)
+
+
 def run_node(settings: NodeSettings, until_told: Callable[[ZmqDriver, Address], None]) -> int:
     """Be a node; the exit status.
 
@@ -237,6 +245,7 @@ def _end_slots(threads: list[SlotThread]) -> None:
 def main() -> None:
     """Read the settings and be what they say."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    calm_collector()
     settings = read_settings()
     match settings:
         case NodeSettings():
