@@ -33,3 +33,8 @@ class Network(Struct, frozen=True):
             return ()
         copies = 2 if rng.random() < self.duplication else 1
         return tuple(delay_s + rng.random() * self.jitter_s for _ in range(copies))
+
+
+def is_local(endpoint: str, other: str) -> bool:
+    """Whether two processes are on one node: `n3` and its executor `n3-e7` are."""
+    return endpoint.partition("-")[0] == other.partition("-")[0]

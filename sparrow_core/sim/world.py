@@ -19,7 +19,7 @@ import msgspec
 from sparrow_core.ids import Address, endpoint_of
 from sparrow_core.machine import Envelope, Machine
 from sparrow_core.messages import Message, Tick
-from sparrow_core.sim.network import Network
+from sparrow_core.sim.network import Network, is_local
 
 Trace = Callable[[float, Address, Message], None]
 Tap = Callable[[Address, Message, Sequence[Envelope], float], None]
@@ -125,7 +125,7 @@ class World:
         if self._cuts and self._is_cut(here, there):
             return
         msg = self._over_the_wire(envelope) if self._wire else envelope.msg
-        local = here.partition("-")[0] == there.partition("-")[0]
+        local = is_local(here, there)
         for delay_s in self._network.delays_s(self._network_rng, local=local):
             self.post(envelope.to, msg, delay_s + envelope.delay_s)
 

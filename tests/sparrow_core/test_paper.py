@@ -14,12 +14,9 @@ from random import Random
 import pytest
 
 from sparrow_core.client import ClientConfig
-from sparrow_core.ids import Address, JobId, NodeName, endpoint_of
+from sparrow_core.ids import Address, JobId, NodeName
 from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
-    AssignTasks,
-    CancelReservations,
-    GetTasks,
     Message,
     RunTask,
     SetWeights,
@@ -35,6 +32,7 @@ from sparrow_core.sim.analysis import (
     zero_wait_probability,
 )
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
+from sparrow_core.sim.meter import Meter
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import (
     Arrival,
@@ -160,21 +158,9 @@ def test_mean_response_of_single_tasks(placement: str) -> None:
 def test_late_binding_costs_little_idle_time() -> None:
     """TR 4.4: slots wait for answers at most d RTT / (t + d RTT) of their time, 2 % here."""
     cluster = quiet_cluster(50, 1)
-    waited = Counter[str]()
-    asked: dict[tuple[str, int], float] = {}
-
-    def tap(to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        for envelope in out:
-            if isinstance(envelope.msg, GetTasks):
-                asked[to, envelope.msg.request] = now
-            elif isinstance(envelope.msg, RunTask):
-                waited["tasks"] += 1
-        if isinstance(msg, AssignTasks):
-            waited["s"] += 1000 * (now - asked.pop((to, msg.request)))  # type: ignore[assignment]
-
-    cluster.world.taps.append(tap)
+    meter = Meter(cluster.world)
     run_jobs(cluster, stream("j", "u", tasks=10, task_s=0.1, rate=40, until_s=6))
-    share = waited["s"] / 1000 / (waited["tasks"] * 0.1)
+    share = meter.waited_s / (meter.bound * 0.1 + meter.waited_s)
     assert 0 < share < late_binding_idle_share(2.0, 0.001, 0.1) < 0.02
 
 
@@ -257,45 +243,33 @@ def test_more_reservations_than_nodes() -> None:
 # --- messages ----------------------------------------------------------------------------------
 
 
+def metered(workload: Workload, nodes: int, slots: int, *, cancellation: bool = True) -> Meter:
+    """Run a workload; what passed once the nodes had registered."""
+    cluster = quiet_cluster(nodes, slots, cancellation=cancellation)
+    cluster.world.run(0.5)
+    meter = Meter(cluster.world)
+    names = [NodeName(f"n{number}") for number in range(nodes)]
+    run_jobs(cluster, make_jobs(workload, names, slots, Random(1)))
+    return meter
+
+
 @pytest.mark.parametrize(("nodes", "slots"), [(25, 16), (50, 8)])
 def test_four_messages_a_task(nodes: int, slots: int) -> None:
-    """At m = 100, d = 2 at most 4 messages a task pass between processes; 18 in the original."""
-    cluster = quiet_cluster(nodes, slots)
-    sent: Counter[type[Message]] = Counter()
-
-    def tap(to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        del msg, now
-        sent.update(type(e.msg) for e in out if endpoint_of(e.to) != endpoint_of(to))
-
-    cluster.world.taps.append(tap)
-    names = [NodeName(f"n{number}") for number in range(nodes)]
-    run_jobs(cluster, make_jobs(Workload(0.8, 40, tasks=100), names, slots, Random(1)))
-    on_the_network = sent.total() - sent[RunTask] - sent[TaskFinished]
-    assert on_the_network < 4 * 40 * 100
+    """At m = 100, d = 2 at most 4 messages a task pass between nodes; 18 in the original."""
+    meter = metered(Workload(0.8, 40, tasks=100), nodes, slots)
+    assert meter.network.total() <= 4 * 40 * 100
 
 
 @pytest.mark.parametrize("load", [0.5, 0.9])
 def test_cancellation_removes_useless_reservations(load: float) -> None:
-    """What is left in queues when a job's last task is bound is gone without being asked for."""
-    in_vain = {}
-    for cancellation in (True, False):
-        cluster = quiet_cluster(100, 1, cancellation=cancellation)
-        count: Counter[str] = Counter()
-
-        def tap(
-            to: Address, msg: Message, out: Sequence[Envelope], now: float,
-            count: Counter[str] = count,
-        ) -> None:  # fmt: skip
-            del to, out, now
-            count["vain"] += isinstance(msg, AssignTasks) and not msg.tasks
-            count["cancelled"] += isinstance(msg, CancelReservations)
-
-        cluster.world.taps.append(tap)
-        names = [NodeName(f"n{number}") for number in range(100)]
-        run_jobs(cluster, make_jobs(Workload(load, 100), names, 1, Random(1)))
-        in_vain[cancellation] = count["vain"]
-        assert cancellation == (count["cancelled"] > 0)
-    assert in_vain[True] < 0.05 * in_vain[False]
+    """95 % of those that get no task are gone before anybody asks for them in vain."""
+    with_it, without_it = (
+        metered(Workload(load, 100), 100, 1, cancellation=cancellation)
+        for cancellation in (True, False)
+    )
+    assert with_it.removed > 0.95 * with_it.useless
+    assert without_it.removed < 0.3 * without_it.useless
+    assert without_it.waited_s > 1.4 * with_it.waited_s, "slots wait for nothing"
 
 
 # --- policies ----------------------------------------------------------------------------------

@@ -176,8 +176,7 @@ def test_batch_sampling_shares_probes_among_tasks() -> None:
     assert set(NODES) == set(placer.probes(tasks, NODES))
     placer.note_loads(dict(zip(NODES, (9, 0, 9, 1, 9, 2), strict=True)))
     counts = placer.place(tasks, NODES)
-    assert 3 == sum(counts.values())
-    assert {"n1", "n3"} == set(counts) - {"n5"}
+    assert {"n1": 2, "n3": 1} == dict(counts)
 
 
 def test_a_widened_task_may_run_anywhere_and_is_bound_once() -> None:
