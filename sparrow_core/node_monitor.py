@@ -181,6 +181,8 @@ class NodeMonitor:
     # --- reservations and tasks ----------------------------------------------------------------
 
     def _on_reserve(self, msg: Reserve, now: float) -> list[Envelope]:
+        if msg.count <= 0:
+            return []
         if self._draining or self._queued + msg.count > self._config.queue_max:
             refused = RefuseReservations(msg.job_id, self.name, msg.count)
             return [Envelope(msg.scheduler, refused)]

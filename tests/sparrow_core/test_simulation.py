@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -9,9 +10,11 @@ from msgspec import structs
 from sparrow_core.disciplines import DISCIPLINES
 from sparrow_core.events import JobFailed, JobFinished
 from sparrow_core.ids import Address, JobId, NodeName, endpoint_of
-from sparrow_core.messages import Drain, Message, SetWeights, StartJob
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import Drain, Message, SetWeights, StartJob, SubmitJob
 from sparrow_core.node_monitor import NodeMonitorConfig
 from sparrow_core.parts import JobOptions, TaskSpec
+from sparrow_core.placement import PLACEMENTS
 from sparrow_core.sim import __main__ as sim_main
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.network import Network
@@ -80,9 +83,10 @@ class Chaos:
         for job in self.jobs:
             self.world.post(self.cluster.client, job, rng.uniform(0, 5))
         for fault in (self._deaths, self._restart, self._scheduler_restart, self._partition,
-                      self._stop, self._drain):  # fmt: skip
+                      self._stop, self._drain, self._replay):  # fmt: skip
             if rng.random() < 0.25:
                 fault()
+        self.world.taps.append(self._no_committed_task_is_submitted)
         weights = SetWeights(1, (("u0", 3.0), ("u1", 0.0)))
         self.world.post(self.cluster.schedulers[0], weights, rng.uniform(0, 5))
 
@@ -120,6 +124,32 @@ class Chaos:
         self.world.call(self._when(), lambda: self.world.post(monitor, Drain()))
         self.world.call(7.0, lambda: self.cluster.kill_node(node))
         self.world.call(7.5, lambda: self.cluster.start_node(node))
+
+    def _replay(self) -> None:
+        """Messages from the past come again, however old."""
+        past: list[tuple[Address, Message]] = []
+
+        def remember(to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
+            del msg, now
+            here = endpoint_of(to)
+            past.extend((each.to, each.msg) for each in out if endpoint_of(each.to) != here)
+
+        self.world.taps.append(remember)
+        for _ in range(40):
+            pick = self.rng.random()
+            self.world.call(
+                self.rng.uniform(0, FAULTS_END_S),
+                lambda pick=pick: past and self.world.post(*past[int(pick * len(past))]),
+            )
+
+    def _no_committed_task_is_submitted(
+        self, to: Address, msg: Message, out: Sequence[Envelope], now: float
+    ) -> None:
+        del to, msg, now
+        for submit in (each.msg for each in out if isinstance(each.msg, SubmitJob)):
+            job_id = JobId(submit.job_id.partition("~")[0])
+            committed = self.cluster.recorder.completed.get(job_id, {})
+            assert not [task for task in submit.tasks if task.task_id in committed]
 
     def _when(self) -> float:
         return self.rng.uniform(0, FAULTS_END_S - 2)
@@ -248,14 +278,13 @@ def test_constrained_jobs_finish_under_load(replicas: int) -> None:
 def test_the_command_prints_percentiles(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`python -m sparrow_core.sim` compares sparrow and random placement."""
-    command = ["sim", "--nodes", "10", "--jobs", "30", "--load", "0.5"]
-    monkeypatch.setattr("sys.argv", command)
+    """`python -m sparrow_core.sim` compares placements, and refuses an impossible load."""
+    monkeypatch.setattr("sys.argv", ["sim", "--nodes", "10", "--jobs", "30", "--load", "0.5"])
     sim_main.main()
-    header, sparrow, random = capsys.readouterr().out.splitlines()
+    header, *rows = capsys.readouterr().out.splitlines()
     assert ["p5", "p50", "p95", "p99"] == header.split()[-4:]
-    assert ("sparrow", 5) == (sparrow.split()[0], len(sparrow.split()))
-    assert ("random", 5) == (random.split()[0], len(random.split()))
+    assert ["central", *PLACEMENTS] == [row.split()[0] for row in rows]
+    assert {5} == {len(row.split()) for row in rows}
     monkeypatch.setattr("sys.argv", ["sim", "--load", "1"])
     with pytest.raises(SystemExit):
         sim_main.main()
