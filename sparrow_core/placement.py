@@ -62,6 +62,11 @@ class Placer(ABC):
         del tasks, nodes  # they may already, or are bound
         return {}
 
+    def node_joined(self, node: NodeName, nodes: int) -> Reservations:
+        """There is one more node, of now `nodes`, on which tasks that wait may run."""
+        del node, nodes  # tasks that are bound stay where they are
+        return {}
+
     def refused(self, node: NodeName, count: int, nodes: Sequence[NodeName]) -> Reservations:
         """A node's queue was too full for `count` reservations: reserve elsewhere.
 
@@ -119,6 +124,10 @@ class UnconstrainedPlacer(Placer):
         """Move the node's reservations to other nodes."""
         del node
         return _move(self._rng, self.waiting, held, nodes)
+
+    def node_joined(self, node: NodeName, nodes: int) -> Reservations:
+        """The node's part of the reservations, as if the waiting tasks were placed now."""
+        return _part(node, policy.reservation_count(len(self.waiting), self._probe_ratio), nodes)
 
     def refused(self, node: NodeName, count: int, nodes: Sequence[NodeName]) -> Reservations:
         """Move the reservations to other nodes, if there are any."""
@@ -238,6 +247,18 @@ class ConstrainedPlacer(Placer):
         homeless = [task for task in tasks if not choices[task.task_id]]
         reservations.update(self.widen([task.task_id for task in homeless], nodes))
         return reservations
+
+    def node_joined(self, node: NodeName, nodes: int) -> Reservations:
+        """Its part of the pool's reservations, and one for each task that prefers it."""
+        listed = dict.fromkeys(self._lists.get(node, ()))
+        late = [
+            task_id
+            for task_id, task in self.waiting.items()
+            if node in task.preferred_nodes and task_id not in listed
+        ]
+        self._lists.setdefault(node, deque()).extend(late)
+        pooled = policy.reservation_count(len(self._pool), self._probe_ratio)
+        return +(Counter({node: len(late)}) + Counter(_part(node, pooled, nodes)))
 
     def covered(self, reserved: Reservations) -> bool:
         """As many reservations on a node as tasks that count on it, and enough in total."""
@@ -374,6 +395,11 @@ def _alive(task: TaskSpec, alive: Mapping[NodeName, None]) -> Sequence[NodeName]
         wanted = ", ".join(preferred)
         raise Unsatisfiable(f"task {task.task_id} may run only on {wanted}: unknown or dead")
     return nodes
+
+
+def _part(node: NodeName, reservations: int, nodes: int) -> dict[NodeName, int]:
+    """One node's part of reservations that are spread over all."""
+    return {node: -(-reservations // nodes)} if reservations else {}
 
 
 def _move(

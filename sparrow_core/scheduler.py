@@ -121,9 +121,19 @@ class Scheduler(JobKeeper):
         node.heard_at = now
         node.load = msg.load
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
+            out += self._offer(msg.name, now)
             out += self._admit_parked(now)
         out += self._on_reports(msg.reports, now)
         return [*out, *self._compare_weights(msg), *self._reconcile(node, msg, now)]
+
+    def _offer(self, name: NodeName, now: float) -> list[Envelope]:
+        """Let open jobs use a node that has joined while they wait."""
+        out: list[Envelope] = []
+        for job in self._ledger.jobs.values():
+            nodes = self._ledger.eligible(job.submit.options)
+            if job.placer.waiting and name in nodes and name not in job.reserved:
+                out += self._reserve(job, job.placer.node_joined(name, len(nodes)), now)
+        return out
 
     def _admit_parked(self, now: float) -> list[Envelope]:
         parked, self._parked = self._parked, {}

@@ -424,6 +424,20 @@ def test_job_level_constraints_hold() -> None:
     assert {"n1", "n2", "n3"} == set(cluster.started_on.values())
 
 
+def test_nodes_that_join_are_used_at_once() -> None:
+    """A job that waits for slots ends sooner when there are three times as many nodes."""
+    times = []
+    for joining in (0, 4):
+        cluster = quiet_cluster(2, 2, schedulers=1)
+        for number in range(joining):
+            name = NodeName(f"n{2 + number}")
+            cluster.world.call(2.0, lambda name=name, c=cluster: c.start_node(name))
+        specs = tuple(TaskSpec(task_id, payload_of(0.1)) for task_id in range(120))
+        job = StartJob(JobId("j"), "u", specs, b"", "sparrow", 2.0)
+        times += run_jobs(cluster, [Arrival(1.0, job)])
+    assert times == [pytest.approx(3.0, abs=0.2), pytest.approx(1.0 + 2.0 / 3, abs=0.2)]
+
+
 # --- failures ----------------------------------------------------------------------------------
 
 

@@ -330,7 +330,8 @@ def test_a_node_started_anew_has_lost_its_tasks() -> None:
     scheduler(get("a", 1))
     scheduler(register("b"))
     out = scheduler(register("a", address="a2#monitor"))
-    assert [Envelope(monitor("b"), Reserve(JOB, S, 2))] == out
+    again = Address("a2#monitor")
+    assert [Envelope(monitor("b"), Reserve(JOB, S, 2)), Envelope(again, Reserve(JOB, S, 1))] == out
 
 
 def test_a_heartbeat_restores_lost_reservations() -> None:
@@ -604,3 +605,18 @@ def test_a_finished_job_is_forgotten_without_haste() -> None:
     assert {Envelope(monitor(name), EndJob(JOB)) for name in "ab"} == set(out)
     out = scheduler(register("a", held=(HeldJob(JOB, 0),)))
     assert [Envelope(monitor("a"), EndJobs((JOB,)))] == out
+
+
+def test_a_node_that_joins_helps_open_jobs() -> None:
+    """It gets its part of the reservations of tasks that wait, and those that prefer it."""
+    scheduler = Driven("a")
+    scheduler(submit(*(task(number) for number in range(4))))
+    assert {monitor("b"): 4} == reserved(scheduler(register("b")))
+    assert {} == reserved(scheduler(register("b", held=(HeldJob(JOB, 4),))))
+    scheduler = Driven("a")
+    scheduler(submit(TaskSpec(0, b"p", ("a", "b")), task(1, "a"), task(2)))
+    assert {monitor("b"): 2} == reserved(scheduler(register("b")))
+    answer = scheduler(get("b", 3))[0].msg
+    assert isinstance(answer, AssignTasks)
+    assert [0, 2] == [each.task_id for each in answer.tasks]
+    assert {} == reserved(scheduler(node_with("c", "gpu", framework="other")))
