@@ -20,13 +20,18 @@ _FIRST_GUESS_S = 0.1  # of that mean
 
 @dataclass(slots=True)
 class Queued:
-    """A job's reservations on a node; `asked` are slots that wait for its scheduler's answer."""
+    """A job's reservations on a node.
+
+    `asked` are slots that wait for its scheduler's answer, `ahead` how many tasks of it a slot may
+    have beyond one.
+    """
 
     scheduler: Address
     count: int
     claim: Claim
     since: float
     asked: int = 0
+    ahead: int = 0
 
 
 Candidates = Iterator[tuple[JobId, Queued]]

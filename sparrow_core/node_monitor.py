@@ -218,9 +218,7 @@ class NodeMonitor:
         return [*out, *self._leave()] if self._draining else out
 
     def _ahead(self) -> int:
-        """None while a job is here whose tasks are long, or unknown: others' would wait for it."""
-        if not all(job_id in self._jobs for job_id in self._queue):
-            return 0
+        """None while a job here has long or unknown tasks: those of others would wait for it."""
         jobs = self._jobs.values()
         return min((policy.tasks_ahead(job.mean_s) for job in jobs), default=0)
 
@@ -266,10 +264,17 @@ class NodeMonitor:
         return [self._get_tasks(ask) for ask in asked.values()]
 
     def _askable(self) -> Candidates:
-        """The jobs for which a slot may be taken, oldest first."""
-        if not self._discipline.unbounded and self._pool.total_room() <= 0:
+        """The jobs for which a slot may be taken, oldest first.
+
+        Nothing is fetched ahead of a job that waits for a slot and has had none yet.
+        """
+        ahead = self._pool.ahead
+        if not self._discipline.unbounded and self._pool.total_room(ahead) <= 0:
             return
         for job_id, queued in self._queue.items():
+            if job_id not in self._jobs:
+                ahead = 0
+            queued.ahead = ahead
             if self._unclaimed(queued) > 0:
                 yield job_id, queued
 
@@ -278,7 +283,7 @@ class NodeMonitor:
         wanted = queued.claim.waiting - queued.asked if self._discipline.sticky else queued.count
         if self._discipline.unbounded:
             return wanted
-        return min(wanted, self._pool.room(queued.claim.framework))
+        return min(wanted, self._pool.room(queued.claim.framework, queued.ahead))
 
     def _use_reservations(self, job_id: JobId, queued: Queued, count: int, now: float) -> None:
         queued.asked += count

@@ -70,7 +70,7 @@ class SlotPool:
     """All executors of a node.
 
     Attributes:
-        ahead: How many tasks each slot may take beyond one, see `policy.tasks_ahead`.
+        ahead: How many tasks an executor may have beyond one for each slot.
 
     Args:
         discipline: Hears of slots that are taken and given back.
@@ -99,21 +99,18 @@ class SlotPool:
             self._slots[executor.info.framework] -= executor.info.slots
         return executor
 
-    def room(self, framework: str) -> int:
-        """Slots that may be taken for jobs of a framework."""
-        room = self._places(self._slots[framework]) - self._taken[framework]
-        return room if self._cap is None else min(room, self._room_below(self._cap))
+    def room(self, framework: str, ahead: int) -> int:
+        """How often a slot may be taken for a job of a framework, `ahead` times beyond once."""
+        room = self._slots[framework] * (1 + ahead) - self._taken[framework]
+        return room if self._cap is None else min(room, self._below(self._cap, ahead))
 
-    def total_room(self) -> int:
-        """Slots that may be taken for jobs of any framework."""
-        room = self._room_below(self._slots.total())
-        return room if self._cap is None else min(room, self._room_below(self._cap))
+    def total_room(self, ahead: int = 0) -> int:
+        """The same for jobs of any framework."""
+        room = self._below(self._slots.total(), ahead)
+        return room if self._cap is None else min(room, self._below(self._cap, ahead))
 
-    def _room_below(self, slots: int) -> int:
-        return self._places(slots) - self._taken.total()
-
-    def _places(self, slots: int) -> int:
-        return slots * (1 + self.ahead)
+    def _below(self, slots: int, ahead: int) -> int:
+        return slots * (1 + ahead) - self._taken.total()
 
     def take(self, claim: Claim, count: int = 1) -> None:
         """Slots are taken for a job."""
