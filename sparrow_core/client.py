@@ -265,9 +265,9 @@ class Client:
         return Envelope(self.address, WatchTimer(self._watch_generation), delay_s)
 
     def _on_watch_timer(self, msg: WatchTimer, now: float) -> list[Envelope]:
-        if msg.generation != self._watch_generation:
+        if self._watched_at is None or msg.generation != self._watch_generation:
             return []  # a doubled timer
-        self._forgive_stall(now)
+        self._forgive_stall(now - self._watched_at, now)
         if not self._jobs:
             self._watched_at = None
             return []
@@ -283,11 +283,10 @@ class Client:
         pings = [Envelope(scheduler, Ping(self.address)) for scheduler in asked]
         return [*out, *pings, self._watch_timer()]
 
-    def _forgive_stall(self, now: float) -> None:
+    def _forgive_stall(self, slept_s: float, now: float) -> None:
         """Time in which this client did not run itself is nobody else's silence."""
-        assert self._watched_at is not None
         interval_s = self._config.silence_max_s / _PINGS_A_SILENCE
-        stall_s = now - self._watched_at - interval_s
+        stall_s = slept_s - interval_s
         if stall_s > interval_s:
             for scheduler, heard_at in self._heard_at.items():
                 self._heard_at[scheduler] = min(now, heard_at + stall_s)

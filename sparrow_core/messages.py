@@ -26,10 +26,12 @@ from sparrow_core.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.parts import (
     Assignment,
     Claim,
+    Count,
     ExecutorInfo,
     HeldJob,
     JobOptions,
     NodeInfo,
+    Seconds,
     TaskKey,
     TaskReport,
     TaskSpec,
@@ -286,7 +288,7 @@ class Reserve(Message, frozen=True):
 
     job_id: JobId
     scheduler: Address
-    count: int
+    count: Count
     claim: Claim = Claim()
 
 
@@ -295,7 +297,7 @@ class RefuseReservations(Message, frozen=True):
 
     job_id: JobId
     node: NodeName
-    count: int
+    count: Count
 
 
 class ProbeLoad(Message, frozen=True):
@@ -319,7 +321,7 @@ class GetTasks(Message, frozen=True):
     job_id: JobId
     node: NodeName
     request: int
-    count: int
+    count: Count
     reports: tuple[TaskReport, ...]
 
 
@@ -431,7 +433,7 @@ class TaskResult(Message, frozen=True):
     key: TaskKey
     node: NodeName
     executor: str
-    run_s: float
+    run_s: Seconds
     result: bytes
 
 
@@ -479,7 +481,7 @@ class SlotDone(Message, frozen=True):
 
     slot: Address
     key: TaskKey
-    run_s: float
+    run_s: Seconds
     result: bytes
     message: str | None = None
     detail: bytes = b""

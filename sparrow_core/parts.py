@@ -5,9 +5,14 @@ They travel as msgpack arrays, so the order of fields is the wire format: fields
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from sparrow_core.ids import Address, JobId, NodeName, TaskId
+
+Count = Annotated[int, Meta(ge=0)]  # a message with a negative one is malformed
+Seconds = Annotated[float, Meta(ge=0)]
 
 
 class TaskSpec(Struct, frozen=True, array_like=True, gc=False):
@@ -24,7 +29,7 @@ class TaskSpec(Struct, frozen=True, array_like=True, gc=False):
     task_id: TaskId
     payload: bytes
     preferred_nodes: tuple[str, ...] = ()
-    wait_s: float | None = None
+    wait_s: Seconds | None = None
 
 
 class JobOptions(Struct, frozen=True, array_like=True, gc=False):
@@ -42,8 +47,8 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False):
     framework: str = ""
     priority: int = 0
     requires: tuple[str, ...] = ()
-    task_s: float = 1.0
-    straggler_factor: float = 0.0
+    task_s: Seconds = 1.0
+    straggler_factor: Annotated[float, Meta(ge=0)] = 0.0
 
 
 class Claim(Struct, frozen=True, array_like=True, gc=False):
@@ -52,15 +57,15 @@ class Claim(Struct, frozen=True, array_like=True, gc=False):
     user: str = ""
     framework: str = ""
     priority: int = 0
-    task_s: float = 1.0
-    waiting: int = 1
+    task_s: Seconds = 1.0
+    waiting: Count = 1
 
 
 class Assignment(Struct, frozen=True, array_like=True, gc=False):
     """A task bound to a node; `attempt` counts from 1."""
 
     task_id: TaskId
-    attempt: int
+    attempt: Count
     payload: bytes
 
 
@@ -69,7 +74,7 @@ class TaskKey(Struct, frozen=True, array_like=True, gc=False):
 
     job_id: JobId
     task_id: TaskId
-    attempt: int
+    attempt: Count
 
 
 class TaskReport(Struct, frozen=True, array_like=True, gc=False):
@@ -85,7 +90,7 @@ class ExecutorInfo(Struct, frozen=True, array_like=True, gc=False):
 
     address: Address
     pid: int
-    slots: int
+    slots: Count
     framework: str = ""
 
 
@@ -93,7 +98,7 @@ class HeldJob(Struct, frozen=True, array_like=True, gc=False):
     """A job of which a node holds `reservations` (0: only its shared part)."""
 
     job_id: JobId
-    reservations: int
+    reservations: Count
 
 
 class NodeInfo(Struct, frozen=True, array_like=True, gc=False):
