@@ -102,10 +102,16 @@ class RemoteCluster(Cluster):
         """All nodes that a scheduler knows, by name."""
         return tuple(self._front.status_of(name, 0, alive=True) for name in sorted(self._infos()))
 
-    def schedulers(self) -> dict[Address, bool]:
-        """All schedulers of the list, and whether they have answered so far."""
+    def schedulers(self) -> dict[Address, int | None]:
+        """All schedulers of the list: how many nodes with executors each knows; None if silent."""
         with self._front.changed:
-            return {each: each in self._front.known for each in self._schedulers}
+            known = dict(self._front.known)
+        return {
+            each: sum(bool(info.executors) for info in known[each].values())
+            if each in known
+            else None
+            for each in self._schedulers
+        }
 
     def _infos(self) -> dict[NodeName, NodeInfo]:
         with self._front.changed:

@@ -16,14 +16,15 @@ from sparrow_core.specs import NodeStatus
 
 
 def show_status(
-    schedulers: Mapping[Address, bool], nodes: Sequence[NodeStatus], *, as_json: bool
+    schedulers: Mapping[Address, int | None], nodes: Sequence[NodeStatus], *, as_json: bool
 ) -> None:
     """Schedulers and whether they answer; nodes and what is on them."""
     if as_json:
         click.echo(msgspec.json.encode({"schedulers": schedulers, "nodes": nodes}))
         return
-    for scheduler, answers in schedulers.items():
-        click.echo(f"scheduler {endpoint_of(scheduler)}: {'up' if answers else 'silent'}")
+    for scheduler, count in schedulers.items():
+        state = "silent" if count is None else f"up, knows {count} node(s)"
+        click.echo(f"scheduler {endpoint_of(scheduler)}: {state}")
     table = _table("node", "executors", "slots", "running", "queued", "attributes")
     for node in nodes:
         name = f"{node.name} (draining)" if node.draining else node.name

@@ -35,7 +35,7 @@ _HIGH_WATER_MARK = 10_000  # frames, for each peer
 _PEERS_MAX = 2_000
 _FRAMES_PER_TURN = 1_000
 _RECONNECT_MS = 5
-_RECONNECT_MAX_MS = 500
+_RECONNECT_MAX_MS = 100
 
 
 class _Frame(msgspec.Struct, array_like=True):

@@ -18,13 +18,16 @@ from typing import Any
 
 import msgspec
 import pytest
+import zmq
 from click.testing import CliRunner, Result
 from harness import LIMIT_S, until
 
 from sparrow_core import JobFailed, JobFinished, JobSpec, TaskSpec
 from sparrow_core.cli import main
 from sparrow_core.config import read_config
-from sparrow_core.errors import ConfigError
+from sparrow_core.errors import ClusterStartError, ConfigError
+from sparrow_core.ids import address
+from sparrow_core.messages import PROTOCOL_VERSION
 from sparrow_core.metrics import Metrics
 from sparrow_core.remote import RemoteCluster
 from sparrow_core.transport.http_metrics import HttpMetrics
@@ -141,6 +144,7 @@ def test_a_cluster_of_its_own(standalone: Standalone) -> None:
     assert 'sparrow_messages_total{machine="scheduler",direction="in",type="SubmitJob"} 4' in text
     assert 'machine="monitor-n1"' in text
     check_audit(standalone)
+    assert 0 == standalone.sparrow("weights", "client.toml", "ann=2", "bob=0.5").exit_code
     assert 0 == standalone.sparrow("drain", "client.toml", "n0").exit_code
     assert 0 == standalone.daemons["n0"].wait(LIMIT_S)
     assert ["n1"] == [node["name"] for node in nodes_of(standalone)]
@@ -223,6 +227,50 @@ def test_a_node_may_join_and_die_while_jobs_run(standalone: Standalone) -> None:
         until(lambda: isinstance(events[-1], JobFinished | JobFailed), "the end")
         assert JobFinished() == events[-1]
         assert {"n0", "late"} == {event.node for event in events[:-1]}
+
+
+def test_a_stopped_node_monitor_gives_its_tasks_back(standalone: Standalone) -> None:
+    """What it had queued runs elsewhere; when it goes on it is a node like others."""
+    start_over_ipc(standalone, 1, 2)
+    config = read_config(standalone.folder / "client.toml")
+    with RemoteCluster(config.scheduler_addresses) as cluster:
+        events: list[Any] = []
+        tasks = tuple(TaskSpec(number, b"sleep 0.05") for number in range(40))
+        cluster.submit(JobSpec(tasks), events.append)
+        until(lambda: events, "a result")
+        standalone.daemons["n0"].send_signal(signal.SIGSTOP)
+        until(lambda: isinstance(events[-1], JobFinished | JobFailed), "the end")
+        assert JobFinished() == events[-1]
+        assert list(range(40)) == sorted(event.task_id for event in events[:-1])
+        until(lambda: len(cluster.nodes()) == 1, "the scheduler's notice")
+        standalone.daemons["n0"].send_signal(signal.SIGCONT)
+        until(lambda: len([node for node in cluster.nodes() if node.executors]) == 2, "its return")
+        again: list[Any] = []
+        cluster.submit(JobSpec((TaskSpec(0, b"echo back", ("n0",)),)), again.append)
+        until(lambda: again and isinstance(again[-1], JobFinished | JobFailed), "a job on it")
+        assert JobFinished() == again[-1]
+        assert (b"back", "n0") == (again[0].result, again[0].node)
+
+
+def test_a_scheduler_of_another_version_is_told_apart(run_dir: Path) -> None:
+    """Nobody waits for a scheduler that speaks another protocol: the error names both."""
+    with zmq.Context() as context, context.socket(zmq.PULL) as inbox:
+        endpoint = f"ipc://{run_dir}/old.sock"
+        inbox.bind(endpoint)
+        answered = threading.Thread(target=answer_in_another_version, args=(inbox, endpoint))
+        answered.start()
+        cluster = RemoteCluster([address(endpoint, "scheduler")])
+        with pytest.raises(ClusterStartError, match=f"speaks protocol {PROTOCOL_VERSION + 1}"):
+            cluster.start(LIMIT_S)
+        answered.join()
+
+
+def answer_in_another_version(inbox: zmq.Socket[bytes], endpoint: str) -> None:
+    """Be a scheduler of the future, for one frame."""
+    _, sender, _ = msgspec.msgpack.decode(inbox.recv())
+    with zmq.Context() as context, context.socket(zmq.PUSH) as out:
+        out.connect(sender)
+        out.send(msgspec.msgpack.encode((PROTOCOL_VERSION + 1, endpoint, [])))
 
 
 def test_over_tcp_with_keys(standalone: Standalone) -> None:
