@@ -9,8 +9,7 @@ failover    SIGKILL of a scheduler's process, until a job of its runs again at t
 delay       100 nodes of 4 slots emulated in this process, in real time and with the real machines:
             how long a task of ten 100 ms tasks waits at 80 % load
 peers       latency and throughput of Ray and Dask, where they are installed, on as many slots
-
-What needs simulated time (messages a task, what cancellation saves) is in simulated.py.
+simulated   messages a task, what cancellation saves, and delays by placement: see simulated.py
 """
 
 from __future__ import annotations
@@ -348,6 +347,13 @@ def _ray() -> Row:
         ray.shutdown()
 
 
+def simulated(_: argparse.Namespace) -> Iterator[Row]:
+    """What needs simulated time."""
+    from simulated import figures
+
+    yield from figures()
+
+
 SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "latency": latency,
     "throughput": throughput,
@@ -355,6 +361,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "failover": failover,
     "delay": delay,
     "peers": peers,
+    "simulated": simulated,
 }
 
 

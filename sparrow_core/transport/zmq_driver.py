@@ -34,6 +34,7 @@ from sparrow_core.transport.local_driver import LocalDriver
 _HIGH_WATER_MARK = 10_000  # frames, for each peer
 _PEERS_MAX = 2_000
 _FRAMES_PER_TURN = 1_000
+_MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _RECONNECT_MS = 5
 _RECONNECT_MAX_MS = 100
 
@@ -184,22 +185,28 @@ class ZmqDriver(LocalDriver):
                 body = self._inbox.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            try:
-                self._accept(body)
-            except msgspec.MsgspecError:
-                self.malformed += 1
+            self._accept(body)
 
     def _accept(self, body: bytes) -> None:
-        frame = self._frames.decode(body)
-        if frame.version != PROTOCOL_VERSION:
-            self._refuse(frame)
+        """Take a frame apart; what is malformed in it does not harm the rest."""
+        try:
+            frame = self._frames.decode(body)
+            if frame.version != PROTOCOL_VERSION:
+                self._refuse(frame)
+                return
+            messages = self._bodies.decode(frame.messages)
+        except _MALFORMED:
+            self.malformed += 1
             return
-        for name, raw in self._bodies.decode(frame.messages):
+        for name, raw in messages:
             decoder = self._decoders.get(name)
             if decoder is None:
                 self.undeliverable += 1
-            else:
+                continue
+            try:
                 self._local.append((name, decoder.decode(raw)))
+            except _MALFORMED:
+                self.malformed += 1
 
     def _refuse(self, frame: _Frame) -> None:
         """Tell a peer of another version ours, and who hosts us, once for each peer."""
@@ -226,7 +233,7 @@ class ZmqDriver(LocalDriver):
                 self._peer(endpoint).send(frame, zmq.NOBLOCK)
             except zmq.Again:
                 self.overflowed += len(messages)
-            except (zmq.ZMQError, InsecureTransport):  # no address, or no socket to be had
+            except (zmq.ZMQError, InsecureTransport, ValueError):  # no address, or no socket
                 self.undeliverable += len(messages)
 
     def _peer(self, endpoint: str) -> zmq.Socket[bytes]:

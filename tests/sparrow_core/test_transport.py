@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -187,6 +188,30 @@ def test_another_version_is_told_ours(drivers: list[ZmqDriver], run_dir: Path) -
     assert {old: PROTOCOL_VERSION + 1} == process.driver.incompatible
     assert (0, []) == (process.driver.malformed, process.recorder.got)
     context.destroy(linger=0)
+
+
+def test_no_frame_harms_a_process(drivers: list[ZmqDriver], run_dir: Path) -> None:
+    """Noise, frames cut short or with bytes changed: counted, or answered, or taken; no more."""
+    (process,) = over_ipc(drivers, run_dir, "a")
+    rng = Random(1)
+    messages = [("recorder", GetNodes(process.at)), ("recorder", ["Unknown"]), ("nobody", 1)]
+    good = msgspec.msgpack.encode((PROTOCOL_VERSION, "ipc:///x", messages))
+    nested = b"\x93\x02\xa1x" + b"\x91" * 100_000
+    for number in range(5000):
+        body = bytearray(good)
+        for _ in range(rng.randrange(4)):
+            body[rng.randrange(len(body))] = rng.randrange(256)
+        frame = rng.randbytes(number % 60) if number % 5 == 0 else bytes(body)
+        process.driver._accept(frame[: rng.randrange(len(frame) + 1)] if number % 3 else frame)
+        process.driver._deliver()
+        process.driver._send()
+    process.driver._accept(nested)
+    taken = len(process.recorder.got)
+    process.driver._accept(good)
+    process.driver._deliver()
+    expected = [GetNodes(process.at), KnownNodes(process.at, ())]
+    assert expected == process.recorder.got[taken:], "the good message beside malformed ones"
+    assert process.driver.malformed > 1000
 
 
 def test_sockets_need_a_private_folder(tmp_path: Path) -> None:
