@@ -234,7 +234,7 @@ def test_frameworks_share_a_node(kind: type[Cluster], run_dir: Path) -> None:
     (config,) = configs(1)
     other = ExecutorGroup(config.runner, {"node": "other"}, framework="other")
     with kind([msgspec.structs.replace(config, others=(other,))], run_dir=run_dir) as cluster:
-        assert ["n0-e0", "n0-e1"] == [each.name for each in cluster.nodes()[0].executors]
+        assert {"n0-e0", "n0-e1"} == {each.name for each in cluster.nodes()[0].executors}
         for framework, expected in (("", "n0"), ("other", "other")):
             options = JobOptions(framework=framework)
             job = Submitted(cluster, JobSpec((task(0, "whoami"),), options=options))

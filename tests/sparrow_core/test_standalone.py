@@ -218,7 +218,7 @@ def test_a_node_may_join_and_die_while_jobs_run(standalone: Standalone) -> None:
     config = read_config(standalone.folder / "client.toml")
     with RemoteCluster(config.scheduler_addresses) as cluster:
         events: list[Any] = []
-        tasks = tuple(TaskSpec(number, b"sleep 0.05") for number in range(40))
+        tasks = tuple(TaskSpec(number, b"sleep 0.05") for number in range(120))
         cluster.submit(JobSpec(tasks), events.append)
         until(lambda: events, "a result")
         standalone.start_node("late", f"ipc://{standalone.folder}/late.sock", [endpoint])
@@ -235,7 +235,7 @@ def test_a_stopped_node_monitor_gives_its_tasks_back(standalone: Standalone) -> 
     config = read_config(standalone.folder / "client.toml")
     with RemoteCluster(config.scheduler_addresses) as cluster:
         events: list[Any] = []
-        tasks = tuple(TaskSpec(number, b"sleep 0.05") for number in range(40))
+        tasks = tuple(TaskSpec(number, b"sleep 0.05") for number in range(120))
         cluster.submit(JobSpec(tasks), events.append)
         until(lambda: events, "a result")
         standalone.daemons["n0"].send_signal(signal.SIGSTOP)
