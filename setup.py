@@ -60,5 +60,7 @@ setup(
         "test": TEST,
         "dev": [*TEST, "mypy>=1.10", "ruff>=0.6"],
     },
-    entry_points={"console_scripts": ["minishark = minishark.cli:main"]},
+    entry_points={
+        "console_scripts": ["minishark = minishark.cli:main", "sparrow = sparrow_core.cli:main"]
+    },
 )

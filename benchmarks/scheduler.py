@@ -1,22 +1,37 @@
-"""What the scheduler itself costs: empty tasks, on processes of this machine.
+"""What the scheduler itself costs, on this machine: empty and sleeping tasks.
 
-    python benchmarks/scheduler.py [--nodes 2] [--json FILE]
+    python benchmarks/scheduler.py [SECTION ...] [--failovers 50] [--json FILE]
 
-Latency: one empty task at a time, from `submit` to its result. Throughput: one job of many empty
-tasks, from `submit` to JobFinished, with 1, 4 and 16 slots a node.
+latency     one empty task at a time, from `submit` to its result
+throughput  one job of many empty tasks, 2 nodes of 1, 4 and 16 slots, from `submit` to the end
+schedulers  several jobs at once, 4 nodes of 4 slots, 1 to 4 schedulers
+failover    SIGKILL of a scheduler's process, until a job of its runs again at the other one
+delay       100 nodes of 4 slots emulated in this process, in real time and with the real machines:
+            how long a task of ten 100 ms tasks waits at 80 % load
+peers       latency and throughput of Ray and Dask, where they are installed, on as many slots
+simulated   messages a task, what cancellation saves, and delays by placement: see simulated.py
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import queue
+import signal
 import statistics
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from random import Random
+from typing import Any
 
 from sparrow_core import (
     InProcessCluster,
@@ -26,20 +41,34 @@ from sparrow_core import (
     JobSpec,
     LocalCluster,
     NodeConfig,
+    RemoteCluster,
+    TaskCompleted,
     TaskSpec,
 )
+from sparrow_core.executor import Executor
+from sparrow_core.ids import NodeName, address, name_of
+from sparrow_core.messages import SlotReady
+from sparrow_core.report import quantiles
+from sparrow_core.sim.cluster import SimulatedSlot, payload_of
+from sparrow_core.specs import ExecutorGroup
+from sparrow_core.transport.local_driver import LocalDriver
 
-sys.path.insert(0, str(Path(__file__).parent))  # children load the runner from here
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # children load the runner from here
 LATENCY_REPETITIONS = 500
-TASKS = 10_000
+TASKS = 20_000
+DELAY_S = 5.0
+Row = dict[str, Any]
 
 
 class EmptyRunner:
-    """Does nothing."""
+    """Sleeps for as long as the payload says, or not at all."""
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
-        """Return at once."""
-        del job_id, shared, payload
+        """Return, at once if the payload is empty."""
+        del job_id, shared
+        if payload:
+            time.sleep(float(payload))
         return b""
 
     def cancel(self) -> None:
@@ -58,20 +87,36 @@ def make_runner(config: dict[str, str], slot: int) -> EmptyRunner:
     return EmptyRunner()
 
 
-def run_s(
-    cluster: LocalCluster | InProcessCluster, tasks: int, repetitions: int = 1
-) -> list[float]:
-    """Seconds from submission to the end, for each of some jobs one after the other."""
-    job = JobSpec(tuple(TaskSpec(task_id, b"") for task_id in range(tasks)))
-    seconds = []
-    for _ in range(repetitions):
-        over: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
-        started = time.perf_counter()
+def nodes_of(count: int, slots: int) -> list[NodeConfig]:
+    """Nodes of one executor."""
+    return [NodeConfig(f"n{i}", 1, slots, "scheduler:make_runner") for i in range(count)]
+
+
+@contextmanager
+def local(nodes: int, slots: int, schedulers: int = 1) -> Iterator[LocalCluster]:
+    """A cluster of processes."""
+    with (
+        tempfile.TemporaryDirectory() as run_dir,
+        LocalCluster(nodes_of(nodes, slots), schedulers=schedulers, run_dir=Path(run_dir)) as it,
+    ):
+        yield it
+
+
+def job_of(tasks: int, payload: bytes = b"") -> JobSpec:
+    """A job of equal tasks."""
+    return JobSpec(tuple(TaskSpec(task_id, payload) for task_id in range(tasks)))
+
+
+def run_s(cluster: LocalCluster | InProcessCluster, *jobs: JobSpec) -> float:
+    """Seconds from the submission of some jobs to the end of all."""
+    over: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+    started = time.perf_counter()
+    for job in jobs:
         cluster.submit(job, partial(_put_last, over))
+    for _ in jobs:
         last = over.get()
-        seconds.append(time.perf_counter() - started)
         assert last == JobFinished(), last
-    return seconds
+    return time.perf_counter() - started
 
 
 def _put_last(over: queue.SimpleQueue[JobEvent], event: JobEvent) -> None:
@@ -79,47 +124,264 @@ def _put_last(over: queue.SimpleQueue[JobEvent], event: JobEvent) -> None:
         over.put(event)
 
 
-def measure(
-    kind: type[LocalCluster | InProcessCluster], nodes: int, slots: int
-) -> dict[str, float]:
-    """Start a cluster and measure latency and throughput."""
-    config = [NodeConfig(f"n{i}", 1, slots, "scheduler:make_runner") for i in range(nodes)]
-    with tempfile.TemporaryDirectory() as run_dir:
-        started = time.perf_counter()
-        with kind(config, run_dir=Path(run_dir)) as cluster:
-            start_s = time.perf_counter() - started
-            run_s(cluster, 100)  # warm
-            latency_ms = sorted(1000 * s for s in run_s(cluster, 1, LATENCY_REPETITIONS))
-            best_s = min(run_s(cluster, TASKS, 3))
-            closing = time.perf_counter()
-        close_s = time.perf_counter() - closing
+def latency(_: argparse.Namespace) -> Iterator[Row]:
+    """One empty task at a time."""
+    with local(2, 4) as cluster:
+        run_s(cluster, job_of(1000))
+        single = job_of(1)
+        yield {"latency_ms": spread(run_s(cluster, single) for _ in range(LATENCY_REPETITIONS))}
+
+
+def spread(seconds: Iterator[float]) -> dict[str, float]:
+    """Quantiles in milliseconds."""
+    found = quantiles(1000 * each for each in seconds)
+    return {"median": found.median, "p95": found.p95, "max": found.max}
+
+
+def throughput(_: argparse.Namespace) -> Iterator[Row]:
+    """Empty tasks a second, the best of five jobs."""
+    for slots in (1, 4, 16):
+        with local(2, slots) as cluster:
+            run_s(cluster, job_of(1000))
+            best_s = min(run_s(cluster, job_of(TASKS)) for _ in range(5))
+            yield {"slots": slots, "tasks_per_s": round(TASKS / best_s)}
+
+
+def schedulers(_: argparse.Namespace) -> Iterator[Row]:
+    """Four jobs at once that share the schedulers."""
+    for count in (1, 2, 4):
+        with local(4, 4, count) as cluster:
+            run_s(cluster, *[job_of(500)] * 4)
+            best_s = min(run_s(cluster, *[job_of(TASKS // 4)] * 4) for _ in range(5))
+            yield {"schedulers": count, "tasks_per_s": round(TASKS / best_s)}
+
+
+# --- failover ----------------------------------------------------------------------------------
+
+
+class Daemons:
+    """Two schedulers and a node, each a process of `sparrow`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start them."""
+        self.folder = folder
+        self.endpoints = [f"ipc://{folder}/s{number}.sock" for number in range(2)]
+        self.schedulers = [self.start_scheduler(number) for number in range(2)]
+        self.node = self._start(
+            "node-monitor",
+            f'[node]\nname = "n0"\nlisten = "ipc://{folder}/n0.sock"\n'
+            '[[node.executors]]\nrunner = "scheduler:make_runner"\nslots = 4\n',
+        )
+
+    def start_scheduler(self, number: int) -> subprocess.Popen[str]:
+        """Start one (anew)."""
+        listen = f'[scheduler]\nlisten = "{self.endpoints[number]}"\n'
+        return self._start("scheduler", listen)
+
+    def _start(self, kind: str, text: str) -> subprocess.Popen[str]:
+        file = self.folder / "sparrow.toml"
+        file.write_text(f"schedulers = {json.dumps(self.endpoints)}\n{text}")
+        path = os.pathsep.join([str(HERE), *sys.path])
+        daemon = subprocess.Popen(
+            [sys.executable, "-m", "sparrow_core.cli", kind, str(file)],
+            env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline()
+        return daemon
+
+    def close(self) -> None:
+        """End them."""
+        for daemon in (*self.schedulers, self.node):
+            daemon.kill()
+            daemon.communicate()
+
+
+def failover(options: argparse.Namespace) -> Iterator[Row]:
+    """Kill the scheduler of a running job, again and again."""
+    with tempfile.TemporaryDirectory() as folder:
+        daemons = Daemons(Path(folder))
+        try:
+            gaps = [failover_s(daemons, number % 2) for number in range(options.failovers)]
+        finally:
+            daemons.close()
+    yield {"failovers": len(gaps), "runs_again_ms": spread(iter(gaps))}
+
+
+def failover_s(daemons: Daemons, victim: int) -> float:
+    """Seconds from the death of a job's scheduler to the first result by way of the other one."""
+    moved, running, again, over = (threading.Event() for _ in range(4))
+    times: list[float] = []
+
+    def on_event(event: JobEvent) -> None:
+        if isinstance(event, TaskCompleted):
+            running.set()
+            if moved.is_set() and not again.is_set():
+                times.append(time.perf_counter())
+                again.set()
+        elif isinstance(event, JobFinished):
+            over.set()
+
+    # The first job goes to the second of the list.
+    order = [daemons.endpoints[1 - victim], daemons.endpoints[victim]]
+    with RemoteCluster([address(each, "scheduler") for each in order]) as cluster:
+        while not all(cluster.schedulers().values()):  # until both know the node
+            time.sleep(0.01)
+        # What the dead one had bound has ended when the client notices: tasks are short.
+        cluster.on_scheduler_silent(lambda _, silent: moved.set() if silent else None)
+        cluster.submit(job_of(400, b"0.005"), on_event)
+        running.wait()
+        time.sleep(0.05)
+        killed = time.perf_counter()
+        daemons.schedulers[victim].send_signal(signal.SIGKILL)
+        assert over.wait(30)
+    daemons.schedulers[victim].communicate()
+    daemons.schedulers[victim] = daemons.start_scheduler(victim)
+    return times[0] - killed
+
+
+# --- an emulated cluster --------------------------------------------------------------------
+
+
+class Emulated(InProcessCluster):
+    """Real machines in real time, but slots that only wait: hundreds of threads would convoy."""
+
+    def _host_executor(
+        self, driver: LocalDriver, node: NodeName, executor: str, group: ExecutorGroup
+    ) -> None:
+        at = driver.address(executor)
+        slots = [driver.address(f"{executor}-slot-{slot}") for slot in range(group.slots)]
+        driver.host(executor, Executor(at, node, driver.address(f"monitor-{node}"), slots))
+        for slot in slots:
+            driver.host(name_of(slot), SimulatedSlot(slot, at, lambda _: None, 1.0))
+            driver.post(at, SlotReady(slot))
+
+
+def delay(_: argparse.Namespace) -> Iterator[Row]:
+    """Waiting times of tasks at 80 % load."""
+    waits_s: list[float] = []
+
+    def on_event(event: JobEvent) -> None:
+        if isinstance(event, TaskCompleted):
+            waits_s.append(event.queue_s)
+
+    rng, job = Random(1), job_of(10, payload_of(0.1))
+    with Emulated(nodes_of(100, 4), schedulers=2) as cluster:
+        due = time.perf_counter()
+        end = due + DELAY_S
+        while due < end:
+            due += rng.expovariate(0.8 * 400 / (10 * 0.1))
+            time.sleep(max(0.0, due - time.perf_counter()))
+            cluster.submit(job, on_event)
+        run_s(cluster, job)
+    yield {"tasks": len(waits_s), "delay_ms": spread(iter(waits_s))}
+
+
+# --- peers -------------------------------------------------------------------------------------
+
+
+def nothing(_: int) -> None:
+    """An empty task."""
+
+
+def peers(_: argparse.Namespace) -> Iterator[Row]:
+    """Ray and Dask beside sparrow, each with 2 processes of 4 threads, or 8 of one (Ray)."""
+    with local(2, 4) as cluster:
+        own = _peer(
+            "sparrow", lambda: run_s(cluster, job_of(1)), lambda n: run_s(cluster, job_of(n))
+        )
+    yield own
+    for name, measure in (("distributed", _dask), ("ray", _ray)):
+        if importlib.util.find_spec(name):
+            row = measure()
+            yield row | {
+                "latency_of_sparrow": own["latency_median_ms"] / row["latency_median_ms"],
+                "throughput_of_sparrow": own["tasks_per_s"] / row["tasks_per_s"],
+            }
+
+
+def _peer(name: str, one: Callable[[], object], many: Callable[[int], object]) -> Row:
+    many(500)
+    single_s = [_timed(one) for _ in range(200)]
+    best_s = min(_timed(partial(many, 5000)) for _ in range(2))
     return {
-        "nodes": nodes,
-        "slots": slots,
-        "start_s": start_s,
-        "close_s": close_s,
-        "latency_median_ms": statistics.median(latency_ms),
-        "latency_p95_ms": latency_ms[int(0.95 * len(latency_ms))],
-        "tasks_per_s": TASKS / best_s,
+        "system": name,
+        "latency_median_ms": 1000 * statistics.median(single_s),
+        "tasks_per_s": round(5000 / best_s),
     }
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _dask() -> Row:
+    from distributed import Client
+    from distributed import LocalCluster as DaskCluster
+
+    with (
+        DaskCluster(n_workers=2, threads_per_worker=4, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        return _peer(
+            "dask",
+            lambda: client.submit(nothing, 0, pure=False).result(),
+            lambda n: client.gather(client.map(nothing, range(n), pure=False)),
+        )
+
+
+def _ray() -> Row:
+    import ray
+
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+    remote = ray.remote(nothing)
+    try:
+        return _peer(
+            "ray",
+            lambda: ray.get(remote.remote(0)),
+            lambda n: ray.get([remote.remote(i) for i in range(n)]),
+        )
+    finally:
+        ray.shutdown()
+
+
+def simulated(_: argparse.Namespace) -> Iterator[Row]:
+    """What needs simulated time."""
+    from simulated import figures
+
+    yield from figures()
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
+    "latency": latency,
+    "throughput": throughput,
+    "schedulers": schedulers,
+    "failover": failover,
+    "delay": delay,
+    "peers": peers,
+    "simulated": simulated,
+}
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nodes", type=int, default=2)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("--failovers", type=int, default=50)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
+    unknown = [name for name in options.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"unknown section {', '.join(unknown)}")
     rows = []
-    print(f"{'cluster':18}{'slots':>6}{'start s':>9}{'p50 ms':>8}{'p95 ms':>8}{'tasks/s':>10}")
-    for kind in (LocalCluster, InProcessCluster):
-        for slots in (1, 4, 16):
-            row = measure(kind, options.nodes, slots)
-            rows.append({"cluster": kind.__name__, **row})
-            print(
-                f"{kind.__name__:18}{slots:6}{row['start_s']:9.2f}{row['latency_median_ms']:8.2f}"
-                f"{row['latency_p95_ms']:8.2f}{row['tasks_per_s']:10.0f}"
-            )
+    for name in options.sections or SECTIONS:
+        for row in SECTIONS[name](options):
+            rows.append({"section": name, **row})
+            print(json.dumps(rows[-1]), flush=True)
     if options.json:
         options.json.write_text(json.dumps({"argv": sys.argv, "rows": rows}, indent=2))
 

@@ -20,12 +20,15 @@ from sparrow_core.errors import (
 )
 from sparrow_core.events import JobEvent, JobFailed, JobFinished, TaskCompleted, TaskFailed
 from sparrow_core.ids import JobId, NodeName
-from sparrow_core.messages import TaskSpec
+from sparrow_core.parts import JobOptions, TaskSpec
+from sparrow_core.remote import RemoteCluster
 from sparrow_core.runner import Runner
+from sparrow_core.specs import ExecutorGroup
 
 __all__ = [
     "ClusterClosed",
     "ClusterStartError",
+    "ExecutorGroup",
     "ExecutorStatus",
     "InProcessCluster",
     "InvalidJob",
@@ -33,11 +36,13 @@ __all__ = [
     "JobFailed",
     "JobFinished",
     "JobId",
+    "JobOptions",
     "JobSpec",
     "LocalCluster",
     "NodeConfig",
     "NodeName",
     "NodeStatus",
+    "RemoteCluster",
     "Runner",
     "SparrowError",
     "TaskCompleted",

@@ -8,11 +8,17 @@
 
 A job that moves is submitted anew with what is unfinished, under a fresh id (`job`, `job~1`, ...),
 so that two schedulers which both believe in it never confuse a node; results of any submission
-count, the first of a task wins. Bounds: one entry an open job.
+count, the first of a task wins: what is committed is never submitted again.
+
+While jobs are open their schedulers are pinged, and one that is silent for `silence_max_s` loses
+its jobs to another that is not. If it turns out to live, it is told again which jobs it lost.
+Optionally, a job's last tasks are submitted a second time if they take far longer than the others
+(SOSP'13, section 3.4). Bounds: one entry an open job, `_ABANDONED_MAX` lost submissions.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, assert_never
@@ -34,15 +40,24 @@ from sparrow_core.messages import (
     JobTimer,
     KnownNodes,
     Notify,
+    Ping,
     PingJob,
+    Pong,
     RerunTasks,
     SchedulerLost,
+    SchedulerSilent,
     StartJob,
+    StragglerTimer,
     SubmitJob,
     TaskError,
     TaskResult,
-    TaskSpec,
+    WatchTimer,
 )
+from sparrow_core.parts import TaskSpec
+
+_ABANDONED_MAX = 10_000
+_PINGS_A_SILENCE = 4
+_ELSEWHERE = ("no_nodes", "overloaded")  # another scheduler may do better
 
 
 class ClientConfig(Struct, frozen=True):
@@ -51,15 +66,18 @@ class ClientConfig(Struct, frozen=True):
     Attributes:
         accept_timeout_s: How long the first submission may go unanswered; doubles each time.
         submissions_max: Unanswered submissions before the job fails.
-        ping_s: How often an open job's scheduler is asked.
-        silence_max_s: A scheduler silent for this long is given up.
+        silence_max_s: A scheduler silent for this long loses its jobs to one that is not.
+        ping_s: How often the scheduler is asked about an open job.
+        job_silence_max_s: A job of which its scheduler says nothing for this long is submitted
+            anew, even if there is no better scheduler.
         result_wait_s: How long the result of a finished task may be on its way.
     """
 
     accept_timeout_s: float = 0.1
     submissions_max: int = 7
+    silence_max_s: float = 0.1
     ping_s: float = 1.0
-    silence_max_s: float = 3.0
+    job_silence_max_s: float = 3.0
     result_wait_s: float = 1.0
 
 
@@ -72,9 +90,13 @@ class _Job:
     missing: dict[TaskId, TaskSpec]
     submission: int = 0
     unanswered: int = 0
+    replaced: tuple[JobId, ...] = ()  # earlier submissions
+    refusals: int = 0
     accepted: bool = False
     generation: int = 0
     overdue: dict[TaskId, float] = field(default_factory=dict)  # finished, they say; since when
+    took_s: list[float] = field(default_factory=list)  # from the start to each result
+    copy: tuple[Address, JobId] | None = None  # where stragglers run a second time
 
     @property
     def wire_id(self) -> JobId:
@@ -101,6 +123,11 @@ class Client:
         self._config = config or ClientConfig()
         self._turn = 0
         self._jobs: dict[JobId, _Job] = {}
+        self._heard_at: dict[Address, float] = {}
+        self._silent: dict[Address, None] = {}
+        self._abandoned: dict[JobId, Address] = {}  # submissions that a silent scheduler may have
+        self._watched_at: float | None = None  # None: no watch timer is running
+        self._watch_generation = 0
         self._nodes_lost = False
 
     def on_message(self, msg: ClientIn, now: float) -> list[Envelope]:
@@ -116,11 +143,16 @@ class Client:
                 return self._on_job_status(msg, now)
             case JobTimer():
                 return self._on_job_timer(msg, now)
+            case Pong():
+                return self._heard(msg.scheduler, now)
+            case WatchTimer():
+                return self._on_watch_timer(msg, now)
+            case StragglerTimer():
+                return self._on_straggler_timer(msg)
             case TaskError():
                 return self._on_task_error(msg)
             case JobAborted():
-                job = self._current(msg.job_id)
-                return self._fail(job, msg.kind, msg.message, msg.story) if job else []
+                return self._on_job_aborted(msg, now)
             case CancelJob():
                 job = self._jobs.get(msg.job_id)
                 return self._fail(job, "cancelled", "the job was cancelled") if job else []
@@ -145,18 +177,28 @@ class Client:
             return [self._notify(msg.job_id, JobFinished())]
         missing = {task.task_id: task for task in msg.tasks}
         self._turn += 1
-        scheduler = self._schedulers[self._turn % len(self._schedulers)]
+        scheduler = self._scheduler_after(self._turn - 1)
         job = self._jobs[msg.job_id] = _Job(msg, scheduler, now, now, missing)
-        return self._submit(job, msg.tasks)
+        return [*self._submit(job), *self._watch(scheduler, now)]
 
-    def _submit(self, job: _Job, tasks: tuple[TaskSpec, ...]) -> list[Envelope]:
-        start = job.start
-        msg = SubmitJob(
-            PROTOCOL_VERSION, job.wire_id, self.address, start.user,
-            tasks, start.shared, start.placement, start.probe_ratio,
-        )  # fmt: skip
+    def _scheduler_after(self, turn: int) -> Address:
+        """The next scheduler in the ring, silent ones last."""
+        count = len(self._schedulers)
+        ring = [self._schedulers[(turn + step) % count] for step in range(1, count + 1)]
+        return min(ring, key=lambda each: each in self._silent)
+
+    def _submit(self, job: _Job) -> list[Envelope]:
+        msg = self._submission(job, job.wire_id)
         delay_s = self._config.accept_timeout_s * 2**job.unanswered
         return [Envelope(job.scheduler, msg), self._timer(job, delay_s)]
+
+    def _submission(self, job: _Job, wire_id: JobId) -> SubmitJob:
+        start = job.start
+        return SubmitJob(
+            PROTOCOL_VERSION, wire_id, self.address, start.user, tuple(job.missing.values()),
+            start.shared, start.placement, start.probe_ratio, start.options,
+            () if wire_id != job.wire_id else job.replaced,
+        )  # fmt: skip
 
     def _timer(self, job: _Job, delay_s: float) -> Envelope:
         job.generation += 1
@@ -174,49 +216,125 @@ class Client:
             return self._fail(job, "no_scheduler", text)
         if len(self._schedulers) > 1:
             return self._move(job, now)
-        return self._submit(job, tuple(job.missing.values()))
+        return self._submit(job)
 
     def _move(self, job: _Job, now: float) -> list[Envelope]:
         """Submit what is unfinished to the next scheduler, under a new id."""
         if not self._schedulers:
             return self._fail(job, "no_scheduler", "no scheduler is left")
         end = Envelope(job.scheduler, EndJob(job.wire_id))
+        turn = self._turn
         if job.scheduler in self._schedulers:
-            turn = self._schedulers.index(job.scheduler) + 1
-        else:
-            turn = self._turn
-        job.scheduler = self._schedulers[turn % len(self._schedulers)]
+            turn = self._schedulers.index(job.scheduler)
+            self._abandon(job.wire_id, job.scheduler)
+        job.scheduler = self._scheduler_after(turn)
+        job.replaced = (*job.replaced, job.wire_id)
         job.submission += 1
         job.accepted = False
         job.heard_at = now
         job.overdue.clear()
-        return [end, *self._submit(job, tuple(job.missing.values()))]
+        return [end, *self._submit(job), *self._watch(job.scheduler, now)]
 
     def _on_job_accepted(self, msg: JobAccepted, now: float) -> list[Envelope]:
         job = self._current(msg.job_id)
         if job is None:
             return []  # answers an older submission, which has been ended
         job.heard_at = now
+        heard = self._heard(job.scheduler, now)
         if job.accepted:
-            return []
+            return heard
         job.accepted = True
         job.unanswered = 0
-        return [self._timer(job, self._config.ping_s)]
+        return [*heard, self._timer(job, self._config.ping_s)]
+
+    # --- silent schedulers ---------------------------------------------------------------------
+
+    def _watch(self, scheduler: Address, now: float) -> list[Envelope]:
+        """A job was given to the scheduler: its silence counts from now on, if it is new to us."""
+        busy = [job for job in self._jobs.values() if job.scheduler == scheduler]
+        if len(busy) <= 1:
+            self._heard_at[scheduler] = now
+        if self._watched_at is not None:
+            return []
+        self._watched_at = now
+        return [self._watch_timer()]
+
+    def _watch_timer(self) -> Envelope:
+        self._watch_generation += 1
+        delay_s = self._config.silence_max_s / _PINGS_A_SILENCE
+        return Envelope(self.address, WatchTimer(self._watch_generation), delay_s)
+
+    def _on_watch_timer(self, msg: WatchTimer, now: float) -> list[Envelope]:
+        if self._watched_at is None or msg.generation != self._watch_generation:
+            return []  # a doubled timer
+        self._forgive_stall(now - self._watched_at, now)
+        if not self._jobs:
+            self._watched_at = None
+            return []
+        self._watched_at = now
+        limit = now - self._config.silence_max_s
+        busy = dict.fromkeys(job.scheduler for job in self._jobs.values())
+        out: list[Envelope] = []
+        for scheduler in busy:
+            if self._heard_at[scheduler] <= limit and scheduler not in self._silent:
+                out += self._fall_silent(scheduler, now)
+        asked = {**busy, **dict.fromkeys(job.scheduler for job in self._jobs.values())}
+        asked.update(self._silent)
+        pings = [Envelope(scheduler, Ping(self.address)) for scheduler in asked]
+        return [*out, *pings, self._watch_timer()]
+
+    def _forgive_stall(self, slept_s: float, now: float) -> None:
+        """Time in which this client did not run itself is nobody else's silence."""
+        interval_s = self._config.silence_max_s / _PINGS_A_SILENCE
+        stall_s = slept_s - interval_s
+        if stall_s > interval_s:
+            for scheduler, heard_at in self._heard_at.items():
+                self._heard_at[scheduler] = min(now, heard_at + stall_s)
+
+    def _fall_silent(self, scheduler: Address, now: float) -> list[Envelope]:
+        """Move the scheduler's jobs to another one that speaks, if there is one."""
+        self._silent[scheduler] = None
+        out = [Envelope(self._sink, SchedulerSilent(scheduler, True))]
+        if any(other not in self._silent for other in self._schedulers):
+            moving = [job for job in self._jobs.values() if job.scheduler == scheduler]
+            out += [envelope for job in moving for envelope in self._move(job, now)]
+        return out
+
+    def _heard(self, scheduler: Address, now: float) -> list[Envelope]:
+        """The scheduler lives; if it was silent, it must forget the jobs that moved meanwhile."""
+        self._heard_at[scheduler] = now
+        if scheduler not in self._silent:
+            return []
+        del self._silent[scheduler]
+        out = [Envelope(self._sink, SchedulerSilent(scheduler, False))]
+        for wire_id in [id_ for id_, at in self._abandoned.items() if at == scheduler]:
+            del self._abandoned[wire_id]
+            out.append(Envelope(scheduler, EndJob(wire_id)))
+        return out
+
+    def _abandon(self, wire_id: JobId, scheduler: Address) -> None:
+        if scheduler in self._silent:
+            self._abandoned[wire_id] = scheduler
+            if len(self._abandoned) > _ABANDONED_MAX:
+                del self._abandoned[next(iter(self._abandoned))]
 
     # --- while a job is open -------------------------------------------------------------------
 
     def _ping(self, job: _Job, now: float) -> list[Envelope]:
-        if job.heard_at <= now - self._config.silence_max_s:
+        if job.heard_at <= now - self._config.job_silence_max_s:
             return self._move(job, now)
-        ping = PingJob(job.wire_id, self.address, tuple(job.missing))
-        return [Envelope(job.scheduler, ping), self._timer(job, self._config.ping_s)]
+        submissions = [(job.scheduler, job.wire_id), *([job.copy] if job.copy else [])]
+        missing = tuple(job.missing)
+        pings = [Envelope(to, PingJob(id_, self.address, missing)) for to, id_ in submissions]
+        return [*pings, self._timer(job, self._config.ping_s)]
 
     def _on_job_status(self, msg: JobStatus, now: float) -> list[Envelope]:
         job = self._current(msg.job_id)
         if job is None:
             return []
+        heard = self._heard(job.scheduler, now)
         if not msg.known:
-            return self._move(job, now)
+            return [*heard, *self._move(job, now)]
         job.heard_at = now
         finished = [task_id for task_id in msg.finished if task_id in job.missing]
         job.overdue = {task_id: job.overdue.get(task_id, now) for task_id in finished}
@@ -224,7 +342,8 @@ class Client:
         lost = tuple(task_id for task_id, since in job.overdue.items() if since <= limit)
         for task_id in lost:
             del job.overdue[task_id]
-        return [Envelope(job.scheduler, RerunTasks(job.wire_id, lost))] if lost else []
+        rerun = [Envelope(job.scheduler, RerunTasks(job.wire_id, lost))] if lost else []
+        return [*heard, *rerun]
 
     def _on_task_result(self, msg: TaskResult, now: float) -> list[Envelope]:
         job = self._jobs.get(_job_of(msg.key.job_id))
@@ -236,7 +355,34 @@ class Client:
             max(0.0, now - job.started_at - msg.run_s), msg.run_s,
         )  # fmt: skip
         out = [self._notify(job.start.job_id, event)]
-        return out if job.missing else [*out, *self._end(job, JobFinished())]
+        if not job.missing:
+            return [*out, *self._end(job, JobFinished())]
+        return [*out, *self._expect_stragglers(job, now)]
+
+    # --- stragglers ----------------------------------------------------------------------------
+
+    def _expect_stragglers(self, job: _Job, now: float) -> list[Envelope]:
+        """When half of the tasks are done, say until when the others should be."""
+        factor = job.start.options.straggler_factor
+        if factor <= 0:
+            return []
+        job.took_s.append(now - job.started_at)
+        if len(job.took_s) != (len(job.start.tasks) + 1) // 2:
+            return []
+        due_s = job.started_at + factor * statistics.median(job.took_s)
+        timer = StragglerTimer(job.start.job_id)
+        return [Envelope(self.address, timer, max(0.0, due_s - now))]
+
+    def _on_straggler_timer(self, msg: StragglerTimer) -> list[Envelope]:
+        """Submit what is still missing a second time, beside the first."""
+        job = self._jobs.get(msg.job_id)
+        if job is None or job.copy is not None:
+            return []
+        wire_id = JobId(f"{msg.job_id}~copy")
+        turn = self._schedulers.index(job.scheduler) if job.scheduler in self._schedulers else 0
+        scheduler = self._scheduler_after(turn)
+        job.copy = (scheduler, wire_id)
+        return [Envelope(scheduler, self._submission(job, wire_id))]
 
     def _on_task_error(self, msg: TaskError) -> list[Envelope]:
         job = self._jobs.get(_job_of(msg.key.job_id))
@@ -245,6 +391,15 @@ class Client:
         event = TaskFailed(msg.key.task_id, msg.message, msg.detail, msg.node, msg.executor)
         text = f"task {msg.key.task_id} failed on {msg.executor}: {msg.message}"
         return [self._notify(job.start.job_id, event), *self._fail(job, "task_failed", text)]
+
+    def _on_job_aborted(self, msg: JobAborted, now: float) -> list[Envelope]:
+        job = self._current(msg.job_id)
+        if job is None:
+            return []
+        job.refusals += msg.kind in _ELSEWHERE
+        if msg.kind in _ELSEWHERE and job.refusals < len(self._schedulers):
+            return self._move(job, now)
+        return self._fail(job, msg.kind, msg.message, msg.story)
 
     # --- ends ----------------------------------------------------------------------------------
 
@@ -256,7 +411,14 @@ class Client:
     def _end(self, job: _Job, event: JobFinished | JobFailed) -> list[Envelope]:
         job_id = job.start.job_id
         del self._jobs[job_id]
-        return [self._notify(job_id, event), Envelope(job.scheduler, EndJob(job.wire_id))]
+        self._abandon(job.wire_id, job.scheduler)
+        finished = isinstance(event, JobFinished) and job.copy is None
+        end = EndJob(job.wire_id, finished)
+        out = [self._notify(job_id, event), Envelope(job.scheduler, end)]
+        if job.copy is not None:
+            scheduler, wire_id = job.copy
+            out.append(Envelope(scheduler, EndJob(wire_id)))
+        return out
 
     def _notify(self, job_id: JobId, event: JobEvent) -> Envelope:
         return Envelope(self._sink, Notify(job_id, event))
@@ -268,6 +430,7 @@ class Client:
     def _on_scheduler_lost(self, msg: SchedulerLost, now: float) -> list[Envelope]:
         if msg.scheduler in self._schedulers:
             self._schedulers.remove(msg.scheduler)
+        self._silent.pop(msg.scheduler, None)
         moving = [job for job in self._jobs.values() if job.scheduler == msg.scheduler]
         return [envelope for job in moving for envelope in self._move(job, now)]
 
@@ -276,6 +439,14 @@ class Client:
         jobs = tuple(self._jobs.values())
         return [out for job in jobs for out in self._fail(job, "no_nodes", "no node is left")]
 
+    def gauges(self) -> dict[str, float]:
+        """How much there is of what."""
+        return {
+            "jobs": len(self._jobs),
+            "missing": sum(len(job.missing) for job in self._jobs.values()),
+            "schedulers_silent": len(self._silent),
+        }
+
     def check(self) -> None:
         """Assert that open jobs miss something, and only what they consist of."""
         for job_id, job in self._jobs.items():
@@ -283,6 +454,8 @@ class Client:
             assert job.missing
             assert job.overdue.keys() <= job.missing.keys()
             assert 0 <= job.unanswered < self._config.submissions_max
+            assert job.scheduler in self._heard_at
+        assert self._watched_at is not None or not self._jobs
 
 
 def _job_of(wire_id: JobId) -> JobId:

@@ -11,26 +11,31 @@ import atexit
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
 import psutil
 
+from sparrow_core.client import ClientConfig
 from sparrow_core.errors import ClusterClosed, ClusterStartError, SparrowError
 from sparrow_core.events import JobEvent, JobFailed, JobFinished, TaskCompleted, TaskFailed
 from sparrow_core.executor import Executor
-from sparrow_core.front import Cluster, ExecutorStatus, JobSpec, NodeConfig, NodeStatus, OnEvent
+from sparrow_core.front import Cluster, OnEvent
 from sparrow_core.ids import Address, JobId, NodeName, address
-from sparrow_core.messages import (
-    AllNodesLost,
-    NodeLost,
-    SchedulerLost,
-    TaskSpec,
-)
+from sparrow_core.messages import AllNodesLost, NodeLost, SchedulerLost
 from sparrow_core.node_monitor import NodeMonitor
+from sparrow_core.parts import TaskSpec
 from sparrow_core.runner import SlotThread, bind_factory, load_factory
 from sparrow_core.scheduler import Scheduler
+from sparrow_core.specs import (
+    ExecutorGroup,
+    ExecutorStatus,
+    JobSpec,
+    NodeConfig,
+    NodeStatus,
+    check_nodes,
+)
 from sparrow_core.transport.child import Child, NodeSettings, end_children
 from sparrow_core.transport.local_driver import LocalDriver
 from sparrow_core.transport.zmq_driver import ZmqDriver
@@ -55,10 +60,38 @@ __all__ = [
 
 _IPC_PATH_MAX = 100  # bytes; the limit of the kernel is 107
 _END_S = 1.0
+_SILENCE_MAX_S = 3.0  # long: that a scheduler's process is dead is known without waiting
 _LOG_TAIL_CHARS = 4000
 
 
-class LocalCluster(Cluster):
+class _OwnCluster(Cluster):
+    """A cluster that this program starts and ends."""
+
+    def __init__(
+        self, nodes: Sequence[NodeConfig], schedulers: int, seed: int | None, audit_dir: Path | None
+    ) -> None:
+        check_nodes(nodes, schedulers)
+        super().__init__(ClientConfig(silence_max_s=_SILENCE_MAX_S), audit_dir)
+        self._configs = tuple(nodes)
+        self._scheduler_count = schedulers
+        self._seed = seed
+
+    def _await_nodes(self, timeout_s: float, problem: Callable[[], str | None]) -> None:
+        """Wait until every scheduler knows every node with all its executors."""
+        if not self._await(self._complete, timeout_s, problem):
+            raise ClusterStartError(f"not all nodes registered in {timeout_s:g} s")
+
+    def _complete(self) -> bool:
+        known = self._front.known
+        return len(known) == self._scheduler_count and all(
+            config.name in nodes
+            and len(nodes[NodeName(config.name)].executors) == config.executor_count
+            for nodes in known.values()
+            for config in self._configs
+        )
+
+
+class LocalCluster(_OwnCluster):
     """A cluster of processes on this machine."""
 
     def __init__(
@@ -68,6 +101,7 @@ class LocalCluster(Cluster):
         schedulers: int = 1,
         run_dir: Path,
         seed: int | None = None,
+        audit_dir: Path | None = None,
     ) -> None:
         """Describe a cluster; `start` starts it.
 
@@ -76,11 +110,12 @@ class LocalCluster(Cluster):
             schedulers: How many; they live in the processes of the first nodes, in turn.
             run_dir: A folder of mode 0700 that the caller made, for sockets and logs.
             seed: Of placement; None for a fresh one.
+            audit_dir: Folder for audit logs, a file for each process; None for no logs.
 
         Raises:
             SparrowError: Bad names or numbers, or `run_dir` too long for ipc.
         """
-        super().__init__(nodes, schedulers=schedulers, seed=seed)
+        super().__init__(nodes, schedulers, seed, audit_dir)
         self._run_dir = Path(run_dir).absolute()
         self._children: dict[NodeName, Child] = {}
         self._dead: dict[NodeName, str] = {}
@@ -135,16 +170,16 @@ class LocalCluster(Cluster):
         settings = NodeSettings(
             config.name,
             self._endpoint(config.name),
-            self._endpoint("front"),
             str(self._run_dir),
-            config.executors,
-            config.slots,
-            config.runner,
-            config.runner_config,
+            config.groups,
             schedulers,
             own,
+            self._endpoint("front"),
             self._seed,
-            config.orphaned_folders,
+            config.attributes,
+            config.limits,
+            audit_dir=self._audit_dir,
+            orphaned_folders=config.orphaned_folders,
         )
         name = NodeName(config.name)
         child = Child(settings, self._run_dir / f"{name}.log", new_session=True)
@@ -183,12 +218,9 @@ class LocalCluster(Cluster):
     def nodes(self) -> tuple[NodeStatus, ...]:
         """All nodes, in the order given, as last heard of (at most about a second old)."""
         return tuple(
-            NodeStatus(
-                name, child.pid, () if name in self._dead else self._front.executors_of(name),
-                name not in self._dead,
-            )
+            self._front.status_of(name, child.pid, alive=name not in self._dead)
             for name, child in self._children.items()
-        )  # fmt: skip
+        )
 
     def _end(self) -> None:
         """Ask all processes to end, kill what has not within a second, remove the sockets."""
@@ -229,7 +261,7 @@ class LocalCluster(Cluster):
         return process if ours else None
 
 
-class InProcessCluster(Cluster):
+class InProcessCluster(_OwnCluster):
     """The same machines in this process; executors are threads. For tests and debugging."""
 
     def __init__(
@@ -239,10 +271,11 @@ class InProcessCluster(Cluster):
         schedulers: int = 1,
         run_dir: Path | None = None,
         seed: int | None = None,
+        audit_dir: Path | None = None,
     ) -> None:
-        """Describe a cluster; `start` starts it. `run_dir` is not used: there is no file."""
+        """Describe a cluster; `start` starts it. `run_dir` is not used: there is no socket."""
         del run_dir
-        super().__init__(nodes, schedulers=schedulers, seed=seed)
+        super().__init__(nodes, schedulers, seed, audit_dir)
         self._slots: list[SlotThread] = []
         self._broken: list[str] = []
 
@@ -275,37 +308,46 @@ class InProcessCluster(Cluster):
     def _host_node(
         self, driver: LocalDriver, config: NodeConfig, schedulers: Sequence[Address]
     ) -> None:
-        factory = load_factory(config.runner)
         name = NodeName(config.name)
-        monitor = driver.address(f"monitor-{name}")
-        driver.host(f"monitor-{name}", NodeMonitor(name, monitor, schedulers))
-        for number in range(config.executors):
-            executor = f"{name}-e{number}"
-            slots = [f"{executor}-slot-{slot}" for slot in range(config.slots)]
-            machine = Executor(
-                driver.address(executor), name, monitor,
-                tuple(map(driver.address, slots)), pid=os.getpid(),
-            )  # fmt: skip
-            driver.host(executor, machine)
-            for slot, slot_name in enumerate(slots):
-                thread = SlotThread(
-                    driver.address(slot_name), driver.address(executor),
-                    bind_factory(factory, config.runner_config, slot),
-                    driver.post, self._broken.append,
-                )  # fmt: skip
-                driver.host(slot_name, thread)
-                self._slots.append(thread)
+        at = driver.address(f"monitor-{name}")
+        monitor = NodeMonitor(
+            name, at, schedulers, attributes=config.attributes, config=config.limits
+        )
+        driver.host(f"monitor-{name}", monitor)
+        groups = [group for group in config.groups for _ in range(group.count)]
+        for number, group in enumerate(groups):
+            self._host_executor(driver, name, f"{name}-e{number}", group)
+
+    def _host_executor(
+        self, driver: LocalDriver, node: NodeName, executor: str, group: ExecutorGroup
+    ) -> None:
+        factory = load_factory(group.runner)
+        at = driver.address(executor)
+        slots = [f"{executor}-slot-{slot}" for slot in range(group.slots)]
+        machine = Executor(
+            at,
+            node,
+            driver.address(f"monitor-{node}"),
+            tuple(map(driver.address, slots)),
+            pid=os.getpid(),
+            framework=group.framework,
+        )
+        driver.host(executor, machine)
+        for slot, slot_name in enumerate(slots):
+            make = bind_factory(factory, group.runner_config, slot)
+            thread = SlotThread(
+                driver.address(slot_name), at, make, driver.post, self._broken.append
+            )
+            driver.host(slot_name, thread)
+            self._slots.append(thread)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         """All nodes, in the order given; they live as long as the cluster."""
-        return tuple(
-            NodeStatus(
-                config.name, os.getpid(),
-                self._front.executors_of(NodeName(config.name)) if self._opened else (),
- self._is_running(),
-            )
-            for config in self._configs
-        )  # fmt: skip
+        names = [NodeName(config.name) for config in self._configs]
+        if not self._opened:
+            return tuple(NodeStatus(name, os.getpid(), (), alive=False) for name in names)
+        alive = self._is_running()
+        return tuple(self._front.status_of(name, os.getpid(), alive=alive) for name in names)
 
     def _end(self) -> None:
         for slot in self._slots:

@@ -2,10 +2,12 @@
 
 SparrowError
 ├── InvalidJob            a job that no cluster could run: doubled task ids, bad probe ratio ...
-├── Unsatisfiable         a task prefers only nodes that are unknown or dead
+├── Unsatisfiable         a placement constraint that no live node satisfies
 ├── NoNodes               there is no node at all
 ├── RunnerError           a runner could not be loaded or made
 ├── ClusterStartError     a local cluster did not come up; carries the tail of the log
+├── InsecureTransport     tcp without keys, or a key or socket that others can reach
+├── ConfigError           a configuration file that cannot be read or says senseless things
 ├── ClusterClosed         a call on a cluster that is closed
 └── TaskFailure           raised by a *runner*: the task failed (retryable or for good)
 """
@@ -20,13 +22,7 @@ class InvalidJob(SparrowError):  # noqa: N818 - it says what is the matter
 
 
 class Unsatisfiable(SparrowError):  # noqa: N818 - it says what is the matter
-    """A task's placement constraint names only nodes that are unknown or dead."""
-
-    def __init__(self, task_id: int, preferred: tuple[str, ...]) -> None:
-        """Keep the task and the nodes that it would have needed."""
-        super().__init__(f"task {task_id} may run only on {', '.join(preferred)}: unknown or dead")
-        self.task_id = task_id
-        self.preferred = preferred
+    """A placement constraint that no live node satisfies."""
 
 
 class NoNodes(SparrowError):  # noqa: N818 - it says what is the matter
@@ -39,6 +35,14 @@ class RunnerError(SparrowError):
 
 class ClusterStartError(SparrowError):
     """A local cluster did not come up in time, or a process of it died at once."""
+
+
+class InsecureTransport(SparrowError):  # noqa: N818 - it says what is the matter
+    """Others could listen or pretend to be somebody: tcp without keys, files open to others."""
+
+
+class ConfigError(SparrowError):
+    """A configuration file is missing, malformed, or asks for the impossible."""
 
 
 class ClusterClosed(SparrowError):  # noqa: N818 - it says what is the matter

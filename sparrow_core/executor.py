@@ -8,16 +8,18 @@ slots that the node monitor counts; shared parts by the open jobs.
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, assert_never
 
+from sparrow_core import policy
 from sparrow_core.ids import Address, JobId, NodeName, name_of
 from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     EndJob,
+    EndJobs,
     ExecutorIn,
-    ExecutorInfo,
     ExecutorStatus,
     ForgetJob,
     GetShared,
@@ -27,12 +29,13 @@ from sparrow_core.messages import (
     SlotDone,
     SlotReady,
     StartTask,
+    StopTask,
     TaskError,
     TaskFinished,
-    TaskKey,
     TaskResult,
     Tick,
 )
+from sparrow_core.parts import ExecutorInfo, TaskKey
 
 
 @dataclass(slots=True)
@@ -40,6 +43,14 @@ class _Running:
     slot: Address
     run: RunTask
     interrupted: bool = False
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job: the slots that have run its tasks, and how long these run lately."""
+
+    slots: dict[Address, None] = field(default_factory=dict)
+    mean_s: float | None = None
 
 
 class Executor:
@@ -55,6 +66,7 @@ class Executor:
         slots: Sequence[Address],
         *,
         pid: int = 0,
+        framework: str = "",
         heartbeat_s: float = 0.5,
     ) -> None:
         """Make an executor whose slots are still to report SlotReady."""
@@ -62,15 +74,16 @@ class Executor:
         self.name = name_of(address)
         self._node = node
         self._node_monitor = node_monitor
-        self._info = ExecutorInfo(address, pid, len(slots))
+        self._info = ExecutorInfo(address, pid, len(slots), framework)
         self._heartbeat_s = heartbeat_s
         self._slots = tuple(slots)
-        self._idle: dict[Address, None] = {}
+        self._load: dict[Address, int] = {}  # tasks at each slot that is ready
+        self._turn = 0  # the slot that is next, by number
         self._unready = dict.fromkeys(slots)
-        self._waiting: dict[TaskKey, RunTask] = {}
+        self._waiting: OrderedDict[TaskKey, RunTask] = OrderedDict()
         self._running: dict[TaskKey, _Running] = {}
         self._shared: dict[JobId, bytes] = {}
-        self._jobs: dict[JobId, dict[Address, None]] = {}  # and the slots that have run them
+        self._jobs: dict[JobId, _Job] = {}
         self._generation = 0
 
     def on_message(self, msg: ExecutorIn, now: float) -> list[Envelope]:
@@ -83,10 +96,15 @@ class Executor:
                 return self._on_slot_done(msg)
             case JobShared():
                 self._shared[msg.job_id] = msg.shared
-                self._jobs.setdefault(msg.job_id, {})
+                self._jobs.setdefault(msg.job_id, _Job())
                 return self._start()
             case EndJob():
-                return self._on_end_job(msg)
+                return self._end_job(msg.job_id)
+            case EndJobs():
+                return [out for job_id in msg.job_ids for out in self._end_job(job_id)]
+            case StopTask():
+                self._waiting.pop(msg.key, None)
+                return self._interrupt(msg.key)
             case SlotReady():
                 return self._on_slot_ready(msg)
             case Tick():
@@ -98,67 +116,92 @@ class Executor:
         if msg.key in self._running:
             return []  # told twice
         self._waiting[msg.key] = msg
-        self._jobs.setdefault(msg.key.job_id, {})
+        self._jobs.setdefault(msg.key.job_id, _Job())
         return self._start()
 
     def _start(self) -> list[Envelope]:
         out: list[Envelope] = []
         for key, run in tuple(self._waiting.items()):
-            if not self._idle:
+            job = self._jobs[key.job_id]
+            slot = self._slot_for(job)
+            if slot is None:
                 break
             if run.has_shared and key.job_id not in self._shared:
                 continue  # asked for by the next tick
-            slot = next(iter(self._idle))
-            del self._idle[slot], self._waiting[key]
+            del self._waiting[key]
+            self._load[slot] += 1
             self._running[key] = _Running(slot, run)
-            self._jobs[key.job_id][slot] = None
+            job.slots[slot] = None
             shared = self._shared[key.job_id] if run.has_shared else b""
             out.append(Envelope(slot, StartTask(key, shared, run.payload)))
         return out
+
+    def _slot_for(self, job: _Job) -> Address | None:
+        """An idle slot; one that runs something, too, if the job's tasks are short enough.
+
+        Very short tasks come in batches: to wake a slot for each would take longer than they do.
+        """
+        ahead = policy.tasks_ahead(job.mean_s)
+        slot = self._slots[self._turn]
+        if self._load.get(slot, 0) >= policy.batch_size(job.mean_s):
+            self._turn = (self._turn + 1) % len(self._slots)
+            slot = self._slots[self._turn]
+        if self._load.get(slot, ahead + 1) > ahead:
+            slot = min(self._load, key=self._load.__getitem__, default=slot)
+        return slot if self._load.get(slot, ahead + 1) <= ahead else None
 
     def _on_slot_done(self, msg: SlotDone) -> list[Envelope]:
         running = self._running.get(msg.key)
         if running is None or running.slot != msg.slot:
             return []  # told twice
         del self._running[msg.key]
-        self._idle[msg.slot] = None
+        self._load[msg.slot] -= 1
         if running.interrupted:
             return [self._finished(msg.key), *self._start()]
         return [*self._outcome(running.run, msg), *self._start()]
 
     def _outcome(self, run: RunTask, msg: SlotDone) -> list[Envelope]:
-        result: TaskResult | TaskError
         if msg.message is None:
+            job = self._jobs[msg.key.job_id]
+            job.mean_s = policy.smoothed(job.mean_s, msg.run_s)
             result = TaskResult(msg.key, self._node, self.name, msg.run_s, msg.result)
-        elif msg.retryable:
+            finished = TaskFinished(msg.key, self.address, None, msg.run_s)
+            return [Envelope(run.client, result), Envelope(self._node_monitor, finished)]
+        if msg.retryable:
             return [self._finished(msg.key, msg.message)]
-        else:
-            result = TaskError(msg.key, self._node, self.name, msg.message, msg.detail)
-        return [Envelope(run.client, result), self._finished(msg.key)]
+        error = TaskError(msg.key, self._node, self.name, msg.message, msg.detail)
+        return [Envelope(run.client, error), self._finished(msg.key)]
 
     def _finished(self, key: TaskKey, lost: str | None = None) -> Envelope:
         return Envelope(self._node_monitor, TaskFinished(key, self.address, lost))
 
-    def _on_end_job(self, msg: EndJob) -> list[Envelope]:
-        slots = self._jobs.pop(msg.job_id, None)
-        if slots is None:
+    def _end_job(self, job_id: JobId) -> list[Envelope]:
+        job = self._jobs.pop(job_id, None)
+        if job is None:
             return []
-        self._shared.pop(msg.job_id, None)
+        self._shared.pop(job_id, None)
         out: list[Envelope] = []
-        for key in [key for key in self._waiting if key.job_id == msg.job_id]:
+        for key in [key for key in self._waiting if key.job_id == job_id]:
             del self._waiting[key]
             out.append(self._finished(key))
-        for key, running in self._running.items():
-            if key.job_id == msg.job_id:
-                running.interrupted = True
-                out.append(Envelope(running.slot, InterruptTask(key)))
-        return [*out, *(Envelope(slot, ForgetJob(msg.job_id)) for slot in slots)]
+        for key in self._running:
+            if key.job_id == job_id:
+                out += self._interrupt(key)
+        return [*out, *(Envelope(slot, ForgetJob(job_id)) for slot in job.slots)]
+
+    def _interrupt(self, key: TaskKey) -> list[Envelope]:
+        """Withhold the outcome of an attempt and make it stop, if it runs."""
+        running = self._running.get(key)
+        if running is None:
+            return []
+        running.interrupted = True
+        return [Envelope(running.slot, InterruptTask(key))]
 
     def _on_slot_ready(self, msg: SlotReady) -> list[Envelope]:
         if msg.slot not in self._unready:
             return []
         del self._unready[msg.slot]
-        self._idle[msg.slot] = None
+        self._load[msg.slot] = 0
         return [] if self._unready else [self._status()]
 
     def _status(self) -> Envelope:
@@ -186,10 +229,20 @@ class Executor:
         ]
         return out
 
+    def gauges(self) -> dict[str, float]:
+        """How much there is of what."""
+        return {
+            "waiting": len(self._waiting),
+            "running": len(self._running),
+            "slots_idle": sum(not load for load in self._load.values()),
+            "jobs": len(self._jobs),
+        }
+
     def check(self) -> None:
-        """Assert that each slot is in one state."""
-        busy = [running.slot for running in self._running.values()]
-        assert sorted([*busy, *self._idle, *self._unready]) == sorted(self._slots)
+        """Assert that slots have the tasks that they are thought to have."""
+        assert sorted([*self._load, *self._unready]) == sorted(self._slots)
+        load = Counter(running.slot for running in self._running.values())
+        assert load == +Counter(self._load)
         assert not self._running.keys() & self._waiting.keys()
         assert all(job_id in self._jobs for job_id in self._shared)
         assert all(key.job_id in self._jobs for key in self._waiting)

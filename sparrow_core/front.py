@@ -7,21 +7,20 @@ order, and must be handled quickly there.
 from __future__ import annotations
 
 import itertools
-import re
 import secrets
 import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any, ClassVar, Self, assert_never
 
-from msgspec import Struct
-
-from sparrow_core.client import Client
-from sparrow_core.errors import ClusterClosed, ClusterStartError, SparrowError
+from sparrow_core.client import Client, ClientConfig
+from sparrow_core.errors import ClusterClosed, ClusterStartError
 from sparrow_core.events import JobEvent, JobFailed, JobFinished
 from sparrow_core.ids import Address, JobId, NodeName, name_of
 from sparrow_core.machine import Envelope
@@ -29,94 +28,49 @@ from sparrow_core.messages import (
     CancelJob,
     GetNodes,
     KnownNodes,
-    NodeInfo,
+    MetricsText,
     Notify,
+    SchedulerSilent,
+    SetWeights,
     StartJob,
-    TaskSpec,
     Tick,
 )
+from sparrow_core.parts import NodeInfo
 from sparrow_core.placement import make_placer
+from sparrow_core.specs import ExecutorStatus, JobSpec, NodeStatus
 from sparrow_core.transport.local_driver import LocalDriver
+from sparrow_core.transport.observe import observed
 
 OnEvent = Callable[[JobEvent], None]
+OnSilent = Callable[[Address, bool], None]
 
 _POLL_STARTING_S = 0.01
 _POLL_S = 0.5
 
 
-class JobSpec(Struct, frozen=True):
-    """A job: independent tasks.
-
-    Attributes:
-        tasks: With ids that are unique in the job.
-        shared: What all tasks share; it travels to a node once.
-        user: On whose behalf.
-        placement: "sparrow" or "random".
-        probe_ratio: Reservations a task (d of the paper), at least 1.
-    """
-
-    tasks: tuple[TaskSpec, ...]
-    shared: bytes = b""
-    user: str = "default"
-    placement: str = "sparrow"
-    probe_ratio: float = 2.0
-
-
-class NodeConfig(Struct, frozen=True):
-    """A node to start.
-
-    Attributes:
-        name: Letters, digits, "-", "_" and "."; unique.
-        executors: How many executors.
-        slots: Slots in each executor.
-        runner: "module:factory", see `runner.load_factory`.
-        runner_config: For the factory.
-        orphaned_folders: What the node removes when it ends because its parent was killed.
-    """
-
-    name: str
-    executors: int
-    slots: int
-    runner: str
-    runner_config: dict[str, str] = {}
-    orphaned_folders: tuple[str, ...] = ()
-
-
-class ExecutorStatus(Struct, frozen=True):
-    """An executor as last heard of."""
-
-    name: str
-    pid: int
-    slots: int
-
-
-class NodeStatus(Struct, frozen=True):
-    """A node as last heard of."""
-
-    name: str
-    pid: int
-    executors: tuple[ExecutorStatus, ...]
-    alive: bool
+_FrontIn = Notify | KnownNodes | SchedulerSilent | MetricsText | Tick
 
 
 class Front:
     """The actor that hands events to callbacks and keeps the table of nodes."""
 
-    inputs: ClassVar[Any] = Notify | KnownNodes | Tick
+    inputs: ClassVar[Any] = _FrontIn
 
     def __init__(self, address: Address, client: Address, schedulers: Sequence[Address]) -> None:
         self.poll_s = _POLL_STARTING_S
         self.schedulers = list(schedulers)
         self.known: dict[Address, dict[NodeName, NodeInfo]] = {}
         self.pids: dict[int, None] = {}  # of all executors ever heard of
+        self.metrics: dict[str, str] = {}  # by process, as last heard
+        self.on_scheduler_silent: OnSilent | None = None
         self.changed = threading.Condition()
         self._callbacks: dict[JobId, OnEvent] = {}
-        self._address = address
+        self.address = address
         self._client = client
         self._generation = 0
 
-    def on_message(self, msg: Notify | KnownNodes | Tick, now: float) -> list[Envelope]:
-        """Hand an event to its job's callback, or note what a scheduler knows."""
+    def on_message(self, msg: _FrontIn, now: float) -> list[Envelope]:
+        """Hand an event to its callback, or note what a scheduler knows."""
         del now
         match msg:
             case Notify():
@@ -127,6 +81,13 @@ class Front:
                     for node in msg.nodes:
                         self.pids.update((each.pid, None) for each in node.executors)
                     self.changed.notify_all()
+            case SchedulerSilent():
+                if self.on_scheduler_silent is not None:
+                    _guard(partial(self.on_scheduler_silent, msg.scheduler, msg.silent))
+            case MetricsText():
+                with self.changed:
+                    self.metrics[msg.source] = msg.text
+                    self.changed.notify_all()
             case Tick():
                 return self._on_tick(msg)
             case _:
@@ -136,6 +97,10 @@ class Front:
     def check(self) -> None:
         """Nothing to check."""
 
+    def gauges(self) -> dict[str, float]:
+        """How many jobs wait for events."""
+        return {"front_jobs": len(self._callbacks)}
+
     def expect(self, job_id: JobId, on_event: OnEvent) -> None:
         """Call `on_event` with the events of a job that is about to start."""
         self._callbacks[job_id] = on_event
@@ -143,12 +108,8 @@ class Front:
     def _notify(self, job_id: JobId, event: JobEvent) -> None:
         over = isinstance(event, JobFinished | JobFailed)
         callback = self._callbacks.pop(job_id, None) if over else self._callbacks.get(job_id)
-        if callback is None:
-            return
-        try:
-            callback(event)
-        except Exception:  # noqa: BLE001 - a callback's fault is not the cluster's end
-            traceback.print_exc()
+        if callback is not None:
+            _guard(partial(callback, event))
 
     def fail_all(self, kind: str, message: str) -> None:
         """Tell all open jobs that they failed; when the IO thread has ended."""
@@ -160,30 +121,42 @@ class Front:
             return []
         self._generation += 1
         out = [Envelope(to, GetNodes(self._client)) for to in self.schedulers]
-        return [*out, Envelope(self._address, Tick(self._generation), self.poll_s)]
+        return [*out, Envelope(self.address, Tick(self._generation), self.poll_s)]
 
-    def executors_of(self, name: NodeName) -> tuple[ExecutorStatus, ...]:
-        """The executors of a node, as some scheduler last heard of them."""
+    def info_of(self, name: NodeName) -> NodeInfo:
+        """A node, as some scheduler last heard of it."""
         with self.changed:
             infos = [nodes[name] for nodes in self.known.values() if name in nodes]
-        return tuple(
-            ExecutorStatus(name_of(each.address), each.pid, each.slots)
-            for each in (infos[0].executors if infos else ())
+        return infos[0] if infos else NodeInfo(name, ())
+
+    def status_of(self, name: NodeName, pid: int, *, alive: bool) -> NodeStatus:
+        """A node's state for embedding programs; a dead one has no executors."""
+        info = self.info_of(name) if alive else NodeInfo(name, ())
+        executors = tuple(
+            ExecutorStatus(name_of(each.address), each.pid, each.slots) for each in info.executors
+        )
+        return NodeStatus(
+            name, pid, executors, alive, info.attributes, info.draining, info.queued, info.running
         )
 
 
+def _guard(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:  # noqa: BLE001 - a callback's fault is not the cluster's end
+        traceback.print_exc()
+
+
 class Cluster(ABC):
-    """What both kinds of cluster share: the front end's half."""
+    """What all kinds of cluster share: the front end's half."""
 
     _driver: LocalDriver
     _front: Front
     _client: Address
 
-    def __init__(self, nodes: Sequence[NodeConfig], *, schedulers: int, seed: int | None) -> None:
-        _validate(nodes, schedulers)
-        self._configs = tuple(nodes)
-        self._scheduler_count = schedulers
-        self._seed = seed
+    def __init__(self, config: ClientConfig, audit_dir: Path | None) -> None:
+        self._client_config = config
+        self._audit_dir = str(audit_dir) if audit_dir is not None else None
         self._ids = itertools.count(1)
         self._session = secrets.token_hex(4)
         self._opened = False
@@ -197,7 +170,8 @@ class Cluster(ABC):
         self._driver = driver
         self._client = driver.address("client")
         self._front = Front(driver.address("front"), self._client, schedulers)
-        driver.host("client", Client(self._client, driver.address("front"), schedulers))
+        client = Client(self._client, driver.address("front"), schedulers, self._client_config)
+        driver.host("client", client)
         driver.host("front", self._front)
 
     def _run(self) -> None:
@@ -206,7 +180,8 @@ class Cluster(ABC):
 
     def _loop(self) -> None:
         try:
-            self._driver.run()
+            with observed(self._driver, "front", self._audit_dir, metrics=False):
+                self._driver.run()
         except BaseException:  # noqa: BLE001 - waiting jobs must hear of it
             traceback.print_exc()
             self._closed = True
@@ -229,7 +204,9 @@ class Cluster(ABC):
             raise ClusterClosed("the cluster is not running")
         job_id = JobId(f"{self._session}.{next(self._ids)}")
         self._front.expect(job_id, on_event)
-        start = StartJob(job_id, job.user, job.tasks, job.shared, job.placement, job.probe_ratio)
+        start = StartJob(
+            job_id, job.user, job.tasks, job.shared, job.placement, job.probe_ratio, job.options
+        )
         self._driver.post(self._client, start)
         if not self._is_running():  # closed meanwhile: make sure that the callback hears of it
             self._front.fail_all("cancelled", "the cluster was closed")
@@ -243,25 +220,39 @@ class Cluster(ABC):
         if self._is_running():
             self._driver.post(self._client, CancelJob(job_id))
 
-    def _await_nodes(self, timeout_s: float, problem: Callable[[], str | None]) -> None:
-        """Wait until every scheduler knows every node with all its executors."""
+    def _await(
+        self, condition: Callable[[], bool], timeout_s: float, problem: Callable[[], str | None]
+    ) -> bool:
+        """Wait until something holds of what the front has heard; False if the time is over.
+
+        Raises:
+            ClusterStartError: There is a problem.
+        """
         deadline = time.monotonic() + timeout_s
         with self._front.changed:
-            while not self._complete():
+            while not condition():
                 if (text := problem()) is not None:
                     raise ClusterStartError(text)
                 if time.monotonic() > deadline:
-                    raise ClusterStartError(f"not all nodes registered in {timeout_s:g} s")
+                    return False
                 self._front.changed.wait(0.05)
         self._front.poll_s = _POLL_S
+        return True
 
-    def _complete(self) -> bool:
-        known = self._front.known
-        return len(known) == self._scheduler_count and all(
-            config.name in nodes and len(nodes[NodeName(config.name)].executors) == config.executors
-            for nodes in known.values()
-            for config in self._configs
-        )
+    def on_scheduler_silent(self, callback: OnSilent) -> None:
+        """Call back, on the IO thread, when a scheduler falls silent and when it is heard again.
+
+        Its jobs move to the next scheduler by themselves. Args: its address, and whether it is
+        silent now.
+        """
+        self._front.on_scheduler_silent = callback
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """From now on share nodes with the policy "fair" in this ratio; other users weigh 1."""
+        ranked = tuple(sorted(weights.items()))
+        msg = SetWeights(time.time_ns(), ranked)
+        for scheduler in self._front.schedulers:
+            self._driver.post(scheduler, msg)
 
     @abstractmethod
     def start(self, timeout_s: float = 20.0) -> None:
@@ -305,16 +296,3 @@ class Cluster(ABC):
     ) -> None:
         """Close."""
         self.close()
-
-
-def _validate(nodes: Sequence[NodeConfig], schedulers: int) -> None:
-    if not nodes or schedulers < 1:
-        raise SparrowError("a cluster needs at least one node and one scheduler")
-    if len({node.name for node in nodes}) < len(nodes):
-        raise SparrowError("two nodes have the same name")
-    for node in nodes:
-        # Sockets and logs have these names; an executor's is <node>-e<number>.
-        if not re.fullmatch(r"(?!front$|.*-e\d)[A-Za-z0-9_][A-Za-z0-9_.-]*", node.name):
-            raise SparrowError(f"{node.name!r} cannot be a node's name")
-        if node.executors < 1 or node.slots < 1:
-            raise SparrowError(f"node {node.name} needs at least one executor and one slot")

@@ -34,6 +34,10 @@ class Machine(Protocol[In_contra]):
         """Take one message at time `now` (seconds of any steady clock) and say what to send."""
         ...
 
+    def gauges(self) -> dict[str, float]:
+        """How much there is of what, for an operator to see."""
+        ...
+
     def check(self) -> None:
         """Assert the invariants; for tests and simulation."""
         ...

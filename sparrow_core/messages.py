@@ -9,7 +9,7 @@ at the boundary.
     node monitor  GetTasks ─▶ scheduler  JobShared, AssignTasks ─▶ node monitor  (late binding)
     node monitor  JobShared, RunTask ─▶ executor  StartTask ─▶ slot  SlotDone ─▶ executor
     executor      TaskResult ─▶ client;  TaskFinished ─▶ node monitor
-    node monitor  TaskReport, in the next GetTasks or in ReportTasks ─▶ scheduler
+    node monitor  TaskReport, in the next GetTasks or heartbeat ─▶ scheduler
     client        EndJob ─▶ scheduler ─▶ node monitors ─▶ executors
 
 Two periodic messages heal what the network lost: `RegisterNode` (node monitor to scheduler) and
@@ -23,75 +23,25 @@ from msgspec import Struct
 
 from sparrow_core.events import JobEvent
 from sparrow_core.ids import Address, JobId, NodeName, TaskId
+from sparrow_core.parts import (
+    Assignment,
+    Claim,
+    Count,
+    ExecutorInfo,
+    HeldJob,
+    JobOptions,
+    NodeInfo,
+    Seconds,
+    TaskKey,
+    TaskReport,
+    TaskSpec,
+)
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
     """Base of all messages."""
-
-
-# --- parts of messages -------------------------------------------------------------------------
-
-
-class TaskSpec(Struct, frozen=True, array_like=True, gc=False):
-    """One task of a job.
-
-    Attributes:
-        task_id: Unique within the job.
-        payload: Opaque to everything but the runner.
-        preferred_nodes: If not empty, the task runs on one of these nodes (a hard constraint).
-    """
-
-    task_id: TaskId
-    payload: bytes
-    preferred_nodes: tuple[str, ...] = ()
-
-
-class Assignment(Struct, frozen=True, array_like=True, gc=False):
-    """A task bound to a node; `attempt` counts from 1."""
-
-    task_id: TaskId
-    attempt: int
-    payload: bytes
-
-
-class TaskKey(Struct, frozen=True, array_like=True, gc=False):
-    """One attempt at one task."""
-
-    job_id: JobId
-    task_id: TaskId
-    attempt: int
-
-
-class TaskReport(Struct, frozen=True, array_like=True, gc=False):
-    """How an attempt ended on a node; `lost` is the reason why it must be tried again, if so."""
-
-    key: TaskKey
-    executor: str
-    lost: str | None = None
-
-
-class ExecutorInfo(Struct, frozen=True, array_like=True, gc=False):
-    """An executor of a node."""
-
-    address: Address
-    pid: int
-    slots: int
-
-
-class HeldJob(Struct, frozen=True, array_like=True, gc=False):
-    """A job of which a node holds `reservations` (0: only its shared part)."""
-
-    job_id: JobId
-    reservations: int
-
-
-class NodeInfo(Struct, frozen=True, array_like=True, gc=False):
-    """A live node as a scheduler knows it."""
-
-    name: NodeName
-    executors: tuple[ExecutorInfo, ...]
 
 
 # --- timers (a machine's messages to itself) ---------------------------------------------------
@@ -114,6 +64,31 @@ class JobTimer(Message, frozen=True):
     generation: int
 
 
+class WatchTimer(Message, frozen=True):
+    """A client's timer, while it has jobs: which schedulers are silent?"""
+
+    generation: int
+
+
+class StragglerTimer(Message, frozen=True):
+    """A client's timer: what the job still misses takes unusually long."""
+
+    job_id: JobId
+
+
+class ProbeTimer(Message, frozen=True):
+    """A scheduler's timer: place the job with the loads that have been told by now."""
+
+    job_id: JobId
+
+
+class WidenTimer(Message, frozen=True):
+    """A scheduler's timer: these tasks have waited long enough for the nodes that they prefer."""
+
+    job_id: JobId
+    tasks: tuple[TaskId, ...]
+
+
 # --- embedding program to client, client to embedding program ----------------------------------
 
 
@@ -126,6 +101,7 @@ class StartJob(Message, frozen=True):
     shared: bytes
     placement: str
     probe_ratio: float
+    options: JobOptions = JobOptions()
 
 
 class CancelJob(Message, frozen=True):
@@ -151,11 +127,21 @@ class Notify(Message, frozen=True):
     event: JobEvent
 
 
+class SchedulerSilent(Message, frozen=True):
+    """A scheduler has fallen silent, and its jobs have moved; or it is heard again."""
+
+    scheduler: Address
+    silent: bool
+
+
 # --- client and scheduler ----------------------------------------------------------------------
 
 
 class SubmitJob(Message, frozen=True):
-    """A job, or (after a failover) what is left of it under a new id."""
+    """A job, or (after a failover) what is left of it under a new id.
+
+    It `replaces` earlier submissions, which nodes must forget whether or not their schedulers live.
+    """
 
     version: int
     job_id: JobId
@@ -165,6 +151,8 @@ class SubmitJob(Message, frozen=True):
     shared: bytes
     placement: str
     probe_ratio: float
+    options: JobOptions = JobOptions()
+    replaces: tuple[JobId, ...] = ()
 
 
 class JobAccepted(Message, frozen=True):
@@ -205,6 +193,18 @@ class RerunTasks(Message, frozen=True):
     tasks: tuple[TaskId, ...]
 
 
+class Ping(Message, frozen=True):
+    """Are you alive? A client asks the schedulers of its open jobs, several times a timeout."""
+
+    client: Address
+
+
+class Pong(Message, frozen=True):
+    """Answer to Ping."""
+
+    scheduler: Address
+
+
 class GetNodes(Message, frozen=True):
     """Which nodes do you know?"""
 
@@ -219,15 +219,33 @@ class KnownNodes(Message, frozen=True):
 
 
 class EndJob(Message, frozen=True):
-    """The job is over, finished or not: drop what waits, interrupt what runs, forget it.
+    """The job is over: drop what waits, interrupt what runs, forget it.
 
-    It travels client -> scheduler -> node monitors -> executors.
+    It travels client -> scheduler -> node monitors -> executors. If the job has `finished`, nothing
+    of it runs and there is no hurry: nodes hear of it in answer to their next heartbeats.
     """
 
     job_id: JobId
+    finished: bool = False
+
+
+class EndJobs(Message, frozen=True):
+    """These jobs are over; answers a heartbeat that names them."""
+
+    job_ids: tuple[JobId, ...]
 
 
 # --- scheduler and node monitor ----------------------------------------------------------------
+
+
+class SetWeights(Message, frozen=True):
+    """The users' shares under weighted fairness (1 if not named); a newer version replaces all.
+
+    Operator to scheduler; from there it spreads with heartbeats.
+    """
+
+    version: int = 0
+    weights: tuple[tuple[str, float], ...] = ()
 
 
 class RegisterNode(Message, frozen=True):
@@ -239,6 +257,17 @@ class RegisterNode(Message, frozen=True):
     executors: tuple[ExecutorInfo, ...]
     held: tuple[HeldJob, ...]
     running: tuple[TaskKey, ...]
+    attributes: tuple[str, ...] = ()
+    draining: bool = False
+    load: tuple[int, int] = (0, 0)  # reservations and running tasks, of all schedulers
+    weights: SetWeights = SetWeights()
+    reports: tuple[TaskReport, ...] = ()
+
+
+class NodeLeft(Message, frozen=True):
+    """The node has drained: nothing of any job is left there."""
+
+    name: NodeName
 
 
 class NodeRefused(Message, frozen=True):
@@ -259,7 +288,31 @@ class Reserve(Message, frozen=True):
 
     job_id: JobId
     scheduler: Address
-    count: int
+    count: Count
+    claim: Claim = Claim()
+
+
+class RefuseReservations(Message, frozen=True):
+    """The node's queue is full, or it drains: `count` reservations must go elsewhere."""
+
+    job_id: JobId
+    node: NodeName
+    count: Count
+
+
+class ProbeLoad(Message, frozen=True):
+    """How loaded are you? For placements that bind tasks early."""
+
+    job_id: JobId
+    scheduler: Address
+
+
+class NodeLoad(Message, frozen=True):
+    """Answer to ProbeLoad: reservations in the queue, or minus the free slots if there are any."""
+
+    job_id: JobId
+    node: NodeName
+    load: int
 
 
 class GetTasks(Message, frozen=True):
@@ -268,12 +321,12 @@ class GetTasks(Message, frozen=True):
     job_id: JobId
     node: NodeName
     request: int
-    count: int
+    count: Count
     reports: tuple[TaskReport, ...]
 
 
 class ReportTasks(Message, frozen=True):
-    """Ended attempts, when there is nothing to ask for."""
+    """Lost attempts, when there is nothing to ask for; successes can wait for a heartbeat."""
 
     reports: tuple[TaskReport, ...]
 
@@ -281,7 +334,7 @@ class ReportTasks(Message, frozen=True):
 class AssignTasks(Message, frozen=True):
     """Answer to GetTasks: 0 to `count` tasks; `drained` if the job has nothing more for the node.
 
-    `has_shared`: the tasks need the job's JobShared.
+    `has_shared`: the tasks need the job's JobShared. `claim`: as in Reserve, brought up to date.
     """
 
     job_id: JobId
@@ -291,10 +344,14 @@ class AssignTasks(Message, frozen=True):
     tasks: tuple[Assignment, ...]
     drained: bool
     has_shared: bool
+    claim: Claim = Claim()
 
 
 class CancelReservations(Message, frozen=True):
-    """All tasks of the job are bound: drop its reservations."""
+    """All tasks of the job are bound: drop its reservations.
+
+    It also answers what the node has asked for the job meanwhile: there is nothing.
+    """
 
     job_id: JobId
 
@@ -312,6 +369,17 @@ class GetShared(Message, frozen=True):
 
     job_id: JobId
     asker: Address
+
+
+# --- operator and node monitor, node monitor and its supervisor ---------------------------------
+
+
+class Drain(Message, frozen=True):
+    """Take no new job; leave when those that the node has reservations of are done."""
+
+
+class Drained(Message, frozen=True):
+    """The node monitor has nothing left to do, and the schedulers know."""
 
 
 # --- node monitor and executor -----------------------------------------------------------------
@@ -341,12 +409,22 @@ class RunTask(Message, frozen=True):
     has_shared: bool
 
 
+class StopTask(Message, frozen=True):
+    """The attempt has been given up: interrupt it and withhold its result."""
+
+    key: TaskKey
+
+
 class TaskFinished(Message, frozen=True):
-    """An attempt ended and its slot is free; `lost` is why it must be tried again, if so."""
+    """An attempt ended and its slot is free; `lost` is why it must be tried again, if so.
+
+    `run_s` is None if it was not run to its end.
+    """
 
     key: TaskKey
     executor: Address
     lost: str | None = None
+    run_s: float | None = None
 
 
 class TaskResult(Message, frozen=True):
@@ -355,7 +433,7 @@ class TaskResult(Message, frozen=True):
     key: TaskKey
     node: NodeName
     executor: str
-    run_s: float
+    run_s: Seconds
     result: bytes
 
 
@@ -403,24 +481,42 @@ class SlotDone(Message, frozen=True):
 
     slot: Address
     key: TaskKey
-    run_s: float
+    run_s: Seconds
     result: bytes
     message: str | None = None
     detail: bytes = b""
     retryable: bool = False
 
 
+# --- metrics -----------------------------------------------------------------------------------
+
+
+class GetMetrics(Message, frozen=True):
+    """What have you done, and what do you hold? To the machine "metrics" of a process."""
+
+    asker: Address
+
+
+class MetricsText(Message, frozen=True):
+    """Answer to GetMetrics, in the text format of Prometheus."""
+
+    source: str
+    text: str
+
+
 ClientIn = (
-    StartJob | CancelJob | SchedulerLost | AllNodesLost | JobTimer
-    | JobAccepted | JobAborted | JobStatus | KnownNodes | TaskResult | TaskError
+    StartJob | CancelJob | SchedulerLost | AllNodesLost | JobTimer | WatchTimer | StragglerTimer
+    | JobAccepted | JobAborted | JobStatus | Pong | KnownNodes | TaskResult | TaskError
 )  # fmt: skip
 SchedulerIn = (
-    Tick | SubmitJob | PingJob | RerunTasks | GetNodes | EndJob
-    | RegisterNode | NodeLost | GetTasks | ReportTasks | GetShared
+    Tick | ProbeTimer | WidenTimer | SubmitJob | PingJob | RerunTasks | Ping | GetNodes | EndJob
+    | SetWeights | RegisterNode | NodeLeft | NodeLost | RefuseReservations | NodeLoad
+    | GetTasks | ReportTasks | GetShared
 )  # fmt: skip
 NodeMonitorIn = (
-    Tick | Flush | NodeRefused | Reserve | AssignTasks | CancelReservations | EndJob
-    | JobShared | GetShared | ExecutorStatus | ExecutorLost | TaskFinished
+    Tick | Flush | NodeRefused | SetWeights | Drain | Reserve | ProbeLoad | AssignTasks
+    | CancelReservations | EndJob | EndJobs | JobShared | GetShared
+    | ExecutorStatus | ExecutorLost | TaskFinished
 )  # fmt: skip
-ExecutorIn = Tick | RunTask | JobShared | EndJob | SlotReady | SlotDone
+ExecutorIn = Tick | RunTask | StopTask | JobShared | EndJob | EndJobs | SlotReady | SlotDone
 SlotIn = StartTask | InterruptTask | ForgetJob

@@ -4,48 +4,56 @@
                                     └─ no answer within `ask_timeout_s`: the scheduler is taken
     for dead and its reservations are dropped (if it lives, our heartbeat makes it restore them)
 
-Everything that comes in together is acted on together: the first message that could change what to
-do makes the machine send itself a `Flush`, which comes after all that is already waiting; so a busy
-node sends few messages (one GetTasks a job, with all reports in it). Bounds: running tasks by
-slots; asking plus ready by slots plus answers that came too late; the queue by the reservations of
-open jobs.
+Which job is asked for next is up to the node's queue discipline. Everything that comes in together
+is acted on together: the first message that could change what to do makes the machine send itself a
+`Flush`, which comes after all that is already waiting; so a busy node sends few messages (one
+GetTasks a job, with all reports in it). Bounds: running tasks by slots; asking plus ready by slots
+plus answers that came too late; the queue by `queue_max`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct
 
+from sparrow_core import policy
+from sparrow_core.disciplines import Candidates, Queued, make_discipline
 from sparrow_core.ids import Address, JobId, NodeName, name_of
 from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     PROTOCOL_VERSION,
     AssignTasks,
     CancelReservations,
+    Drain,
+    Drained,
     EndJob,
-    ExecutorInfo,
+    EndJobs,
     ExecutorLost,
     ExecutorStatus,
     Flush,
     GetShared,
     GetTasks,
-    HeldJob,
     JobShared,
+    NodeLeft,
+    NodeLoad,
     NodeMonitorIn,
     NodeRefused,
+    ProbeLoad,
+    RefuseReservations,
     RegisterNode,
     ReportTasks,
     Reserve,
     RunTask,
+    SetWeights,
+    StopTask,
     TaskFinished,
-    TaskKey,
-    TaskReport,
     Tick,
 )
+from sparrow_core.parts import ExecutorInfo, HeldJob, TaskKey, TaskReport
+from sparrow_core.slots import Asked, NodeJob, NodeTask, SlotPool
 
 _GONE_MAX = 1024
 
@@ -54,53 +62,22 @@ class NodeMonitorConfig(Struct, frozen=True):
     """Limits of a node monitor.
 
     Attributes:
+        policy: Name of the queue discipline, see `disciplines.DISCIPLINES`.
+        slots: How many tasks run at once at most, over all executors; None for all their slots.
+        queue_max: How many reservations may be queued; more are refused.
         heartbeat_s: How often schedulers hear from the node.
         ask_timeout_s: How long a slot is kept for a scheduler's answer.
         grace_s: How long a task may be on its way to an executor that does not know of it.
+        executor_timeout_s: An executor silent for this long is dead, until it is heard again.
     """
 
+    policy: str = "fifo"
+    slots: int | None = None
+    queue_max: int = 100_000
     heartbeat_s: float = 0.5
     ask_timeout_s: float = 0.5
     grace_s: float = 1.0
-
-
-@dataclass(slots=True)
-class _Reservations:
-    scheduler: Address
-    count: int
-
-
-@dataclass(slots=True)
-class _Ask:
-    job_id: JobId
-    scheduler: Address
-    count: int
-    at: float
-
-
-@dataclass(slots=True)
-class _Task:
-    run: RunTask
-    scheduler: Address
-    at: float
-    executor: Address | None = None
-
-
-@dataclass(slots=True)
-class _Job:
-    scheduler: Address
-    shared: bytes | None = None
-    told: dict[Address, None] = field(default_factory=dict)  # executors that have had `shared`
-
-
-@dataclass(slots=True)
-class _Executor:
-    info: ExecutorInfo
-    running: dict[TaskKey, None] = field(default_factory=dict)
-
-    @property
-    def free(self) -> int:
-        return self.info.slots - len(self.running)
+    executor_timeout_s: float = 5.0
 
 
 class NodeMonitor:
@@ -115,53 +92,79 @@ class NodeMonitor:
         schedulers: Sequence[Address],
         *,
         supervisor: Address | None = None,
+        attributes: Sequence[str] = (),
         config: NodeMonitorConfig | None = None,
     ) -> None:
-        """Make a node monitor without executors; `supervisor` hears of a NodeRefused."""
+        """Make a node monitor without executors.
+
+        Args:
+            name: Of the node.
+            address: Of this machine.
+            schedulers: To which the node announces itself.
+            supervisor: Hears of NodeRefused and Drained.
+            attributes: What jobs may require of a node, such as "gpu" or "zone=a".
+            config: Policy and limits.
+
+        Raises:
+            SparrowError: There is no such policy.
+        """
         self.name = name
         self.address = address
         self._schedulers = tuple(schedulers)
         self._supervisor = supervisor
+        self._attributes = tuple(attributes)
         self._config = config or NodeMonitorConfig()
-        self._executors: dict[Address, _Executor] = {}
+        self._discipline = make_discipline(self._config.policy)
+        self._pool = SlotPool(self._discipline, self._config.slots)
         self._gone: dict[Address, None] = {}
-        self._queue: OrderedDict[JobId, _Reservations] = OrderedDict()
-        self._asking: dict[int, _Ask] = {}
-        self._ready: dict[TaskKey, _Task] = {}
-        self._running: dict[TaskKey, _Task] = {}
-        self._jobs: dict[JobId, _Job] = {}
+        self._queue: OrderedDict[JobId, Queued] = OrderedDict()
+        self._queued = 0  # reservations in the queue
+        self._asking: dict[int, Asked] = {}
+        self._ready: dict[TaskKey, NodeTask] = {}
+        self._running: dict[TaskKey, NodeTask] = {}
+        self._jobs: dict[JobId, NodeJob] = {}
         self._reports: dict[Address, list[TaskReport]] = {}
+        self._weights = SetWeights()
         self._requests = 0
         self._flush_due = False
+        self._draining = False
+        self._left = False
         self._generation = 0
 
     def on_message(self, msg: NodeMonitorIn, now: float) -> list[Envelope]:
         """Take one message; see the module docstring."""
         match msg:
             case TaskFinished():
-                return self._on_task_finished(msg)
+                return self._on_task_finished(msg, now)
             case Flush():
                 return self._on_flush(now)
             case AssignTasks():
                 return self._on_assign_tasks(msg, now)
             case Reserve():
-                queued = self._queue.setdefault(msg.job_id, _Reservations(msg.scheduler, 0))
-                queued.count += msg.count
-                return self._wake()
+                return self._on_reserve(msg, now)
             case JobShared():
-                self._jobs.setdefault(msg.job_id, _Job(msg.scheduler)).shared = msg.shared
+                self._jobs.setdefault(msg.job_id, NodeJob(msg.scheduler)).shared = msg.shared
                 return []
             case CancelReservations():
-                self._queue.pop(msg.job_id, None)
-                return []
+                return self._on_cancel_reservations(msg)
             case EndJob():
-                return self._on_end_job(msg)
+                return self._end_jobs((msg.job_id,), msg)
+            case EndJobs():
+                return self._end_jobs(msg.job_ids, msg)
+            case ProbeLoad():
+                load = self._queued or -max(0, self._pool.total_room())
+                return [Envelope(msg.scheduler, NodeLoad(msg.job_id, self.name, load))]
             case ExecutorStatus():
                 return self._on_executor_status(msg, now)
             case ExecutorLost():
                 return self._on_executor_lost(msg)
             case GetShared():
                 return self._on_get_shared(msg)
+            case SetWeights():
+                return self._on_set_weights(msg)
+            case Drain():
+                self._draining = True
+                return [*self._register(), *self._wake()]
             case NodeRefused():
                 return [Envelope(self._supervisor, msg)] if self._supervisor else []
             case Tick():
@@ -177,27 +180,64 @@ class NodeMonitor:
 
     # --- reservations and tasks ----------------------------------------------------------------
 
+    def _on_reserve(self, msg: Reserve, now: float) -> list[Envelope]:
+        if msg.count <= 0:
+            return []
+        if self._draining or self._queued + msg.count > self._config.queue_max:
+            refused = RefuseReservations(msg.job_id, self.name, msg.count)
+            return [Envelope(msg.scheduler, refused)]
+        queued = self._queue.setdefault(msg.job_id, Queued(msg.scheduler, 0, msg.claim, now))
+        queued.count += msg.count
+        queued.claim = msg.claim
+        self._queued += msg.count
+        return self._wake()
+
+    def _unqueue(self, job_id: JobId) -> None:
+        queued = self._queue.pop(job_id, None)
+        if queued is not None:
+            self._queued -= queued.count
+
+    def _on_cancel_reservations(self, msg: CancelReservations) -> list[Envelope]:
+        self._unqueue(msg.job_id)
+        answered = self._stop_asking({msg.job_id: None})
+        return self._wake() if answered or self._draining else []
+
+    def _stop_asking(self, jobs: Mapping[JobId, None]) -> bool:
+        """Expect no answer for these jobs; True if one was expected."""
+        requests = [request for request, ask in self._asking.items() if ask.job_id in jobs]
+        for request in requests:
+            self._release_ask(self._asking.pop(request))
+        return bool(requests)
+
     def _on_flush(self, now: float) -> list[Envelope]:
         if not self._flush_due:
             return []  # a doubled note
         self._flush_due = False
-        return [*self._start_ready(now), *self._ask(now), *self._report()]
+        self._pool.ahead = self._ahead()
+        out = [*self._start_ready(now), *self._ask(now), *self._report_losses()]
+        return [*out, *self._leave()] if self._draining else out
+
+    def _ahead(self) -> int:
+        """None while a job here has long or unknown tasks: those of others would wait for it."""
+        jobs = self._jobs.values()
+        return min((policy.tasks_ahead(job.mean_s) for job in jobs), default=0)
 
     def _start_ready(self, now: float) -> list[Envelope]:
         out: list[Envelope] = []
-        while self._ready and (executor := self._idlest()) is not None:
-            key = next(iter(self._ready))
-            task = self._ready.pop(key)
+        full: dict[str, None] = {}
+        for key, task in tuple(self._ready.items()):
+            framework = task.claim.framework
+            executor = None if framework in full else self._pool.idlest(framework)
+            if executor is None:
+                full[framework] = None
+                continue
+            del self._ready[key]
             task.executor, task.at = executor.info.address, now
             self._running[key] = task
             executor.running[key] = None
             out += self._share(key.job_id, executor.info.address)
             out.append(Envelope(executor.info.address, task.run))
         return out
-
-    def _idlest(self) -> _Executor | None:
-        idlest = max(self._executors.values(), key=lambda each: each.free, default=None)
-        return idlest if idlest and idlest.free > 0 else None
 
     def _share(self, job_id: JobId, executor: Address) -> list[Envelope]:
         """The job's shared part, before the first of its tasks to this executor.
@@ -211,68 +251,125 @@ class NodeMonitor:
         return [Envelope(executor, JobShared(job_id, job.scheduler, job.shared))]
 
     def _ask(self, now: float) -> list[Envelope]:
-        """Ask for as many tasks as slots are free, oldest job first, one message a job."""
-        out: list[Envelope] = []
-        free = self._unclaimed()
-        while free > 0 and self._queue:
-            job_id, first = next(iter(self._queue.items()))
-            count = min(free, first.count)
-            free -= count
-            first.count -= count
-            if first.count == 0:
-                del self._queue[job_id]
-            out.append(self._get_tasks(job_id, first.scheduler, count, now))
-        return out
+        """Ask for as many tasks as slots are free, one message a job."""
+        asked: dict[JobId, Asked] = {}
+        while (job_id := self._discipline.choose(self._askable(), now)) is not None:
+            queued = self._queue[job_id]
+            ask = asked.setdefault(job_id, Asked(job_id, queued.scheduler, queued.claim, 0, now))
+            steady = self._discipline.steady or len(self._queue) == 1
+            count = self._unclaimed(queued) if steady else 1
+            ask.count += count
+            self._pool.take(ask.claim, count)
+            self._use_reservations(job_id, queued, count, now)
+        return [self._get_tasks(ask) for ask in asked.values()]
 
-    def _unclaimed(self) -> int:
-        free = sum(executor.free for executor in self._executors.values())
-        return free - len(self._ready) - sum(ask.count for ask in self._asking.values())
+    def _askable(self) -> Candidates:
+        """The jobs for which a slot may be taken, oldest first.
 
-    def _get_tasks(self, job_id: JobId, scheduler: Address, count: int, now: float) -> Envelope:
+        Nothing is fetched ahead of a job that waits for a slot and has had none yet.
+        """
+        ahead = self._pool.ahead
+        if not self._discipline.unbounded and self._pool.total_room(ahead) <= 0:
+            return
+        for job_id, queued in self._queue.items():
+            if job_id not in self._jobs:
+                ahead = 0
+            queued.ahead = ahead
+            if self._unclaimed(queued) > 0:
+                yield job_id, queued
+
+    def _unclaimed(self, queued: Queued) -> int:
+        """How many tasks of the job may be asked for now."""
+        wanted = queued.claim.waiting - queued.asked if self._discipline.sticky else queued.count
+        if self._discipline.unbounded:
+            return wanted
+        return min(wanted, self._pool.room(queued.claim.framework, queued.ahead))
+
+    def _use_reservations(self, job_id: JobId, queued: Queued, count: int, now: float) -> None:
+        queued.asked += count
+        queued.since = now
+        if self._discipline.sticky:
+            return  # until an answer says that the job is drained
+        queued.count -= count
+        self._queued -= count
+        if queued.count == 0:
+            del self._queue[job_id]
+
+    def _get_tasks(self, ask: Asked) -> Envelope:
         self._requests += 1
-        self._asking[self._requests] = _Ask(job_id, scheduler, count, now)
-        reports = tuple(self._reports.pop(scheduler, ()))
-        return Envelope(scheduler, GetTasks(job_id, self.name, self._requests, count, reports))
+        self._asking[self._requests] = ask
+        reports = tuple(self._reports.pop(ask.scheduler, ()))
+        msg = GetTasks(ask.job_id, self.name, self._requests, ask.count, reports)
+        return Envelope(ask.scheduler, msg)
 
-    def _report(self) -> list[Envelope]:
-        pending, self._reports = self._reports, {}
-        return [Envelope(to, ReportTasks(tuple(reports))) for to, reports in pending.items()]
+    def _report_losses(self) -> list[Envelope]:
+        """Tell of lost attempts at once; successes ride on the next request or heartbeat."""
+        urgent = [
+            scheduler
+            for scheduler, reports in self._reports.items()
+            if any(report.lost is not None for report in reports)
+        ]
+        return [Envelope(to, ReportTasks(tuple(self._reports.pop(to)))) for to in urgent]
 
     def _on_assign_tasks(self, msg: AssignTasks, now: float) -> list[Envelope]:
-        self._asking.pop(msg.request, None)  # None: the answer is late, or comes twice
+        ask = self._asking.pop(msg.request, None)  # None: the answer is late, or comes twice
         for task in msg.tasks:
             key = TaskKey(msg.job_id, task.task_id, task.attempt)
             if key not in self._ready and key not in self._running:
                 run = RunTask(key, msg.client, task.payload, msg.has_shared)
-                self._ready[key] = _Task(run, msg.scheduler, now)
+                self._ready[key] = NodeTask(run, msg.scheduler, msg.claim, now)
+                self._pool.take(msg.claim)
+        if ask is not None:
+            self._release_ask(ask)
         if msg.tasks:
-            self._jobs.setdefault(msg.job_id, _Job(msg.scheduler)).scheduler = msg.scheduler
+            self._jobs.setdefault(msg.job_id, NodeJob(msg.scheduler)).scheduler = msg.scheduler
         if msg.drained:
-            self._queue.pop(msg.job_id, None)
+            self._unqueue(msg.job_id)
+        elif msg.job_id in self._queue:
+            self._queue[msg.job_id].claim = msg.claim
         return self._wake()
 
-    def _on_task_finished(self, msg: TaskFinished) -> list[Envelope]:
-        task = self._running.pop(msg.key, None)
-        if task is None:
+    def _release_ask(self, ask: Asked) -> None:
+        for _ in range(ask.count):
+            self._pool.release(ask.claim)
+        if ask.job_id in self._queue:
+            queued = self._queue[ask.job_id]
+            queued.asked = max(0, queued.asked - ask.count)
+
+    def _on_task_finished(self, msg: TaskFinished, now: float) -> list[Envelope]:
+        task = self._running.get(msg.key)
+        if task is None or task.executor != msg.executor:
             return []  # told twice, or given up before
-        if msg.executor in self._executors:
-            self._executors[msg.executor].running.pop(msg.key, None)
-        self._note(task, msg.lost)
+        job = self._jobs.get(msg.key.job_id)
+        if job is not None and msg.run_s is not None:
+            job.mean_s = policy.smoothed(job.mean_s, msg.run_s)
+        self._end_task(msg.key, msg.lost, now - task.at)
         return self._wake()
 
-    def _note(self, task: _Task, lost: str | None) -> None:
-        executor = name_of(task.executor) if task.executor else ""
-        report = TaskReport(task.run.key, executor, lost)
+    def _end_task(self, key: TaskKey, lost: str | None, ran_s: float | None = None) -> None:
+        """A running task has ended, or is given up: free its slot and report it."""
+        task = self._running.pop(key)
+        assert task.executor is not None
+        executor = self._pool.executors.get(task.executor)
+        if executor is not None:
+            del executor.running[key]
+        self._pool.release(task.claim, ran_s)
+        report = TaskReport(key, name_of(task.executor), lost)
         self._reports.setdefault(task.scheduler, []).append(report)
 
-    def _on_end_job(self, msg: EndJob) -> list[Envelope]:
-        self._queue.pop(msg.job_id, None)
+    def _end_jobs(self, job_ids: tuple[JobId, ...], msg: EndJob | EndJobs) -> list[Envelope]:
+        """Forget jobs, and pass the message on if executors may have something of them."""
+        over = dict.fromkeys(job_ids)
+        for job_id in over:
+            self._unqueue(job_id)
         for key in tuple(self._ready):
-            if key.job_id == msg.job_id:
-                del self._ready[key]
-        if self._jobs.pop(msg.job_id, None) is None:
-            return []
-        return [*(Envelope(executor, msg) for executor in self._executors), *self._wake()]
+            if key.job_id in over:
+                self._pool.release(self._ready.pop(key).claim)
+        answered = self._stop_asking(over)
+        known = [self._jobs.pop(job_id, None) for job_id in over]
+        if not any(known):
+            return self._wake() if answered or self._draining else []
+        return [*(Envelope(executor, msg) for executor in self._pool.executors), *self._wake()]
 
     def _on_get_shared(self, msg: GetShared) -> list[Envelope]:
         job = self._jobs.get(msg.job_id)
@@ -288,52 +385,83 @@ class NodeMonitor:
         address = msg.info.address
         if address in self._gone:
             return []  # sent before it died
-        if address not in self._executors:
-            self._executors[address] = _Executor(msg.info)
-            return [*self._register(), *self._wake()]
+        out = [
+            Envelope(address, StopTask(key))
+            for key in msg.running
+            if key not in self._running or self._running[key].executor != address
+        ]
+        if address not in self._pool.executors:
+            self._pool.add(msg.info, now)
+            return [*out, *self._register(), *self._wake()]
+        executor = self._pool.executors[address]
+        executor.heard_at = now
         known = dict.fromkeys(msg.running)
-        for key in tuple(self._executors[address].running):
+        for key in tuple(executor.running):
             if key not in known and self._running[key].at <= now - self._config.grace_s:
-                del self._executors[address].running[key]
-                self._note(self._running.pop(key), "the executor does not know of it")
-        over = [job_id for job_id in msg.jobs if job_id not in self._jobs]
-        return [*(Envelope(address, EndJob(job_id)) for job_id in over), *self._wake()]
+                self._end_task(key, "the executor does not know of it")
+        over = tuple(job_id for job_id in msg.jobs if job_id not in self._jobs)
+        if over:
+            out.append(Envelope(address, EndJobs(over)))
+        return [*out, *self._wake()]
 
     def _on_executor_lost(self, msg: ExecutorLost) -> list[Envelope]:
         self._gone[msg.executor] = None
         if len(self._gone) > _GONE_MAX:
             del self._gone[next(iter(self._gone))]
-        executor = self._executors.pop(msg.executor, None)
+        return self._lose_executor(msg.executor, msg.reason)
+
+    def _lose_executor(self, address: Address, reason: str) -> list[Envelope]:
+        executor = self._pool.remove(address)
         if executor is None:
             return []
         for key in executor.running:
-            self._note(self._running.pop(key), f"executor lost ({msg.reason})")
+            self._end_task(key, f"executor lost ({reason})")
         for job in self._jobs.values():
-            job.told.pop(msg.executor, None)
+            job.told.pop(address, None)
         return [*self._register(), *self._wake()]
 
-    # --- time ----------------------------------------------------------------------------------
+    # --- the node ------------------------------------------------------------------------------
+
+    def _on_set_weights(self, msg: SetWeights) -> list[Envelope]:
+        if msg.version > self._weights.version:
+            self._weights = msg
+            weights = {user: weight for user, weight in msg.weights if weight > 0}
+            self._discipline.set_weights(weights)
+        return []
+
+    def _leave(self) -> list[Envelope]:
+        """If the node drains and nothing is left: say so, and fall silent."""
+        if self._left or self._queue or self._asking or self._ready or self._running:
+            return []
+        self._left = True
+        out = [Envelope(scheduler, NodeLeft(self.name)) for scheduler in self._schedulers]
+        return [*out, Envelope(self._supervisor, Drained())] if self._supervisor else out
 
     def _on_tick(self, msg: Tick, now: float) -> list[Envelope]:
         if msg.generation != self._generation:
             return []  # a doubled timer
         self._generation += 1
         self._give_up_asking(now)
-        timer = Envelope(self.address, Tick(self._generation), self._config.heartbeat_s)
-        return [timer, *self._register(), *self._wake()]
+        out = [Envelope(self.address, Tick(self._generation), self._config.heartbeat_s)]
+        timeout_s = self._config.executor_timeout_s
+        for executor in self._pool.silent(now, timeout_s, self._config.heartbeat_s):
+            out += self._lose_executor(executor, f"silent for {timeout_s:g} s")
+        return [*out, *self._register(), *self._wake()]
 
     def _give_up_asking(self, now: float) -> None:
         silent: dict[Address, None] = {}
         for request, ask in tuple(self._asking.items()):
             if ask.at <= now - self._config.ask_timeout_s:
-                del self._asking[request]
+                self._release_ask(self._asking.pop(request))
                 silent[ask.scheduler] = None
         for job_id in [id_ for id_, each in self._queue.items() if each.scheduler in silent]:
-            del self._queue[job_id]
+            self._unqueue(job_id)
 
     def _register(self) -> list[Envelope]:
         """Heartbeats: to each scheduler, what the node has of its jobs."""
-        infos = tuple(executor.info for executor in self._executors.values())
+        if self._left:
+            return []
+        infos = tuple(executor.info for executor in self._pool.executors.values())
         return [self._heartbeat(scheduler, infos) for scheduler in self._schedulers]
 
     def _heartbeat(self, scheduler: Address, infos: tuple[ExecutorInfo, ...]) -> Envelope:
@@ -344,22 +472,42 @@ class NodeMonitor:
         for job_id, each in self._queue.items():
             if each.scheduler == scheduler:
                 held[job_id] += each.count
-        running = tuple(
-            key
-            for tasks in (self._ready, self._running)
-            for key, task in tasks.items()
-            if task.scheduler == scheduler
-        )
-        jobs = tuple(HeldJob(job_id, count) for job_id, count in held.items())
-        msg = RegisterNode(PROTOCOL_VERSION, self.name, self.address, infos, jobs, running)
+        running = tuple(key for key, task in self._tasks() if task.scheduler == scheduler)
+        msg = RegisterNode(
+            PROTOCOL_VERSION, self.name, self.address, infos,
+            tuple(HeldJob(job_id, count) for job_id, count in held.items()), running,
+            self._attributes, self._draining, (self._queued, len(self._running)), self._weights,
+            tuple(self._reports.pop(scheduler, ())),
+        )  # fmt: skip
         return Envelope(scheduler, msg)
+
+    def _tasks(self) -> Iterator[tuple[TaskKey, NodeTask]]:
+        yield from self._ready.items()
+        yield from self._running.items()
+
+    def gauges(self) -> dict[str, float]:
+        """How much there is of what."""
+        return {
+            "queued": self._queued,
+            "asking": sum(ask.count for ask in self._asking.values()),
+            "ready": len(self._ready),
+            "running": len(self._running),
+            "slots_free": max(0, self._pool.total_room()),
+            "executors": len(self._pool.executors),
+        }
 
     def check(self) -> None:
         """Assert that slots are never overcommitted and the indexes agree."""
-        placed = {key: address for address, each in self._executors.items() for key in each.running}
+        executors = self._pool.executors
+        placed = {key: address for address, each in executors.items() for key in each.running}
         assert placed == {key: task.executor for key, task in self._running.items()}
-        assert all(executor.free >= 0 for executor in self._executors.values())
         assert not self._ready.keys() & self._running.keys()
-        assert all(reservations.count > 0 for reservations in self._queue.values())
+        assert all(queued.count > 0 for queued in self._queue.values())
+        assert self._queued == sum(queued.count for queued in self._queue.values())
+        assert self._queued <= self._config.queue_max
         assert all(key.job_id in self._jobs for key in self._ready)
-        assert not self._executors.keys() & self._gone.keys()
+        assert not executors.keys() & self._gone.keys()
+        taken = Counter(task.claim.framework for _, task in self._tasks())
+        for ask in self._asking.values():
+            taken[ask.claim.framework] += ask.count
+        self._pool.check(taken)

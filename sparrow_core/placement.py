@@ -19,7 +19,7 @@ from random import Random
 from sparrow_core import policy
 from sparrow_core.errors import InvalidJob, NoNodes, Unsatisfiable
 from sparrow_core.ids import NodeName, TaskId
-from sparrow_core.messages import TaskSpec
+from sparrow_core.parts import TaskSpec
 
 Reservations = Mapping[NodeName, int]
 
@@ -33,6 +33,15 @@ class Placer(ABC):
         self._rng = rng
         self._probe_ratio = probe_ratio
 
+    def probes(self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName]) -> Sequence[NodeName]:
+        """Nodes whose load is to be known before these tasks are placed. Raises as `place` does."""
+        del tasks, nodes  # late binding needs no load
+        return ()
+
+    def note_loads(self, loads: Mapping[NodeName, int]) -> None:
+        """The loads of the probed nodes that answered in time."""
+        del loads  # late binding needs none
+
     def place(
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName] = ()
     ) -> Reservations:
@@ -40,13 +49,31 @@ class Placer(ABC):
 
         Raises:
             NoNodes: There is no live node.
-            Unsatisfiable: A task prefers only nodes that are not alive.
+            Unsatisfiable: A task must run on nodes that are not alive.
         """
         if not nodes:
-            raise NoNodes("no live node")
+            raise NoNodes("no live node is left")
         reservations = self._place(tasks, nodes, avoid)
         self.waiting.update((task.task_id, task) for task in tasks)
         return reservations
+
+    def widen(self, tasks: Sequence[TaskId], nodes: Sequence[NodeName]) -> Reservations:
+        """These tasks, as far as they wait, may run anywhere from now on."""
+        del tasks, nodes  # they may already, or are bound
+        return {}
+
+    def node_joined(self, node: NodeName, nodes: int) -> Reservations:
+        """There is one more node, of now `nodes`, on which tasks that wait may run."""
+        del node, nodes  # tasks that are bound stay where they are
+        return {}
+
+    def refused(self, node: NodeName, count: int, nodes: Sequence[NodeName]) -> Reservations:
+        """A node's queue was too full for `count` reservations: reserve elsewhere.
+
+        Nothing, if only that node will do; the scheduler then tries it again.
+        """
+        del node, count, nodes
+        return {}
 
     def withdraw(self, task_id: TaskId) -> None:
         """The task needs no placing any more."""
@@ -98,6 +125,15 @@ class UnconstrainedPlacer(Placer):
         del node
         return _move(self._rng, self.waiting, held, nodes)
 
+    def node_joined(self, node: NodeName, nodes: int) -> Reservations:
+        """The node's part of the reservations, as if the waiting tasks were placed now."""
+        return _part(node, policy.reservation_count(len(self.waiting), self._probe_ratio), nodes)
+
+    def refused(self, node: NodeName, count: int, nodes: Sequence[NodeName]) -> Reservations:
+        """Move the reservations to other nodes, if there are any."""
+        others = [other for other in nodes if other != node]
+        return _move(self._rng, self.waiting, count, others) if others else {}
+
     def covered(self, reserved: Reservations) -> bool:
         """One reservation for each waiting task, anywhere."""
         return sum(reserved.values()) >= len(self.waiting)
@@ -122,29 +158,36 @@ class ConstrainedPlacer(Placer):
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
     ) -> Reservations:
         alive = dict.fromkeys(nodes)
-        candidates = {
-            task.task_id: policy.without(_alive(task, alive), avoid)
-            for task in tasks
-            if task.preferred_nodes
-        }
-        pool = {task.task_id: task for task in tasks if not task.preferred_nodes}
+        candidates = {task.task_id: policy.without(_alive(task, alive), avoid) for task in tasks}
+        constrained = [task for task in tasks if candidates[task.task_id]]
         reservations: Counter[NodeName] = Counter()
-        constrained = [task for task in tasks if task.preferred_nodes]
-        for task in self._rng.sample(constrained, len(constrained)):
+        for task in tasks:
             self._unlist(task)
+        for task in self._rng.sample(constrained, len(constrained)):
             chosen, rest = policy.choose_preferred(
                 self._rng, candidates[task.task_id], self._probe_ratio
             )
             self._reserve(task.task_id, chosen, reservations)
             for node in rest:
                 self._lists.setdefault(node, deque()).append(task.task_id)
-        if pool:
-            count = policy.reservation_count(len(pool), self._probe_ratio)
-            reservations.update(
-                policy.spread_reservations(self._rng, policy.without(nodes, avoid), count)
-            )
-            self._pool.update(pool)
+        pool = [task for task in tasks if not candidates[task.task_id]]
+        reservations.update(self._add_to_pool(pool, policy.without(nodes, avoid)))
         return reservations
+
+    def _add_to_pool(self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName]) -> Reservations:
+        """Let any node take these tasks."""
+        if not tasks:
+            return {}
+        if not nodes:
+            raise NoNodes("no live node is left")
+        self._pool.update((task.task_id, task) for task in tasks)
+        count = policy.reservation_count(len(tasks), self._probe_ratio)
+        return policy.spread_reservations(self._rng, nodes, count)
+
+    def widen(self, tasks: Sequence[TaskId], nodes: Sequence[NodeName]) -> Reservations:
+        """Reserve for them like for unconstrained tasks, in addition."""
+        late = [self.waiting[task_id] for task_id in tasks if task_id in self.waiting]
+        return self._add_to_pool([task for task in late if task.task_id not in self._pool], nodes)
 
     def _reserve(
         self, task_id: TaskId, chosen: Sequence[NodeName], reservations: Counter[NodeName]
@@ -166,6 +209,7 @@ class ConstrainedPlacer(Placer):
         taken: list[TaskSpec] = []
         while len(taken) < count and (own := self._first_of(node)) is not None:
             self._lists[node].popleft()
+            self._pool.pop(own, None)
             taken.append(self.waiting.pop(own))
         pooled = _pop_first(self._pool, count - len(taken))
         return taken + [self.waiting.pop(task.task_id) for task in pooled]
@@ -200,7 +244,21 @@ class ConstrainedPlacer(Placer):
                 fresh = [other for other in candidates if other not in reserved_on]
                 self._reserve(task_id, fresh and [self._rng.choice(fresh)], reservations)
         reservations.update(_move(self._rng, self._pool, held, nodes))
+        homeless = [task for task in tasks if not choices[task.task_id]]
+        reservations.update(self.widen([task.task_id for task in homeless], nodes))
         return reservations
+
+    def node_joined(self, node: NodeName, nodes: int) -> Reservations:
+        """Its part of the pool's reservations, and one for each task that prefers it."""
+        listed = dict.fromkeys(self._lists.get(node, ()))
+        late = [
+            task_id
+            for task_id, task in self.waiting.items()
+            if node in task.preferred_nodes and task_id not in listed
+        ]
+        self._lists.setdefault(node, deque()).extend(late)
+        pooled = policy.reservation_count(len(self._pool), self._probe_ratio)
+        return +(Counter({node: len(late)}) + Counter(_part(node, pooled, nodes)))
 
     def covered(self, reserved: Reservations) -> bool:
         """As many reservations on a node as tasks that count on it, and enough in total."""
@@ -212,21 +270,25 @@ class ConstrainedPlacer(Placer):
         )
 
 
-class RandomPlacer(Placer):
-    """The baseline: each task is bound to one uniformly random node, preferences or not."""
+class BoundPlacer(Placer):
+    """The baselines: each task is bound to one node as soon as it is placed."""
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
-        """Start with no task; the probe ratio plays no part."""
+        """Start with no task."""
         super().__init__(rng, probe_ratio)
         self._bound: dict[NodeName, OrderedDict[TaskId, TaskSpec]] = {}
+
+    @abstractmethod
+    def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName: ...
 
     def _place(
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
     ) -> Reservations:
+        alive = dict.fromkeys(nodes)
+        choices = [_alive(task, alive) or nodes for task in tasks]
         reservations: Counter[NodeName] = Counter()
-        candidates = policy.without(nodes, avoid)
-        for task in tasks:
-            node = self._rng.choice(candidates)
+        for task, candidates in zip(tasks, choices, strict=True):
+            node = self._choose(task, policy.without(candidates, avoid))
             self._bound.setdefault(node, OrderedDict())[task.task_id] = task
             reservations[node] += 1
         return reservations
@@ -249,7 +311,7 @@ class RandomPlacer(Placer):
         return bool(self._bound.get(node))
 
     def node_lost(self, node: NodeName, held: int, nodes: Sequence[NodeName]) -> Reservations:
-        """Bind the node's tasks to other random nodes."""
+        """Bind the node's tasks to other nodes."""
         del held  # as many as tasks bound to the node
         bound = self._bound.pop(node, OrderedDict())
         return self.place(tuple(bound.values()), nodes) if bound else {}
@@ -259,17 +321,85 @@ class RandomPlacer(Placer):
         return all(reserved.get(node, 0) >= len(bound) for node, bound in self._bound.items())
 
 
+class RandomPlacer(BoundPlacer):
+    """Each task on one uniformly random node."""
+
+    def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+        del task
+        return self._rng.choice(candidates)
+
+
+class PerTaskPlacer(BoundPlacer):
+    """The power of d choices: each task goes to the least loaded of d probed nodes of its own."""
+
+    def __init__(self, rng: Random, probe_ratio: float) -> None:
+        """Start with no task and no load known."""
+        super().__init__(rng, probe_ratio)
+        self._probed: dict[TaskId, Sequence[NodeName]] = {}
+        self._loads: dict[NodeName, int] = {}
+
+    def probes(self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName]) -> Sequence[NodeName]:
+        """All nodes that a task may go to."""
+        alive = dict.fromkeys(nodes)
+        self._probed = self._sample([(task.task_id, _alive(task, alive)) for task in tasks], nodes)
+        return tuple(dict.fromkeys(node for probed in self._probed.values() for node in probed))
+
+    def _sample(
+        self, tasks: Sequence[tuple[TaskId, Sequence[NodeName]]], nodes: Sequence[NodeName]
+    ) -> dict[TaskId, Sequence[NodeName]]:
+        """The nodes to probe for each task, given those that it prefers."""
+        count = policy.reservation_count(1, self._probe_ratio)
+        return {
+            task_id: self._rng.sample(preferred or nodes, min(count, len(preferred or nodes)))
+            for task_id, preferred in tasks
+        }
+
+    def note_loads(self, loads: Mapping[NodeName, int]) -> None:
+        """A node that did not answer in time is taken for the most loaded."""
+        self._loads = dict(loads)
+
+    def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+        probed = [node for node in self._probed.get(task.task_id, ()) if node in self._loads]
+        usable = dict.fromkeys(candidates)
+        choices = [node for node in probed if node in usable]
+        if not choices:
+            return self._rng.choice(candidates)
+        node = min(choices, key=self._loads.__getitem__)
+        self._loads[node] += 1
+        return node
+
+
+class BatchPlacer(PerTaskPlacer):
+    """Batch sampling by queue length: the tasks of a job share the d*m nodes that are probed."""
+
+    def _sample(
+        self, tasks: Sequence[tuple[TaskId, Sequence[NodeName]]], nodes: Sequence[NodeName]
+    ) -> dict[TaskId, Sequence[NodeName]]:
+        free = [task_id for task_id, preferred in tasks if not preferred]
+        count = policy.reservation_count(len(free), self._probe_ratio)
+        shared = self._rng.sample(nodes, min(count, len(nodes)))
+        own = super()._sample([each for each in tasks if each[1]], nodes)
+        return {**own, **dict.fromkeys(free, shared)}
+
+
 def _pop_first(tasks: OrderedDict[TaskId, TaskSpec], count: int) -> list[TaskSpec]:
     """An OrderedDict, because a plain dict takes long to find its first after many pops."""
     return [tasks.popitem(last=False)[1] for _ in range(min(count, len(tasks)))]
 
 
 def _alive(task: TaskSpec, alive: Mapping[NodeName, None]) -> Sequence[NodeName]:
+    """The live nodes that the task prefers; none means that any node will do."""
     preferred = dict.fromkeys(map(NodeName, task.preferred_nodes))
     nodes = [node for node in preferred if node in alive]
-    if not nodes:
-        raise Unsatisfiable(task.task_id, task.preferred_nodes)
+    if preferred and not nodes and task.wait_s is None:
+        wanted = ", ".join(preferred)
+        raise Unsatisfiable(f"task {task.task_id} may run only on {wanted}: unknown or dead")
     return nodes
+
+
+def _part(node: NodeName, reservations: int, nodes: int) -> dict[NodeName, int]:
+    """One node's part of reservations that are spread over all."""
+    return {node: -(-reservations // nodes)} if reservations else {}
 
 
 def _move(
@@ -287,14 +417,11 @@ def _sparrow(rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]) -> Plac
     return (ConstrainedPlacer if constrained else UnconstrainedPlacer)(rng, probe_ratio)
 
 
-def _random(rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]) -> Placer:
-    del tasks  # the baseline does not look at them
-    return RandomPlacer(rng, probe_ratio)
-
-
 PLACEMENTS: dict[str, Callable[[Random, float, Sequence[TaskSpec]], Placer]] = {
     "sparrow": _sparrow,
-    "random": _random,
+    "batch": lambda rng, probe_ratio, _: BatchPlacer(rng, probe_ratio),
+    "per_task": lambda rng, probe_ratio, _: PerTaskPlacer(rng, probe_ratio),
+    "random": lambda rng, probe_ratio, _: RandomPlacer(rng, probe_ratio),
 }
 
 

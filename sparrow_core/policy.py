@@ -12,6 +12,32 @@ from random import Random
 from sparrow_core.ids import NodeName
 
 _ROUNDING = 1e-9
+_BRISK_S = 0.001
+_BATCH_S = 0.0001
+AHEAD_MAX = 32
+_SMOOTHING = 0.1
+
+
+def smoothed(mean_s: float | None, latest_s: float) -> float:
+    """The running mean of a job's task times; `mean_s` is None before the first."""
+    return latest_s if mean_s is None else mean_s + _SMOOTHING * (latest_s - mean_s)
+
+
+def batch_size(mean_s: float | None) -> int:
+    """How many tasks a slot is woken for: as many as take `_BATCH_S` together."""
+    return max(1, int(_BATCH_S / mean_s)) if mean_s else 1
+
+
+def tasks_ahead(mean_s: float | None) -> int:
+    """How many tasks a slot may be given beyond the one that it runs.
+
+    Tasks much shorter than a message's way would leave a slot idle between any two. As many are
+    fetched ahead as take a millisecond together; for longer tasks, or unknown ones, none: they are
+    bound late, as the paper wants it.
+    """
+    if mean_s is None or mean_s > _BRISK_S:
+        return 0
+    return min(AHEAD_MAX, int(_BRISK_S / max(mean_s, _BRISK_S / AHEAD_MAX)))
 
 
 def reservation_count(tasks: int, probe_ratio: float) -> int:

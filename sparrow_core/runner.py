@@ -27,6 +27,7 @@ from sparrow_core.messages import (
     SlotReady,
     StartTask,
 )
+from sparrow_core.parts import TaskKey
 
 
 class Runner(Protocol):
@@ -100,7 +101,8 @@ class SlotThread:
         self._post = post
         self._on_broken = on_broken
         self._tasks: queue.SimpleQueue[StartTask | ForgetJob | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # guards the two below: cancel only what runs
+        self._lock = threading.Lock()  # guards the three below: cancel only what runs
+        self._dropped: dict[TaskKey, bool] = {}  # tasks that wait here: interrupted already?
         self._runner: Runner | None = None
         self._current: StartTask | None = None
         self._thread = threading.Thread(target=self._loop, name=address, daemon=True)
@@ -110,11 +112,16 @@ class SlotThread:
         """Pass a message to the thread; never blocks."""
         del now
         match msg:
-            case StartTask() | ForgetJob():
+            case StartTask():
+                self._dropped[msg.key] = False
+                self._tasks.put(msg)
+            case ForgetJob():
                 self._tasks.put(msg)
             case InterruptTask():
                 with self._lock:
-                    if self._current is not None and self._current.key == msg.key:
+                    if msg.key in self._dropped:
+                        self._dropped[msg.key] = True
+                    elif self._current is not None and self._current.key == msg.key:
                         self._cancel()
             case _:
                 assert_never(msg)
@@ -122,6 +129,10 @@ class SlotThread:
 
     def check(self) -> None:
         """A slot has no invariants beyond those of its executor."""
+
+    def gauges(self) -> dict[str, float]:
+        """A slot has none beyond those of its executor."""
+        return {}
 
     def stop(self) -> None:
         """Interrupt what runs and let the thread close its runner; `join` waits for it."""
@@ -167,6 +178,9 @@ class SlotThread:
     def _run(self, runner: Runner, msg: StartTask) -> SlotDone:
         with self._lock:
             self._current = msg
+            if self._dropped.pop(msg.key):
+                self._current = None
+                return SlotDone(self.address, msg.key, 0.0, b"", "interrupted")
         started = time.perf_counter()
         result, message, detail, retryable = b"", None, b"", False
         try:

@@ -1,17 +1,18 @@
-"""`python -m sparrow_core.sim`: response times of sparrow and of random placement at a load."""
+"""`python -m sparrow_core.sim`: response times of all placements at a load."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from sparrow_core.sim.workload import Workload, percentile, response_times_s
+from sparrow_core.placement import PLACEMENTS
+from sparrow_core.sim.workload import DISTRIBUTIONS, Workload, percentile, response_times_s
 
 _PERCENTS = (5, 50, 95, 99)
 
 
 def main() -> None:
-    """Simulate both placements and print percentiles."""
+    """Simulate all placements and print percentiles."""
     parser = argparse.ArgumentParser(prog="python -m sparrow_core.sim", description=__doc__)
     parser.add_argument("--load", type=float, default=0.8)
     parser.add_argument("--nodes", type=int, default=100)
@@ -19,20 +20,22 @@ def main() -> None:
     parser.add_argument("--schedulers", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=500)
     parser.add_argument("--tasks", type=int, default=10, help="in each job")
-    parser.add_argument("--task-ms", type=float, default=100.0, help="mean, exponential")
+    parser.add_argument("--task-ms", type=float, default=100.0, help="mean")
+    parser.add_argument("--distribution", choices=tuple(DISTRIBUTIONS), default="exponential")
     parser.add_argument("--probe-ratio", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if not 0 < options.load < 1:
         parser.error("--load must lie between 0 and 1")
     lines = [f"{'response time, ms':20}" + "".join(f"{f'p{each}':>9}" for each in _PERCENTS)]
-    for placement in ("sparrow", "random"):
+    for placement in ("central", *PLACEMENTS):
         times_s = response_times_s(
             Workload(
                 load=options.load,
                 jobs=options.jobs,
                 tasks=options.tasks,
                 task_s=options.task_ms / 1000,
+                distribution=options.distribution,
                 placement=placement,
                 probe_ratio=options.probe_ratio,
             ),

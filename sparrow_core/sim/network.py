@@ -12,21 +12,29 @@ class Network(Struct, frozen=True):
 
     Attributes:
         delay_s: The least time of a message between processes.
+        local_delay_s: The same between processes of a node.
         jitter_s: At most this much is added, uniformly; messages overtake each other.
         loss: Probability that a message is lost.
         duplication: Probability that it arrives twice.
     """
 
     delay_s: float = 0.0005
+    local_delay_s: float = 0.00005
     jitter_s: float = 0.0
     loss: float = 0.0
     duplication: float = 0.0
 
-    def delays_s(self, rng: Random) -> tuple[float, ...]:
+    def delays_s(self, rng: Random, *, local: bool = False) -> tuple[float, ...]:
         """The delay of each copy that arrives: none, one or two."""
+        delay_s = self.local_delay_s if local else self.delay_s
         if not (self.loss or self.duplication or self.jitter_s):
-            return (self.delay_s,)
+            return (delay_s,)
         if rng.random() < self.loss:
             return ()
         copies = 2 if rng.random() < self.duplication else 1
-        return tuple(self.delay_s + rng.random() * self.jitter_s for _ in range(copies))
+        return tuple(delay_s + rng.random() * self.jitter_s for _ in range(copies))
+
+
+def is_local(endpoint: str, other: str) -> bool:
+    """Whether two processes are on one node: `n3` and its executor `n3-e7` are."""
+    return endpoint.partition("-")[0] == other.partition("-")[0]

@@ -18,6 +18,10 @@ from pathlib import Path
 
 import msgspec
 
+from sparrow_core.node_monitor import NodeMonitorConfig
+from sparrow_core.specs import ExecutorGroup
+from sparrow_core.transport.keys import Keys
+
 
 class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
     """What a node process is told.
@@ -25,43 +29,49 @@ class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
     Attributes:
         name: The node.
         endpoint: Where it listens.
-        front_endpoint: Where the embedding program listens (its socket file is removed if it was
-            killed).
         run_dir: Folder of sockets and logs.
-        executors: How many executor processes to start.
-        slots: Threads in each.
-        runner: "module:factory".
-        runner_config: For the factory.
+        groups: Its executors.
         schedulers: Addresses of all schedulers.
         own_schedulers: Names of those that live in this process.
-        seed: Of their random choices.
+        front_endpoint: Where the embedding program listens (its socket file is removed if it was
+            killed).
+        seed: Of random choices.
+        attributes: What jobs may require of a node.
+        limits: The node monitor's.
+        bind: See `ZmqDriver`.
+        keys: Needed for tcp.
+        audit_dir: Folder for audit logs, if they are wanted.
+        metrics: Count messages, for metrics on request.
         orphaned_folders: What to remove at the end if the parent was killed.
     """
 
     name: str
     endpoint: str
-    front_endpoint: str
     run_dir: str
-    executors: int
-    slots: int
-    runner: str
-    runner_config: dict[str, str]
+    groups: tuple[ExecutorGroup, ...]
     schedulers: tuple[str, ...]
-    own_schedulers: tuple[str, ...]
-    seed: int | None
+    own_schedulers: tuple[str, ...] = ()
+    front_endpoint: str | None = None
+    seed: int | None = None
+    attributes: tuple[str, ...] = ()
+    limits: NodeMonitorConfig = NodeMonitorConfig()
+    bind: str | None = None
+    keys: Keys | None = None
+    audit_dir: str | None = None
+    metrics: bool = False
     orphaned_folders: tuple[str, ...] = ()
 
 
 class ExecutorSettings(msgspec.Struct, frozen=True, tag="executor"):
-    """What an executor process is told."""
+    """What an executor process is told; see `NodeSettings` and `ExecutorGroup`."""
 
     name: str
     endpoint: str
     node: str
     node_monitor: str
-    slots: int
-    runner: str
-    runner_config: dict[str, str]
+    group: ExecutorGroup
+    keys: Keys | None
+    audit_dir: str | None
 
 
 Settings = NodeSettings | ExecutorSettings

@@ -7,11 +7,13 @@ main thread is the ZeroMQ loop. Both end when their stdin ends, on SIGTERM, and 
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, assert_never
@@ -20,7 +22,7 @@ from sparrow_core.errors import RunnerError
 from sparrow_core.executor import Executor
 from sparrow_core.ids import Address, NodeName, address
 from sparrow_core.machine import Envelope
-from sparrow_core.messages import ExecutorLost, Message, NodeRefused
+from sparrow_core.messages import Drained, ExecutorLost, Message, NodeRefused
 from sparrow_core.node_monitor import NodeMonitor
 from sparrow_core.runner import SlotThread, bind_factory, load_factory
 from sparrow_core.scheduler import Scheduler
@@ -31,10 +33,12 @@ from sparrow_core.transport.child import (
     end_children,
     read_settings,
 )
+from sparrow_core.transport.observe import observed
 from sparrow_core.transport.zmq_driver import ZmqDriver, remove_socket
 
 RUNNER_BROKEN_STATUS = 70
 _REFUSED_STATUS = 71
+_COLLECT_EVERY = 100_000  # allocations
 _RESPAWN_S = 0.1
 _RESPAWN_MAX_S = 5.0
 _EXECUTORS_END_S = 0.7
@@ -50,7 +54,7 @@ class _Respawn(Message, frozen=True):
 class Supervisor:
     """Starts the executors of a node, and starts them anew when they die, ever more slowly."""
 
-    inputs: ClassVar[Any] = NodeRefused | _Respawn
+    inputs: ClassVar[Any] = NodeRefused | Drained | _Respawn
 
     def __init__(self, driver: ZmqDriver, settings: NodeSettings, node_monitor: Address) -> None:
         """Start all executors."""
@@ -58,25 +62,32 @@ class Supervisor:
         self._driver = driver
         self._settings = settings
         self._node_monitor = node_monitor
-        self._deaths = [0] * settings.executors
+        self._groups = [group for group in settings.groups for _ in range(group.count)]
+        self._deaths = [0] * len(self._groups)
         self._children: dict[int, Child] = {}
-        for index in range(settings.executors):
+        for index in range(len(self._groups)):
             self._spawn(index)
 
-    def on_message(self, msg: NodeRefused | _Respawn, now: float) -> list[Envelope]:
-        """Respawn an executor, or give up because a scheduler refused the node."""
+    def on_message(self, msg: NodeRefused | Drained | _Respawn, now: float) -> list[Envelope]:
+        """Respawn an executor, or end: a scheduler refused the node, or it has been drained."""
         del now
         match msg:
             case _Respawn():
                 self._spawn(msg.index)
             case NodeRefused():
                 self._give_up(f"node refused: {msg.message}", _REFUSED_STATUS)
+            case Drained():
+                self._driver.stop()
             case _:
                 assert_never(msg)
         return []
 
     def check(self) -> None:
         """Nothing to check."""
+
+    def gauges(self) -> dict[str, float]:
+        """How often executors have died."""
+        return {"executor_deaths": sum(self._deaths)}
 
     def _spawn(self, index: int) -> None:
         settings, deaths = self._settings, self._deaths[index]
@@ -87,9 +98,9 @@ class Supervisor:
                 f"ipc://{settings.run_dir}/{name}.sock",
                 settings.name,
                 self._node_monitor,
-                settings.slots,
-                settings.runner,
-                settings.runner_config,
+                self._groups[index],
+                settings.keys,
+                settings.audit_dir,
             ),
             Path(settings.run_dir, f"{name}.log"),
             new_session=False,
@@ -132,10 +143,21 @@ class Supervisor:
             remove_socket(child.settings.endpoint)
 
 
-def run_node(settings: NodeSettings) -> int:
-    """Be a node until stdin ends; the exit status."""
+def calm_collector() -> None:
+    """Let Python look for cycles rarely: machines make many small objects, and no cycles."""
+    gc.freeze()
+    gc.set_threshold(_COLLECT_EVERY)
+
+
+def run_node(settings: NodeSettings, until_told: Callable[[ZmqDriver, Address], None]) -> int:
+    """Be a node; the exit status.
+
+    Args:
+        settings: Which.
+        until_told: Runs the driver until it is time to end; is given the node monitor's address.
+    """
     parent = os.getppid()
-    driver = ZmqDriver(settings.endpoint)
+    driver = ZmqDriver(settings.endpoint, settings.keys, settings.bind)
     node_monitor = driver.address(f"monitor-{settings.name}")
     supervisor = Supervisor(driver, settings, node_monitor)
     driver.host("supervisor", supervisor)
@@ -147,12 +169,16 @@ def run_node(settings: NodeSettings) -> int:
         node_monitor,
         tuple(Address(scheduler) for scheduler in settings.schedulers),
         supervisor=driver.address("supervisor"),
+        attributes=settings.attributes,
+        config=settings.limits,
     )
     driver.host(f"monitor-{settings.name}", monitor)
-    _run_until_told(driver)
-    supervisor.close()
-    driver.close()
-    remove_socket(settings.front_endpoint)  # it is there only if the parent was killed
+    with observed(driver, settings.name, settings.audit_dir, metrics=settings.metrics):
+        until_told(driver, node_monitor)
+        supervisor.close()
+        driver.close()
+    if settings.front_endpoint is not None:
+        remove_socket(settings.front_endpoint)  # it is there only if the parent was killed
     if os.getppid() != parent:
         for folder in settings.orphaned_folders:
             shutil.rmtree(folder, ignore_errors=True)
@@ -162,7 +188,8 @@ def run_node(settings: NodeSettings) -> int:
 def run_executor(settings: ExecutorSettings) -> int:
     """Be an executor until stdin ends; the exit status."""
     status = [0]
-    driver = ZmqDriver(settings.endpoint)
+    group = settings.group
+    driver = ZmqDriver(settings.endpoint, settings.keys)
 
     def on_broken(trace: str) -> None:
         _log(trace)
@@ -170,30 +197,32 @@ def run_executor(settings: ExecutorSettings) -> int:
         driver.stop()
 
     try:
-        factory = load_factory(settings.runner)
+        factory = load_factory(group.runner)
     except RunnerError as error:
         _log(error)
         driver.close()
         return RUNNER_BROKEN_STATUS
     executor = driver.address(settings.name)
-    names = tuple(f"slot-{slot}" for slot in range(settings.slots))
+    names = tuple(f"slot-{slot}" for slot in range(group.slots))
     machine = Executor(
         executor,
         NodeName(settings.node),
         Address(settings.node_monitor),
         tuple(map(driver.address, names)),
         pid=os.getpid(),
+        framework=group.framework,
     )
     driver.host(settings.name, machine)
     threads = []
     for slot, name in enumerate(names):
-        make = bind_factory(factory, settings.runner_config, slot)
+        make = bind_factory(factory, group.runner_config, slot)
         thread = SlotThread(driver.address(name), executor, make, driver.post, on_broken)
         driver.host(name, thread)
         threads.append(thread)
-    _run_until_told(driver)
-    _end_slots(threads)
-    driver.close()
+    with observed(driver, settings.name, settings.audit_dir, metrics=False):
+        run_until_stdin_ends(driver)
+        _end_slots(threads)
+        driver.close()
     return status[0]
 
 
@@ -203,7 +232,8 @@ def _log(text: object) -> None:
     sys.stderr.flush()
 
 
-def _run_until_told(driver: ZmqDriver) -> None:
+def run_until_stdin_ends(driver: ZmqDriver, _: Address | None = None) -> None:
+    """Run a child's driver."""
     driver.watch(0, driver.stop)
     signal.signal(signal.SIGTERM, lambda *_: driver.stop())
     driver.run()
@@ -220,10 +250,11 @@ def _end_slots(threads: list[SlotThread]) -> None:
 def main() -> None:
     """Read the settings and be what they say."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    calm_collector()
     settings = read_settings()
     match settings:
         case NodeSettings():
-            status = run_node(settings)
+            status = run_node(settings, run_until_stdin_ends)
         case ExecutorSettings():
             status = run_executor(settings)
         case _:

@@ -16,16 +16,20 @@ from sparrow_core.messages import (
     JobTimer,
     KnownNodes,
     Notify,
+    Ping,
     PingJob,
+    Pong,
     RerunTasks,
     SchedulerLost,
+    SchedulerSilent,
     StartJob,
+    StragglerTimer,
     SubmitJob,
     TaskError,
-    TaskKey,
     TaskResult,
-    TaskSpec,
+    WatchTimer,
 )
+from sparrow_core.parts import JobOptions, TaskKey, TaskSpec
 
 C, SINK = Address("c#client"), Address("c#sink")
 S0, S1 = Address("s0#scheduler"), Address("s1#scheduler")
@@ -35,8 +39,11 @@ START = StartJob(JOB, "user", TASKS, b"shared", "sparrow", 2.0)
 
 
 def submit(job_id: JobId, *tasks: TaskSpec) -> SubmitJob:
-    """A submission."""
-    return SubmitJob(PROTOCOL_VERSION, job_id, C, "user", tasks, b"shared", "sparrow", 2.0)
+    """A submission, which replaces the first one if it is the second."""
+    replaces = (JOB,) if job_id == AGAIN else ()
+    return SubmitJob(
+        PROTOCOL_VERSION, job_id, C, "user", tasks, b"shared", "sparrow", 2.0, replaces=replaces
+    )
 
 
 def result(task_id: int, job_id: JobId = JOB, run_s: float = 0.25) -> TaskResult:
@@ -72,7 +79,8 @@ def test_schedulers_take_turns() -> None:
     """Jobs go round robin."""
     client = Driven(S0, S1)
     other = StartJob(JobId("other"), "user", TASKS, b"", "sparrow", 2.0)
-    assert [Envelope(S1, submit(JOB, *TASKS)), timer(1, 0.1)] == client.submitted
+    watch = Envelope(C, WatchTimer(1), 0.025)
+    assert [Envelope(S1, submit(JOB, *TASKS)), timer(1, 0.1), watch] == client.submitted
     assert S0 == client(other)[0].to
 
 
@@ -85,7 +93,7 @@ def test_a_job_finishes_with_its_last_result() -> None:
     assert [notify(completed)] == client(result(0), 1.0)
     assert [] == client(result(0), 1.5), "first completion wins"
     out = client(result(1), 2.0)
-    assert [notify(JobFinished()), Envelope(S0, EndJob(JOB))] == out[1:]
+    assert [notify(JobFinished()), Envelope(S0, EndJob(JOB, finished=True))] == out[1:]
     assert [] == client(result(1), 3.0)
     assert [] == client(JobTimer(JOB, 2), 3.0)
 
@@ -204,3 +212,118 @@ def test_what_a_scheduler_knows_is_passed_on() -> None:
     """KnownNodes goes to the sink."""
     known = KnownNodes(S0, ())
     assert [Envelope(SINK, known)] == Driven(S0)(known)
+
+
+def watch(
+    client: Driven, until_s: float, *answering: Address, from_s: float = 0.0
+) -> list[Envelope]:
+    """Let the watch timer run, and these schedulers answer pings; all that the client sends."""
+    sent: list[Envelope] = []
+    steps = round((until_s - from_s) / 0.025)
+    for step in range(1, steps + 1):
+        now = from_s + 0.025 * step
+        out = client(WatchTimer(client.machine._watch_generation), now)
+        sent += out
+        for envelope in out:
+            if isinstance(envelope.msg, Ping) and envelope.to in answering:
+                sent += client(Pong(envelope.to), now)
+    return sent
+
+
+def test_a_scheduler_silent_for_100_ms_loses_its_jobs() -> None:
+    """The embedding program hears of it; what is unfinished goes to one that answers."""
+    client = Driven(S0, S1)
+    client(JobAccepted(JOB))
+    client(result(0))
+    sent = watch(client, 0.15, S0)
+    silent = sent.index(Envelope(SINK, SchedulerSilent(S1, True)))
+    assert [Envelope(S1, EndJob(JOB)), Envelope(S0, submit(AGAIN, TASKS[1]))] == sent[silent + 1 :][
+        :2
+    ]
+    assert Envelope(S1, Ping(C)) in sent[silent + 3 :], "in case that it comes back"
+
+
+def test_a_scheduler_that_answers_keeps_its_jobs() -> None:
+    """Pings go only to schedulers with open jobs."""
+    client = Driven(S0, S1)
+    client(JobAccepted(JOB))
+    sent = watch(client, 0.5, S1)
+    assert {Ping, WatchTimer} == {type(envelope.msg) for envelope in sent}
+    assert S0 not in {envelope.to for envelope in sent}
+
+
+def test_a_scheduler_that_comes_back_is_told_what_it_lost() -> None:
+    """EndJob again for each job that moved away, and new jobs may go there."""
+    client = Driven(S0, S1)
+    client(JobAccepted(JOB))
+    watch(client, 0.15, S0)
+    out = client(Pong(S1), 0.2)
+    assert [Envelope(SINK, SchedulerSilent(S1, False)), Envelope(S1, EndJob(JOB))] == out
+    assert [] == client(Pong(S1), 0.2)
+
+
+def test_new_jobs_avoid_silent_schedulers() -> None:
+    """Although it would be their turn."""
+    client = Driven(S0, S1)
+    watch(client, 0.15, S0)
+    for number in range(3):
+        start = StartJob(JobId(f"more{number}"), "user", TASKS, b"", "sparrow", 2.0)
+        assert S0 == client(start, 0.2)[0].to
+
+
+def test_the_only_scheduler_keeps_its_jobs_however_silent() -> None:
+    """There is nowhere to go; the event comes all the same."""
+    client = Driven(S0)
+    client(JobAccepted(JOB))
+    sent = watch(client, 0.3)
+    assert Envelope(SINK, SchedulerSilent(S0, True)) in sent
+    assert SubmitJob not in {type(envelope.msg) for envelope in sent}
+
+
+def test_its_own_stall_is_no_schedulers_silence() -> None:
+    """A client that was stopped for a minute does not leave its scheduler."""
+    client = Driven(S0, S1)
+    client(JobAccepted(JOB))
+    watch(client, 0.05, S1)
+    out = client(WatchTimer(client.machine._watch_generation), 60.0)
+    assert [Envelope(S1, Ping(C))] == out[:1]
+    assert [] == client(WatchTimer(1), 60.0), "a doubled timer"
+
+
+def test_the_watch_ends_with_the_last_job() -> None:
+    """An idle client is quiet, and watches again when a job starts."""
+    client = Driven(S0)
+    client(CancelJob(JOB))
+    assert [] == client(WatchTimer(1), 0.025)
+    assert WatchTimer(2) == client(START, 5.0)[-1].msg
+
+
+def test_another_scheduler_may_have_nodes_or_room() -> None:
+    """A job that is refused for such reasons fails when all schedulers have refused it."""
+    client = Driven(S0, S1)
+    client(JobAccepted(JOB))
+    out = client(JobAborted(JOB, "no_nodes", "no live node is left"))
+    assert Envelope(S0, submit(AGAIN, *TASKS)) == out[1]
+    out = client(JobAborted(AGAIN, "overloaded", "too many"))
+    assert notify(JobFailed("overloaded", "too many")) == out[0]
+
+
+def test_stragglers_are_submitted_again_beside_the_first() -> None:
+    """When half is done, and the rest has taken twice as long: once; the first result counts."""
+    client = Driven(S0, S1)
+    options = JobOptions(straggler_factor=2.0)
+    job = StartJob(JobId("slow"), "user", TASKS, b"", "sparrow", 2.0, options)
+    client(job, 1.0)
+    out = client(result(0, JobId("slow")), 1.5)
+    assert Envelope(C, StragglerTimer(JobId("slow")), 0.5) == out[1]
+    copy = JobId("slow~copy")
+    (again,) = client(StragglerTimer(JobId("slow")), 2.0)
+    assert isinstance(again.msg, SubmitJob)
+    assert (S1, copy, TASKS[1:], ()) == (
+        again.to, again.msg.job_id, again.msg.tasks, again.msg.replaces,
+    )  # fmt: skip
+    assert [] == client(JobAborted(copy, "no_nodes", "the copy may fail"))
+    assert [] == client(StragglerTimer(JobId("slow")), 2.5)
+    ends = client(result(1, copy), 3.0)[2:]
+    assert [Envelope(S0, EndJob(JobId("slow"))), Envelope(S1, EndJob(copy))] == ends
+    assert [] == client(StragglerTimer(JobId("slow")), 9.0)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from harness import Cluster, Submitted, appears, configs, run, task, until
 
 from sparrow_core import (
     ClusterClosed,
     ClusterStartError,
+    ExecutorGroup,
     InProcessCluster,
     InvalidJob,
     JobEvent,
     JobFailed,
     JobFinished,
+    JobOptions,
     JobSpec,
     LocalCluster,
     NodeConfig,
@@ -23,6 +26,8 @@ from sparrow_core import (
     TaskCompleted,
     TaskFailed,
 )
+from sparrow_core.audit import read_events
+from sparrow_core.report import report, why_here
 
 KINDS = (InProcessCluster, LocalCluster)
 
@@ -75,8 +80,8 @@ def test_mixed_jobs_finish(cluster: Cluster) -> None:
 
 
 def test_random_placement_runs_everything(cluster: Cluster) -> None:
-    """The baseline ignores preferences and uses all nodes."""
-    job = run(cluster, *(task(i, "whoami", "n0") for i in range(60)), placement="random")
+    """The baseline uses all nodes."""
+    job = run(cluster, *(task(i, "whoami") for i in range(60)), placement="random")
     nodes = {result.decode().split()[0] for result in job.results().values()}
     assert {"n0", "n1", "n2"} == nodes
 
@@ -207,6 +212,35 @@ def test_a_broken_runner_fails_the_start(kind: type[Cluster], runner: str, run_d
     with pytest.raises(ClusterStartError, match=text):
         running.start()
     assert [] == list(run_dir.glob("*.sock"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_embedded_cluster_can_be_audited(
+    kind: type[Cluster], run_dir: Path, tmp_path: Path
+) -> None:
+    """Its log has the jobs as their client saw them, and as schedulers and nodes did."""
+    with kind(configs(2), run_dir=run_dir, audit_dir=tmp_path) as cluster:
+        job = run(cluster, *(task(i, "echo") for i in range(5)))
+        job.wait()
+    events = read_events(list(tmp_path.iterdir()))
+    assert 5 == sum(event.event == "client_task_result" for event in events)
+    assert (1, 5) == (report(events).jobs, report(events).run_ms.count)
+    assert any("echo" not in line and "done" in line for line in why_here(events, job.job_id, 3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frameworks_share_a_node(kind: type[Cluster], run_dir: Path) -> None:
+    """Jobs run on the executors of their framework, and nowhere else."""
+    (config,) = configs(1)
+    other = ExecutorGroup(config.runner, {"node": "other"}, framework="other")
+    with kind([msgspec.structs.replace(config, others=(other,))], run_dir=run_dir) as cluster:
+        assert {"n0-e0", "n0-e1"} == {each.name for each in cluster.nodes()[0].executors}
+        for framework, expected in (("", "n0"), ("other", "other")):
+            options = JobOptions(framework=framework)
+            job = Submitted(cluster, JobSpec((task(0, "whoami"),), options=options))
+            assert expected == job.results()[0].decode().split()[0]
+        unknown = JobSpec((task(0, "echo"),), options=JobOptions(framework="nosuch"))
+        assert "unsatisfiable" == Submitted(cluster, unknown).failure().kind
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,6 @@ from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     EndJob,
     ExecutorIn,
-    ExecutorInfo,
     ExecutorStatus,
     ForgetJob,
     GetShared,
@@ -16,12 +15,13 @@ from sparrow_core.messages import (
     SlotDone,
     SlotReady,
     StartTask,
+    StopTask,
     TaskError,
     TaskFinished,
-    TaskKey,
     TaskResult,
     Tick,
 )
+from sparrow_core.parts import ExecutorInfo, TaskKey
 
 N, M, C = NodeName("n"), Address("n#monitor"), Address("c#client")
 E, S0, S1 = Address("e#n-e0"), Address("e#slot-0"), Address("e#slot-1")
@@ -72,7 +72,7 @@ def test_results_go_to_the_client_and_slots_to_the_node_monitor() -> None:
     assert [] == executor(run(0)), "told twice"
     expected = [
         Envelope(C, TaskResult(key(0), N, "n-e0", 0.5, b"result")),
-        Envelope(M, TaskFinished(key(0), E)),
+        Envelope(M, TaskFinished(key(0), E, None, 0.5)),
     ]
     assert expected == executor(SlotDone(S0, key(0), 0.5, b"result"))
     assert [] == executor(SlotDone(S0, key(0), 0.5, b"result")), "told twice"
@@ -112,6 +112,17 @@ def test_more_tasks_than_slots_wait() -> None:
     assert Envelope(S1, StartTask(key(2), b"", b"p")) == out[-1]
 
 
+def test_very_short_tasks_come_to_a_slot_in_batches() -> None:
+    """Once tasks are known to take 40 us, a slot is woken for two; long ones make it stop."""
+    executor = Driven()
+    executor(run(0))
+    executor(SlotDone(S0, key(0), 40e-6, b""))
+    starts = [executor(run(task_id))[0].to for task_id in range(1, 6)]
+    assert [S0, S0, S1, S1, S0] == starts
+    executor(SlotDone(S0, key(1), 1.0, b""))
+    assert [] == executor(run(6)), "both slots are busy, and tasks are not short any more"
+
+
 def test_the_end_of_a_job_interrupts_its_tasks_and_silences_them() -> None:
     """Running tasks are interrupted (again at each tick), waiting ones go, results are withheld."""
     executor = Driven()
@@ -137,3 +148,13 @@ def test_heartbeats_say_what_it_has() -> None:
     assert [] == executor(Tick(0))
     unready = Executor(E, N, M, (S0,))
     assert [Envelope(E, Tick(1), 0.5)] == unready.on_message(Tick(0), 0.0)
+
+
+def test_a_stopped_task_is_interrupted_and_silenced() -> None:
+    """The node monitor has given the attempt up: neither result nor error leaves the executor."""
+    executor = Driven()
+    executor(run(0))
+    assert [Envelope(S0, InterruptTask(key(0)))] == executor(StopTask(key(0)))
+    out = executor(SlotDone(S0, key(0), 0.1, b"result"))
+    assert [TaskFinished] == [type(envelope.msg) for envelope in out]
+    assert [] == executor(StopTask(key(7))), "unknown"

@@ -1,33 +1,40 @@
 from __future__ import annotations
 
+from typing import Any
+
 from sparrow_core.ids import Address, JobId, NodeName
 from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     PROTOCOL_VERSION,
-    Assignment,
     AssignTasks,
     CancelReservations,
+    Drain,
+    Drained,
     EndJob,
-    ExecutorInfo,
+    EndJobs,
     ExecutorLost,
     ExecutorStatus,
     Flush,
     GetShared,
     GetTasks,
-    HeldJob,
     JobShared,
+    NodeLeft,
+    NodeLoad,
     NodeMonitorIn,
     NodeRefused,
+    ProbeLoad,
+    RefuseReservations,
     RegisterNode,
     ReportTasks,
     Reserve,
     RunTask,
+    SetWeights,
+    StopTask,
     TaskFinished,
-    TaskKey,
-    TaskReport,
     Tick,
 )
-from sparrow_core.node_monitor import NodeMonitor
+from sparrow_core.node_monitor import NodeMonitor, NodeMonitorConfig
+from sparrow_core.parts import Assignment, Claim, ExecutorInfo, HeldJob, TaskKey, TaskReport
 
 N, M, S, C = NodeName("n"), Address("n#monitor"), Address("s#scheduler"), Address("c#client")
 E0, E1 = Address("e0#n-e0"), Address("e1#n-e1")
@@ -175,12 +182,13 @@ def test_a_lost_executor_gives_its_tasks_back() -> None:
     node(Reserve(JOB, S, 2))
     node(assign(1, 0, 1))
     lost = node.step(ExecutorLost(E0, "killed by SIGKILL"))
-    registered = RegisterNode(
-        PROTOCOL_VERSION, N, M, (info("e1", 1),), (HeldJob(JOB, 0),), (key(1),)
-    )
-    assert [Envelope(S, registered), Envelope(M, Flush())] == lost
     report = TaskReport(key(0), "n-e0", "executor lost (killed by SIGKILL)")
-    assert [Envelope(S, ReportTasks((report,)))] == node.step(Flush())
+    registered = RegisterNode(
+        PROTOCOL_VERSION, N, M, (info("e1", 1),), (HeldJob(JOB, 0),), (key(1),),
+        load=(0, 1), reports=(report,),
+    )  # fmt: skip
+    assert [Envelope(S, registered), Envelope(M, Flush())] == lost
+    assert [] == node.step(Flush())
     assert [] == node(ExecutorLost(E0, "told twice"))
     assert [] == node(ExecutorStatus(info("e0", 1), (), ()))
 
@@ -200,7 +208,7 @@ def test_executors_hear_again_of_jobs_that_are_over() -> None:
     """A heartbeat that names an unknown job is answered with EndJob."""
     node = Driven(e0=1)
     status = ExecutorStatus(info("e0", 1), (OTHER,), ())
-    assert [Envelope(E0, EndJob(OTHER))] == node(status)
+    assert [Envelope(E0, EndJobs((OTHER,)))] == node(status)
 
 
 def test_the_end_of_a_job_empties_queue_and_executors() -> None:
@@ -245,7 +253,7 @@ def test_heartbeats_say_what_the_node_has_of_each_schedulers_jobs() -> None:
     timer, beat = node(Tick(0))
     assert Envelope(M, Tick(1), 0.5) == timer
     held = (HeldJob(JOB, 0), HeldJob(OTHER, 3))
-    expected = RegisterNode(PROTOCOL_VERSION, N, M, (info("e0", 1),), held, (key(0),))
+    expected = RegisterNode(PROTOCOL_VERSION, N, M, (info("e0", 1),), held, (key(0),), load=(3, 1))
     assert Envelope(S, expected) == beat
     assert [] == node(Tick(0)), "a doubled timer"
 
@@ -255,3 +263,183 @@ def test_the_supervisor_hears_of_a_refusal() -> None:
     refused = NodeRefused("other version")
     assert [Envelope(Address("n#supervisor"), refused)] == Driven()(refused)
     assert [] == Driven()(Flush()), "a stray note"
+
+
+def test_very_short_tasks_are_asked_for_ahead_of_free_slots() -> None:
+    """A slot whose job's tasks take 0.1 ms may have ten more; not of a job that is unknown."""
+    node = Driven(e0=1)
+    assert [Envelope(S, GetTasks(JOB, N, 1, 1, ()))] == node(Reserve(JOB, S, 40))
+    node(assign(1, 0))
+    (ask,) = node(TaskFinished(key(0), E0, None, 0.0001))
+    assert isinstance(ask.msg, GetTasks)
+    assert 11 == ask.msg.count
+    node(assign(2, *range(1, 12)))
+    node(CancelReservations(JOB))
+    node(Reserve(OTHER, S, 1))
+    for task_id in range(1, 11):
+        assert [] == node(TaskFinished(key(task_id), E0, None, 0.0001))
+    (ask,) = node(TaskFinished(key(11), E0, None, 0.0001))
+    assert isinstance(ask.msg, GetTasks)
+    assert (OTHER, 1) == (ask.msg.job_id, ask.msg.count)
+
+
+def test_long_tasks_are_never_asked_for_ahead() -> None:
+    """They are bound when a slot is free, and not before."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 40))
+    node(assign(1, 0))
+    (ask,) = node(TaskFinished(key(0), E0, None, 0.01))
+    assert isinstance(ask.msg, GetTasks)
+    assert 1 == ask.msg.count
+
+
+def with_policy(policy: str = "fifo", **config: Any) -> Driven:
+    """A node without executors."""
+    node = Driven()
+    node.machine = NodeMonitor(
+        N, M, (S,), supervisor=Address("n#supervisor"), attributes=("gpu",),
+        config=NodeMonitorConfig(policy=policy, **config),
+    )  # fmt: skip
+    return node
+
+
+def executor(name: str, slots: int, framework: str = "") -> ExecutorStatus:
+    """The first heartbeat of an executor."""
+    return ExecutorStatus(ExecutorInfo(Address(f"{name}#n-{name}"), 7, slots, framework), (), ())
+
+
+def asked(out: list[Envelope]) -> list[tuple[JobId, int]]:
+    """For which jobs how many tasks are asked for."""
+    return [(e.msg.job_id, e.msg.count) for e in out if isinstance(e.msg, GetTasks)]
+
+
+def test_the_policy_decides_whose_turn_it_is() -> None:
+    """The most urgent job is asked for first under strict priority."""
+    node = with_policy("priority")
+    node(Reserve(OTHER, S, 1, Claim(priority=5)), Reserve(JOB, S, 1, Claim(priority=2)))
+    assert [(JOB, 1)] == asked(node(executor("e0", 1)))
+
+
+def test_a_sticky_reservation_asks_for_more_until_the_job_is_drained() -> None:
+    """One reservation serves a job's waiting tasks one after the other."""
+    node = with_policy("srpt")
+    node(executor("e0", 1))
+    claim = Claim(waiting=3)
+    assert [(JOB, 1)] == asked(node(Reserve(JOB, S, 1, claim)))
+    answer = AssignTasks(JOB, S, C, 1, (Assignment(0, 1, b"p"),), False, False, Claim(waiting=1))
+    assert [] == asked(node(answer))
+    assert [(JOB, 1)] == asked(node(TaskFinished(key(0), E0)))
+    assert [] == asked(node(AssignTasks(JOB, S, C, 2, (), True, False)))
+    assert {"queued": 0, "asking": 0} == {
+        name: node.machine.gauges()[name] for name in ("queued", "asking")
+    }
+
+
+def test_without_a_queue_everything_starts_at_once() -> None:
+    """Every reservation asks, and every task goes to an executor, beyond its slots."""
+    node = with_policy("no_queue")
+    node(executor("e0", 1))
+    assert [(JOB, 5)] == asked(node(Reserve(JOB, S, 5)))
+    out = node(assign(1, 0, 1, 2))
+    assert [key(0), key(1), key(2)] == [e.msg.key for e in out if isinstance(e.msg, RunTask)]
+
+
+def test_frameworks_share_the_slots_of_a_node() -> None:
+    """Each has executors of its own; together they run no more tasks than the node has slots."""
+    node = with_policy("fifo", slots=3)
+    node(executor("e0", 2, "a"), executor("e1", 2, "b"))
+    out = node(Reserve(JOB, S, 4, Claim(framework="a")), Reserve(OTHER, S, 4, Claim(framework="b")))
+    assert [(JOB, 2), (OTHER, 1)] == asked(out)
+    tasks = (Assignment(0, 1, b"p"),)
+    out = node(AssignTasks(OTHER, S, C, 2, tasks, False, False, Claim(framework="b")))
+    assert [E1] == [e.to for e in out if isinstance(e.msg, RunTask)]
+    assert [] == asked(node(Reserve(JobId("third"), S, 1, Claim(framework="c"))))
+
+
+def test_a_full_queue_refuses_in_words() -> None:
+    """Reservations beyond the limit go back to the scheduler; the others stay."""
+    node = with_policy(queue_max=3)
+    assert [] == node(Reserve(JOB, S, 3))
+    assert [Envelope(S, RefuseReservations(OTHER, N, 1))] == node(Reserve(OTHER, S, 1))
+
+
+def test_it_tells_its_load() -> None:
+    """Queued reservations, or minus the free slots."""
+    node = with_policy()
+    node(executor("e0", 2))
+    assert [Envelope(S, NodeLoad(JOB, N, -2))] == node(ProbeLoad(JOB, S))
+    node(Reserve(JOB, S, 5))
+    assert [Envelope(S, NodeLoad(JOB, N, 3))] == node(ProbeLoad(JOB, S))
+
+
+def test_a_cancellation_answers_what_was_asked() -> None:
+    """The slots that waited for the job's scheduler go to the next job at once."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 2), Reserve(OTHER, S, 1))
+    assert [(OTHER, 1)] == asked(node(CancelReservations(JOB)))
+
+
+def test_a_replaced_job_frees_the_slots_that_waited_for_its_scheduler() -> None:
+    """EndJobs of a submission whose scheduler is dead lets the node ask for others."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 2), Reserve(OTHER, Address("s2#scheduler"), 1))
+    assert [(OTHER, 1)] == asked(node(EndJobs((JOB,))))
+
+
+def test_successes_ride_on_heartbeats() -> None:
+    """With nothing to ask for they wait for the next one; nothing is sent for them alone."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 1))
+    node(assign(1, 0, drained=True))
+    assert [] == node(TaskFinished(key(0), E0))
+    beat = node(Tick(0))[1].msg
+    assert isinstance(beat, RegisterNode)
+    assert (TaskReport(key(0), "n-e0"),) == beat.reports
+
+
+def test_a_silent_executor_is_lost_until_it_is_heard_again() -> None:
+    """Its tasks are given back; when it goes on they are stopped, and it may run others."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 2))
+    node(assign(1, 0))
+    for generation in range(11):
+        out = node(Tick(generation), now=0.5 * (generation + 1))
+    lost = [each.lost for e in out if isinstance(e.msg, RegisterNode) for each in e.msg.reports]
+    assert ["executor lost (silent for 5 s)"] == lost
+    back = ExecutorStatus(info("e0", 1), (JOB,), (key(0),))
+    out = node(back, now=6.0)
+    assert Envelope(E0, StopTask(key(0))) == out[0]
+    assert [(JOB, 1)] == asked(out)
+
+
+def test_its_own_stall_is_no_executors_silence() -> None:
+    """A node monitor that was stopped for a minute does not give its executors up."""
+    node = Driven(e0=1)
+    node(Tick(0), now=0.5)
+    out = node(Tick(1), now=60.0)
+    assert [1] == [len(e.msg.executors) for e in out if isinstance(e.msg, RegisterNode)]
+
+
+def test_a_draining_node_serves_what_it_has_and_leaves() -> None:
+    """New reservations are refused; the last task's end makes it say goodbye, once."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 1))
+    node(assign(1, 0, drained=True))
+    (beat,) = node(Drain())
+    assert isinstance(beat.msg, RegisterNode)
+    assert beat.msg.draining
+    assert [Envelope(S, RefuseReservations(OTHER, N, 2))] == node(Reserve(OTHER, S, 2))
+    expected = [Envelope(S, NodeLeft(N)), Envelope(Address("n#supervisor"), Drained())]
+    assert expected == node(TaskFinished(key(0), E0))
+    assert [Envelope(M, Tick(1), 0.5)] == node(Tick(0)), "no heartbeat any more"
+
+
+def test_newer_weights_replace_older_ones() -> None:
+    """And heartbeats carry them, so that a restarted scheduler learns them again."""
+    node = with_policy("fair")
+    weights = SetWeights(2, (("a", 3.0), ("b", -1.0)))
+    node(weights)
+    node(SetWeights(1, (("a", 5.0),)))
+    beat = node(Tick(0))[1].msg
+    assert isinstance(beat, RegisterNode)
+    assert (weights, ("gpu",)) == (beat.weights, beat.attributes)

@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 from sparrow_core.errors import InvalidJob, NoNodes, Unsatisfiable
 from sparrow_core.ids import NodeName
-from sparrow_core.messages import TaskSpec
+from sparrow_core.parts import TaskSpec
 from sparrow_core.placement import (
+    PLACEMENTS,
+    BatchPlacer,
     ConstrainedPlacer,
+    PerTaskPlacer,
     Placer,
     RandomPlacer,
     UnconstrainedPlacer,
@@ -48,18 +51,18 @@ preferences = st.lists(
 )
 
 
-@given(preferences, st.sampled_from(["sparrow", "random"]), st.floats(1, 4), st.integers(0, 10**6))
+@given(preferences, st.sampled_from(sorted(PLACEMENTS)), st.floats(1, 4), st.integers(0, 10**6))
 def test_every_task_is_placed_once_where_it_may_run(
     wanted: list[tuple[NodeName, ...]], placement: str, ratio: float, seed: int
 ) -> None:
-    """However nodes ask, reservations suffice, and preferences are obeyed (but by "random")."""
+    """However nodes ask, reservations suffice, and preferences are obeyed."""
     rng = Random(seed)
     tasks = [spec(task_id, *nodes) for task_id, nodes in enumerate(wanted)]
     placer = make_placer(placement, rng, ratio, tasks)
+    placer.note_loads({node: rng.randint(-4, 9) for node in placer.probes(tasks, NODES)})
     placed = drain(placer, Counter(placer.place(tasks, NODES)), rng)
     assert list(range(len(tasks))) == sorted(task_id for task_id, _ in placed)
-    if placement == "sparrow":
-        assert all(node in wanted[task] for task, node in placed if wanted[task])
+    assert all(node in wanted[task] for task, node in placed if wanted[task])
 
 
 @given(preferences, st.floats(1, 4), st.integers(0, 10**6))
@@ -153,3 +156,44 @@ def test_impossible_jobs_are_refused(placement: str, ratio: float, ids: tuple[in
     """Unknown placement, probe ratio below 1, doubled ids: InvalidJob."""
     with pytest.raises(InvalidJob):
         make_placer(placement, Random(1), ratio, [spec(task_id) for task_id in ids])
+
+
+def test_per_task_sampling_gives_each_task_the_best_of_its_own_probes() -> None:
+    """What one task learns does not help another; a node's load grows by what is placed there."""
+    placer = PerTaskPlacer(Random(1), 2.0)
+    tasks = [spec(0, "n0", "n1"), spec(1, "n0", "n1"), spec(2, "n2", "n3")]
+    assert {"n0", "n1", "n2", "n3"} == set(placer.probes(tasks, NODES))
+    placer.note_loads({NODES[0]: 0, NODES[1]: 1, NODES[2]: 5, NODES[3]: 4})
+    reserved = placer.place(tasks, NODES)
+    assert 2 == reserved.get(NODES[0], 0) + reserved.get(NODES[1], 0)
+    assert 1 == reserved[NODES[3]]
+
+
+def test_batch_sampling_shares_probes_among_tasks() -> None:
+    """All tasks of the job go to the least loaded nodes of all that were probed."""
+    placer = BatchPlacer(Random(1), 2.0)
+    tasks = [spec(task_id) for task_id in range(3)]
+    assert set(NODES) == set(placer.probes(tasks, NODES))
+    placer.note_loads(dict(zip(NODES, (9, 0, 9, 1, 9, 2), strict=True)))
+    counts = placer.place(tasks, NODES)
+    assert {"n1": 2, "n3": 1} == dict(counts)
+
+
+def test_a_widened_task_may_run_anywhere_and_is_bound_once() -> None:
+    """It stays on the lists of the nodes that it prefers, and joins the pool."""
+    placer = ConstrainedPlacer(Random(1), 1.0)
+    placer.place([TaskSpec(0, b"", ("n0",), 1.0), spec(1, "n0")], NODES)
+    assert not placer.offers(NODES[1])
+    assert 1 == sum(placer.widen([0, 7], NODES).values())
+    assert {} == placer.widen([0], NODES), "told twice"
+    assert [0] == [task.task_id for task in placer.take(NODES[1], 2)]
+    assert [1] == [task.task_id for task in placer.take(NODES[0], 2)]
+
+
+def test_soft_preferences_survive_the_loss_of_their_nodes() -> None:
+    """When the last preferred node dies, the task may run anywhere."""
+    placer = ConstrainedPlacer(Random(1), 1.0)
+    placer.place([TaskSpec(0, b"", ("n0",), 99.0)], NODES)
+    reserved = placer.node_lost(NODES[0], 1, NODES[1:])
+    assert 1 == sum(reserved.values())
+    assert placer.covered(reserved)

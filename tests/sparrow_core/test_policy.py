@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 
 from sparrow_core.ids import NodeName
 from sparrow_core.policy import (
+    batch_size,
     choose_preferred,
     reservation_count,
+    smoothed,
     spread_reservations,
+    tasks_ahead,
     without,
 )
 
@@ -50,3 +53,28 @@ def test_avoided_nodes_are_used_only_if_nothing_else_is_left() -> None:
     nodes = [NodeName("a"), NodeName("b")]
     assert ["b"] == without(nodes, ["a"])
     assert nodes == without(nodes, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "ahead", "batch"),
+    [(None, 0, 1), (1.0, 0, 1), (0.0011, 0, 1), (0.001, 1, 1), (1e-4, 10, 1), (1e-5, 32, 10)],
+)
+def test_only_very_short_tasks_are_fetched_ahead(
+    mean_s: float | None, ahead: int, batch: int
+) -> None:
+    """A millisecond's worth at most; unknown and longer tasks are bound late."""
+    assert (ahead, batch) == (tasks_ahead(mean_s), batch_size(mean_s))
+
+
+def test_no_time_at_all_is_short() -> None:
+    """A clock too coarse for the task does no harm."""
+    assert (32, 1) == (tasks_ahead(0.0), batch_size(0.0))
+
+
+def test_the_running_mean_forgets() -> None:
+    """One long task makes a job long; many short ones later it is short again."""
+    mean_s = smoothed(smoothed(None, 1e-5), 10.0)
+    assert 0 == tasks_ahead(mean_s)
+    for _ in range(100):
+        mean_s = smoothed(mean_s, 1e-5)
+    assert 0 < tasks_ahead(mean_s)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 import zmq
@@ -16,6 +17,7 @@ from harness import appears, configs, run, task, until
 from sparrow_core import LocalCluster, SparrowError, TaskCompleted
 from sparrow_core.ids import Address
 from sparrow_core.messages import GetNodes, KnownNodes
+from sparrow_core.node_monitor import NodeMonitorConfig
 from sparrow_core.transport.zmq_driver import ZmqDriver
 
 
@@ -70,6 +72,21 @@ def test_a_task_that_kills_every_executor_fails_its_job(run_dir: Path) -> None:
         assert 4 == len(failure.story)
         assert all("SIGKILL" in line for line in failure.story)
         assert {0: b"x"} == run(cluster, task(0, "echo x")).results()
+
+
+def test_a_task_survives_a_stopped_executor(run_dir: Path) -> None:
+    """SIGSTOP in mid-job: its tasks run elsewhere, and when it goes on it is used again."""
+    limits = NodeMonitorConfig(executor_timeout_s=1.2)
+    nodes = [msgspec.structs.replace(config, limits=limits) for config in configs(2)]
+    with LocalCluster(nodes, run_dir=run_dir) as cluster:
+        job = run(cluster, *(task(i, "sleep 0.02") for i in range(40)))
+        pid = cluster.nodes()[0].executors[0].pid
+        until(lambda: job.events, "a result")
+        os.kill(pid, signal.SIGSTOP)
+        assert set(range(40)) == set(job.results())
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: cluster.nodes()[0].executors, "its return")
+        assert {0: b"back"} == run(cluster, task(0, "echo back", "n0")).results()
 
 
 def test_jobs_go_on_when_a_node_dies(run_dir: Path) -> None:

@@ -1,0 +1,158 @@
+"""Sparrow on emulated clusters of hundreds of slots, with the production machines.
+
+    python benchmarks/simulated.py [--json FILE]
+
+Scheduling delay: response time of jobs of ten 100 ms tasks beyond those 100 ms, at 80 % load, by
+placement. Messages: between nodes, and within them, for each task of jobs of 100 at probe ratio 2.
+Cancellation: reservations without use that nobody asked for after the last task of their job was
+bound, and slot time spent on waiting for answers. Failover: from the death of a scheduler to the
+first task that runs again, as a client finds out by silence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from sparrow_core.ids import Address, JobId, NodeName
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import Message, RunTask, StartJob
+from sparrow_core.parts import TaskSpec
+from sparrow_core.scheduler import SchedulerConfig
+from sparrow_core.sim.cluster import SimulatedCluster, payload_of
+from sparrow_core.sim.meter import Meter
+from sparrow_core.sim.network import Network
+from sparrow_core.sim.workload import (
+    Arrival,
+    Workload,
+    make_jobs,
+    percentile,
+    response_times_s,
+    run_jobs,
+)
+from sparrow_core.sim.world import World
+
+Row = dict[str, float | int | str]
+PLACEMENTS = ("central", "sparrow", "batch", "per_task", "random")
+SHAPES = ((100, 4), (50, 8), (25, 16))
+_QUIET_S = 1000.0  # between heartbeats: nothing fails
+
+
+def scheduling_delays(jobs: int = 1000) -> list[Row]:
+    """On 100 nodes of 4 slots at 80 % load."""
+    rows: list[Row] = []
+    for placement in PLACEMENTS:
+        workload = Workload(0.8, jobs, distribution="constant", placement=placement)
+        times_s = response_times_s(workload, nodes=100, slots=4, schedulers=10, seed=1)
+        delays_ms = [1000 * (time_s - workload.task_s) for time_s in times_s]
+        rows.append(
+            {
+                "figure": "scheduling delay",
+                "placement": placement,
+                "median_ms": statistics.median(delays_ms),
+                "p95_ms": percentile(delays_ms, 95),
+            }
+        )
+    return rows
+
+
+def _metered(workload: Workload, nodes: int, slots: int, *, cancellation: bool = True) -> Meter:
+    world = World(1, Network())
+    config = SchedulerConfig(lease_s=_QUIET_S, cancellation=cancellation)
+    cluster = SimulatedCluster(
+        world, nodes=nodes, slots=slots, schedulers=4, heartbeat_s=_QUIET_S, scheduler=config
+    )
+    world.run(0.5)
+    meter = Meter(world)
+    names = [NodeName(f"n{number}") for number in range(nodes)]
+    run_jobs(cluster, make_jobs(workload, names, slots, Random(1)))
+    return meter
+
+
+def messages_a_task(jobs: int = 60) -> list[Row]:
+    """At 80 % load, m = 100, d = 2; by the shape of 400 slots."""
+    rows: list[Row] = []
+    for nodes, slots in SHAPES:
+        meter = _metered(Workload(0.8, jobs, tasks=100), nodes, slots)
+        rows.append(
+            {
+                "figure": "messages a task",
+                "nodes": nodes,
+                "slots": slots,
+                "network": meter.network.total() / meter.bound,
+                "within_nodes": meter.local.total() / meter.bound,
+            }
+        )
+    return rows
+
+
+def cancellation(jobs: int = 300) -> list[Row]:
+    """At 80 % load, jobs of ten tasks on 100 nodes of one slot."""
+    rows: list[Row] = []
+    for on in (True, False):
+        meter = _metered(Workload(0.8, jobs), 100, 1, cancellation=on)
+        rows.append(
+            {
+                "figure": "cancellation",
+                "cancellation": "on" if on else "off",
+                "useless_reservations": meter.useless,
+                "removed_share": meter.removed / meter.useless,
+                "waited_ms_a_task": 1000 * meter.waited_s / meter.bound,
+            }
+        )
+    return rows
+
+
+def failover(repetitions: int = 50) -> list[Row]:
+    """One of two schedulers dies in the middle of a job."""
+    delays_ms = [1000 * _failover_s(seed) for seed in range(repetitions)]
+    return [
+        {
+            "figure": "failover by silence",
+            "median_ms": statistics.median(delays_ms),
+            "max_ms": max(delays_ms),
+        }
+    ]
+
+
+def _failover_s(seed: int) -> float:
+    world = World(seed, Network())
+    cluster = SimulatedCluster(world, nodes=10, slots=2, schedulers=2)
+    killed_at_s = 1.3 + Random(seed).uniform(0, 0.1)
+    world.call(killed_at_s, lambda: world.kill("s1"))
+    again_s: list[float] = []
+
+    def tap(to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
+        del to, out
+        if isinstance(msg, RunTask) and msg.key.job_id == "job~1":
+            again_s.append(now)
+
+    world.taps.append(tap)
+    specs = tuple(TaskSpec(task_id, payload_of(0.2)) for task_id in range(100))
+    run_jobs(cluster, [Arrival(1.0, StartJob(JobId("job"), "user", specs, b"", "sparrow", 2.0))])
+    return again_s[0] - killed_at_s
+
+
+def figures() -> list[Row]:
+    """All of them."""
+    return [*scheduling_delays(), *messages_a_task(), *cancellation(), *failover()]
+
+
+def main() -> None:
+    """Simulate and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    rows = figures()
+    for row in rows:
+        print("  ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{v}" for k, v in row.items()))
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()

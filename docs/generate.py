@@ -1,0 +1,166 @@
+"""Writes the generated parts of docs/sparrow.md: what the code says of its messages and choices.
+
+python docs/generate.py          # rewrite
+python docs/generate.py --check  # fail if it is not current
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from sparrow_core import audit, messages, parts
+from sparrow_core.client import Client
+from sparrow_core.disciplines import DISCIPLINES
+from sparrow_core.executor import Executor
+from sparrow_core.front import Front
+from sparrow_core.metrics import Metrics
+from sparrow_core.node_monitor import NodeMonitor, NodeMonitorConfig
+from sparrow_core.placement import PLACEMENTS
+from sparrow_core.runner import SlotThread
+from sparrow_core.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.transport.process import Supervisor
+
+PAGE = Path(__file__).with_name("sparrow.md")
+# Who takes messages, and the modules in which it makes those that it sends.
+MACHINES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+    "client": (Client, ("client",)),
+    "scheduler": (Scheduler, ("scheduler", "job_keeper", "ledger")),
+    "node monitor": (NodeMonitor, ("node_monitor", "slots")),
+    "executor": (Executor, ("executor",)),
+    "slot": (SlotThread, ("runner",)),
+    "supervisor": (Supervisor, ("transport.process", "daemon")),
+    "front end": (Front, ("front", "cluster", "remote")),
+    "metrics": (Metrics, ("metrics", "transport.http_metrics")),
+}
+
+
+def senders() -> dict[str, list[str]]:
+    """Which machine makes which message, found in the source."""
+    found: dict[str, list[str]] = {}
+    for machine, (_, modules) in MACHINES.items():
+        for module in modules:
+            source = inspect.getsource(importlib.import_module(f"sparrow_core.{module}"))
+            for node in ast.walk(ast.parse(source)):
+                match node:
+                    case ast.Call(func=ast.Name(id=name)) if hasattr(messages, name):
+                        if machine not in found.setdefault(name, []):
+                            found[name].append(machine)
+    return found
+
+
+def protocol() -> Iterator[str]:
+    """Message by message: who sends it to whom, what it says."""
+    yield f"Protocol version {messages.PROTOCOL_VERSION}.\n"
+    sent_by = senders()
+    for machine, (kind, _) in MACHINES.items():
+        yield f"### To the {machine}\n"
+        for message in get_args(kind.inputs) or (kind.inputs,):
+            if not message.__name__.startswith("_"):
+                yield from _describe(message, machine, sent_by.get(message.__name__, []))
+    yield "### Parts of messages\n"
+    for part in vars(parts).values():
+        if isinstance(part, type) and part.__module__ == parts.__name__:
+            yield from _describe(part, "", [])
+
+
+def _describe(struct: type[Any], receiver: str, sent_by: list[str]) -> Iterator[str]:
+    arrow = ", ".join("itself" if each == receiver else each for each in sent_by)
+    yield f"**{struct.__name__}**" + (f" (from: {arrow})" if arrow else "") + "  "
+    yield f"{_first(struct)}  "
+    fields = [
+        f"`{each.name}`: {_type(struct, each.name)}" for each in msgspec.structs.fields(struct)
+    ]
+    if fields:
+        yield "; ".join(fields)
+    yield ""
+
+
+def _first(struct: Any) -> str:
+    """A docstring's text up to its list of attributes, in one line."""
+    text = inspect.getdoc(struct) or ""
+    return " ".join(re.split(r"\n\n(?:Attributes|Args):", text)[0].split())
+
+
+def _type(struct: type[Any], field: str) -> str:
+    for each in struct.__mro__:
+        if field in (annotations := inspect.get_annotations(each)):
+            return str(annotations[field])
+    raise LookupError(field)
+
+
+def policies() -> Iterator[str]:
+    """The names that a node's `policy` may have."""
+    yield "| policy | |\n|---|---|"
+    for name, kind in DISCIPLINES.items():
+        yield f"| `{name}` | {_first(kind)} |"
+
+
+def placements() -> Iterator[str]:
+    """The names that a job's `placement` may have."""
+    yield ", ".join(f"`{name}`" for name in PLACEMENTS)
+
+
+def limits() -> Iterator[str]:
+    """Limits of machines and their defaults."""
+    for title, kind in (("[scheduler]", SchedulerConfig), ("[node]", NodeMonitorConfig)):
+        yield f"`limits` of {title}:\n"
+        described = dict(
+            re.findall(r"^    (\w+): ([^\n]*(?:\n        [^\n]*)*)", _doc(kind), re.MULTILINE)
+        )
+        for field in msgspec.structs.fields(kind):
+            text = " ".join(described.get(field.name, "").split())
+            yield f"- `{field.name}` = {msgspec.json.encode(field.default).decode()}: {text}"
+        yield ""
+
+
+def _doc(kind: type[Any]) -> str:
+    return inspect.getdoc(kind) or ""
+
+
+def events() -> Iterator[str]:
+    """The events of the audit log."""
+    yield "| event | |\n|---|---|"
+    for name, text in audit.EVENTS.items():
+        yield f"| `{name}` | {text} |"
+
+
+SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
+    "protocol": protocol,
+    "policies": policies,
+    "placements": placements,
+    "limits": limits,
+    "events": events,
+}
+
+
+def generate(text: str) -> str:
+    """The page with its generated parts written anew."""
+    for name, section in SECTIONS.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = before + begin + "\n\n" + "\n".join(section()).strip() + "\n\n" + end + after
+    return text
+
+
+def main() -> int:
+    """Write, or check."""
+    text = PAGE.read_text()
+    current = generate(text)
+    if "--check" in sys.argv:
+        return int(text != current)
+    PAGE.write_text(current)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""The `sparrow` commands: start processes, submit, look, derive."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from sparrow_core.cli import tables
+from sparrow_core.cli.submitting import Submission
+from sparrow_core.errors import SparrowError
+from sparrow_core.parts import JobOptions, TaskSpec
+from sparrow_core.placement import PLACEMENTS
+from sparrow_core.specs import JobSpec
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_config = click.argument("config", type=_FILE)
+
+
+class _Group(click.Group):
+    """Shows the package's own errors as one line, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except SparrowError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Group)
+def main() -> None:
+    """Schedule tasks without a central scheduler.
+
+    CONFIG is a TOML file; docs/sparrow.md describes it.
+    """
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def keygen(file: Path) -> None:
+    """Make a key pair in FILE and print the public key, for other processes' allow-lists."""
+    from sparrow_core.transport.keys import generate, write_key_file
+
+    keys = generate()
+    write_key_file(file, keys)
+    click.echo(keys.public)
+
+
+@main.command()
+@_config
+def scheduler(config: Path) -> None:
+    """Run a scheduler until SIGINT or SIGTERM."""
+    from sparrow_core.config import read_config
+    from sparrow_core.daemon import run_scheduler
+
+    sys.exit(run_scheduler(read_config(config)))
+
+
+@main.command("node-monitor")
+@_config
+def node_monitor(config: Path) -> None:
+    """Run a node until SIGINT or SIGTERM, which drain it; a second one ends it at once."""
+    from sparrow_core.config import read_config
+    from sparrow_core.daemon import run_node_monitor
+
+    sys.exit(run_node_monitor(read_config(config)))
+
+
+@main.command()
+@_config
+@click.argument("payloads", nargs=-1, required=True)
+@click.option("--shared", type=_FILE, help="What all tasks share.")
+@click.option("--user", default="default", show_default=True)
+@click.option("--placement", type=click.Choice(list(PLACEMENTS)), default="sparrow")
+@click.option("--probe-ratio", default=2.0, show_default=True, help="Reservations a task.")
+@click.option("--prefer", multiple=True, metavar="NODE", help="Run on these nodes only.")
+@click.option("--wait", "wait_s", type=float, help="Seconds after which other nodes do as well.")
+@click.option("--require", multiple=True, metavar="ATTRIBUTE", help="Nodes must have these.")
+@click.option("--framework", default="", help="Whose executors run it.")
+@click.option("--priority", default=0, help="Smaller goes first, where the policy is priority.")
+@click.option("--json", "as_json", is_flag=True, help="An event a line.")
+def submit(
+    config: Path,
+    payloads: tuple[str, ...],
+    shared: Path | None,
+    user: str,
+    placement: str,
+    probe_ratio: float,
+    prefer: tuple[str, ...],
+    wait_s: float | None,
+    require: tuple[str, ...],
+    framework: str,
+    priority: int,
+    as_json: bool,
+) -> None:
+    """Run a job with a task for each of PAYLOADS and print the results in order."""
+    from sparrow_core.cli.connection import connect
+
+    tasks = tuple(
+        TaskSpec(number, payload.encode(), prefer, wait_s)
+        for number, payload in enumerate(payloads)
+    )
+    options = JobOptions(framework=framework, priority=priority, requires=require)
+    content = shared.read_bytes() if shared else b""
+    with connect(config) as cluster:
+        job = JobSpec(tasks, content, user, placement, probe_ratio, options)
+        submission = Submission(cluster, job)
+        try:
+            submission.show(as_json=as_json)
+        except KeyboardInterrupt:
+            submission.cancel()
+            submission.show(as_json=as_json)
+    sys.exit(int(submission.failed))
+
+
+@main.command()
+@_config
+@click.option("--metrics", is_flag=True, help="Of all processes, in the format of Prometheus.")
+@click.option("--json", "as_json", is_flag=True)
+def status(config: Path, metrics: bool, as_json: bool) -> None:
+    """Show schedulers, nodes, and what waits and runs on them."""
+    from sparrow_core.cli.connection import connect
+
+    with connect(config) as cluster:
+        if metrics:
+            click.echo("".join(cluster.metrics().values()), nl=False)
+        else:
+            tables.show_status(cluster.schedulers(), cluster.nodes(), as_json=as_json)
+
+
+@main.command()
+@_config
+@click.argument("node")
+def drain(config: Path, node: str) -> None:
+    """Let NODE finish what it runs, take nothing new, and end."""
+    from sparrow_core.cli.connection import connect
+
+    with connect(config) as cluster:
+        if not cluster.drain(node):
+            raise click.ClickException(f"no node {node!r} is known")
+
+
+@main.command()
+@_config
+@click.argument("weights", nargs=-1, required=True, metavar="USER=WEIGHT...")
+def weights(config: Path, weights: tuple[str, ...]) -> None:
+    """Set the users' shares of nodes whose policy is "fair"; users not named weigh 1."""
+    from sparrow_core.cli.connection import connect
+
+    try:
+        parsed = {user: float(weight) for user, _, weight in (w.rpartition("=") for w in weights)}
+    except ValueError as error:
+        raise click.BadParameter("a weight is USER=NUMBER") from error
+    if "" in parsed or not all(0 < weight < float("inf") for weight in parsed.values()):
+        raise click.BadParameter("a weight is USER=NUMBER, above 0")
+    with connect(config) as cluster:
+        cluster.set_weights(parsed)
+
+
+@main.command()
+@click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--why", nargs=2, type=(str, int), metavar="JOB TASK", help="Why did it run there?")
+@click.option("--jobs", is_flag=True, help="List the jobs.")
+@click.option("--from", "start_s", default=0.0, help="Jobs that arrived later, s since 1970.")
+@click.option("--to", "end_s", default=1e18, help="Jobs that arrived earlier.")
+@click.option("--json", "as_json", is_flag=True)
+def audit(
+    logs: tuple[Path, ...],
+    why: tuple[str, int] | None,
+    jobs: bool,
+    start_s: float,
+    end_s: float,
+    as_json: bool,
+) -> None:
+    """Derive times, utilization and shares from audit LOGS (files, or folders of *.jsonl)."""
+    from sparrow_core.audit import read_events
+    from sparrow_core.report import report, why_here
+
+    files = [
+        file for log in logs for file in (sorted(log.glob("*.jsonl")) if log.is_dir() else [log])
+    ]
+    events = read_events(files)
+    if why:
+        lines = why_here(events, *why)
+        if not lines:
+            raise click.ClickException(f"job {why[0]} is not in the log")
+        click.echo("\n".join(lines))
+    elif jobs:
+        tables.show_jobs(events)
+    else:
+        tables.show_report(report(events, start_s, end_s), as_json=as_json)

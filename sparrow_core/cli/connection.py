@@ -1,0 +1,36 @@
+"""From a configuration file to an open connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sparrow_core.config import read_config
+from sparrow_core.errors import ConfigError
+from sparrow_core.remote import RemoteCluster
+
+
+@contextmanager
+def connect(file: Path) -> Iterator[RemoteCluster]:
+    """A connection to the schedulers that a file names.
+
+    Raises:
+        ConfigError: The file is senseless, or says not where to listen over tcp.
+        ClusterStartError: No scheduler answers.
+    """
+    config = read_config(file)
+    listen = config.client.listen
+    if listen is None and any(each.startswith("tcp:") for each in config.schedulers):
+        raise ConfigError(
+            f"{file}: schedulers over tcp answer to [client] listen, which is missing"
+        )
+    cluster = RemoteCluster(
+        config.scheduler_addresses,
+        listen=listen,
+        keys=config.keys,
+        audit_dir=Path(config.audit_dir) if config.audit_dir else None,
+    )
+    cluster.start(config.client.answer_s)
+    with closing(cluster):
+        yield cluster

@@ -1,0 +1,50 @@
+"""A job under way, shown as it goes."""
+
+from __future__ import annotations
+
+import queue
+
+import click
+import msgspec
+
+from sparrow_core.events import JobEvent, JobFailed, JobFinished, TaskCompleted
+from sparrow_core.front import Cluster
+from sparrow_core.specs import JobSpec
+
+
+class Submission:
+    """A job and the events that came of it."""
+
+    def __init__(self, cluster: Cluster, job: JobSpec) -> None:
+        """Submit the job."""
+        self.failed = False
+        self._cluster = cluster
+        self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+        self._results: dict[int, bytes] = {}
+        self._job_id = cluster.submit(job, self._events.put)
+
+    def cancel(self) -> None:
+        """Cancel it; `show` tells the end."""
+        self._cluster.cancel(self._job_id)
+
+    def show(self, *, as_json: bool) -> None:
+        """Print until it is over: events as they come, or results in the order of tasks."""
+        shown = 0
+        while True:
+            event = self._events.get()
+            if as_json:
+                click.echo(msgspec.json.encode(event))
+            elif isinstance(event, TaskCompleted):
+                self._results[event.task_id] = event.result
+                while shown in self._results:
+                    click.echo(self._results[shown])
+                    shown += 1
+            if isinstance(event, JobFailed):
+                self.failed = True
+                click.echo(_failure(event), err=True)
+            if isinstance(event, JobFinished | JobFailed):
+                return
+
+
+def _failure(event: JobFailed) -> str:
+    return "\n  ".join((f"{event.kind}: {event.message}", *event.story))

@@ -1,0 +1,75 @@
+"""What the commands print, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from sparrow_core.audit import AuditEvent
+from sparrow_core.ids import Address, endpoint_of
+from sparrow_core.report import Quantiles, Report
+from sparrow_core.specs import NodeStatus
+
+
+def show_status(
+    schedulers: Mapping[Address, int | None], nodes: Sequence[NodeStatus], *, as_json: bool
+) -> None:
+    """Schedulers and whether they answer; nodes and what is on them."""
+    if as_json:
+        click.echo(msgspec.json.encode({"schedulers": schedulers, "nodes": nodes}))
+        return
+    for scheduler, count in schedulers.items():
+        state = "silent" if count is None else f"up, knows {count} node(s)"
+        click.echo(f"scheduler {endpoint_of(scheduler)}: {state}")
+    table = _table("node", "executors", "slots", "running", "queued", "attributes")
+    for node in nodes:
+        name = f"{node.name} (draining)" if node.draining else node.name
+        slots = sum(each.slots for each in node.executors)
+        counts = (len(node.executors), slots, node.running, node.queued)
+        table.add_row(name, *map(str, counts), " ".join(node.attributes))
+    Console().print(table)
+
+
+def show_report(report: Report, *, as_json: bool) -> None:
+    """What the audit log tells."""
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+        return
+    table = _table("ms", "count", "p5", "median", "p95", "max")
+    for name, value in msgspec.structs.asdict(report).items():
+        if isinstance(value, Quantiles):
+            times = (value.p5, value.median, value.p95, value.max)
+            cells = (f"{each:.2f}" for each in times)
+            table.add_row(name.removesuffix("_ms"), str(value.count), *cells)
+    Console().print(table)
+    shares = ", ".join(f"{user} {share:.1%}" for user, share in report.shares.items())
+    failed = ", ".join(f"{count} x {text}" for text, count in report.failed.items())
+    click.echo(
+        f"jobs          {report.jobs} ({failed or 'none failed'}), {report.lost} lost attempts"
+    )
+    click.echo(f"utilization   {report.utilization:.1%}")
+    click.echo(f"shares        {shares}")
+    click.echo(
+        f"reservations  {report.reservations}, {report.useless} of them useless, "
+        f"{report.removed:.1%} of these removed"
+    )
+
+
+def show_jobs(events: Sequence[AuditEvent]) -> None:
+    """The jobs of a log, oldest first."""
+    table = _table("job", "user", "tasks", "scheduler")
+    for event in events:
+        if event.event == "arrived":
+            table.add_row(event.job, event.user, str(event.count), event.by)
+    Console().print(table)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table

@@ -1,0 +1,191 @@
+"""Queue disciplines: which job's reservation gets the next free slot of a node.
+
+A discipline is chosen by name for each node. It sees the queued jobs in their order of arrival, and
+hears when a slot is taken for a job and when it is given back. The queue itself belongs to the node
+monitor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sparrow_core.errors import SparrowError
+from sparrow_core.ids import Address, JobId
+from sparrow_core.parts import Claim
+
+_SMOOTHING = 0.2  # weight of a user's latest task in the running mean of its task times
+_FIRST_GUESS_S = 0.1  # of that mean
+
+
+@dataclass(slots=True)
+class Queued:
+    """A job's reservations on a node.
+
+    `asked` are slots that wait for its scheduler's answer, `ahead` how many tasks of it a slot may
+    have beyond one.
+    """
+
+    scheduler: Address
+    count: int
+    claim: Claim
+    since: float
+    asked: int = 0
+    ahead: int = 0
+
+
+Candidates = Iterator[tuple[JobId, Queued]]
+
+
+class Discipline:
+    """First in, first out; the others say how they differ.
+
+    Attributes:
+        sticky: A reservation stays until its job has nothing left for the node (Eagle's sticky
+            batch probing): a node that served a job asks for more of it.
+        unbounded: Free slots limit nothing.
+        steady: The next choice is the same, for as long as the job may have another slot.
+    """
+
+    sticky = False
+    unbounded = False
+    steady = True
+
+    def choose(self, candidates: Candidates, now: float) -> JobId | None:
+        """The job that gets a slot, out of those that may have one; None if there is none."""
+        del now
+        return next((job_id for job_id, _ in candidates), None)
+
+    def taken(self, claim: Claim) -> None:
+        """A slot was taken for a job."""
+
+    def given_back(self, claim: Claim, ran_s: float | None) -> None:
+        """A slot was given back, after a task of `ran_s`, or None if no task came."""
+
+    def set_weights(self, weights: dict[str, float]) -> None:
+        """Shares of users from now on; 1 for those not named."""
+
+
+class NoQueue(Discipline):
+    """A task for every reservation at once; executors queue what exceeds their slots."""
+
+    unbounded = True
+
+
+class StrictPriority(Discipline):
+    """Smallest priority number first, by arrival within one; nothing is preempted."""
+
+    def choose(self, candidates: Candidates, now: float) -> JobId | None:
+        """The first of the most urgent."""
+        del now
+        first = min(candidates, key=lambda each: each[1].claim.priority, default=None)
+        return first[0] if first else None
+
+
+class ShortestRemaining(Discipline):
+    """Least remaining work first, with sticky reservations and a cap on starvation (Eagle).
+
+    A reservation that was passed over for `_PATIENCE` times its own task time goes first.
+    """
+
+    sticky = True
+    steady = False
+    _PATIENCE = 5.0
+
+    def choose(self, candidates: Candidates, now: float) -> JobId | None:
+        """The longest starving one, or the one with the least work waiting."""
+        first = min(candidates, key=lambda each: self._rank(each[1], now), default=None)
+        return first[0] if first else None
+
+    def _rank(self, queued: Queued, now: float) -> tuple[bool, float]:
+        claim = queued.claim
+        if now - queued.since > self._PATIENCE * claim.task_s:
+            return False, queued.since
+        return True, claim.task_s * claim.waiting
+
+
+@dataclass(slots=True)
+class _Share:
+    """A user's service so far in seconds by weight, running tasks, and mean task time."""
+
+    served_s: float = 0.0
+    running: int = 0
+    mean_s: float = _FIRST_GUESS_S
+
+
+class WeightedFair(Discipline):
+    """Slot time in proportion to weights among the users that want it.
+
+    Start-time fair queueing over users: the user with the least (service + what its running tasks
+    are expected to take) / weight is next. Who comes back from idleness starts at the level of the
+    user served last: idleness earns no credit.
+    """
+
+    steady = False
+
+    def __init__(self) -> None:
+        """Start with equal weights."""
+        self._weights: dict[str, float] = {}
+        self._shares: dict[str, _Share] = {}
+        self._level_s = 0.0
+
+    def choose(self, candidates: Candidates, now: float) -> JobId | None:
+        """The oldest job of the user that is furthest behind."""
+        del now
+        first: dict[str, JobId] = {}
+        for job_id, queued in candidates:
+            first.setdefault(queued.claim.user, job_id)
+        if not first:
+            return None
+        user = min(first, key=self._level_of)
+        self._level_s = self._level_of(user)
+        return first[user]
+
+    def _level_of(self, user: str) -> float:
+        """The user's normalized service; at least the level of the user served last."""
+        share = self._shares.setdefault(user, _Share())
+        ahead_s = share.running * share.mean_s / self._weight(user)
+        share.served_s = max(share.served_s, self._level_s - ahead_s)
+        return share.served_s + ahead_s
+
+    def _weight(self, user: str) -> float:
+        return self._weights.get(user, 1.0)
+
+    def taken(self, claim: Claim) -> None:
+        """The user has one more slot."""
+        self._shares.setdefault(claim.user, _Share()).running += 1
+
+    def given_back(self, claim: Claim, ran_s: float | None) -> None:
+        """Charge the user with the time of the task."""
+        share = self._shares[claim.user]
+        share.running -= 1
+        assert share.running >= 0
+        if ran_s is not None:
+            share.served_s += ran_s / self._weight(claim.user)
+            share.mean_s += _SMOOTHING * (ran_s - share.mean_s)
+        if not share.running and share.served_s <= self._level_s:
+            del self._shares[claim.user]  # a newcomer would start at the same level
+
+    def set_weights(self, weights: dict[str, float]) -> None:
+        """Charge by the new weights from now on."""
+        self._weights = weights
+
+
+DISCIPLINES: dict[str, type[Discipline]] = {
+    "fifo": Discipline,
+    "priority": StrictPriority,
+    "fair": WeightedFair,
+    "srpt": ShortestRemaining,
+    "no_queue": NoQueue,
+}
+
+
+def make_discipline(policy: str) -> Discipline:
+    """The discipline of that name.
+
+    Raises:
+        SparrowError: There is none.
+    """
+    if policy not in DISCIPLINES:
+        raise SparrowError(f"policy {policy!r} is none of {', '.join(DISCIPLINES)}")
+    return DISCIPLINES[policy]()

@@ -1,0 +1,113 @@
+"""What messages are made of: tasks, attempts, executors, nodes, and what is asked for jobs.
+
+They travel as msgpack arrays, so the order of fields is the wire format: fields are only appended.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from sparrow_core.ids import Address, JobId, NodeName, TaskId
+
+Count = Annotated[int, Meta(ge=0)]  # a message with a negative one is malformed
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class TaskSpec(Struct, frozen=True, array_like=True, gc=False):
+    """One task of a job.
+
+    Attributes:
+        task_id: Unique within the job.
+        payload: Opaque to everything but the runner.
+        preferred_nodes: If not empty, the task runs on one of these nodes.
+        wait_s: None if that is a hard constraint; else, when the task has waited for so long, or
+            none of them lives, any node will do (delay scheduling).
+    """
+
+    task_id: TaskId
+    payload: bytes
+    preferred_nodes: tuple[str, ...] = ()
+    wait_s: Seconds | None = None
+
+
+class JobOptions(Struct, frozen=True, array_like=True, gc=False):
+    """What is asked for a whole job.
+
+    Attributes:
+        framework: Only executors of this framework run it.
+        priority: Smaller goes first, where a node's policy is strict priority.
+        requires: Attributes that a node must have, such as "gpu" or "zone=a".
+        task_s: About how long a task runs, for shortest remaining work first.
+        straggler_factor: If above 0, a task is submitted a second time when half of the job's
+            tasks are done and it has taken this many times as long as their median.
+    """
+
+    framework: str = ""
+    priority: int = 0
+    requires: tuple[str, ...] = ()
+    task_s: Seconds = 1.0
+    straggler_factor: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class Claim(Struct, frozen=True, array_like=True, gc=False):
+    """What a node's queue discipline may know of a job; `waiting` tasks are not bound yet."""
+
+    user: str = ""
+    framework: str = ""
+    priority: int = 0
+    task_s: Seconds = 1.0
+    waiting: Count = 1
+
+
+class Assignment(Struct, frozen=True, array_like=True, gc=False):
+    """A task bound to a node; `attempt` counts from 1."""
+
+    task_id: TaskId
+    attempt: Count
+    payload: bytes
+
+
+class TaskKey(Struct, frozen=True, array_like=True, gc=False):
+    """One attempt at one task."""
+
+    job_id: JobId
+    task_id: TaskId
+    attempt: Count
+
+
+class TaskReport(Struct, frozen=True, array_like=True, gc=False):
+    """How an attempt ended on a node; `lost` is the reason why it must be tried again, if so."""
+
+    key: TaskKey
+    executor: str
+    lost: str | None = None
+
+
+class ExecutorInfo(Struct, frozen=True, array_like=True, gc=False):
+    """An executor of a node, which runs the jobs of one framework."""
+
+    address: Address
+    pid: int
+    slots: Count
+    framework: str = ""
+
+
+class HeldJob(Struct, frozen=True, array_like=True, gc=False):
+    """A job of which a node holds `reservations` (0: only its shared part)."""
+
+    job_id: JobId
+    reservations: Count
+
+
+class NodeInfo(Struct, frozen=True, array_like=True, gc=False):
+    """A live node as a scheduler knows it; `queued` and `running` are of all its schedulers."""
+
+    name: NodeName
+    executors: tuple[ExecutorInfo, ...]
+    attributes: tuple[str, ...] = ()
+    draining: bool = False
+    queued: int = 0
+    running: int = 0
+    monitor: Address = Address("")

@@ -1,0 +1,51 @@
+"""What the papers derive on paper: the simulator is tested against it (batch sampling, section 4).
+
+Everywhere `load` is the share of busy slots, `tasks` those of a job, and `ratio` the probes a task;
+networks are instantaneous and nodes many.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def zero_wait_probability(
+    placement: str, load: float, tasks: int, ratio: int = 2, slots: int = 1
+) -> float:
+    """The probability that no task of a job waits, for "random", "per_task" or "batch"."""
+    busy = load**slots
+    match placement:
+        case "random":
+            return float((1 - busy) ** tasks)
+        case "per_task":
+            return float((1 - busy**ratio) ** tasks)
+        case "batch":
+            probes = ratio * tasks
+            return sum(
+                math.comb(probes, idle) * (1 - busy) ** idle * busy ** (probes - idle)
+                for idle in range(tasks, probes + 1)
+            )
+        case _:
+            raise ValueError(placement)
+
+
+def mean_response(placement: str, load: float) -> float:
+    """The mean response time of jobs of one exponential task of mean 1, with ratio 2, one slot.
+
+    Random placement is M/M/1; per-task sampling joins the shorter of two queues; late binding joins
+    the one with less work, as nobody knows it before.
+    """
+    match placement:
+        case "random":
+            return 1 / (1 - load)
+        case "per_task":
+            return sum(math.pow(load, 2**step - 2) for step in range(1, 20))
+        case "sparrow":
+            return -math.log(1 - load**2) / load**2
+        case _:
+            raise ValueError(placement)
+
+
+def late_binding_idle_share(ratio: float, round_trip_s: float, task_s: float) -> float:
+    """At most this share of slot time is spent on waiting for answers to requests for tasks."""
+    return ratio * round_trip_s / (task_s + ratio * round_trip_s)

@@ -1,0 +1,274 @@
+"""A simulated cluster: production machines, slots that only take time, and one client."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import struct
+from collections.abc import Callable
+from typing import Any, ClassVar, assert_never
+
+import msgspec
+
+from sparrow_core.client import Client, ClientConfig
+from sparrow_core.events import JobEvent, JobFailed, JobFinished, TaskCompleted
+from sparrow_core.executor import Executor
+from sparrow_core.ids import Address, JobId, NodeName, address, endpoint_of
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import (
+    ExecutorLost,
+    ForgetJob,
+    InterruptTask,
+    KnownNodes,
+    Notify,
+    SchedulerSilent,
+    SlotDone,
+    SlotIn,
+    SlotReady,
+    StartTask,
+)
+from sparrow_core.node_monitor import NodeMonitor, NodeMonitorConfig
+from sparrow_core.parts import TaskKey
+from sparrow_core.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.sim.world import World
+
+_DURATION = struct.Struct("<d")
+_RESPAWN_S = 0.3
+
+
+def payload_of(duration_s: float) -> bytes:
+    """The payload of a simulated task: how long it runs."""
+    return _DURATION.pack(duration_s)
+
+
+def duration_of(payload: bytes) -> float:
+    """How long a simulated task runs, in seconds."""
+    (duration_s,) = _DURATION.unpack(payload)
+    return float(duration_s)
+
+
+class SimulatedSlot:
+    """A slot whose tasks take the time that their payload says, and return it."""
+
+    inputs: ClassVar[Any] = SlotIn | SlotDone
+
+    def __init__(
+        self,
+        at: Address,
+        executor: Address,
+        on_run: Callable[[TaskKey], None],
+        slowness: float,
+    ) -> None:
+        """Make a slot; `on_run` is told of each start; tasks take `slowness` times their time."""
+        self._slowness = slowness
+        self._address = at
+        self._executor = executor
+        self._on_run = on_run
+        self._running: TaskKey | None = None
+        self._queue: dict[TaskKey, StartTask] = {}
+
+    def on_message(self, msg: SlotIn | SlotDone, now: float) -> list[Envelope]:
+        """Start a task (a SlotDone to oneself is its end) or interrupt it."""
+        del now
+        match msg:
+            case StartTask():
+                self._queue[msg.key] = msg
+                return self._start()
+            case SlotDone():
+                return self._end(msg)
+            case InterruptTask():
+                done = SlotDone(self._address, msg.key, 0.0, b"", "interrupted")
+                return self._end(done)
+            case ForgetJob():
+                return []
+            case _:
+                assert_never(msg)
+
+    def _end(self, done: SlotDone) -> list[Envelope]:
+        if self._running == done.key:
+            self._running = None
+        elif self._queue.pop(done.key, None) is None:
+            return []  # interrupted before
+        return [Envelope(self._executor, done), *self._start()]
+
+    def _start(self) -> list[Envelope]:
+        if self._running is not None or not self._queue:
+            return []
+        self._running = next(iter(self._queue))
+        task = self._queue.pop(self._running)
+        self._on_run(task.key)
+        duration_s = duration_of(task.payload) * self._slowness
+        done = SlotDone(self._address, task.key, duration_s, task.payload)
+        return [Envelope(self._address, done, duration_s)]
+
+    def gauges(self) -> dict[str, float]:
+        """Whether it runs something."""
+        return {"running": float(self._running is not None)}
+
+    def check(self) -> None:
+        """Nothing to check."""
+
+
+class Recorder:
+    """The sink of a simulated client: what became of jobs, and when."""
+
+    inputs: ClassVar[Any] = Notify | KnownNodes | SchedulerSilent
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self.completed: dict[JobId, dict[int, int]] = {}  # how often each task was committed
+        self.ended: dict[JobId, JobFinished | JobFailed] = {}
+        self.ended_at: dict[JobId, float] = {}
+        self.silences: list[tuple[float, SchedulerSilent]] = []
+
+    def on_message(self, msg: Notify | KnownNodes | SchedulerSilent, now: float) -> list[Envelope]:
+        """Record an event."""
+        if isinstance(msg, Notify):
+            self._record(msg.job_id, msg.event, now)
+        elif isinstance(msg, SchedulerSilent):
+            self.silences.append((now, msg))
+        return []
+
+    def _record(self, job_id: JobId, event: JobEvent, now: float) -> None:
+        assert job_id not in self.ended, f"{job_id} has an event after its end"
+        if isinstance(event, TaskCompleted):
+            tasks = self.completed.setdefault(job_id, {})
+            tasks[event.task_id] = tasks.get(event.task_id, 0) + 1
+        elif isinstance(event, JobFinished | JobFailed):
+            self.ended[job_id] = event
+            self.ended_at[job_id] = now
+
+    def gauges(self) -> dict[str, float]:
+        """How many jobs are over."""
+        return {"ended": len(self.ended)}
+
+    def check(self) -> None:
+        """Assert that no task was committed twice."""
+        assert all(count == 1 for tasks in self.completed.values() for count in tasks.values())
+
+
+class SimulatedCluster:
+    """Schedulers, nodes and one client in a world.
+
+    Args:
+        world: Where.
+        nodes: How many; they are called n0, n1 ...
+        slots: Of each executor; a node has one for each framework.
+        schedulers: How many, each a process of its own.
+        heartbeat_s: Of nodes and executors.
+        attributes: Of a node.
+        frameworks: Which have an executor on each node.
+        monitor: Policy and limits of the nodes.
+        scheduler: Limits of the schedulers.
+        client: Limits of the client.
+        slowness: Factor on the time of a node's tasks.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        nodes: int,
+        slots: int = 1,
+        schedulers: int = 1,
+        heartbeat_s: float = 0.5,
+        attributes: Callable[[NodeName], tuple[str, ...]] = lambda _: (),
+        frameworks: tuple[str, ...] = ("",),
+        monitor: NodeMonitorConfig | None = None,
+        scheduler: SchedulerConfig | None = None,
+        client: ClientConfig | None = None,
+        slowness: Callable[[NodeName], float] = lambda _: 1.0,
+    ) -> None:
+        """Host all machines; nodes register as time begins to run."""
+        self.world = world
+        self.recorder = Recorder()
+        self.starts: dict[TaskKey, int] = {}
+        self.started_on: dict[TaskKey, NodeName] = {}
+        self.schedulers = [address(f"s{number}", "scheduler") for number in range(schedulers)]
+        self._slots = slots
+        self._heartbeat_s = heartbeat_s
+        self._attributes = attributes
+        self._frameworks = frameworks
+        self._slowness = slowness
+        self._monitor_config = msgspec.structs.replace(
+            monitor or NodeMonitorConfig(), heartbeat_s=heartbeat_s,
+            executor_timeout_s=10 * heartbeat_s,
+        )  # fmt: skip
+        self._scheduler_config = msgspec.structs.replace(
+            scheduler or SchedulerConfig(), node_timeout_s=6 * heartbeat_s
+        )
+        self._incarnations = itertools.count()
+        self._executors: dict[NodeName, list[Address]] = {}
+        for at in self.schedulers:
+            self.start_scheduler(at)
+        for number in range(nodes):
+            self.start_node(NodeName(f"n{number}"))
+        sink = address("front", "sink")
+        self.client = address("front", "client")
+        world.host(sink, self.recorder)
+        world.host(self.client, Client(self.client, sink, self.schedulers, client))
+
+    def start_scheduler(self, at: Address) -> None:
+        """Start a scheduler process (anew)."""
+        self.world.host(at, Scheduler(at, self.world.rng, self._scheduler_config))
+
+    def start_node(self, name: NodeName) -> None:
+        """Start a node's process (anew) and its executors."""
+        at = self.monitor_of(name)
+        monitor = NodeMonitor(
+            name, at, self.schedulers,
+            attributes=self._attributes(name), config=self._monitor_config,
+        )  # fmt: skip
+        self.world.host(at, monitor)
+        self._executors[name] = []
+        for framework in self._frameworks:
+            self._start_executor(name, framework)
+
+    def kill_node(self, name: NodeName) -> None:
+        """End a node's process and its executors."""
+        self.world.kill(endpoint_of(self.monitor_of(name)))
+        for executor in self._executors[name]:
+            self.world.kill(endpoint_of(executor))
+
+    def kill_executor(self, name: NodeName) -> None:
+        """End a node's executors; their supervisor sees it at once and starts others."""
+        executors, self._executors[name] = self._executors[name], []
+        for executor, framework in zip(executors, self._frameworks, strict=False):
+            self.world.kill(endpoint_of(executor))
+            self.world.post(self.monitor_of(name), ExecutorLost(executor, "killed"))
+            self._respawn_later(name, framework)
+
+    def freeze_executor(self, name: NodeName, until_s: float) -> None:
+        """Stop the processes of a node's executors for a while."""
+        for executor in self._executors[name]:
+            self.world.freeze(endpoint_of(executor), until_s)
+
+    def _respawn_later(self, name: NodeName, framework: str) -> None:
+        self.world.call(self.world.now + _RESPAWN_S, lambda: self._respawn(name, framework))
+
+    def _respawn(self, name: NodeName, framework: str) -> None:
+        if self.monitor_of(name) in self.world.machines:
+            self._start_executor(name, framework)
+
+    def monitor_of(self, name: NodeName) -> Address:
+        """The address of a node's monitor."""
+        return address(name, "monitor")
+
+    def _start_executor(self, name: NodeName, framework: str) -> None:
+        endpoint = f"{name}-e{next(self._incarnations)}"
+        at = address(endpoint, endpoint)
+        self._executors[name].append(at)
+        slots = [address(endpoint, f"slot-{slot}") for slot in range(self._slots)]
+        executor = Executor(
+            at, name, self.monitor_of(name), slots,
+            framework=framework, heartbeat_s=self._heartbeat_s,
+        )  # fmt: skip
+        self.world.host(at, executor)
+        for slot in slots:
+            on_run = functools.partial(self._on_run, name)
+            self.world.host(slot, SimulatedSlot(slot, at, on_run, self._slowness(name)))
+            self.world.post(at, SlotReady(slot))
+
+    def _on_run(self, name: NodeName, key: TaskKey) -> None:
+        self.starts[key] = self.starts.get(key, 0) + 1
+        self.started_on[key] = name

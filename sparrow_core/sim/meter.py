@@ -1,0 +1,83 @@
+"""A tap on a simulated cluster that counts messages, and what reservations came to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from sparrow_core.ids import Address, JobId, endpoint_of
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import AssignTasks, CancelReservations, GetTasks, Message, Reserve
+from sparrow_core.sim.network import is_local
+from sparrow_core.sim.world import World
+
+
+class Meter:
+    """Counts what passes in a world from now on.
+
+    Attributes:
+        network: Messages between nodes, schedulers and front ends, by type.
+        local: Messages between the processes of a node, by type.
+        reserved: Reservations that were sent.
+        bound: Tasks that were bound to a node.
+        requested: Tasks that node monitors asked for.
+        late: How many of them were asked for when all tasks of their job had been bound already.
+        waited_s: Slot time spent on waiting for answers.
+    """
+
+    def __init__(self, world: World) -> None:
+        """Tap the world."""
+        self.network: Counter[str] = Counter()
+        self.local: Counter[str] = Counter()
+        self.reserved = self.bound = self.requested = self.late = 0
+        self.waited_s = 0.0
+        self._asked: dict[tuple[Address, JobId], dict[int, tuple[int, float]]] = {}
+        self._drained: dict[JobId, None] = {}
+        world.taps.append(self._tap)
+
+    @property
+    def useless(self) -> int:
+        """Reservations that got no task."""
+        return self.reserved - self.bound
+
+    @property
+    def removed(self) -> int:
+        """Useless reservations that were never asked for after their job's last task was bound."""
+        return self.useless - self.late
+
+    def _tap(self, to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
+        self._on_answer(to, msg, now)
+        for envelope in out:
+            self._count(to, envelope)
+            match envelope.msg:
+                case Reserve(count=count):
+                    self.reserved += count
+                case GetTasks():
+                    self._on_request(to, envelope.msg, now)
+                case AssignTasks(tasks=tasks):
+                    self.bound += len(tasks)
+                    if not envelope.msg.claim.waiting:
+                        self._drained[envelope.msg.job_id] = None
+
+    def _count(self, sender: Address, envelope: Envelope) -> None:
+        here, there = endpoint_of(sender), endpoint_of(envelope.to)
+        if here != there:
+            counter = self.local if is_local(here, there) else self.network
+            counter[type(envelope.msg).__name__] += 1
+
+    def _on_request(self, node: Address, msg: GetTasks, now: float) -> None:
+        self.requested += msg.count
+        if msg.job_id in self._drained:
+            self.late += msg.count
+        self._asked.setdefault((node, msg.job_id), {})[msg.request] = (msg.count, now)
+
+    def _on_answer(self, node: Address, msg: Message, now: float) -> None:
+        match msg:
+            case AssignTasks():
+                asked = self._asked.get((node, msg.job_id), {})
+                answered = [asked.pop(msg.request)] if msg.request in asked else []
+            case CancelReservations():
+                answered = list(self._asked.pop((node, msg.job_id), {}).values())
+            case _:
+                return
+        self.waited_s += sum(count * (now - at) for count, at in answered)

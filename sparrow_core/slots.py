@@ -1,0 +1,156 @@
+"""The slots of a node: its executors, of one or several frameworks, and what takes which slot.
+
+A slot is *taken* from the moment that a task is asked for until the task ends or none came. The
+node's cap federates its slots among the frameworks, whose executors may have more in sum.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sparrow_core import policy
+from sparrow_core.disciplines import Discipline
+from sparrow_core.ids import Address, JobId
+from sparrow_core.messages import RunTask
+from sparrow_core.parts import Claim, ExecutorInfo, TaskKey
+
+
+@dataclass(slots=True)
+class Asked:
+    """Tasks of a job that its scheduler was asked for."""
+
+    job_id: JobId
+    scheduler: Address
+    claim: Claim
+    count: int
+    at: float
+
+
+@dataclass(slots=True)
+class NodeTask:
+    """An attempt that waits for a slot (`executor` is None) or runs, since `at`."""
+
+    run: RunTask
+    scheduler: Address
+    claim: Claim
+    at: float
+    executor: Address | None = None
+
+
+@dataclass(slots=True)
+class NodeJob:
+    """What a node keeps of a job.
+
+    `mean_s` is how long its tasks run lately, `told` are the executors that have had its shared
+    part.
+    """
+
+    scheduler: Address
+    shared: bytes | None = None
+    mean_s: float | None = None
+    told: dict[Address, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class NodeExecutor:
+    """An executor and the attempts that it has."""
+
+    info: ExecutorInfo
+    heard_at: float
+    running: dict[TaskKey, None] = field(default_factory=dict)
+
+    @property
+    def free(self) -> int:
+        """Slots without a task."""
+        return self.info.slots - len(self.running)
+
+
+class SlotPool:
+    """All executors of a node.
+
+    Attributes:
+        ahead: How many tasks an executor may have beyond one for each slot.
+
+    Args:
+        discipline: Hears of slots that are taken and given back.
+        cap: The node's slots, if fewer than those of its executors.
+    """
+
+    def __init__(self, discipline: Discipline, cap: int | None) -> None:
+        """Start with no executor."""
+        self.executors: dict[Address, NodeExecutor] = {}
+        self.ahead = 0
+        self._discipline = discipline
+        self._cap = cap
+        self._slots: Counter[str] = Counter()
+        self._taken: Counter[str] = Counter()
+        self._looked_at: float | None = None
+
+    def add(self, info: ExecutorInfo, now: float) -> None:
+        """An executor has come."""
+        self.executors[info.address] = NodeExecutor(info, now)
+        self._slots[info.framework] += info.slots
+
+    def remove(self, address: Address) -> NodeExecutor | None:
+        """An executor has gone; its attempts still take slots until they are released."""
+        executor = self.executors.pop(address, None)
+        if executor is not None:
+            self._slots[executor.info.framework] -= executor.info.slots
+        return executor
+
+    def room(self, framework: str, ahead: int) -> int:
+        """How often a slot may be taken for a job of a framework, `ahead` times beyond once."""
+        room = self._slots[framework] * (1 + ahead) - self._taken[framework]
+        return room if self._cap is None else min(room, self._below(self._cap, ahead))
+
+    def total_room(self, ahead: int = 0) -> int:
+        """The same for jobs of any framework."""
+        room = self._below(self._slots.total(), ahead)
+        return room if self._cap is None else min(room, self._below(self._cap, ahead))
+
+    def _below(self, slots: int, ahead: int) -> int:
+        return slots * (1 + ahead) - self._taken.total()
+
+    def take(self, claim: Claim, count: int = 1) -> None:
+        """Slots are taken for a job."""
+        self._taken[claim.framework] += count
+        for _ in range(count):
+            self._discipline.taken(claim)
+
+    def release(self, claim: Claim, ran_s: float | None = None) -> None:
+        """A slot is free again, after a task of `ran_s` if one came."""
+        self._taken[claim.framework] -= 1
+        self._discipline.given_back(claim, ran_s)
+
+    def idlest(self, framework: str) -> NodeExecutor | None:
+        """Where the framework's next task starts; None if it must wait for a slot."""
+        executors = (each for each in self.executors.values() if each.info.framework == framework)
+        idlest = max(executors, key=lambda each: each.free, default=None)
+        if idlest is None or self._discipline.unbounded:
+            return idlest
+        return idlest if idlest.free + self.ahead * idlest.info.slots > 0 else None
+
+    def silent(self, now: float, timeout_s: float, interval_s: float) -> list[Address]:
+        """The executors silent for too long; to be asked every `interval_s`.
+
+        Time in which nobody asked, because this process did not run, is not their silence.
+        """
+        stall_s = 0.0 if self._looked_at is None else now - self._looked_at - interval_s
+        self._looked_at = now
+        if stall_s > interval_s:
+            for executor in self.executors.values():
+                executor.heard_at = min(now, executor.heard_at + stall_s)
+        limit = now - timeout_s
+        return [at for at, executor in self.executors.items() if executor.heard_at < limit]
+
+    def check(self, taken: Counter[str]) -> None:
+        """Assert that exactly these slots are taken, and that no executor has too many tasks."""
+        assert +self._taken == +taken
+        assert all(count >= 0 for count in self._taken.values())
+        slots: Counter[str] = Counter()
+        for executor in self.executors.values():
+            slots[executor.info.framework] += executor.info.slots
+            least = -policy.AHEAD_MAX * executor.info.slots
+            assert self._discipline.unbounded or executor.free >= least
+        assert +self._slots == slots

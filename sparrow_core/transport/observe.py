@@ -1,0 +1,40 @@
+"""What a process shows of itself: an audit log in a folder, metrics on request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sparrow_core.audit import AuditFile
+from sparrow_core.metrics import Metrics
+from sparrow_core.transport.local_driver import LocalDriver
+
+
+@contextmanager
+def observed(
+    driver: LocalDriver, name: str, audit_dir: str | None, *, metrics: bool
+) -> Iterator[None]:
+    """Observe what a driver delivers.
+
+    Args:
+        driver: Whose machines are hosted already.
+        name: What the process is called.
+        audit_dir: Where to write `<name>.<pid>.jsonl`; None for no log.
+        metrics: Host a machine "metrics" that answers GetMetrics.
+    """
+    if metrics:
+        machine = Metrics(name, driver.machines, driver.counters)
+        driver.taps.append(machine.tap)
+        driver.host("metrics", machine)
+    if audit_dir is None:
+        yield
+        return
+    Path(audit_dir).mkdir(parents=True, exist_ok=True)
+    log = AuditFile(Path(audit_dir, f"{name}.{os.getpid()}.jsonl"))
+    driver.taps.append(log)
+    try:
+        yield
+    finally:
+        log.close()

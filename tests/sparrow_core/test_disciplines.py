@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparrow_core.disciplines import DISCIPLINES, Discipline, Queued, WeightedFair, make_discipline
+from sparrow_core.errors import SparrowError
+from sparrow_core.ids import Address, JobId
+from sparrow_core.parts import Claim
+
+S = Address("s#scheduler")
+claims = st.builds(
+    Claim,
+    user=st.sampled_from(["u0", "u1", "u2"]),
+    priority=st.integers(0, 3),
+    task_s=st.sampled_from([0.1, 1.0, 10.0]),
+    waiting=st.integers(1, 9),
+)
+
+
+def queue_of(*claims: Claim) -> dict[JobId, Queued]:
+    """A queue of jobs j0, j1 ... that arrived in this order, a second apart."""
+    return {
+        JobId(f"j{number}"): Queued(S, 1, claim, float(number))
+        for number, claim in enumerate(claims)
+    }
+
+
+def order(discipline: Discipline, queue: dict[JobId, Queued], now: float) -> list[str]:
+    """The order in which a discipline serves a queue, each job once."""
+    served = []
+    while (job_id := discipline.choose(iter(queue.items()), now)) is not None:
+        discipline.taken(queue[job_id].claim)
+        served.append(job_id)
+        del queue[job_id]
+    return served
+
+
+@given(st.sampled_from(sorted(DISCIPLINES)), st.lists(claims, max_size=12))
+def test_every_job_is_served_once(policy: str, jobs: list[Claim]) -> None:
+    """Whatever the policy, no job is forgotten, and nothing is chosen from an empty queue."""
+    assert sorted(queue_of(*jobs)) == sorted(order(make_discipline(policy), queue_of(*jobs), 20.0))
+
+
+def test_first_in_first_out() -> None:
+    """Whatever the claims say."""
+    queue = queue_of(Claim(priority=9), Claim(priority=1))
+    assert ["j0", "j1"] == order(make_discipline("fifo"), queue, 2.0)
+
+
+def test_strict_priority_is_first_in_first_out_within_one() -> None:
+    """Smaller numbers first."""
+    queue = queue_of(Claim(priority=2), Claim(priority=1), Claim(priority=2), Claim(priority=1))
+    assert ["j1", "j3", "j0", "j2"] == order(make_discipline("priority"), queue, 4.0)
+
+
+def test_least_remaining_work_goes_first_until_others_starve() -> None:
+    """Work is tasks times time; who waits five times its task time is not passed over again."""
+    long, short = Claim(task_s=10.0, waiting=3), Claim(task_s=1.0, waiting=9)
+    srpt = make_discipline("srpt")
+    assert ["j1", "j0"] == order(srpt, queue_of(long, short), 5.0)
+    assert ["j0", "j1"] == order(srpt, queue_of(long, short), 51.0)
+
+
+def serve(fair: WeightedFair, rounds: int, **task_s: float) -> Counter[str]:
+    """Slot time by user, when each always wants more and one slot serves one task at a time."""
+    used: Counter[str] = Counter()
+    queue = queue_of(*(Claim(user=user) for user in task_s))
+    for _ in range(rounds):
+        job_id = fair.choose(iter(queue.items()), 0.0)
+        assert job_id is not None
+        claim = queue[job_id].claim
+        fair.taken(claim)
+        fair.given_back(claim, task_s[claim.user])
+        used[claim.user] += round(1000 * task_s[claim.user])
+    return used
+
+
+def test_fair_shares_are_of_time_not_of_tasks() -> None:
+    """A user with tasks ten times as long gets as much slot time, within a task."""
+    used = serve(WeightedFair(), 1100, a=0.1, b=1.0)
+    assert used["a"] == pytest.approx(used["b"], abs=1100)
+
+
+@given(st.integers(1, 5), st.floats(0.05, 1.0), st.floats(0.05, 1.0))
+def test_weights_are_proportions(weight: int, a_s: float, b_s: float) -> None:
+    """Slot time divides as the weights do, within the longest task by weight."""
+    fair = WeightedFair()
+    fair.set_weights({"a": float(weight)})
+    used = serve(fair, 400, a=a_s, b=b_s)
+    assert used["a"] / weight == pytest.approx(used["b"], abs=1000 * max(a_s, b_s) + 400)
+
+
+def test_idleness_earns_no_credit() -> None:
+    """Who comes back after a time away does not get all slots until it has caught up."""
+    fair = WeightedFair()
+    serve(fair, 100, a=0.1)
+    used = serve(fair, 100, a=0.1, b=0.1)
+    assert used["a"] == pytest.approx(used["b"], abs=300)
+
+
+def test_running_tasks_count_before_they_end() -> None:
+    """Slots that come free together are shared, though nothing has been charged yet."""
+    fair = WeightedFair()
+    queue = queue_of(Claim(user="a"), Claim(user="b"))
+    got = Counter[str]()
+    for _ in range(8):
+        job_id = fair.choose(iter(queue.items()), 0.0)
+        assert job_id is not None
+        fair.taken(queue[job_id].claim)
+        got[job_id] += 1
+    assert {"j0": 4, "j1": 4} == got
+
+
+def test_slots_without_a_task_cost_nothing() -> None:
+    """A request that was answered with nothing is not held against the user."""
+    fair = WeightedFair()
+    claim = Claim(user="a")
+    for _ in range(50):
+        fair.taken(claim)
+        fair.given_back(claim, None)
+    queue = queue_of(claim, Claim(user="b"))
+    assert ["j0", "j1"] == order(fair, queue, 0.0)
+
+
+def test_unknown_policies_are_an_error() -> None:
+    """In words that name those that exist."""
+    with pytest.raises(SparrowError, match="policy 'lifo' is none of fifo, priority, fair"):
+        make_discipline("lifo")

@@ -1,0 +1,300 @@
+"""What the ZeroMQ driver refuses, survives and counts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+import zmq
+from harness import until
+
+from sparrow_core.errors import InsecureTransport, SparrowError
+from sparrow_core.ids import Address, address
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import PROTOCOL_VERSION, GetNodes, KnownNodes
+from sparrow_core.transport import keys, zmq_driver
+from sparrow_core.transport.zmq_driver import ZmqDriver
+
+
+class Recorder:
+    """A machine that keeps what it gets, and answers to clients."""
+
+    inputs = KnownNodes | GetNodes
+
+    def __init__(self, at: Address) -> None:
+        self.at = at
+        self.got: list[object] = []
+
+    def on_message(self, msg: KnownNodes | GetNodes, now: float) -> list[Envelope]:
+        """Keep the message."""
+        del now
+        self.got.append(msg)
+        return [Envelope(msg.client, KnownNodes(self.at, ()))] if isinstance(msg, GetNodes) else []
+
+    def check(self) -> None:
+        """Nothing to check."""
+
+
+class Process:
+    """A driver with a recorder, turned by hand."""
+
+    def __init__(self, driver: ZmqDriver) -> None:
+        self.driver = driver
+        self.at = driver.address("recorder")
+        self.recorder = Recorder(self.at)
+        driver.host("recorder", self.recorder)
+
+    def turn(self) -> None:
+        """One turn of the loop that waits for hardly anything."""
+        self.driver._wait(0.001)
+        self.driver._take_posted()
+        self.driver._deliver()
+        self.driver._send()
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[ZmqDriver]]:
+    """Drivers that are closed in the end."""
+    made: list[ZmqDriver] = []
+    yield made
+    for driver in made:
+        driver.close()
+
+
+def over_tcp(drivers: list[ZmqDriver], *own_keys: keys.Keys) -> list[Process]:
+    """Processes on the loopback, with these keys."""
+    drivers += [ZmqDriver("tcp://127.0.0.1:*", each) for each in own_keys]
+    return [Process(driver) for driver in drivers]
+
+
+def over_ipc(drivers: list[ZmqDriver], run_dir: Path, *names: str) -> list[Process]:
+    """Processes with sockets in a folder."""
+    drivers += [ZmqDriver(f"ipc://{run_dir}/{name}.sock") for name in names]
+    return [Process(driver) for driver in drivers]
+
+
+def ask(asker: Process, asked: Process) -> None:
+    """Let one ask the other."""
+    asker.driver.post(asked.at, GetNodes(asker.at))
+
+
+def turn_until(processes: list[Process], condition: object, what: str) -> None:
+    """Turn all loops until something holds."""
+
+    def holds() -> bool:
+        for each in processes:
+            each.turn()
+        return condition()  # type: ignore[operator,no-any-return]
+
+    until(holds, what)
+
+
+def pair() -> tuple[keys.Keys, keys.Keys]:
+    """Two parties that accept each other."""
+    one, two = keys.generate(), keys.generate()
+    return (
+        msgspec.structs.replace(one, allowed=(two.public,)),
+        msgspec.structs.replace(two, allowed=(one.public,)),
+    )
+
+
+def test_tcp_needs_keys(drivers: list[ZmqDriver], run_dir: Path) -> None:
+    """Without keys a process neither listens over tcp nor sends anything there."""
+    with pytest.raises(InsecureTransport, match="tcp needs keys"):
+        ZmqDriver("tcp://127.0.0.1:*")
+    (process,) = over_ipc(drivers, run_dir, "a")
+    key = keys.generate().public
+    for endpoint in (f"tcp://127.0.0.1:1/{key}", "tcp://127.0.0.1:1", "nonsense"):
+        process.driver.post(address(endpoint, "x"), GetNodes(process.at))
+    process.turn()
+    assert 3 == process.driver.undeliverable
+
+
+def test_parties_that_know_each_other_speak_over_tcp(drivers: list[ZmqDriver]) -> None:
+    """Question and answer, encrypted both ways; the endpoint carries the key."""
+    one, two = over_tcp(drivers, *pair())
+    ask(one, two)
+    turn_until([one, two], lambda: one.recorder.got, "the answer")
+    assert [KnownNodes(two.at, ())] == one.recorder.got
+    assert two.driver.endpoint.startswith("tcp://127.0.0.1:")
+    assert 0 == one.driver.refused + two.driver.refused
+
+
+def test_who_is_not_on_the_allow_list_is_refused(drivers: list[ZmqDriver]) -> None:
+    """A stranger with a key of his own and the right address says nothing."""
+    known, server = pair()
+    stranger = msgspec.structs.replace(keys.generate(), allowed=(server.public,))
+    one, two, other = over_tcp(drivers, known, server, stranger)
+    ask(other, two)
+    turn_until([other, two], lambda: two.driver.refused, "the refusal")
+    ask(one, two)
+    turn_until([one, two, other], lambda: one.recorder.got, "the answer to the other one")
+    assert [GetNodes(one.at)] == two.recorder.got
+    assert two.driver.counters()["connections_refused"] > 0
+
+
+def test_an_impostor_is_not_spoken_to(drivers: list[ZmqDriver]) -> None:
+    """Who listens at an address with another key than it says hears nothing."""
+    mine, other = pair()
+    one, two = over_tcp(drivers, mine, other)
+    where = two.driver.endpoint.rpartition("/")[0]
+    wrong = address(f"{where}/{keys.generate().public}", "recorder")
+    one.driver.post(wrong, GetNodes(one.at))
+    ask(one, two)
+    turn_until([one, two], lambda: one.recorder.got, "the answer of the right one")
+    assert [GetNodes(one.at)] == two.recorder.got
+
+
+def test_plain_connections_to_tcp_are_refused(drivers: list[ZmqDriver]) -> None:
+    """A peer without encryption gets nothing through."""
+    one, two = over_tcp(drivers, *pair())
+    context = zmq.Context()
+    socket = context.socket(zmq.PUSH)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.connect(two.driver.endpoint.rpartition("/")[0])
+    frame = (PROTOCOL_VERSION, "x", [("recorder", GetNodes(one.at))])
+    socket.send(msgspec.msgpack.encode(frame))
+    ask(one, two)
+    turn_until([one, two], lambda: one.recorder.got, "the answer")
+    assert [GetNodes(one.at)] == two.recorder.got
+    context.destroy(linger=0)
+
+
+def test_another_version_is_told_ours(drivers: list[ZmqDriver], run_dir: Path) -> None:
+    """Its messages are not looked into; both sides learn of it, once, and do not chatter."""
+    (process,) = over_ipc(drivers, run_dir, "a")
+    told: list[tuple[str, int]] = []
+    process.driver.on_incompatible = lambda peer, version: told.append((peer, version))
+    context = zmq.Context()
+    inbox = context.socket(zmq.PULL)
+    old = f"ipc://{run_dir}/old.sock"
+    inbox.bind(old)
+    socket = context.socket(zmq.PUSH)
+    socket.connect(process.driver.endpoint)
+    for messages in ([("recorder", ["Unknown"])], [("recorder", ["Unknown"])], []):
+        socket.send(msgspec.msgpack.encode((PROTOCOL_VERSION + 1, old, messages, "new field")))
+    turn_until([process], lambda: inbox.poll(1), "the answer")
+    answer = [PROTOCOL_VERSION, process.driver.endpoint, []]
+    assert answer == msgspec.msgpack.decode(inbox.recv())
+    assert [(old, PROTOCOL_VERSION + 1)] == told
+    assert {old: PROTOCOL_VERSION + 1} == process.driver.incompatible
+    assert (0, []) == (process.driver.malformed, process.recorder.got)
+    context.destroy(linger=0)
+
+
+def test_no_frame_harms_a_process(drivers: list[ZmqDriver], run_dir: Path) -> None:
+    """Noise, frames cut short or with bytes changed: counted, or answered, or taken; no more."""
+    (process,) = over_ipc(drivers, run_dir, "a")
+    rng = Random(1)
+    messages = [("recorder", GetNodes(process.at)), ("recorder", ["Unknown"]), ("nobody", 1)]
+    good = msgspec.msgpack.encode((PROTOCOL_VERSION, "ipc:///x", messages))
+    nested = b"\x93\x02\xa1x" + b"\x91" * 100_000
+    for number in range(5000):
+        body = bytearray(good)
+        for _ in range(rng.randrange(4)):
+            body[rng.randrange(len(body))] = rng.randrange(256)
+        frame = rng.randbytes(number % 60) if number % 5 == 0 else bytes(body)
+        process.driver._accept(frame[: rng.randrange(len(frame) + 1)] if number % 3 else frame)
+        process.driver._deliver()
+        process.driver._send()
+    process.driver._accept(nested)
+    taken = len(process.recorder.got)
+    process.driver._accept(good)
+    process.driver._deliver()
+    expected = [GetNodes(process.at), KnownNodes(process.at, ())]
+    assert expected == process.recorder.got[taken:], "the good message beside malformed ones"
+    assert process.driver.malformed > 1000
+
+
+def test_sockets_need_a_private_folder(tmp_path: Path) -> None:
+    """A folder that others may enter is refused before anything listens in it."""
+    tmp_path.chmod(0o755)
+    with pytest.raises(InsecureTransport, match="0700"):
+        ZmqDriver(f"ipc://{tmp_path}/a.sock")
+    assert [] == list(tmp_path.iterdir())
+
+
+STOPPED = """
+import sys, zmq
+inbox = zmq.Context().socket(zmq.PULL)
+inbox.setsockopt(zmq.RCVHWM, 10)
+inbox.bind(sys.argv[1])
+print("up", flush=True)
+while True:
+    inbox.recv()
+"""
+
+
+def test_a_stopped_peer_harms_nobody(
+    drivers: list[ZmqDriver], run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a SIGSTOPped process does not take is bounded and counted; others are served."""
+    monkeypatch.setattr(zmq_driver, "_HIGH_WATER_MARK", 10)
+    one, two = over_ipc(drivers, run_dir, "a", "b")
+    slow = f"ipc://{run_dir}/slow.sock"
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED, slow], stdout=subprocess.PIPE, text=True
+    ) as peer:
+        assert peer.stdout is not None
+        assert "up\n" == peer.stdout.readline()
+        os.kill(peer.pid, signal.SIGSTOP)
+
+        def overflowed() -> int:
+            one.driver.post(address(slow, "x"), GetNodes(Address("x" * 10_000)))
+            return one.driver.overflowed
+
+        turn_until([one], overflowed, "the overflow")
+        ask(one, two)
+        turn_until([one, two], lambda: one.recorder.got, "the other peer's answer")
+        peer.kill()
+
+
+def test_peers_are_bounded(
+    drivers: list[ZmqDriver], run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that come and go do not use up sockets: the longest unused is closed."""
+    monkeypatch.setattr(zmq_driver, "_PEERS_MAX", 3)
+    one, two = over_ipc(drivers, run_dir, "a", "b")
+    for number in range(10):
+        gone = address(f"ipc://{run_dir}/gone{number}.sock", "x")
+        one.driver.post(gone, GetNodes(one.at))
+        one.turn()
+    assert 3 == len(one.driver._peers)
+    ask(one, two)
+    turn_until([one, two], lambda: one.recorder.got, "the answer")
+
+
+def test_keys_are_kept_private(tmp_path: Path) -> None:
+    """Mode 0600, never overwritten, and not read when others can."""
+    file, allowed = tmp_path / "own.key", tmp_path / "allowed.keys"
+    pair = keys.generate()
+    peer = keys.generate().public
+    keys.write_key_file(file, pair)
+    allowed.write_text(f"# who may speak\n{peer} a node\n\n")
+    assert 0o600 == stat.S_IMODE(file.stat().st_mode)
+    assert msgspec.structs.replace(pair, allowed=(peer,)) == keys.read_keys(file, allowed)
+    with pytest.raises(InsecureTransport, match="not overwritten"):
+        keys.write_key_file(file, pair)
+    file.chmod(0o640)
+    with pytest.raises(InsecureTransport, match="read by others"):
+        keys.read_keys(file, allowed)
+
+
+@pytest.mark.parametrize("text", ["short", "g" * 64, "0" * 65])
+def test_malformed_keys_are_refused(tmp_path: Path, text: str) -> None:
+    """An allow-list with a line that is no key is an error, not a shorter list."""
+    file, allowed = tmp_path / "own.key", tmp_path / "allowed.keys"
+    keys.write_key_file(file, keys.generate())
+    allowed.write_text(text)
+    with pytest.raises(InsecureTransport, match="64 hexadecimal"):
+        keys.read_keys(file, allowed)
+    with pytest.raises(SparrowError, match="cannot read"):
+        keys.read_keys(file, tmp_path / "missing")
