@@ -241,7 +241,7 @@ def test_a_stopped_node_monitor_gives_its_tasks_back(standalone: Standalone) -> 
         standalone.daemons["n0"].send_signal(signal.SIGSTOP)
         until(lambda: isinstance(events[-1], JobFinished | JobFailed), "the end")
         assert JobFinished() == events[-1]
-        assert list(range(40)) == sorted(event.task_id for event in events[:-1])
+        assert list(range(120)) == sorted(event.task_id for event in events[:-1])
         until(lambda: len(cluster.nodes()) == 1, "the scheduler's notice")
         standalone.daemons["n0"].send_signal(signal.SIGCONT)
         until(lambda: len([node for node in cluster.nodes() if node.executors]) == 2, "its return")
