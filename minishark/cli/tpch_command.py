@@ -60,10 +60,10 @@ Examples:
 )
 @click.option(
     "--placement",
-    type=click.Choice(["sparrow", "random"]),
+    type=click.Choice(["sparrow", "batch", "per_task", "random"]),
     default="sparrow",
     show_default=True,
-    help="How tasks are placed on nodes; random ignores where their data lies.",
+    help="How tasks are placed on nodes; random takes any that holds their data.",
 )
 @click.option(
     "--repetitions",
