@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/sparrow.md: what the code says of its messages and choices.
+"""Writes the generated parts of docs/sparrow.md and docs/sql.md: what the code says of itself.
 
 python docs/generate.py          # rewrite
 python docs/generate.py --check  # fail if it is not current
@@ -17,6 +17,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from minishark.sql.coverage import coverage_table
 from sparrow_core import audit, messages, parts
 from sparrow_core.client import Client
 from sparrow_core.disciplines import DISCIPLINES
@@ -30,6 +31,7 @@ from sparrow_core.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.transport.process import Supervisor
 
 PAGE = Path(__file__).with_name("sparrow.md")
+SQL_PAGE = Path(__file__).with_name("sql.md")
 # Who takes messages, and the modules in which it makes those that it sends.
 MACHINES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "client": (Client, ("client",)),
@@ -152,14 +154,25 @@ def generate(text: str) -> str:
     return text
 
 
+def generate_sql(text: str) -> str:
+    """docs/sql.md with a current table of operators."""
+    begin, end = "<!-- coverage: begin -->", "<!-- coverage: end -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{coverage_table()}\n{end}{after}"
+
+
 def main() -> int:
     """Write, or check."""
-    text = PAGE.read_text()
-    current = generate(text)
-    if "--check" in sys.argv:
-        return int(text != current)
-    PAGE.write_text(current)
-    return 0
+    status = 0
+    for page, make in ((PAGE, generate), (SQL_PAGE, generate_sql)):
+        text = page.read_text()
+        current = make(text)
+        if "--check" in sys.argv:
+            status |= int(text != current)
+        else:
+            page.write_text(current)
+    return status
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def lower_plan(json: Json, output: Schema) -> LogicalPlan:
 
 def _lower(json: Json) -> LogicalPlan:
     kind = json["type"]
-    handler = _HANDLERS.get(kind)
+    handler = HANDLERS.get(kind)
     if handler is None:
         raise PlanNotLowered(kind)
     return handler(json, tuple(map(_lower, json.get("children", []))))
@@ -336,7 +336,7 @@ def _unnamed(types: list[str]) -> Schema:
     return tuple(Column(f"c{i}", type_) for i, type_ in enumerate(types))
 
 
-_HANDLERS: Mapping[str, Callable[[Json, _Children], LogicalPlan]] = {
+HANDLERS: Mapping[str, Callable[[Json, _Children], LogicalPlan]] = {
     "LOGICAL_GET": _get,
     "LOGICAL_FILTER": _filter,
     "LOGICAL_PROJECTION": _projection,
