@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minishark.errors import CatalogError
@@ -86,7 +86,3 @@ class Catalog:
 
     def __iter__(self) -> Iterator[Table]:
         return iter(self._tables.values())
-
-    def select(self, names: Iterable[str]) -> tuple[Table, ...]:
-        """The tables called `names`, in that order."""
-        return tuple(map(self.get, names))

@@ -62,6 +62,11 @@ class DataFrame:
         self._metrics: QueryMetrics | None = None
 
     @property
+    def is_known(self) -> bool:
+        """Whether the rows are here already: of statements that are no queries on the cluster."""
+        return self._known is not None
+
+    @property
     def columns(self) -> list[str]:
         """The names of the columns."""
         if self._known is not None:
@@ -70,7 +75,9 @@ class DataFrame:
 
     @property
     def dtypes(self) -> list[tuple[str, str]]:
-        """Name and DuckDB type of each column."""
+        """Name and DuckDB type of each column (Arrow type, for rows that are known already)."""
+        if self._known is not None:
+            return [(field.name, str(field.type)) for field in self._known.schema]
         if self._explain:
             return [("explain_value", "VARCHAR")]
         return [(column.name, column.type) for column in self._schema]
@@ -130,6 +137,8 @@ class DataFrame:
         """
         if mode not in EXPLAIN_MODES:
             raise OptionError(f"Unknown mode {mode!r}; the modes are {', '.join(EXPLAIN_MODES)}.")
+        if self._known is not None:
+            raise OptionError("Only queries that run on the cluster can be explained.")
         return self._runner.explain_statement(self._sql, mode)
 
     def metrics(self) -> QueryMetrics:
@@ -138,6 +147,8 @@ class DataFrame:
         Raises:
             OptionError: it has not run yet.
         """
+        if self._known is not None:
+            raise OptionError("This statement ran in the front end, which has no figures.")
         if self._metrics is None:
             raise OptionError("This DataFrame has not run yet; call to_arrow() first.")
         return self._metrics

@@ -6,23 +6,23 @@ import itertools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from minishark.catalog import Catalog
+from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import FragmentRejectedError, Placement
 from minishark.cluster.display import metrics_text
 from minishark.cluster.local import Cluster
 from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
 from minishark.dataframe import Answer
-from minishark.errors import MinisharkError, TaskFailedError
+from minishark.errors import ExecutionError, MinisharkError, TaskFailedError
 from minishark.logical.display import logical_text
 from minishark.logical.plan import LogicalPlan
 from minishark.physical.display import physical_text
 from minishark.physical.plan import PhysicalPlan
-from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.physical.planner import PlannerOptions, plan_physical, scanned_tables
 from minishark.sql.planning import BoundStatement, PlanningDatabase, statement_plan
 from minishark.stages.display import stages_text
 from minishark.stages.split import split
@@ -39,6 +39,7 @@ class _Plan:
     logical: LogicalPlan
     physical: PhysicalPlan
     stages: tuple[Stage, ...]
+    tables: Mapping[str, Table]
 
 
 @dataclass(slots=True)
@@ -70,22 +71,39 @@ class Queries:
     _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, sql: str) -> Answer:
-        """Run a SELECT to its end; `DataFrame.to_arrow` calls this."""
+    def run(self, sql: str, *, lossless: bool = False) -> Answer:
+        """Run a query to its end; `DataFrame.to_arrow` calls this.
+
+        Args:
+            sql: the query.
+            lossless: keep types as DuckDB has them, instead of those in which users get results.
+        """
         started = time.perf_counter()
         plan = self._plan(sql)
         planned = time.perf_counter()
         try:
-            return self._execute(plan, started, planned, ())
+            return self._run(plan, started, planned, lossless)
+        except (ExecutionError, TaskFailedError):
+            if self._is_current(plan):
+                raise
+        # A table was replaced while the query ran, and its old files are gone: once more.
+        return self._run(self._plan(sql), started, planned, lossless)
+
+    def _run(self, plan: _Plan, started: float, planned: float, lossless: bool) -> Answer:
+        """Run a planned query; as a whole statement if an executor does not accept a fragment."""
+        try:
+            return self._execute(plan, started, planned, lossless, ())
         except FragmentRejectedError as rejected:
             whole = statement_plan(plan.bound, "DuckDB did not accept a fragment of it")
             note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
         try:
-            return self._execute(self._staged(plan.bound, whole), started, planned, (note,))
+            return self._execute(
+                self._staged(plan.bound, whole), started, planned, lossless, (note,)
+            )
         except FragmentRejectedError as rejected:
             refusal = TaskFailedError(str(rejected))
         try:
-            table = self.run_here(sql)
+            table = self.run_here(plan.bound.sql)
         except MinisharkError:
             raise refusal from None
         note = f"Ran in the front end, as an executor did not accept it: {refusal}"
@@ -111,7 +129,7 @@ class Queries:
         def preferred(stage: Stage, index: int) -> frozenset[str]:
             inputs = [item for item in stage.inputs if isinstance(item, TableInput)]
             return preferred_nodes(
-                stage, {i.name: self.catalog.get(i.table) for i in inputs}, index
+                stage, {i.name: plan.tables[i.table.lower()] for i in inputs}, index
             )
 
         return stages_text(plan.stages, preferred, sql=sql)
@@ -122,7 +140,7 @@ class Queries:
         key = (sql, self.planning.version)
         with self._lock:
             known = self._plans.get(key)
-        if known is not None and known.logical is logical:
+        if known is not None and known.logical is logical and self._is_current(known):
             return known
         plan = self._staged(bound, logical)
         with self._lock:
@@ -132,22 +150,39 @@ class Queries:
         return plan
 
     def _staged(self, bound: BoundStatement, logical: LogicalPlan) -> _Plan:
-        physical = plan_physical(logical, self.catalog, self.options)
-        return _Plan(bound, logical, physical, split(physical))
+        tables = Catalog()
+        for name in (*bound.tables, *scanned_tables(logical)):
+            tables.add(self.catalog.get(name))
+        physical = plan_physical(logical, tables, self.options)
+        snapshot = {table.name.lower(): table for table in tables}
+        return _Plan(bound, logical, physical, split(physical), snapshot)
+
+    def _is_current(self, plan: _Plan) -> bool:
+        """Whether the tables that `plan` reads are still those in the catalog."""
+        return all(
+            name in self.catalog and self.catalog.get(name) is table
+            for name, table in plan.tables.items()
+        )
 
     def _execute(
-        self, plan: _Plan, started: float, planned: float, warnings: tuple[str, ...]
+        self,
+        plan: _Plan,
+        started: float,
+        planned: float,
+        lossless: bool,
+        warnings: tuple[str, ...],
     ) -> Answer:
         folder = f"queries/{next(self._numbers)}"
         run = QueryRun(
             plan.stages,
-            self.catalog,
+            plan.tables,
             self.cluster.backend,
             self.cluster.places,
             self.placement,
             folder,
             self.settings,
             self.definitions,
+            lossless,
         )
         self.cluster.make_folder(folder)
         try:

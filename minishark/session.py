@@ -23,6 +23,7 @@ from minishark.errors import (
     QueryError,
     UnsupportedError,
 )
+from minishark.expressions import quote
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.queries import Queries
 from minishark.sql.planning import PlanningDatabase
@@ -43,10 +44,11 @@ _CREATED_AS = re.compile(
     r'(?:"(?:[^"]|"")+"|\w+)(?:\.(?:"(?:[^"]|"")+"|\w+))*\s+AS\b',
     re.IGNORECASE,
 )
+_WITHOUT_DATA = re.compile(r"\bWITH\s+NO\s+DATA\s*$", re.IGNORECASE)
 _DROPPED = re.compile(r"\s*DROP\s+TABLE\b", re.IGNORECASE)
 _OWN_SETTINGS = re.compile(
     r"\b(threads|worker_threads|external_threads|memory_limit|max_memory|temp_directory|\w*arrow\w*"
-    r"|disabled_optimizers|debug_verify_column_bindings|python_\w+)\b",
+    r"|disabled_\w+|debug_\w+|python_\w+|lock_configuration|enable_external_access|allowed_\w+)\b",
     re.IGNORECASE,
 )
 
@@ -120,6 +122,7 @@ class Session:
         self._cluster = Cluster(options)
         self._warnings: list[str] = list(self._cluster.warnings)
         self._lock = threading.Lock()
+        self._loading = threading.Lock()
         placing = Placement(placement, probe_ratio, self._cluster.nodes)
         count = partitions or self._cluster.total_slots
         planner = PlannerOptions(count, single_task_rows)
@@ -176,8 +179,7 @@ class Session:
             case StatementKind.EXPLAIN:
                 return self._query(sql, "analyze" if statement.analyze else "plan")
             case StatementKind.SHOW:
-                self._load_changed()
-                return self._known(self._planning.show(sql))
+                return self._show(sql)
             case StatementKind.HERE:
                 return self._known(self._query_here(sql))
             case StatementKind.DEFINITION | StatementKind.SETTING:
@@ -186,7 +188,7 @@ class Session:
                 return self._write(sql)
             case StatementKind.COPY_OUT:
                 query, target = copied_query_and_target(sql)
-                return self._changed_rows(self._written.copy(self.sql(query).to_arrow(), target))
+                return self._changed_rows(self._written.copy(self._rows_of(query), target))
             case StatementKind.PREPARE:
                 name, prepared = prepared_name_and_statement(sql)
                 self._prepared[name] = prepared
@@ -202,6 +204,21 @@ class Session:
             case _:
                 assert_never(statement.kind)
 
+    def _show(self, sql: str) -> DataFrame:
+        """What concerns the catalog only; the planning database's rows are made up."""
+        self._load_changed()
+        described = re.match(r"\s*(SHOW|DESCRIBE|DESC)\b", sql, re.IGNORECASE)
+        if not described and self._planning.tables_in(sql):
+            return self._known(self._query_here(sql))
+        return self._known(self._planning.show(sql))
+
+    def _rows_of(self, query: str) -> pa.Table:
+        """The rows of a query, in the types that DuckDB has."""
+        frame = self.sql(query)
+        if frame.is_known:
+            return frame.to_arrow()
+        return self._queries.run(query, lossless=True).table
+
     def _query(self, sql: str, explain: str | None) -> DataFrame:
         self._load_changed()
         try:
@@ -215,7 +232,7 @@ class Session:
 
     def _query_here(self, sql: str) -> pa.Table:
         """Run a query in the session's own database, over all rows of the cluster's tables."""
-        return self._written.query(sql, self.tables, self._tables.read)
+        return self._written.query(sql, self._loaded_tables, self._tables.read)
 
     def _known(self, table: pa.Table) -> DataFrame:
         return DataFrame(self, "", (), known=table)
@@ -252,14 +269,25 @@ class Session:
         """A statement that changes tables; the cluster hears of it before the next query."""
         created = _CREATED_AS.match(sql)
         name = written_name(sql)
-        if created and name is not None and (created[1] or name not in self._tables.catalog):
-            self._written.drop(name)
-            query = sql[created.end() :]
-            self.create_table(name, self.sql(query).to_arrow(), replace=True)
+        if created and name is not None and self._can_create(sql, name, created):
+            self.create_table(name, self._rows_of(sql[created.end() :]), replace=True)
             return self._changed_rows(self._tables.catalog.get(name).rows)
         if _DROPPED.match(sql) and name is not None:
             return self._drop(sql, name)
-        return self._known(self._written.write(sql, self.tables, self._tables.read))
+        return self._known(self._written.write(sql, self._loaded_tables, self._tables.read))
+
+    def _can_create(self, sql: str, name: str, created: re.Match[str]) -> bool:
+        """Whether a CREATE TABLE AS can run on the cluster.
+
+        If not, the session's own database runs it: what exists already, takes no rows, or has
+        columns that Arrow does not keep as they are.
+        """
+        self._load_changed()
+        exists = name in self._tables.catalog or name.lower() in self._written.own_tables
+        if _WITHOUT_DATA.search(sql) or (exists and not created[1]):
+            return False
+        schema = self._planning.bind(sql[created.end() :]).schema
+        return not any("ENUM(" in column.type for column in schema)
 
     def _drop(self, sql: str, name: str) -> DataFrame:
         here = self._written.drop(name)
@@ -271,12 +299,16 @@ class Session:
 
     def _load_changed(self) -> None:
         """Load into the cluster what statements have changed since the last query."""
-        changed, stay = self._written.changed()
-        for name in stay:
-            if name in self._tables.catalog:
-                self._tables.drop(name)
-        for name, rows in changed:
-            self._tables.create(name, rows, replace=True)
+        with self._loading:
+            self._load_changed_tables()
+
+    def _load_changed_tables(self) -> None:
+        for table in self._written.changed():
+            if table.rows is not None:
+                self._tables.create(table.name, table.rows, replace=True)
+            elif table.name in self._tables.catalog:
+                self._tables.drop(table.name)
+            self._written.loaded(table)
 
     def table(self, name: str) -> DataFrame:
         """All rows of a table.
@@ -284,17 +316,20 @@ class Session:
         Raises:
             CatalogError: there is no such table.
         """
-        quoted = self._tables.catalog.get(name).name.replace('"', '""')
-        return self.sql(f'FROM "{quoted}"')
+        if name.lower() not in self._written.own_tables:
+            name = self._tables.catalog.get(name).name
+        return self.sql(f"FROM {quote(name)}")
 
     def run_statement(self, sql: str) -> Answer:
         """Run a query to its end; `DataFrame.to_arrow` calls this."""
         self._check_open()
+        self._load_changed()
         return self._queries.run(sql)
 
     def explain_statement(self, sql: str, mode: str) -> str:
         """Describe how a query runs; `DataFrame.explain` calls this."""
         self._check_open()
+        self._load_changed()
         return self._queries.explain(sql, mode)
 
     # Tables
@@ -331,7 +366,7 @@ class Session:
             OptionError: a number makes no sense.
         """
         self._check_open()
-        self._written.drop(name)
+        self._load_changed()
         self._tables.create(
             name,
             data,
@@ -341,6 +376,7 @@ class Session:
             replace=replace,
             on_progress=on_progress,
         )
+        self._written.drop(name)  # what it was before
 
     def drop_table(self, name: str) -> None:
         """Remove a table and free its memory.
@@ -349,13 +385,17 @@ class Session:
             CatalogError: there is no such table.
         """
         self._check_open()
-        self._written.drop(name)
-        self._tables.drop(name)
+        if not self._written.drop(name) or name in self._tables.catalog:
+            self._tables.drop(name)
+
+    @property
+    def _loaded_tables(self) -> list[str]:
+        return [table.name for table in self._tables.catalog]
 
     @property
     def tables(self) -> list[str]:
         """The names of the tables."""
-        return sorted(table.name for table in self._tables.catalog)
+        return sorted([*(table.name for table in self._tables.catalog), *self._written.own_tables])
 
     # The session itself
 
@@ -379,13 +419,15 @@ class Session:
             raise ClusterError("The session is stopped; connect again.")
 
     def stop(self) -> None:
-        """Stop the cluster and free its memory; may be called twice."""
-        if not self._stopped:
-            self._stopped = True
+        """Stop the cluster and free its memory; may be called twice, and from any thread."""
+        with self._lock:
+            stopped, self._stopped = self._stopped, True
+        if not stopped:
             atexit.unregister(self.stop)
-            self._planning.close()
-            self._written.close()
+            self._written.interrupt()
             self._cluster.close()
+            self._written.close()
+            self._planning.close()
 
     def __enter__(self) -> Self:
         return self

@@ -64,6 +64,8 @@ class Tables:
             raise CatalogError("A table needs a name, without zero bytes.")
         if name in self.catalog and not replace:
             raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
+        if self.planning.has_view(name):
+            raise CatalogError(f"There is a view called {name!r}; drop it first.")
         if replicas < 1 or (partitions is not None and not 1 <= partitions <= PARTITIONS_MAX):
             raise OptionError(
                 f"replicas must be at least 1, partitions from 1 to {PARTITIONS_MAX}."
@@ -84,7 +86,7 @@ class Tables:
         finally:
             for passed in passing:
                 self.cluster.remove_folder(passed)
-        self._publish(table)
+        self._publish(table, replace=replace)
 
     def drop(self, name: str) -> None:
         """Remove a table and free its memory.
@@ -92,8 +94,9 @@ class Tables:
         Raises:
             CatalogError: there is no such table.
         """
-        table = self.catalog.remove(name)
-        self.planning.remove_table(name)
+        with self._lock:
+            table = self.catalog.remove(name)
+            self.planning.remove_table(name)
         self.cluster.remove_folder(_folder(table))
 
     def read(self, name: str) -> pa.Table:
@@ -142,9 +145,12 @@ class Tables:
             connection.close()
         return Table(name, source.schema, loaded.partitions, layout.partition_by, statistics)
 
-    def _publish(self, table: Table) -> None:
+    def _publish(self, table: Table, *, replace: bool) -> None:
         with self._lock:
             replaced = self.catalog.get(table.name) if table.name in self.catalog else None
+            if replaced is not None and not replace:
+                self.cluster.remove_folder(_folder(table))
+                raise CatalogError(f"There is a table called {table.name!r} already.")
             self.catalog.add(table)
             self.planning.put_table(table)
         self.planning.refresh()

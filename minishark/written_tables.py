@@ -10,16 +10,27 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from minishark.errors import CatalogError, QueryCancelledError, QueryError, TaskFailedError
+from minishark.errors import (
+    CatalogError,
+    QueryCancelledError,
+    QueryError,
+    TaskFailedError,
+    UnsupportedError,
+)
 from minishark.expressions import quote
 
 ReadTable = Callable[[str], pa.Table]
 """All rows of a table in the cluster, memory-mapped."""
+
+_ROWS = " minishark rows"
+"""A name that no user's table has."""
 
 _NAME = r'((?:"(?:[^"]|"")+"|\w+)(?:\.(?:"(?:[^"]|"")+"|\w+))*)'
 _TARGETS = tuple(
@@ -39,6 +50,22 @@ _TARGETS = tuple(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ChangedTable:
+    """A table that statements have changed.
+
+    Attributes:
+        name: its name.
+        number: tells one change from a later one.
+        rows: its rows; None if Arrow can't hold them as they are (ENUM columns, collations): then
+            the table stays here, and queries that name it run here.
+    """
+
+    name: str
+    number: int
+    rows: pa.Table | None
+
+
 class WrittenTables:
     """Runs statements that write, and knows which tables the cluster has old rows of."""
 
@@ -48,14 +75,16 @@ class WrittenTables:
         self._con.execute("SET autoinstall_known_extensions = false")
         self._con.execute("SET produce_arrow_string_view = false")
         self._con.execute("SET arrow_lossless_conversion = true")
-        self._changed: dict[str, None] = {}
+        self._changed: dict[str, int] = {}
+        self._changes = count()
         self._definitions: list[str] = []
         self._own: dict[str, None] = {}
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Close the database."""
-        self._con.close()
+        """Close the database, when the statement that runs has ended."""
+        with self._lock:
+            self._con.close()
 
     def interrupt(self) -> None:
         """Stop the statement that is running."""
@@ -96,13 +125,13 @@ class WrittenTables:
         target = written_name(sql)
         with self._lock:
             self._show(tables, read)
-            if target is not None:
-                self._take(target)
+            for name in (target,) if target is not None else _mentioned(sql, tables):
+                self._take(name)
             before = self._tables()
             answer = self._answer(sql)
             for name in self._tables():
                 if target is None or name not in before or name == target.lower():
-                    self._changed[name] = None
+                    self._changed[name] = next(self._changes)
             return answer
 
     def query(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
@@ -114,7 +143,7 @@ class WrittenTables:
         """
         with self._lock:
             self._show(tables, read)
-            self._con.execute("RESET arrow_lossless_conversion")
+            self._run("RESET arrow_lossless_conversion")
             try:
                 return self._answer(sql)
             finally:
@@ -123,25 +152,31 @@ class WrittenTables:
     def copy(self, table: pa.Table, target: str) -> int:
         """Write rows to files: `COPY rows TO target`; the number of rows."""
         with self._lock:
-            self._con.register("rows_to_copy", table)
+            self._con.register(_ROWS, table)
             try:
-                return int(self._run(f"COPY rows_to_copy TO {target}")[0][0])
+                return int(self._run(f"COPY {quote(_ROWS)} TO {target}")[0][0])
             finally:
-                self._con.unregister("rows_to_copy")
+                self._con.unregister(_ROWS)
 
-    def changed(self) -> tuple[list[tuple[str, pa.Table]], list[str]]:
-        """What changed since the last call: tables with their rows, and tables that stay here.
-
-        Tables that Arrow can't hold as they are (ENUM columns, collations) stay, and queries that
-        name them run here.
-        """
+    def changed(self) -> list[ChangedTable]:
+        """The tables that changed and are not loaded yet, with their rows."""
         with self._lock:
-            names, self._changed = list(self._changed), {}
             kept = self._tables()
-            tables = [(n, self._stored_as(n)) for n in names if n in kept]
-        stay = [name for name, rows in tables if rows is None]
-        self._own.update(dict.fromkeys(stay))
-        return [(name, rows) for name, rows in tables if rows is not None], stay
+            self._changed = {n: number for n, number in self._changed.items() if n in kept}
+            return [ChangedTable(n, i, self._stored_as(n)) for n, i in self._changed.items()]
+
+    def loaded(self, table: ChangedTable) -> None:
+        """The cluster has the rows of `table`, or they stay here; it may have changed since."""
+        with self._lock:
+            if table.rows is None:
+                self._own[table.name] = None
+            if self._changed.get(table.name) == table.number:
+                del self._changed[table.name]
+
+    @property
+    def own_tables(self) -> list[str]:
+        """The tables that only this database can hold."""
+        return [name for name in self._own if name in self._tables()]
 
     @property
     def has_own(self) -> bool:
@@ -158,17 +193,18 @@ class WrittenTables:
             return None
         relation = self._con.sql(f"FROM main.{quote(name)}")
         rows = relation.to_arrow_table()
-        self._con.register("stored_rows", rows)
+        self._con.register(_ROWS, rows)
         try:
-            same = self._con.table("stored_rows").types == relation.types
+            same = self._con.table(_ROWS).types == relation.types
         finally:
-            self._con.unregister("stored_rows")
+            self._con.unregister(_ROWS)
         return rows if same else None
 
     def drop(self, name: str) -> bool:
         """Forget a table; whether it was here."""
         with self._lock:
             self._changed.pop(name.lower(), None)
+            self._own.pop(name.lower(), None)
             self._con.unregister(name)
             if name.lower() not in self._tables():
                 return False
@@ -206,9 +242,9 @@ class WrittenTables:
         if views and name.lower() not in self._tables():
             rows = self._con.table(name).to_arrow_table()
             self._con.unregister(views[0][0])
-            self._con.register("rows_to_take", rows)
-            self._con.execute(f"CREATE TABLE {quote(name)} AS FROM rows_to_take")
-            self._con.unregister("rows_to_take")
+            self._con.register(_ROWS, rows)
+            self._con.execute(f"CREATE TABLE {quote(name)} AS FROM {quote(_ROWS)}")
+            self._con.unregister(_ROWS)
 
     def _answer(self, sql: str) -> pa.Table:
         try:
@@ -236,11 +272,27 @@ def _translated(error: duckdb.Error) -> Exception:
     return TaskFailedError(str(error))
 
 
+def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:
+    """Those of `tables` whose names stand in a statement."""
+    text = sql.lower()
+    return [name for name in tables if name.lower() in text]
+
+
 def written_name(sql: str) -> str | None:
-    """The table that a statement writes, without its schema; None if that can't be told."""
+    """The table that a statement writes, without its schema; None if that can't be told.
+
+    Raises:
+        UnsupportedError: it lies in another schema than main.
+    """
     for pattern in _TARGETS:
         found = pattern.match(sql)
         if found:
-            last = re.findall(r'"(?:[^"]|"")+"|\w+', found[1])[-1]
-            return str(last[1:-1].replace('""', '"') if last.startswith('"') else last)
+            *schema, name = (_unquoted(n) for n in re.findall(r'"(?:[^"]|"")+"|\w+', found[1]))
+            if schema and schema[-1].lower() != "main":
+                raise UnsupportedError("minishark keeps all tables in the schema main.")
+            return name
     return None
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name

@@ -53,8 +53,14 @@ class Placement:
     nodes: tuple[str, ...]
 
 
-def task_error(event: TaskFailed) -> Exception:
-    """The exception for a task that failed for good."""
+def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
+    """The exception for a task that failed for good.
+
+    Args:
+        event: the failure.
+        is_own_text: whether the task ran the user's own statement, so that DuckDB's excerpt of it
+            helps; an excerpt of a fragment would not.
+    """
     try:
         detail = decode_problem(event.detail)
     except msgspec.DecodeError:
@@ -67,7 +73,8 @@ def task_error(event: TaskFailed) -> Exception:
         case TaskProblem.INTERRUPTED:
             return QueryCancelledError("The query was cancelled.")
         case TaskProblem.SQL:
-            return TaskFailedError(detail.message)
+            message = detail.message
+            return TaskFailedError(message if is_own_text else message.partition("\n\nLINE ")[0])
         case TaskProblem.INPUT:
             return ExecutionError(f"Input data can't be read: {detail.message}")
 

@@ -23,6 +23,7 @@ SHARED_MEMORY_MIN_BYTES = 64 << 20
 _PREFIX = "minishark-"
 _LOCK = "owner.lock"
 _GRACE_S = 60.0
+_TRIES = 3
 
 
 @dataclass(slots=True)
@@ -59,6 +60,14 @@ def make_folders(shared_memory: Path | None = None) -> ClusterFolders:
         ResourceError: not even the folder for temporary files is writable.
     """
     shared_memory = shared_memory or SHARED_MEMORY
+    for _ in range(_TRIES - 1):
+        # Another session may take a new folder for an orphan before it is locked.
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            return _make_folders(shared_memory)
+    return _make_folders(shared_memory)
+
+
+def _make_folders(shared_memory: Path) -> ClusterFolders:
     temporary = Path(tempfile.gettempdir())
     for parent in (shared_memory, temporary):
         reap(parent)

@@ -14,7 +14,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from minishark.catalog import Catalog, Partition, Table
+from minishark.catalog import Partition, Table
 from minishark.cluster.backend import Backend, JobEvent, Placement, job_error, task_error
 from minishark.errors import ExecutionError
 from minishark.execution.store import StorePlaces
@@ -123,23 +123,25 @@ class QueryRun:
 
     Attributes:
         stages: the stages, in an order in which they can run; the last gives the result.
-        catalog: the tables that they read.
+        tables: the tables that they read, by name in lower case, as they were when planned.
         backend: where tasks run.
         places: the store, where results are read from.
         placement: how tasks are placed.
         folder: where the query's files go, relative to a node's storage folder.
         settings: SET statements that hold for the query.
         definitions: statements that make what a whole statement may name: views, macros, types.
+        lossless: whether the result keeps DuckDB's types, as exchanges do.
     """
 
     stages: Sequence[Stage]
-    catalog: Catalog
+    tables: Mapping[str, Table]
     backend: Backend
     places: StorePlaces
     placement: Placement
     folder: str
     settings: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
+    lossless: bool = False
     _runs: dict[int, _StageRun] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
     _events: queue.SimpleQueue[tuple[int, JobEvent]] = field(default_factory=queue.SimpleQueue)
@@ -178,7 +180,7 @@ class QueryRun:
 
     def _start(self, stage: Stage) -> None:
         tables = {
-            item.name: self.catalog.get(item.table)
+            item.name: self.tables[item.table.lower()]
             for item in stage.inputs
             if isinstance(item, TableInput)
         }
@@ -224,6 +226,7 @@ class QueryRun:
             self.folder,
             f"{stage.index}-",
             stage.buckets,
+            lossless=self.lossless,
             prelude=self.settings + (self.definitions if stage.is_statement else ()),
         )
 
@@ -260,7 +263,7 @@ class QueryRun:
                 self._done.add(index)
                 self._start_ready()
             case TaskFailed():
-                raise task_error(event)
+                raise task_error(event, is_own_text=run.stage.is_statement)
             case JobFailed():
                 raise job_error(event)
 

@@ -253,7 +253,7 @@ class TaskRunner:
 
 def _output_settings(stage: StageTask, relation: duckdb.DuckDBPyRelation) -> Mapping[str, str]:
     """DuckDB's settings for the layout of a stage's output; results have DuckDB's default one."""
-    if stage.output is OutputKind.RESULT:
+    if stage.output is OutputKind.RESULT and not stage.lossless:
         return {}
     binary = any(_BINARY_TYPE.search(str(type_)) for type_ in relation.types)
     return _BINARY_EXCHANGE_SETTINGS if binary else _EXCHANGE_SETTINGS

@@ -49,6 +49,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         prefix: what the names of output files begin with.
         buckets: the number of buckets, for BUCKETS.
         columns: the names of a table's columns, for PARTITION.
+        lossless: whether a RESULT keeps DuckDB's types instead of those that users get.
         prelude: statements that must have run before: settings, and what the fragment names.
     """
 
@@ -60,6 +61,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     prefix: str = ""
     buckets: int = 0
     columns: tuple[str, ...] = ()
+    lossless: bool = False
     prelude: tuple[str, ...] = ()
 
 

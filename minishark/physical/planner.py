@@ -136,14 +136,15 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
     Raises:
         CatalogError: the plan names a table that the catalog does not have.
     """
-    tables = {name.lower(): catalog.get(name) for name in _scanned(logical)}
+    tables = {name.lower(): catalog.get(name) for name in scanned_tables(logical)}
     rows = sum(table.rows for table in tables.values())
     return _Planner(catalog, options, rows <= options.single_task_rows).plan(logical).plan
 
 
-def _scanned(logical: LogicalPlan) -> list[str]:
+def scanned_tables(logical: LogicalPlan) -> list[str]:
+    """The names of the tables that a plan scans, with repetitions."""
     own = [logical.operator.table] if isinstance(logical.operator, Scan) else []
-    return own + [name for child in logical.children for name in _scanned(child)]
+    return own + [name for child in logical.children for name in scanned_tables(child)]
 
 
 class _Planner:

@@ -24,6 +24,7 @@ from minishark.expressions import Column, Schema
 from minishark.logical.operators import Statement
 from minishark.logical.plan import LogicalPlan, make_plan
 from minishark.logical.rewrite import rewrite
+from minishark.logical.volatile import volatile_reason
 from minishark.sql.lower import lower_plan
 from minishark.sql.miniature import Miniatures
 from minishark.sql.plan_json import PlanNotLowered
@@ -115,7 +116,27 @@ class PlanningDatabase:
     def refresh(self) -> None:
         """Make the miniatures now that the next statement would have to wait for."""
         with self._lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        try:
             self._miniatures.refresh(self._con)
+        except duckdb.Error as error:
+            raise QueryError(str(error)) from error
+
+    def has_view(self, name: str) -> bool:
+        """Whether a view of that name was defined."""
+        with self._lock:
+            rows = self._con.execute(
+                "SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower($1) AND NOT internal",
+                [name],
+            ).fetchall()
+        return bool(rows)
+
+    def tables_in(self, sql: str) -> tuple[str, ...]:
+        """The tables of the catalog that a statement names."""
+        with self._lock:
+            return self._tables_in(sql)
 
     def relation_schema(self, relation: str) -> Schema:
         """The columns of a SQL relation such as `read_parquet('file')`.
@@ -161,7 +182,7 @@ class PlanningDatabase:
             QueryError: DuckDB does not accept it.
         """
         with self._lock:
-            self._miniatures.refresh(self._con)
+            self._refresh()
             try:
                 self._con.execute(sql).fetchall()
             except duckdb.Error as error:
@@ -176,7 +197,7 @@ class PlanningDatabase:
             QueryError: DuckDB does not accept it.
         """
         with self._lock:
-            self._miniatures.refresh(self._con)
+            self._refresh()
             try:
                 return self._con.sql(sql).to_arrow_table()
             except duckdb.Error as error:
@@ -189,7 +210,7 @@ class PlanningDatabase:
             QueryError: DuckDB does not accept it; with DuckDB's message.
         """
         with self._lock:
-            self._miniatures.refresh(self._con)
+            self._refresh()
             try:
                 schema = _schema(self._con.sql(sql))
             except duckdb.Error as error:
@@ -226,9 +247,13 @@ class PlanningDatabase:
 
     def _plan(self, bound: BoundStatement) -> LogicalPlan:
         try:
-            return rewrite(lower_plan(self._serialized(bound.sql), bound.schema))
+            plan = rewrite(lower_plan(self._serialized(bound.sql), bound.schema))
         except PlanNotLowered as reason:
             return statement_plan(bound, f"{reason} has no distributed form")
+        volatile = volatile_reason(plan)
+        if volatile is not None:
+            return statement_plan(bound, f"{volatile} has no distributed form here")
+        return plan
 
     def _serialized(self, sql: str) -> dict[str, Any]:
         try:

@@ -82,7 +82,7 @@ _CREATED = re.compile(
 _DROPPED = re.compile(r"\s*DROP\s+(\w+)", re.IGNORECASE)
 _SHOWN = re.compile(r"\s*(?:SHOW|DESCRIBE|DESC)\b", re.IGNORECASE)
 _CATALOG = re.compile(
-    r"\b(duckdb_\w+\(|pragma_\w+\(|information_schema\.|sqlite_master\b|pg_catalog\.)",
+    r"\b(duckdb_\w+\s*\(|pragma_\w+\s*\(|information_schema\s*\.|sqlite_master\b|pg_catalog\s*\.)",
     re.IGNORECASE,
 )
 _STATEFUL = re.compile(
@@ -93,7 +93,7 @@ _STATEFUL = re.compile(
 _EXPLAINED = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?(?!\()", re.IGNORECASE)
 _DEALLOCATED = re.compile(r"\s*DEALLOCATE\b", re.IGNORECASE)
 _COPIED = re.compile(r"\s*COPY\b.*?\bTO\s+'", re.IGNORECASE | re.DOTALL)
-_DEFINED = frozenset({"VIEW", "MACRO", "FUNCTION", "TYPE", "SCHEMA"})
+_DEFINED = frozenset({"VIEW", "MACRO", "FUNCTION", "TYPE"})
 
 
 def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedStatement]:
@@ -117,9 +117,12 @@ def _parsed(
 ) -> ParsedStatement:
     bare = _without_comments(sql)
     kind = _KINDS.get(type_)
-    if kind is StatementKind.QUERY and (_SHOWN.match(bare) or _CATALOG.search(bare)):
+    if kind is StatementKind.QUERY and _SHOWN.match(bare):
         return ParsedStatement(StatementKind.SHOW, sql)
-    if kind is StatementKind.QUERY and (found := _STATEFUL.search(bare)):
+    code = _code(bare) if kind is StatementKind.QUERY else ""
+    if _CATALOG.search(code):
+        return ParsedStatement(StatementKind.SHOW, sql)
+    if found := _STATEFUL.search(code):
         return ParsedStatement(StatementKind.WRITE if found[2] else StatementKind.HERE, sql)
     if kind is not None:
         return ParsedStatement(kind, sql)
@@ -169,6 +172,11 @@ def _without_comments(sql: str) -> str:
     """`sql` from its first word on."""
     tokens = _tokens(sql)
     return sql[tokens[0][0] :] if tokens else sql
+
+
+def _code(sql: str) -> str:
+    """`sql` without its comments and string constants."""
+    return " ".join(t for _, t, type_ in _tokens(sql) if type_ != duckdb.token_type.string_const)
 
 
 def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
@@ -224,7 +232,7 @@ def _literal(name: str, values: Mapping[str, Any]) -> str:
         return f"({value})"
     try:
         return f"({duckdb.ConstantExpression(value)})"
-    except duckdb.Error as error:
+    except (duckdb.Error, TypeError) as error:
         raise QueryError(f"Parameter {name}: {error}") from error
 
 
@@ -282,6 +290,8 @@ def copied_query_and_target(sql: str) -> tuple[str, str]:
             depth += text.count("(") - text.count(")")
         elif depth == 0 and text.upper() == "TO":
             source = bare[:start].strip()[len("COPY") :].strip()
-            query = source[1:-1] if source.startswith("(") else f"FROM {source}"
+            columns = re.fullmatch(r'("(?:[^"]|"")+"|[\w.]+)\s*\((.*)\)', source, re.DOTALL)
+            query = f"SELECT {columns[2]} FROM {columns[1]}" if columns else f"FROM {source}"
+            query = source[1:-1] if source.startswith("(") else query
             return query, bare[start + len("TO") :].strip()
     raise QueryError("Write COPY (query) TO 'file'.")

@@ -132,8 +132,9 @@ def filter_block(filter_: Filter, child: Block, aliases: Aliases) -> Block:
 
 def project_block(project: Project, child: Block, aliases: Aliases) -> Block:
     """New columns; mere references rename nothing and cost nothing."""
-    plain = all(isinstance(e, ColumnRef) for e in project.expressions)
-    if child.computed and not plain:
+    used = [e.index for e in project.expressions if isinstance(e, ColumnRef)]
+    plain = len(used) == len(project.expressions)
+    if child.computed and (not plain or len(used) != len(dict.fromkeys(used))):
         child = closed(child, aliases)
     names = tuple(render(e, child.names) for e in project.expressions)
     return replace(child, names=names, computed=child.computed or not plain)
