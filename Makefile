@@ -37,7 +37,7 @@ tpch: $(READY)
 	@$(BIN)/minishark tpch --scale $(SCALE)
 
 test: $(READY)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto
 
 test-all: $(READY)
 	@$(BIN)/python -m pytest -m "slow or not slow"

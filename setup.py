@@ -11,7 +11,7 @@ RESOURCES = {
 }
 
 TPCH = ["tpchgen-cli>=4"]
-TEST = [*TPCH, "hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3"]
+TEST = [*TPCH, "hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5"]
 
 setup(
     name="minishark",

@@ -153,7 +153,8 @@ def test_names_in_comments_and_texts_mean_nothing(session: Session, sql: str) ->
         (
             (
                 "WITH a AS MATERIALIZED (SELECT random() r FROM one WHERE a = 1), "
-                "b AS MATERIALIZED (SELECT r + 1 AS q FROM a) SELECT count(DISTINCT q) FROM keyed, b"
+                "b AS MATERIALIZED (SELECT r + 1 AS q FROM a) "
+                "SELECT count(DISTINCT q) FROM keyed, b"
             ),
             1,
         ),
