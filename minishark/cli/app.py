@@ -28,15 +28,18 @@ _BAD_INPUT = (CatalogError, DataError, OptionError, QueryError, UnsupportedError
 _STATUS_FAILURE = 1
 _STATUS_BAD_INPUT = 2
 _STATUS_INTERRUPTED = 128 + signal.SIGINT
-# What Ctrl-C becomes, as a RuntimeError, while DuckDB works in the main thread.
-_DUCKDB_INTERRUPTED = "Query interrupted"
+# The signal that ends the command. What it raises may reach `run` as another exception: DuckDB
+# turns it into one of its own, and tidying up may fail on what was interrupted.
+_received: list[int] = []
 
 
 def main() -> NoReturn:
     """The `minishark` command, as a program."""
+    signal.signal(signal.SIGINT, _interrupt)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
-    sys.exit(run(sys.argv[1:]))
+    status = run(sys.argv[1:])
+    sys.exit(128 + _received[0] if _received else status)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -54,10 +57,12 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _STATUS_INTERRUPTED
     except MinisharkError as error:
+        if _received:
+            return _STATUS_INTERRUPTED
         _complain(str(error))
         return _STATUS_BAD_INPUT if isinstance(error, _BAD_INPUT) else _STATUS_FAILURE
     except Exception as error:  # noqa: BLE001 - no traceback unless asked for
-        if str(error) == _DUCKDB_INTERRUPTED:
+        if _received:
             return _STATUS_INTERRUPTED
         _complain(f"{type(error).__name__}: {error}\n(--debug shows where this happened.)")
         return _STATUS_FAILURE
@@ -83,8 +88,14 @@ def _complain(message: str) -> None:
     click.echo(f"Error: {message}", err=True)
 
 
+def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
+    _received.append(number)
+    raise KeyboardInterrupt
+
+
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
     # As an exception, so that what `finally` promises is done: no process or file is left.
     for other in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)
+    _received.append(number)
     raise SystemExit(128 + number)

@@ -102,6 +102,9 @@ def tpch(*, json_file: Path | None, verbose: bool, queries: str, **options: Any)
     from minishark.tpch.run import TpchOptions, run_tpch
 
     chosen = TpchOptions(queries=parse_selection(queries), **options)
+    if (chosen.replicas or 1) > chosen.nodes:
+        message = f"{chosen.replicas} replicas need as many nodes; there are {chosen.nodes}."
+        raise click.BadParameter(message, param_hint="--replicas")
     with open_reporter(verbose=verbose) as reporter:
         report = run_tpch(chosen, reporter)
     if json_file is not None:

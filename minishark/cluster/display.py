@@ -26,7 +26,7 @@ def metrics_text(metrics: QueryMetrics) -> str:
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     total = (
         f"{metrics.elapsed_s * 1e3:.1f} ms in all, {metrics.planning_s * 1e3:.1f} ms of it "
-        f"planning; {metrics.stages} stages, {metrics.tasks} tasks"
+        f"planning; {_counted(metrics.stages, 'stage')}, {_counted(metrics.tasks, 'task')}"
     )
     return "\n".join([*lines, total, *metrics.warnings])
 
@@ -44,6 +44,10 @@ def _cells(stage: StageMetrics) -> tuple[str, ...]:
         f"{median(queued):.1f}/{max(queued):.1f}",
         local,
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _milliseconds(seconds: Sequence[float]) -> list[float]:

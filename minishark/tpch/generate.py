@@ -12,9 +12,11 @@ import errno
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -134,26 +136,48 @@ def _run_generator(command: list[str], on_poll: Callable[[], None]) -> None:
     # Its messages go to a file: nobody empties a pipe while we wait.
     with tempfile.TemporaryFile() as messages:
         environment = os.environ | {"RUST_BACKTRACE": "0"}
+        child: subprocess.Popen[bytes] | None = None
         try:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=messages,
-                env=environment,
-            )
+            with _signals_later():
+                child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=messages,
+                    env=environment,
+                )
+            _wait(child, on_poll)
         except OSError as error:
             raise GeneratorFailedError(f"{command[0]} does not start: {error.strerror}.") from error
-        try:
-            _wait(child, on_poll)
         finally:
             # After Ctrl-C, too: the child must not outlive us, nor write on.
-            child.kill()
-            child.wait()
+            if child is not None:
+                child.kill()
+                child.wait()
         if child.returncode != 0:
             messages.seek(0)
             text = messages.read().decode(errors="replace")
             raise _generator_error(text, child.returncode)
+
+
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """Signals wait until the end: one within Popen would leave a child that nobody knows."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for number in received:
+        signal.raise_signal(number)
 
 
 def _wait(child: subprocess.Popen[bytes], on_poll: Callable[[], None]) -> None:

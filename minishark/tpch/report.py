@@ -157,6 +157,7 @@ def _caption(report: Report) -> str:
         f"minishark: {asked['nodes']} nodes x {asked['executors']} executors, "
         f"{asked['placement']} placement, tables in memory.\n"
         f"DuckDB: {asked['slots']} threads, reading the Parquet files anew for each query.\n"
+        "ratio: minishark's time / DuckDB's; below 1, minishark is faster.\n"
         "local: the share of the tasks with preferred nodes that ran on one of them.\n"
     )
 

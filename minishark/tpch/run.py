@@ -16,7 +16,7 @@ import pyarrow as pa
 import minishark
 from minishark.errors import MinisharkError
 from minishark.tpch.compare import differences
-from minishark.tpch.generate import default_parts, generate
+from minishark.tpch.generate import default_parts, generate, scale_folder
 from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import QUERY_COUNT, load_queries
 from minishark.tpch.reference import Reference
@@ -101,8 +101,10 @@ def versions() -> dict[str, str]:
 
 
 def _make_data(options: TpchOptions, reporter: Reporter) -> Path:
-    reporter.step(f"Making TPC-H data at scale {options.scale:g}")
     root = options.data or default_data_folder()
+    made = scale_folder(root, options.scale).is_dir()
+    verb = "Reading" if made else "Making"
+    reporter.step(f"{verb} TPC-H data at scale {options.scale:g}")
     parts = default_parts(options.scale)
     folder = generate(options.scale, root, parts=parts, on_progress=reporter.progress)
     reporter.detail(f"The data lies in {folder}.")

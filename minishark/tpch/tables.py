@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,14 +86,23 @@ def tpch_tables(folder: Path) -> dict[str, str]:
     return {table.name: found[table.name] for table in TABLES}
 
 
+_CATALOG = re.compile(r"^\s*(SHOW|PRAGMA|CALL)\b|information_schema|duckdb_\w+\(", re.IGNORECASE)
+
+
 def tables_of_query(
     connection: duckdb.DuckDBPyConnection, text: str, tables: Mapping[str, str]
 ) -> Mapping[str, str]:
     """Those tables that a statement needs, so that the others need not be loaded.
 
-    All of them, if it names one that is not there or can't be parsed: then DuckDB's message will
-    suggest names.
+    All of them, if it asks for the catalog, or names one that is not there: then DuckDB's message
+    will suggest names. None, if it can't be parsed.
     """
+    try:
+        connection.extract_statements(text)
+    except duckdb.Error:
+        return {}
+    if _CATALOG.search(text):
+        return tables
     try:
         named = {name.lower() for name in connection.get_table_names(text)}
     except duckdb.Error:
