@@ -176,8 +176,8 @@ def _signals_later() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    for number in received:
-        signal.raise_signal(number)
+    for waiting in received:
+        signal.raise_signal(waiting)
 
 
 def _wait(child: subprocess.Popen[bytes], on_poll: Callable[[], None]) -> None:
