@@ -286,7 +286,10 @@ class Session:
         exists = name in self._tables.catalog or name.lower() in self._written.own_tables
         if _WITHOUT_DATA.search(sql) or (exists and not created[1]):
             return False
-        schema = self._planning.bind(sql[created.end() :]).schema
+        try:
+            schema = self._planning.bind(sql[created.end() :]).schema
+        except QueryError:  # perhaps for what only the session's own database knows
+            return False
         return not any("ENUM(" in column.type for column in schema)
 
     def _drop(self, sql: str, name: str) -> DataFrame:

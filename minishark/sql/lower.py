@@ -162,6 +162,10 @@ def _aggregate(json: Json, children: _Children) -> LogicalPlan:
     sets = tuple(tuple(sorted(s)) for s in json.get("grouping_sets", []))
     functions = tuple(map(tuple, json.get("grouping_functions", [])))
     plain = not functions and sets in ((), (tuple(range(len(groups))),))
+    if not plain and len(dict.fromkeys(groups)) < len(groups):
+        # A group that stands twice is NULL in one place only where a set leaves one out; in SQL
+        # both places would be the same expression.
+        raise PlanNotLowered("GROUPING SETS with a group that stands twice")
     return make_plan(Aggregate(groups, aggregates, () if plain else sets, functions), child)
 
 

@@ -271,6 +271,8 @@ def test_pivots_and_sequences_need_the_whole(session: Session) -> None:
     ask(session, "CREATE SEQUENCE seq")
     assert [(1,)] == ask(session, "SELECT nextval('seq')")
     assert [(2,)] == ask(session, "SELECT nextval('seq')")
+    ask(session, "CREATE TABLE t AS SELECT nextval('seq') AS n FROM one")
+    assert [(20, 3)] == ask(session, "SELECT count(*), min(n) FROM t")
 
 
 def test_errors_show_no_generated_text(session: Session) -> None:
