@@ -364,8 +364,10 @@ CORPUS: dict[str, tuple[str, ...]] = {
     ),
     "grouping sets": (
         "SELECT k, b, count(*) FROM t GROUP BY GROUPING SETS ((k), (b), ())",
-        "SELECT id, (SELECT min(k) FROM t GROUP BY GROUPING SETS (o.id, k) HAVING o.id = k) "
-        "FROM t o WHERE id < 4",
+        (
+            "SELECT id, (SELECT min(k) FROM t GROUP BY GROUPING SETS (o.id, k) HAVING o.id = k) "
+            "FROM t o WHERE id < 4"
+        ),
         "SELECT k, b, sum(v), avg(v) FROM t GROUP BY ROLLUP (k, b)",
         "SELECT k, b, count(DISTINCT s) FROM t GROUP BY CUBE (k, b)",
         "SELECT k, b, GROUPING(k), GROUPING(b), GROUPING(k, b), count(*) FROM t GROUP BY CUBE (k, b)",
