@@ -35,7 +35,7 @@ from minishark.sql.statements import (
     fill_parameters,
     prepared_name_and_statement,
 )
-from minishark.tables import PARTITIONS_MAX, Tables
+from minishark.tables import Tables, check_partitions
 from minishark.written_tables import WrittenTables, written_name
 
 PLACEMENTS = ("sparrow", "batch", "per_task", "random")
@@ -93,15 +93,14 @@ def connect(
     options = ClusterOptions(
         node_count,
         chosen.executors_per_node if executors_per_node is None else executors_per_node,
-        min(2, node_count) if schedulers is None else schedulers,
+        (1 if node_count == 1 else 2) if schedulers is None else schedulers,
         in_process,
     )
     if placement not in PLACEMENTS:
         raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
     if not 1 <= probe_ratio < math.inf:
         raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
-    if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
-        raise OptionError(f"partitions must be between 1 and {PARTITIONS_MAX}.")
+    check_partitions(partitions)
     return Session(options, partitions, placement, probe_ratio, single_task_rows)
 
 

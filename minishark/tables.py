@@ -26,6 +26,17 @@ _SMALL_TABLE_ROWS = 20_000
 _SMALL_TABLE_BYTES = 1 << 20
 
 
+def check_partitions(count: int | None) -> None:
+    """Raise OptionError unless `count` is None or a number of partitions that makes sense."""
+    if count is not None and not _is_whole_number(count, PARTITIONS_MAX):
+        raise OptionError(f"partitions must be a whole number from 1 to {PARTITIONS_MAX}.")
+
+
+def _is_whole_number(value: object, most: int) -> bool:
+    """Whether a user passed a whole number from 1 to `most`, whatever the type hints say."""
+    return isinstance(value, int) and 1 <= value <= most
+
+
 @dataclass(slots=True)
 class Tables:
     """Loads tables into a cluster, and tells the catalog and the planning database of them.
@@ -66,10 +77,9 @@ class Tables:
             raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
         if self.planning.has_view(name):
             raise CatalogError(f"There is a view called {name!r}; drop it first.")
-        if replicas < 1 or (partitions is not None and not 1 <= partitions <= PARTITIONS_MAX):
-            raise OptionError(
-                f"replicas must be at least 1, partitions from 1 to {PARTITIONS_MAX}."
-            )
+        check_partitions(partitions)
+        if not _is_whole_number(replicas, PARTITIONS_MAX):
+            raise OptionError("replicas must be a whole number, at least 1.")
         folder = f"tables/{next(self._numbers)}"
         passing = (f"{folder}-source", f"{folder}-buckets")
         try:

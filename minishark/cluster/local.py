@@ -38,8 +38,9 @@ class ClusterOptions:
     def check(self) -> None:
         """Raise OptionError for a number below one."""
         for name in ("nodes", "executors_per_node", "schedulers"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name} must be at least 1.")
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise OptionError(f"{name} must be a whole number, at least 1.")
 
 
 def default_options() -> ClusterOptions:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import duckdb
 import pyarrow as pa
 
+from minishark.expressions import quote
 from minishark.statistics import ColumnStatistics, TableStatistics
 
 _SAMPLE_ONE_IN = 8
@@ -60,11 +61,11 @@ def partition_statistics(
     ]
     if sample_name is None:
         constant, *aggregates = text
-        query = f"SELECT {', '.join([*whole, *aggregates, constant])} FROM {_quoted(relation_name)}"
+        query = f"SELECT {', '.join([*whole, *aggregates, constant])} FROM {quote(relation_name)}"
     else:
         query = (
-            f"FROM (SELECT {', '.join(whole)} FROM {_quoted(relation_name)}), "
-            f"(SELECT {', '.join(text[1:])}, {text[0]} FROM {_quoted(sample_name)})"
+            f"FROM (SELECT {', '.join(whole)} FROM {quote(relation_name)}), "
+            f"(SELECT {', '.join(text[1:])}, {text[0]} FROM {quote(sample_name)})"
         )
     return con.sql(query).to_arrow_table()
 
@@ -111,10 +112,10 @@ def _measures(numbered: Sequence[tuple[int, tuple[str, str]]], *, text: bool) ->
         for number, (name, type_name) in numbered
         if is_measured(type_name) and (type_name in _TEXT_TYPES) == text
         for label, aggregate in (
-            ("count", f"count({_quoted(name)})"),
-            ("minimum", f"min({_quoted(name)})"),
-            ("maximum", f"max({_quoted(name)})"),
-            ("distinct", f"approx_count_distinct({_quoted(name)}) EXPORT_STATE"),
+            ("count", f"count({quote(name)})"),
+            ("minimum", f"min({quote(name)})"),
+            ("maximum", f"max({quote(name)})"),
+            ("distinct", f"approx_count_distinct({quote(name)}) EXPORT_STATE"),
         )
     ]
 
@@ -154,7 +155,3 @@ def _inferred(distinct: int, sampled: int, total: int) -> int:
     if sampled == 0:
         return 0
     return min(total, int(distinct + (distinct / sampled) ** 3 * (total - sampled)))
-
-
-def _quoted(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""') + '"'

@@ -19,6 +19,7 @@ from decimal import Decimal, InvalidOperation
 
 import duckdb
 
+from minishark.expressions import quote, quote_text
 from minishark.statistics import ColumnStatistics, TableStatistics
 
 ROWS_CAP = 600_000
@@ -72,17 +73,15 @@ def create_miniature(
     """
     rows = scaled(statistics.rows, factor)
     outputs = ", ".join(
-        f"{_column(type_name, column, statistics.rows, rows, factor)} AS {_quoted(column_name)}"
+        f"{_column(type_name, column, statistics.rows, rows, factor)} AS {quote(column_name)}"
         for (column_name, type_name), column in zip(columns, statistics.columns, strict=True)
     )
-    head = f"CREATE OR REPLACE TABLE {_quoted(name)} AS SELECT"
+    head = f"CREATE OR REPLACE TABLE {quote(name)} AS SELECT"
     try:
         con.execute(f"{head} {outputs} FROM range({rows}) r(i)")
     except duckdb.Error:
         # Extreme bounds can overflow a type; then only the number of rows is told.
-        nulls = ", ".join(
-            f"CAST(NULL AS {type_}) AS {_quoted(column)}" for column, type_ in columns
-        )
+        nulls = ", ".join(f"CAST(NULL AS {type_}) AS {quote(column)}" for column, type_ in columns)
         con.execute(f"{head} {nulls} FROM range({rows})")
 
 
@@ -133,7 +132,7 @@ class Miniatures:
             return
         self.version += 1
         for name in self._dropped.values():
-            con.execute(f"DROP TABLE IF EXISTS {_quoted(name)}")
+            con.execute(f"DROP TABLE IF EXISTS {quote(name)}")
         self._dropped.clear()
         for key in stale:
             create_miniature(con, *self._tables[key], factor)
@@ -220,7 +219,7 @@ def _value(type_name: str, column: ColumnStatistics, cycle: int) -> str:
             members = f"enum_range(NULL::{type_name})"
             return f"{members}[1 + {step} % len({members})]::{type_name}"
         case _ if column.minimum is not None:
-            return f"CAST({_text(column.minimum)} AS {type_name})"
+            return f"CAST({quote_text(column.minimum)} AS {type_name})"
         case _:
             return f"NULL::{type_name}"
 
@@ -249,7 +248,7 @@ def _decimal(type_name: str, width: int, scale: int, column: ColumnStatistics, c
         return f"(({_steps(low, high, cycle)}) / {10**scale}::DOUBLE)::{type_name}"
     whole_low, whole_high = low // 10**scale + 1, high // 10**scale
     if whole_high < whole_low:  # no whole number between the bounds
-        return f"CAST({_text(str(column.minimum))} AS {type_name})"
+        return f"CAST({quote_text(str(column.minimum))} AS {type_name})"
     cycle = min(cycle, whole_high - whole_low + 1)
     return f"({_steps(whole_low, whole_high, cycle)})::{type_name}"
 
@@ -278,7 +277,10 @@ def _instant(type_name: str, column: ColumnStatistics, cycle: int) -> str:
     bounds = (column.minimum or "infinity", column.maximum or "infinity")
     unbounded = any("infinity" in text or "BC" in text for text in bounds)
     low, high = ("1970-01-01", "2070-01-01") if unbounded else bounds
-    first, last = f"CAST({_text(low)} AS {type_name})", f"CAST({_text(high)} AS {type_name})"
+    first, last = (
+        f"CAST({quote_text(low)} AS {type_name})",
+        f"CAST({quote_text(high)} AS {type_name})",
+    )
     if type_name == "DATE":
         return f"({first} + (i % {cycle} * greatest(1, ({last} - {first}) // {cycle}))::INTEGER)"
     span = f"(epoch_us({last}) - epoch_us({first}))"
@@ -288,11 +290,3 @@ def _instant(type_name: str, column: ColumnStatistics, cycle: int) -> str:
     if type_name == _ZONED:
         return f"to_timestamp(epoch({made}))"
     return f"{made}::{type_name}"
-
-
-def _quoted(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""') + '"'
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
