@@ -302,15 +302,12 @@ class Session:
     def _load_changed(self) -> None:
         """Load into the cluster what statements have changed since the last query."""
         with self._loading:
-            self._load_changed_tables()
-
-    def _load_changed_tables(self) -> None:
-        for table in self._written.changed():
-            if table.rows is not None:
-                self._tables.create(table.name, table.rows, replace=True)
-            elif table.name in self._tables.catalog:
-                self._tables.drop(table.name)
-            self._written.loaded(table)
+            for table in self._written.changed():
+                if table.rows is not None:
+                    self._tables.create(table.name, table.rows, replace=True)
+                elif table.name in self._tables.catalog:
+                    self._tables.drop(table.name)
+                self._written.loaded(table)
 
     def table(self, name: str) -> DataFrame:
         """All rows of a table.

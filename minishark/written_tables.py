@@ -160,6 +160,8 @@ class WrittenTables:
 
     def changed(self) -> list[ChangedTable]:
         """The tables that changed and are not loaded yet, with their rows."""
+        if not self._changed:  # every query asks; it need not wait for a statement that writes
+            return []
         with self._lock:
             kept = self._tables()
             self._changed = {n: number for n, number in self._changed.items() if n in kept}

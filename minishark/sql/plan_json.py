@@ -41,9 +41,8 @@ class PlanNotLowered(Exception):  # noqa: N818 - a signal inside the planner, ne
     """DuckDB's plan has something that has no distributed form here; the message names it."""
 
 
-_SIMPLE_TYPES = frozenset(
+_INTEGER_TYPES = frozenset(
     [
-        "BOOLEAN",
         "TINYINT",
         "SMALLINT",
         "INTEGER",
@@ -54,6 +53,11 @@ _SIMPLE_TYPES = frozenset(
         "UINTEGER",
         "UBIGINT",
         "UHUGEINT",
+    ],
+)
+_SIMPLE_TYPES = _INTEGER_TYPES | frozenset(
+    [
+        "BOOLEAN",
         "FLOAT",
         "DOUBLE",
         "VARCHAR",
@@ -68,7 +72,7 @@ _SIMPLE_TYPES = frozenset(
         "UUID",
         "BIT",
         "BIGNUM",
-    ],
+    ]
 )
 _RENAMED_TYPES = {
     "TIMESTAMP WITH TIME ZONE": "TIMESTAMP WITH TIME ZONE",
@@ -87,20 +91,6 @@ COMPARISONS = {
     "COMPARE_DISTINCT_FROM": "IS DISTINCT FROM",
     "COMPARE_NOT_DISTINCT_FROM": "IS NOT DISTINCT FROM",
 }
-_INTEGER_TYPES = frozenset(
-    [
-        "TINYINT",
-        "SMALLINT",
-        "INTEGER",
-        "BIGINT",
-        "HUGEINT",
-        "UTINYINT",
-        "USMALLINT",
-        "UINTEGER",
-        "UBIGINT",
-        "UHUGEINT",
-    ],
-)
 
 
 def lower_type(json: Json) -> str:
