@@ -11,7 +11,26 @@ RESOURCES = {
 }
 
 TPCH = ["tpchgen-cli>=4"]
-TEST = [*TPCH, "hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.5"]
+BENCH = ["matplotlib>=3.8", "numpy>=1.26"]
+NOTEBOOK = ["ipython>=8"]
+IBIS = ["ibis-framework>=12"]
+SPARK = ["sqlframe>=4.10"]
+TEST = [
+    *TPCH,
+    *BENCH,
+    *NOTEBOOK,
+    *IBIS,
+    *SPARK,
+    "hypothesis>=6.100",
+    "ipykernel>=6",
+    "jupysql>=0.11",
+    "nbclient>=0.10",
+    "pandas>=2",
+    "polars>=1",
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "pytest-xdist>=3.5",
+]
 
 setup(
     name="minishark",
@@ -53,10 +72,17 @@ setup(
         "click>=8",
         "rich>=13",
         "psutil>=6",
+        "prompt_toolkit>=3.0.40",
+        "pygments>=2.17",
     ],
     extras_require={
         "tpch": TPCH,
+        "bench": BENCH,
+        "notebook": NOTEBOOK,
+        "ibis": IBIS,
+        "spark": SPARK,
         "pandas": ["pandas>=2"],
+        "polars": ["polars>=1"],
         "test": TEST,
         "dev": [*TEST, "mypy>=1.10", "ruff>=0.6"],
     },
