@@ -15,6 +15,7 @@ from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import FragmentRejectedError, Placement
 from minishark.cluster.display import metrics_text
 from minishark.cluster.local import Cluster
+from minishark.cluster.progress import ProgressHandler, QueryProgress
 from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
 from minishark.dataframe import Answer
 from minishark.errors import ExecutionError, MinisharkError, TaskFailedError
@@ -56,6 +57,7 @@ class Queries:
         run_here: runs a query in the session's own database, for what no executor accepts.
         settings: SET statements that hold for all queries.
         definitions: views, macros and types, for statements that run as a whole.
+        progress_handlers: who hears how far each query is.
     """
 
     cluster: Cluster
@@ -67,6 +69,7 @@ class Queries:
     run_here: Callable[[str], pa.Table]
     settings: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
+    progress_handlers: tuple[ProgressHandler, ...] = ()
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -109,6 +112,10 @@ class Queries:
         note = f"Ran in the front end, as an executor did not accept it: {refusal}"
         elapsed = time.perf_counter() - started
         return Answer(table, QueryMetrics(0, 0, 0, 0, elapsed, planned - started, (note,)))
+
+    def _tell(self, progress: QueryProgress) -> None:
+        for handler in self.progress_handlers:
+            handler(progress)
 
     def explain(self, sql: str, mode: str) -> str:
         """Describe how a SELECT runs; `DataFrame.explain` calls this."""
@@ -183,6 +190,7 @@ class Queries:
             self.settings,
             self.definitions,
             lossless,
+            self._tell if self.progress_handlers else None,
         )
         self.cluster.make_folder(folder)
         try:

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from minishark.cluster.backend import Placement
 from minishark.cluster.local import Cluster, ClusterOptions, default_options
+from minishark.cluster.progress import ProgressHandler
+from minishark.cluster.status import NodeState, node_states
 from minishark.dataframe import Answer, DataFrame
 from minishark.errors import (
     CatalogError,
@@ -402,6 +404,29 @@ class Session:
     def total_slots(self) -> int:
         """How many tasks run at the same time."""
         return self._cluster.total_slots
+
+    def nodes(self) -> tuple[NodeState, ...]:
+        """The cluster's nodes with their processes, tasks and memory, about a second old.
+
+        Raises:
+            ClusterError: the session is stopped.
+        """
+        self._check_open()
+        return node_states(self._cluster.status())
+
+    def register_progress_handler(self, handler: ProgressHandler) -> None:
+        """Call `handler` with a `QueryProgress` while queries run, at least once a second.
+
+        It is called on the thread that waits for the query; what it raises ends the query.
+        """
+        with self._lock:
+            self._queries.progress_handlers = (*self._queries.progress_handlers, handler)
+
+    def remove_progress_handler(self, handler: ProgressHandler) -> None:
+        """Call `handler` no longer; nothing happens if it was not registered."""
+        with self._lock:
+            kept = tuple(other for other in self._queries.progress_handlers if other != handler)
+            self._queries.progress_handlers = kept
 
     @property
     def warnings(self) -> tuple[str, ...]:

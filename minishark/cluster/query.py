@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from minishark.catalog import Partition, Table
 from minishark.cluster.backend import Backend, JobEvent, Placement, job_error, task_error
+from minishark.cluster.progress import ProgressHandler, QueryProgress, StageProgress
 from minishark.errors import ExecutionError
 from minishark.execution.store import StorePlaces
 from minishark.execution.task import (
@@ -131,6 +132,8 @@ class QueryRun:
         settings: SET statements that hold for the query.
         definitions: statements that make what a whole statement may name: views, macros, types.
         lossless: whether the result keeps DuckDB's types, as exchanges do.
+        on_progress: hears how far the query is, at least once a second; what it raises ends the
+            query.
     """
 
     stages: Sequence[Stage]
@@ -142,9 +145,11 @@ class QueryRun:
     settings: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
     lossless: bool = False
+    on_progress: ProgressHandler | None = None
     _runs: dict[int, _StageRun] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
     _events: queue.SimpleQueue[tuple[int, JobEvent]] = field(default_factory=queue.SimpleQueue)
+    _started_s: float = field(default_factory=time.perf_counter)
 
     def run(self, names: Sequence[str]) -> pa.Table:
         """Run all stages; the result with columns called `names`.
@@ -158,6 +163,7 @@ class QueryRun:
             self._start_ready()
             last = self.stages[-1].index
             while last not in self._done:
+                self._report()
                 self._handle_next()
             return self._result(self._runs[last]).rename_columns(list(names))
         except BaseException:
@@ -167,6 +173,21 @@ class QueryRun:
     def metrics(self) -> tuple[StageMetrics, ...]:
         """The figures of every stage that has completed."""
         return tuple(self._runs[i].metrics() for i in sorted(self._done))
+
+    def progress(self) -> QueryProgress:
+        """How far the query is."""
+        stages = tuple(self._stage_progress(stage) for stage in self.stages)
+        return QueryProgress(stages, time.perf_counter() - self._started_s)
+
+    def _stage_progress(self, stage: Stage) -> StageProgress:
+        run = self._runs.get(stage.index)
+        outcomes = run.complete() if run is not None else []
+        rows = sum(outcome.rows for outcome in outcomes)
+        return StageProgress(stage.index, stage.tasks, len(outcomes), rows, run is not None)
+
+    def _report(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress(self.progress())
 
     def uses_disk(self) -> bool:
         """Whether an output had to go to disk."""

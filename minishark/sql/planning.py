@@ -214,8 +214,19 @@ class PlanningDatabase:
             try:
                 schema = _schema(self._con.sql(sql))
             except duckdb.Error as error:
-                raise QueryError(str(error)) from error
+                raise QueryError(self._located(sql, error)) from error
             return BoundStatement(sql, schema, self._tables_in(sql))
+
+    def _located(self, sql: str, error: duckdb.Error) -> str:
+        """The message of a statement that did not bind, with the place, which relations leave out.
+
+        What does not bind does not run either.
+        """
+        try:
+            self._con.execute(sql).fetchall()
+        except duckdb.Error as same:
+            return str(same)
+        return str(error)
 
     def _tables_in(self, sql: str) -> tuple[str, ...]:
         """The tables of the catalog that a statement names.

@@ -160,11 +160,13 @@ def _explained(con: duckdb.DuckDBPyConnection, sql: str) -> ParsedStatement:
 
 def _tokens(sql: str) -> list[tuple[int, str, Any]]:
     """Offset, text and type of each token; comments are left out."""
-    marks = [*duckdb.tokenize(sql), (len(sql), None)]
-    texts = (
-        (start, sql[start:end].strip(), type_)
-        for (start, type_), (end, _) in itertools.pairwise(marks)
-    )
+    encoded = sql.encode()  # DuckDB counts bytes
+    marks = [*duckdb.tokenize(sql), (len(encoded), None)]
+    texts, offset = [], len(encoded[: marks[0][0]].decode())
+    for (start, type_), (end, _) in itertools.pairwise(marks):
+        piece = encoded[start:end].decode()
+        texts.append((offset, piece.strip(), type_))
+        offset += len(piece)
     return [token for token in texts if token[2] != duckdb.token_type.comment]
 
 

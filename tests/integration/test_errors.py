@@ -39,6 +39,21 @@ def session() -> Iterator[Session]:
 
 
 @pytest.mark.parametrize(
+    ("sql", "excerpt"),
+    [
+        ("SELEC 1", "LINE 1: SELEC 1\n        ^^^^^"),
+        ("SELECT id,\n nothing FROM t", "LINE 2:  nothing FROM t\n         ^^^^^^^"),
+        ("SELECT * FROM nowhere", "LINE 1: SELECT * FROM nowhere\n                      ^^^^^^^"),
+    ],
+)
+def test_errors_point_at_the_place(session: Session, sql: str, excerpt: str) -> None:
+    """The message ends with the line and a mark under what is wrong."""
+    with pytest.raises(QueryError) as found:
+        session.sql(sql)
+    assert str(found.value).rstrip().endswith(excerpt)
+
+
+@pytest.mark.parametrize(
     "sql",
     [
         "SELEC 1",

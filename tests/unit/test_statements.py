@@ -140,6 +140,7 @@ def test_unsupported(con: duckdb.DuckDBPyConnection, text: str, message: str) ->
         ('SELECT ? AS "?"', [1], (1,)),
         ("SELECT 5-?", [-3], (8,)),
         ("SELECT ?", [SqlText("1 + 1")], (2,)),
+        ('/* ü */ SELECT \'ö\', ?, "€" FROM (SELECT $2 AS "€")', [1, 2], ("ö", 1, 2)),
     ],
 )
 def test_parameters(sql: str, values: object, expected: tuple[object, ...]) -> None:

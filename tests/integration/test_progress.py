@@ -1,0 +1,62 @@
+"""Who looks at a session hears how far queries are, and what the nodes do."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from minishark.cluster.progress import QueryProgress
+from minishark.session import Session
+
+
+def test_a_handler_hears_of_every_stage_in_order(toy_session: Session) -> None:
+    """Stages begin unstarted and end with all tasks done; rows only grow."""
+    heard: list[QueryProgress] = []
+    toy_session.register_progress_handler(heard.append)
+    try:
+        answer = toy_session.sql("SELECT k % 3 AS g, count(*) AS n FROM t GROUP BY ALL")
+        answer.to_arrow()
+    finally:
+        toy_session.remove_progress_handler(heard.append)
+    stages = [stage.index for stage in heard[0].stages]
+    assert [stage.index for stage in answer.metrics().by_stage] == stages
+    assert [True] == [stage.started for stage in heard[0].stages][:1]
+    assert [False] == [stage.started for stage in heard[0].stages][-1:]
+    for index in range(len(stages)):
+        done = [(each.stages[index].done, each.stages[index].rows) for each in heard]
+        assert sorted(done) == done
+
+
+def test_a_removed_handler_hears_nothing(toy_session: Session) -> None:
+    """After its removal a handler is not called; removing it again does no harm."""
+    heard: list[QueryProgress] = []
+    toy_session.register_progress_handler(heard.append)
+    toy_session.remove_progress_handler(heard.append)
+    toy_session.remove_progress_handler(heard.append)
+    toy_session.sql("SELECT 1").to_arrow()
+    assert [] == heard
+
+
+def test_what_a_handler_raises_ends_the_query(toy_session: Session) -> None:
+    """The error reaches the caller, and the session goes on."""
+
+    def refuse(progress: QueryProgress) -> None:
+        raise ValueError(progress.stages[0].index)
+
+    toy_session.register_progress_handler(refuse)
+    try:
+        with pytest.raises(ValueError, match="0"):
+            toy_session.sql("SELECT count(*) FROM t").to_arrow()
+    finally:
+        toy_session.remove_progress_handler(refuse)
+    assert [{"n": 1}] == toy_session.sql("SELECT 1 AS n").collect()
+
+
+def test_nodes_tell_their_processes_slots_and_memory(toy_session: Session) -> None:
+    """Each node is there with its executors, which hold some memory."""
+    nodes = toy_session.nodes()
+    assert ["node-0", "node-1"] == [node.name for node in nodes]
+    assert all(node.alive and node.pid == os.getpid() for node in nodes)
+    assert toy_session.total_slots == sum(node.slots for node in nodes)
+    assert all(node.memory_bytes > 1 << 20 for node in nodes)
