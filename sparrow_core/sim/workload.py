@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -19,7 +20,14 @@ from sparrow_core.sim.network import Network
 from sparrow_core.sim.world import World
 
 _WARM_UP_S = 1.0
-_PARETO_SHAPE = 1.5
+PARETO_SHAPE = 1.5
+# Two kinds of tasks, as in traces of clusters: most are short, few are long.
+BIMODAL_LONG_SHARE = 0.1
+BIMODAL_RATIO = 10.0
+BIMODAL_SHORT = 1 / (1 + BIMODAL_LONG_SHARE * (BIMODAL_RATIO - 1))
+# Bursty arrivals: hyperexponential, with balanced means and this squared coefficient of variation.
+BURSTY_SCV = 9.0
+BURSTY_SHARE = (1 + math.sqrt((BURSTY_SCV - 1) / (BURSTY_SCV + 1))) / 2
 _QUIET_HEARTBEAT_S = 1000.0  # nothing fails, so heartbeats would only cost time
 
 # Task times of a job with mean 1, by name of their distribution.
@@ -28,13 +36,25 @@ DISTRIBUTIONS: dict[str, Callable[[Random, int], list[float]]] = {
     "exponential_jobs": lambda rng, tasks: [rng.expovariate(1)] * tasks,
     "constant": lambda _, tasks: [1.0] * tasks,
     "pareto": lambda rng, tasks: [
-        rng.paretovariate(_PARETO_SHAPE) * (1 - 1 / _PARETO_SHAPE) for _ in range(tasks)
+        rng.paretovariate(PARETO_SHAPE) * (1 - 1 / PARETO_SHAPE) for _ in range(tasks)
     ],
+    "bimodal": lambda rng, tasks: [
+        BIMODAL_SHORT * (BIMODAL_RATIO if rng.random() < BIMODAL_LONG_SHARE else 1.0)
+        for _ in range(tasks)
+    ],
+}
+# Times between jobs with mean 1, by name of the arrival process.
+ARRIVALS: dict[str, Callable[[Random], float]] = {
+    "poisson": lambda rng: rng.expovariate(1),
+    "regular": lambda _: 1.0,
+    "bursty": lambda rng: rng.expovariate(
+        2 * (BURSTY_SHARE if rng.random() < BURSTY_SHARE else 1 - BURSTY_SHARE)
+    ),
 }
 
 
 class Workload(Struct, frozen=True):
-    """Jobs of equal size, arriving as a Poisson process.
+    """Jobs of equal size.
 
     Attributes:
         load: Share of all slots that is busy on average.
@@ -42,6 +62,8 @@ class Workload(Struct, frozen=True):
         tasks: In each job.
         task_s: Mean time of a task.
         distribution: Of task times, a name in `DISTRIBUTIONS`.
+        trace_s: If not empty, task times are drawn from these, and replace the two above.
+        arrivals: Of jobs, a name in `ARRIVALS`.
         placement: One of `placement.PLACEMENTS`, or "central": an omniscient scheduler.
         probe_ratio: Reservations a task.
         replicas: If above 0, each task prefers this many random nodes.
@@ -57,6 +79,17 @@ class Workload(Struct, frozen=True):
     probe_ratio: float = 2.0
     replicas: int = 0
     options: JobOptions = JobOptions()
+    arrivals: str = "poisson"
+    trace_s: tuple[float, ...] = ()
+
+    @property
+    def mean_s(self) -> float:
+        """Mean time of a task."""
+        return sum(self.trace_s) / len(self.trace_s) if self.trace_s else self.task_s
+
+    def interval_s(self, slots: int) -> float:
+        """Mean time between jobs on that many slots in all."""
+        return self.mean_s * self.tasks / (self.load * slots)
 
 
 class Arrival(Struct, frozen=True):
@@ -70,19 +103,18 @@ def make_jobs(
     workload: Workload, nodes: Sequence[NodeName], slots: int, rng: Random
 ) -> list[Arrival]:
     """The jobs of a workload."""
-    interval_s = workload.task_s * workload.tasks / (workload.load * slots * len(nodes))
+    interval_s = workload.interval_s(slots * len(nodes))
     at_s = _WARM_UP_S  # nodes have registered by then
     arrivals = []
     for number in range(workload.jobs):
-        at_s += rng.expovariate(1 / interval_s)
-        times = DISTRIBUTIONS[workload.distribution](rng, workload.tasks)
+        at_s += ARRIVALS[workload.arrivals](rng) * interval_s
         tasks = tuple(
             TaskSpec(
                 task_id,
-                payload_of(time * workload.task_s),
+                payload_of(time_s),
                 tuple(rng.sample(nodes, workload.replicas)),
             )
-            for task_id, time in enumerate(times)
+            for task_id, time_s in enumerate(_times_s(workload, rng))
         )
         job = StartJob(
             JobId(f"job{number}"), "user", tasks, b"",
@@ -90,6 +122,14 @@ def make_jobs(
         )  # fmt: skip
         arrivals.append(Arrival(at_s, job))
     return arrivals
+
+
+def _times_s(workload: Workload, rng: Random) -> list[float]:
+    """The times of a job's tasks."""
+    if workload.trace_s:
+        return rng.choices(workload.trace_s, k=workload.tasks)
+    times = DISTRIBUTIONS[workload.distribution](rng, workload.tasks)
+    return [time * workload.task_s for time in times]
 
 
 def response_times_s(
@@ -126,24 +166,38 @@ def run_jobs(cluster: SimulatedCluster, arrivals: Sequence[Arrival]) -> list[flo
     return [ended_at[each.job.job_id] - each.at_s for each in arrivals]
 
 
-def central_response_times_s(
-    arrivals: Sequence[Arrival], slots: int, delay_s: float
-) -> list[float]:
+class CentralQueue:
     """An omniscient scheduler: each task, first come first served, on the slot that is free first.
 
     The bound that decentralised schedulers are held against: one message of `delay_s` for the job,
     one to start a task, one for its result, and never a slot idle while a task waits.
     """
-    free_at = [0.0] * slots
-    times_s = []
-    for arrival in arrivals:
-        ends = []
-        for task in arrival.job.tasks:
-            start_s = max(arrival.at_s + 2 * delay_s, free_at[0])
-            ends.append(start_s + duration_of(task.payload))
-            heapq.heapreplace(free_at, ends[-1])
-        times_s.append(max(ends) + delay_s - arrival.at_s)
-    return times_s
+
+    def __init__(self, slots: int, delay_s: float) -> None:
+        """Start with idle slots."""
+        self._free_at = [0.0] * slots
+        self._delay_s = delay_s
+
+    def run(self, at_s: float, times_s: Sequence[float]) -> float:
+        """The response time of a job that comes after all before."""
+        last_s = 0.0
+        reached_s = at_s + 2 * self._delay_s
+        for time_s in times_s:
+            end_s = max(reached_s, self._free_at[0]) + time_s
+            heapq.heapreplace(self._free_at, end_s)
+            last_s = max(last_s, end_s)
+        return last_s + self._delay_s - at_s
+
+
+def central_response_times_s(
+    arrivals: Sequence[Arrival], slots: int, delay_s: float
+) -> list[float]:
+    """The response times under an omniscient scheduler."""
+    queue = CentralQueue(slots, delay_s)
+    return [
+        queue.run(each.at_s, [duration_of(task.payload) for task in each.job.tasks])
+        for each in arrivals
+    ]
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:

@@ -1,0 +1,332 @@
+"""A second simulator, of first-in-first-out queues only: a job is a few array operations.
+
+Reservations are served in order of arrival, so a job's outcome follows from the times at which the
+probed nodes are free next, whatever comes later: no event heap is needed. With late binding the
+first m nodes to ask get the m tasks; the others lose the slot until the cancellation reaches them,
+or nothing if it does so before they ask. All messages of the protocol take the time that they take
+in `sim.network`, so that, given the same random choices, response times are those of the
+event-driven simulator on the production machines, to rounding. The tests hold it to that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparrow_core import policy
+from sparrow_core.sim.network import Network
+from sparrow_core.sim.workload import (
+    BIMODAL_LONG_SHARE,
+    BIMODAL_RATIO,
+    BIMODAL_SHORT,
+    BURSTY_SHARE,
+    PARETO_SHAPE,
+    CentralQueue,
+    Workload,
+)
+
+Floats = NDArray[np.float64]
+Indexes = NDArray[np.int64]
+Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
+PLACEMENTS = ("central", "sparrow", "batch", "per_task", "random")
+
+_JOBS_AT_ONCE = 64  # random numbers are drawn for as many jobs together
+_ORDER_S = 1e-12  # between messages that are sent together, so that they stay in order
+_RING = 8  # reservations remembered a node, at first
+
+
+# Task times with mean 1, as in `workload.DISTRIBUTIONS`: a row for each job.
+DISTRIBUTIONS: dict[str, Draw] = {
+    "exponential": lambda rng, shape: rng.exponential(size=shape),
+    "exponential_jobs": lambda rng, shape: np.broadcast_to(
+        rng.exponential(size=(shape[0], 1)), shape
+    ),
+    "constant": lambda _, shape: np.ones(shape),
+    "pareto": lambda rng, shape: (1 + rng.pareto(PARETO_SHAPE, shape)) * (1 - 1 / PARETO_SHAPE),
+    "bimodal": lambda rng, shape: np.where(
+        rng.random(shape) < BIMODAL_LONG_SHARE, BIMODAL_SHORT * BIMODAL_RATIO, BIMODAL_SHORT
+    ),
+}
+
+
+def _bursty(rng: np.random.Generator, count: int) -> Floats:
+    rates = np.where(rng.random(count) < BURSTY_SHARE, BURSTY_SHARE, 1 - BURSTY_SHARE)
+    gaps: Floats = rng.exponential(size=count) / (2 * rates)
+    return gaps
+
+
+# Times between jobs with mean 1, as in `workload.ARRIVALS`.
+ARRIVALS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
+    "poisson": lambda rng, count: rng.exponential(size=count),
+    "regular": lambda _, count: np.ones(count),
+    "bursty": _bursty,
+}
+
+
+class VectorCluster:
+    """Nodes as arrays of the times at which their slots are free next.
+
+    Jobs are given in order of arrival; each method returns the job's response time in seconds.
+
+    Args:
+        nodes: How many.
+        slots: Of each.
+        network: Its delays; it loses nothing.
+        cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
+        remembers: Whether nodes can tell their loads (`shortest_queue` needs it).
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        slots: int = 1,
+        network: Network | None = None,
+        *,
+        cancellation: bool = True,
+        remembers: bool = False,
+    ) -> None:
+        """Start with idle nodes."""
+        network = network or Network()
+        self.nodes = nodes
+        self._delay_s = network.delay_s
+        self._local_s = network.local_delay_s
+        self._slots = slots
+        self._cancellation = cancellation
+        self._free = np.zeros((nodes, slots))
+        self._ring = _Ring(nodes) if remembers else None
+
+    def late_binding(self, at_s: float, probes: Indexes, times_s: Floats) -> float:
+        """A reservation on each of the probed nodes; the first that ask get the tasks."""
+        delay_s, tasks = self._delay_s, len(times_s)
+        reserved_at = at_s + 2 * delay_s
+        asks = np.maximum(self._free[probes, 0], reserved_at)
+        idle = np.flatnonzero(asks == reserved_at)  # they ask in the order of their reservations
+        if len(idle) >= tasks:
+            first, bound_at = idle[:tasks], reserved_at
+        else:
+            busy = np.flatnonzero(asks > reserved_at)
+            busy = busy[np.argsort(asks[busy])]
+            first = np.concatenate((idle, busy[: tasks - len(idle)]))
+            bound_at = asks[first[-1]]
+        first_asks = asks[first]
+        asks[first] = np.inf
+        ends = first_asks + (2 * delay_s + self._local_s) + times_s
+        # Who asks in vain hears it when the cancellation comes; who has not asked, never asks.
+        cancelled_at = bound_at + 2 * delay_s
+        if self._cancellation:
+            vain = np.flatnonzero(asks < cancelled_at)
+            lost_until = cancelled_at + np.arange(len(vain)) * _ORDER_S
+        else:
+            vain = np.flatnonzero(asks < np.inf)
+            lost_until = asks[vain] + 2 * delay_s
+        taken = probes[np.concatenate((first, vain))]
+        self._occupy(taken, np.concatenate((ends + self._local_s, lost_until)))
+        return float(ends.max() + delay_s - at_s)
+
+    def bound(self, at_s: float, chosen: Indexes, times_s: Floats, ways: int = 2) -> float:
+        """Each task is bound to a node when the job arrives, `ways` messages before it is there."""
+        reserved_at = at_s + ways * self._delay_s
+        last_s = 0.0
+        waiting = np.arange(len(chosen))
+        while len(waiting):  # a round for the first task on each node, one for the second ...
+            first = np.unique(chosen[waiting], return_index=True)[1]
+            turn = waiting[np.sort(first)]
+            nodes = chosen[turn]
+            asks = np.maximum(self._free[nodes, 0], reserved_at)
+            ends = asks + (2 * self._delay_s + self._local_s) + times_s[turn]
+            self._occupy(nodes, ends + self._local_s)
+            if self._ring is not None:
+                self._ring.note(nodes, reserved_at, ends + self._local_s)
+            last_s = max(last_s, float(ends.max()))
+            waiting = np.delete(waiting, np.sort(first))
+        return last_s + self._delay_s - at_s
+
+    def loads(self, at_s: float, probes: Indexes) -> Indexes:
+        """What the probed nodes of a job answer: reservations in the queue, or minus free slots."""
+        assert self._ring is not None, "made without memory"
+        # The slots are full whenever there is a queue.
+        return self._ring.count(probes, at_s + 2 * self._delay_s) - self._slots
+
+    def _occupy(self, nodes: Indexes, until: Floats) -> None:
+        """The first free slot of each of these different nodes is taken until then."""
+        if self._slots == 1:
+            self._free[nodes, 0] = until
+            return
+        rows = self._free[nodes]
+        rows[:, 0] = until
+        rows.sort(axis=1)
+        self._free[nodes] = rows
+
+
+class _Ring:
+    """The latest reservations of each node, by the time at which they give their slot back."""
+
+    def __init__(self, nodes: int) -> None:
+        self._ends = np.zeros((nodes, _RING))
+        self._next = np.zeros(nodes, np.int64)
+        self._under_way: deque[tuple[float, Indexes, Floats]] = deque()
+
+    def note(self, nodes: Indexes, reserved_at: float, ends: Floats) -> None:
+        """A reservation comes to each of these different nodes."""
+        self._under_way.append((reserved_at, nodes, ends))
+
+    def count(self, nodes: Indexes, at_s: float) -> Indexes:
+        """How many reservations are queued or have a slot."""
+        while self._under_way and self._under_way[0][0] <= at_s:
+            self._arrive(*self._under_way.popleft())
+        return np.asarray((self._ends[nodes] > at_s).sum(axis=1))
+
+    def _arrive(self, at_s: float, nodes: Indexes, ends: Floats) -> None:
+        place = self._next[nodes]
+        while (self._ends[nodes, place] > at_s).any():
+            self._grow()
+            place = self._next[nodes]
+        self._ends[nodes, place] = ends
+        self._next[nodes] = (place + 1) % self._ends.shape[1]
+
+    def _grow(self) -> None:
+        """Twice as many, where what would be forgotten next is not over."""
+        nodes, size = self._ends.shape
+        oldest_first = (self._next[:, None] + np.arange(size)) % size
+        ends = np.zeros((nodes, 2 * size))
+        ends[:, size:] = np.take_along_axis(self._ends, oldest_first, axis=1)
+        self._ends = ends
+        self._next[:] = 0
+
+
+def fill_levels(loads: Indexes, tasks: int) -> Indexes:
+    """Batch sampling by load: each task goes to the least loaded, which then has one more.
+
+    Returns:
+        For each task, the position of its node.
+    """
+    chosen: list[Indexes] = []
+    missing = tasks
+    level = int(loads.min())
+    while missing:
+        at_level = np.flatnonzero(loads <= level)[:missing]
+        chosen.append(at_level)
+        missing -= len(at_level)
+        level += 1
+    return np.concatenate(chosen)
+
+
+def choose_each(probes: Indexes, loads: Indexes) -> Indexes:
+    """Per-task sampling: each row's least loaded node, which then has one more."""
+    chosen: Indexes = probes[np.arange(len(probes)), loads.argmin(axis=1)]
+    # Only rows that share a node with another one depend on what was chosen before.
+    _, places, counts = np.unique(probes, return_inverse=True, return_counts=True)
+    shared = np.flatnonzero((counts[places].reshape(probes.shape) > 1).any(axis=1))
+    nodes = probes[shared].tolist()
+    known = dict(zip(probes[shared].ravel().tolist(), loads[shared].ravel().tolist(), strict=True))
+    for position, row in zip(shared.tolist(), nodes, strict=True):
+        chosen[position] = best = min(row, key=known.__getitem__)
+        known[best] += 1
+    return chosen
+
+
+def _distinct(rng: np.random.Generator, nodes: int, count: int, jobs: int) -> Iterator[Indexes]:
+    """For each job that many different random nodes.
+
+    The first different ones of random draws are a fair sample, and quicker than a shuffle.
+    """
+    if count * 4 > nodes:
+        for _ in range(jobs):
+            yield rng.permutation(nodes)[:count]
+        return
+    extra = count + 8 + int(count * count / nodes)
+    position = np.arange(extra)
+    seen_at = np.zeros(nodes, np.int64)
+    for draws in rng.integers(0, nodes, (jobs, extra)):
+        seen_at[draws[::-1]] = position[::-1]  # the last assignment counts: the first occurrence
+        first = draws[seen_at[draws] == position]
+        yield first[:count] if len(first) >= count else rng.permutation(nodes)[:count]
+
+
+def _rows_of_distinct(rng: np.random.Generator, nodes: int, shape: tuple[int, int]) -> Indexes:
+    """Rows of different random nodes each: rows with a double are drawn again."""
+    rows = rng.integers(0, nodes, shape)
+    while True:
+        ordered = np.sort(rows, axis=1)
+        doubled = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
+        if not len(doubled):
+            return rows
+        rows[doubled] = rng.integers(0, nodes, (len(doubled), shape[1]))
+
+
+def response_times_s(
+    workload: Workload,
+    *,
+    nodes: int,
+    slots: int = 1,
+    seed: int,
+    network: Network | None = None,
+    cancellation: bool = True,
+    on_jobs: Callable[[int], None] = lambda _: None,
+) -> Floats:
+    """Simulate a workload from idle nodes on; the response times of its jobs as they arrive.
+
+    Args:
+        workload: What runs; placement constraints and queue disciplines are not for this simulator.
+        nodes: At least as many as a job has probes.
+        slots: Of each node.
+        seed: Of all random choices.
+        network: Its delays.
+        cancellation: Of reservations that are not needed.
+        on_jobs: Called now and then with the number of further jobs that are done.
+
+    Raises:
+        ValueError: Not for this simulator.
+    """
+    probes = policy.reservation_count(workload.tasks, workload.probe_ratio)
+    if workload.replicas or (probes > nodes and workload.placement in ("sparrow", "batch")):
+        raise ValueError("the vectorised simulator knows no constraints and one probe a node")
+    if workload.placement not in PLACEMENTS:
+        raise ValueError(f"placement {workload.placement!r} is none of {', '.join(PLACEMENTS)}")
+    rng = np.random.default_rng(seed)
+    network = network or Network()
+    remembers = workload.placement in ("batch", "per_task")
+    cluster = VectorCluster(nodes, slots, network, cancellation=cancellation, remembers=remembers)
+    central = CentralQueue(nodes * slots, network.delay_s)
+    found: list[float] = []
+    now_s = 0.0
+    while (missing := workload.jobs - len(found)) > 0:
+        jobs = min(_JOBS_AT_ONCE, missing)
+        gaps_s = ARRIVALS[workload.arrivals](rng, jobs) * workload.interval_s(nodes * slots)
+        arrivals_s = (now_s + np.cumsum(gaps_s)).tolist()
+        now_s = arrivals_s[-1]
+        times_s = _task_times_s(workload, rng, jobs)
+        match workload.placement:
+            case "central":
+                found += map(central.run, arrivals_s, times_s.tolist())
+            case "sparrow":
+                sampled = _distinct(rng, nodes, probes, jobs)
+                found += map(cluster.late_binding, arrivals_s, sampled, times_s)
+            case "random":
+                chosen = rng.integers(0, nodes, (jobs, workload.tasks))
+                found += map(cluster.bound, arrivals_s, chosen, times_s)
+            case "batch":
+                for at_s, each, times in zip(
+                    arrivals_s, _distinct(rng, nodes, probes, jobs), times_s, strict=True
+                ):
+                    levels = fill_levels(cluster.loads(at_s, each), workload.tasks)
+                    found.append(cluster.bound(at_s, each[levels], times, ways=4))
+            case _:
+                count = min(nodes, policy.reservation_count(1, workload.probe_ratio))
+                for at_s, times in zip(arrivals_s, times_s, strict=True):
+                    pairs = _rows_of_distinct(rng, nodes, (workload.tasks, count))
+                    loads = cluster.loads(at_s, pairs.ravel()).reshape(pairs.shape)
+                    found.append(cluster.bound(at_s, choose_each(pairs, loads), times, ways=4))
+        on_jobs(jobs)
+    return np.array(found)
+
+
+def _task_times_s(workload: Workload, rng: np.random.Generator, jobs: int) -> Floats:
+    """A row for each job."""
+    shape = (jobs, workload.tasks)
+    if workload.trace_s:
+        return rng.choice(np.array(workload.trace_s), shape)
+    return DISTRIBUTIONS[workload.distribution](rng, shape) * workload.task_s

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import pytest
+
+from sparrow_core.ids import Address, NodeName
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import Message, Reserve
+from sparrow_core.scheduler import SchedulerConfig
+from sparrow_core.sim import vector, workload
+from sparrow_core.sim.cluster import SimulatedCluster, duration_of
+from sparrow_core.sim.network import Network
+from sparrow_core.sim.vector import VectorCluster
+from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
+from sparrow_core.sim.world import World
+
+QUIET_S = 1000.0
+
+
+class Replay:
+    """A run of the production machines, and the nodes that it chose for each job."""
+
+    def __init__(
+        self, load: Workload, nodes: int, slots: int, *, cancellation: bool = True
+    ) -> None:
+        world = World(3, Network())
+        cluster = SimulatedCluster(
+            world, nodes=nodes, slots=slots, schedulers=2, heartbeat_s=QUIET_S,
+            scheduler=SchedulerConfig(lease_s=QUIET_S, cancellation=cancellation),
+        )  # fmt: skip
+        names = [NodeName(f"n{number}") for number in range(nodes)]
+        self.arrivals = make_jobs(load, names, slots, Random(5))
+        self.chosen: dict[str, list[int]] = {}
+        world.taps.append(self._tap)
+        self.times_s = run_jobs(cluster, self.arrivals)
+
+    def _tap(self, to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
+        del to, msg, now
+        for envelope in out:
+            if isinstance(envelope.msg, Reserve):
+                node = int(envelope.to.partition("#")[0][1:])
+                reserved = self.chosen.setdefault(envelope.msg.job_id, [])
+                reserved += [node] * envelope.msg.count
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("cancellation", [True, False])
+def test_late_binding_is_that_of_the_machines(slots: int, cancellation: bool) -> None:
+    """With the same probes and task times, every job takes as long as on the state machines."""
+    load = Workload(0.9, 150, tasks=8)
+    replay = Replay(load, 24, slots, cancellation=cancellation)
+    cluster = VectorCluster(24, slots, cancellation=cancellation)
+    times_s = [
+        cluster.late_binding(
+            arrival.at_s,
+            np.array(replay.chosen[arrival.job.job_id]),
+            np.array([duration_of(task.payload) for task in arrival.job.tasks]),
+        )
+        for arrival in replay.arrivals
+    ]
+    assert replay.times_s == pytest.approx(times_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("placement", ["random", "per_task", "batch"])
+def test_bound_tasks_are_those_of_the_machines(slots: int, placement: str) -> None:
+    """So it is where tasks are bound early; of equal length, as two simulators order them apart."""
+    load = Workload(0.8, 150, tasks=8, distribution="constant", placement=placement)
+    replay = Replay(load, 24, slots)
+    cluster = VectorCluster(24, slots)
+    ways = 2 if placement == "random" else 4
+    times_s = [
+        cluster.bound(
+            arrival.at_s, np.array(replay.chosen[arrival.job.job_id]), np.full(8, 0.1), ways
+        )
+        for arrival in replay.arrivals
+    ]
+    assert replay.times_s == pytest.approx(times_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("placement", vector.PLACEMENTS)
+def test_two_simulators_agree(placement: str) -> None:
+    """With choices of its own, the event-driven one is one more run of the vectorised one."""
+    load = Workload(0.75, 300, tasks=6, placement=placement)
+    runs = [vector.response_times_s(load, nodes=40, slots=2, seed=seed) for seed in range(12)]
+    events = workload.response_times_s(load, nodes=40, slots=2, schedulers=2, seed=1)
+    for figure in (statistics.fmean, statistics.median):
+        values = [figure(run.tolist()) for run in runs]
+        limit = 3.5 * statistics.stdev(values)
+        assert statistics.fmean(values) == pytest.approx(figure(events), abs=limit)
+
+
+@pytest.mark.parametrize("name", workload.DISTRIBUTIONS)
+def test_distributions_are_the_same(name: str) -> None:
+    """Task times have mean 1 and the same quantiles in both simulators."""
+    one = np.array([workload.DISTRIBUTIONS[name](Random(i), 5)[i % 5] for i in range(20_000)])
+    other = vector.DISTRIBUTIONS[name](np.random.default_rng(1), (20_000, 5))[:, 0]
+    for percent in (25, 50, 85, 95):
+        expected = np.percentile(one, percent)
+        assert expected == pytest.approx(np.percentile(other, percent), rel=0.06)
+    assert 1.0 == pytest.approx(np.minimum(other, 1e3).mean(), rel=0.1)
+
+
+@pytest.mark.parametrize("name", workload.ARRIVALS)
+def test_arrivals_are_the_same(name: str) -> None:
+    """Times between jobs have mean 1 and the same spread; bursts are what varies most."""
+    rng = Random(1)
+    one = np.array([workload.ARRIVALS[name](rng) for _ in range(40_000)])
+    other = vector.ARRIVALS[name](np.random.default_rng(1), 40_000)
+    scv = {"poisson": 1.0, "regular": 0.0, "bursty": workload.BURSTY_SCV}[name]
+    for gaps in (one, other):
+        assert 1.0 == pytest.approx(gaps.mean(), rel=0.05)
+        assert scv == pytest.approx(gaps.var(), rel=0.3)
+
+
+def test_task_times_come_from_a_trace() -> None:
+    """Recorded times are drawn evenly and set the load."""
+    load = Workload(0.1, 2000, tasks=1, trace_s=(0.1, 0.2, 0.3))
+    times_s = vector.response_times_s(load, nodes=10, seed=1)
+    assert 0.2 == pytest.approx(load.mean_s)
+    counts = Counter(np.round(times_s - 0.0025, 1).tolist())
+    assert [666] * 3 == [pytest.approx(counts[each], rel=0.15) for each in (0.1, 0.2, 0.3)]
+
+
+def test_batch_sampling_fills_levels() -> None:
+    """As if tasks were placed one by one, each on the first of the least loaded."""
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        loads = rng.integers(-2, 4, 9)
+        tasks = int(rng.integers(1, 30))
+        levels, expected = loads.tolist(), []
+        for _ in range(tasks):
+            best = min(range(9), key=levels.__getitem__)
+            levels[best] += 1
+            expected.append(best)
+        assert expected == vector.fill_levels(loads, tasks).tolist()
+
+
+def test_per_task_sampling_counts_its_own_choices() -> None:
+    """As if tasks were placed one by one, also where two probed the same node."""
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        by_node = rng.integers(-1, 3, 12)
+        probes = np.array([rng.permutation(12)[:2] for _ in range(10)])
+        known, expected = by_node.tolist(), []
+        for row in probes.tolist():
+            best = min(row, key=known.__getitem__)
+            known[best] += 1
+            expected.append(best)
+        assert expected == vector.choose_each(probes, by_node[probes]).tolist()
+
+
+def test_long_queues_are_remembered() -> None:
+    """A node with more reservations than the ring had room for tells its true load."""
+    cluster = VectorCluster(2, 1, remembers=True)
+    for number in range(30):
+        cluster.bound(number * 1e-6, np.array([0]), np.array([1.0]))
+    assert [29, -1] == cluster.loads(0.5, np.array([0, 1])).tolist()
+    assert [14, -1] == cluster.loads(15.5, np.array([0, 1])).tolist()
+    assert [-1, -1] == cluster.loads(100.0, np.array([0, 1])).tolist()
+
+
+def test_a_seed_reproduces_a_run() -> None:
+    """Same seed, same times; another seed, others; and impossible workloads are refused."""
+    load = Workload(0.8, 100, tasks=5)
+    first, again, other = (vector.response_times_s(load, nodes=20, seed=s) for s in (1, 1, 2))
+    assert first.tolist() == again.tolist()
+    assert first.tolist() != other.tolist()
+    with pytest.raises(ValueError, match="one probe a node"):
+        vector.response_times_s(load, nodes=9, seed=1)
+    with pytest.raises(ValueError, match="none of"):
+        vector.response_times_s(Workload(0.5, 1, placement="best"), nodes=9, seed=1)
