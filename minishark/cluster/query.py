@@ -249,6 +249,7 @@ class QueryRun:
             stage.buckets,
             lossless=self.lossless,
             prelude=self.settings + (self.definitions if stage.is_statement else ()),
+            rows=stage.plan.rows / stage.tasks,
         )
 
     def _payload(self, stage: Stage, tables: Mapping[str, Table], index: int) -> TaskPayload:

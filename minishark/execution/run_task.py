@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import duckdb
 import pyarrow as pa
@@ -42,11 +44,20 @@ _EXCHANGE_SETTINGS = {
 _BINARY_EXCHANGE_SETTINGS = _EXCHANGE_SETTINGS | {
     "arrow_output_version": "'1.0'",  # later ones have binary views, which Arrow can't take rows of
 }
-_BINARY_TYPE = re.compile(r"\b(?:BLOB|BIT|BIGNUM|VARIANT|GEOMETRY|AGGREGATE_STATE)\b")
+_BINARY_TYPE = re.compile(r"\b(?:BLOB|BIT|BIGNUM|VARIANT|GEOMETRY|STATE)\b")
 
-_DISABLED_OPTIMIZERS = "projection_pullup"
-"""It would merge the joins that fragments keep apart, which were ordered with better statistics."""
+_DISABLED_OPTIMIZERS = {
+    "projection_pullup": "merges joins that fragments keep apart, ordered with better statistics",
+    "partial_aggregate_pushdown": "aggregates before a join that would leave few rows",
+}
+"""What is switched off while fragments run, and why."""
 
+_COLLECTED_ROWS_MIN = 100_000
+"""From here on, one copy of the rows less is worth binding the fragment twice."""
+
+_FRAGMENT = compile("run(text)", "<fragment>", "eval")
+
+warnings.filterwarnings("ignore", "Arrow output on a DB-API result", module=__name__)
 
 _REJECTIONS = (
     duckdb.BinderException,
@@ -62,6 +73,14 @@ class TaskError(Exception):
     def __init__(self, problem: TaskProblem, message: str) -> None:
         super().__init__(message)
         self.detail = ProblemDetail(problem, message)
+
+
+class _Rows(Protocol):
+    """A DuckDB relation or connection, which gives rows as Arrow."""
+
+    def to_arrow_table(self) -> pa.Table: ...
+
+    def to_arrow_reader(self, batch_size: int, /) -> pa.RecordBatchReader: ...
 
 
 class TaskRunner:
@@ -83,7 +102,7 @@ class TaskRunner:
         """A new DuckDB, with its default output types."""
         connection = duckdb.connect(config=dict(self._config))
         connection.execute("SET produce_arrow_string_view = false")
-        connection.execute(f"SET disabled_optimizers = '{_DISABLED_OPTIMIZERS}'")
+        connection.execute(f"SET disabled_optimizers = '{','.join(_DISABLED_OPTIMIZERS)}'")
         return connection
 
     def run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
@@ -124,18 +143,31 @@ class TaskRunner:
         if not stage.sql:
             with _problems():
                 return self._store_partition(stage, task, self._store.read(task.inputs["in0"]))
-        with _problems(), self._inputs(stage, task):
-            relation = self._bound(stage)
-            self._set_output_types(_output_settings(stage, relation))
+        with _problems(), self._inputs(stage, task) as variables:
+            rows = self._rows(stage, variables)
             match stage.output:
                 case OutputKind.BUCKETS:
-                    return self._store_buckets(stage, task, relation)
+                    return self._store_buckets(stage, task, rows)
                 case OutputKind.PIECE:
-                    return self._store_piece(stage, task, relation.to_arrow_table())
+                    return self._store_piece(stage, task, rows.to_arrow_table())
                 case OutputKind.RESULT:
-                    return self._result(stage, task, relation.to_arrow_table())
+                    return self._result(stage, task, rows.to_arrow_table())
                 case OutputKind.PARTITION:
-                    return self._store_partition(stage, task, relation.to_arrow_table())
+                    return self._store_partition(stage, task, rows.to_arrow_table())
+
+    def _rows(self, stage: StageTask, variables: Mapping[str, pa.Table]) -> _Rows:
+        """The fragment, bound or already run."""
+        if not stage.types:
+            relation = self._con.sql(stage.sql)
+            self._set_output_types(_output_settings(stage, map(str, relation.types)))
+            return relation
+        self._set_output_types(_output_settings(stage, stage.types))
+        few = stage.rows < _COLLECTED_ROWS_MIN
+        scope = {"run": self._con.execute if few else self._con.sql, "text": _typed(stage)}
+        # DuckDB finds Arrow tables that are variables where it is called from, which costs less
+        # than views. A scope of their own keeps all other names from being found.
+        rows: _Rows = eval(_FRAGMENT, {**scope, **variables})  # noqa: S307
+        return rows
 
     def interrupt(self) -> None:
         """Stop the fragment that is running; may be called from another thread."""
@@ -151,19 +183,19 @@ class TaskRunner:
         self._store.forget_all()
 
     @contextlib.contextmanager
-    def _inputs(self, stage: StageTask, task: TaskPayload) -> Iterator[None]:
-        """The inputs as DuckDB relations, for as long as the task runs."""
-        registered: list[str] = []
-        inputs: dict[str, tuple[FileSlice, ...]] = {**stage.shared_inputs, **task.inputs}
+    def _inputs(self, stage: StageTask, task: TaskPayload) -> Iterator[Mapping[str, pa.Table]]:
+        """The inputs, for as long as the task runs: variables for a fragment, or views."""
+        slices: dict[str, tuple[FileSlice, ...]] = {**stage.shared_inputs, **task.inputs}
+        tables = {name: self._store.read(found) for name, found in slices.items()}
+        views = () if stage.types else tuple(tables)  # a user's statement may use any name
         try:
-            for name, slices in inputs.items():
-                self._con.register(name, self._store.read(slices))
-                registered.append(name)
+            for name in views:
+                self._con.register(name, tables[name])
             for name, relation in task.relations.items():
                 self._con.execute(f"CREATE TEMP VIEW {quote(name)} AS FROM {relation}")
-            yield
+            yield tables
         finally:
-            for name in registered:
+            for name in views:
                 self._con.unregister(name)
             for name in task.relations:
                 self._con.execute(f"DROP VIEW IF EXISTS {quote(name)}")
@@ -175,24 +207,6 @@ class TaskRunner:
             value = settings.get(name)
             self._con.execute(f"RESET {name}" if value is None else f"SET {name} = {value}")
         self._output_settings = settings
-
-    def _bound(self, stage: StageTask) -> duckdb.DuckDBPyRelation:
-        """The fragment, bound; with casts where DuckDB gave a column another type than planned.
-
-        Rendered SQL is bound a second time, which can widen a type (a sum of decimals, say).
-        """
-        relation = self._con.sql(stage.sql)
-        planned = stage.types
-        found = [str(type_) for type_ in relation.types[: len(planned)]]
-        if all(a in (b, "STATE") for a, b in zip(planned, found, strict=True)):
-            return relation
-        casts = [
-            f"c{i}" if a in (b, "STATE") else f"CAST(c{i} AS {a}) AS c{i}"
-            for i, (a, b) in enumerate(zip(planned, found, strict=True))
-        ]
-        if stage.output is OutputKind.BUCKETS:
-            casts.append("bucket")
-        return self._con.sql(f"SELECT {', '.join(casts)} FROM ({stage.sql})")
 
     def _store_piece(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
         file = _file(stage, task)
@@ -230,11 +244,14 @@ class TaskRunner:
                 self._con.unregister("sample")
 
     def _store_buckets(
-        self, stage: StageTask, task: TaskPayload, relation: duckdb.DuckDBPyRelation
+        self,
+        stage: StageTask,
+        task: TaskPayload,
+        rows: _Rows,
     ) -> TaskOutcome:
         buckets: list[list[pa.RecordBatch]] = [[] for _ in range(stage.buckets)]
         schema: pa.Schema | None = None
-        with relation.to_arrow_reader(BATCH_ROWS) as reader:
+        with rows.to_arrow_reader(BATCH_ROWS) as reader:
             schema = reader.schema.remove(len(reader.schema) - 1)
             for batch in reader:
                 for number, piece in _divided(batch):
@@ -251,11 +268,25 @@ class TaskRunner:
         return _outcome(stored, file, tuple(slices))
 
 
-def _output_settings(stage: StageTask, relation: duckdb.DuckDBPyRelation) -> Mapping[str, str]:
+def _typed(stage: StageTask) -> str:
+    """The fragment with each column in the type that was planned.
+
+    Rendered SQL is bound a second time, which can widen a type (a sum of decimals, say).
+    """
+    columns = [
+        f"c{i}" if type_ == "STATE" else f"CAST(c{i} AS {type_}) AS c{i}"
+        for i, type_ in enumerate(stage.types)
+    ]
+    if stage.output is OutputKind.BUCKETS:
+        columns.append("bucket")
+    return f"SELECT {', '.join(columns)} FROM ({stage.sql})"
+
+
+def _output_settings(stage: StageTask, types: Iterable[str]) -> Mapping[str, str]:
     """DuckDB's settings for the layout of a stage's output; results have DuckDB's default one."""
     if stage.output is OutputKind.RESULT and not stage.lossless:
         return {}
-    binary = any(_BINARY_TYPE.search(str(type_)) for type_ in relation.types)
+    binary = any(_BINARY_TYPE.search(type_) for type_ in types)
     return _BINARY_EXCHANGE_SETTINGS if binary else _EXCHANGE_SETTINGS
 
 

@@ -5,6 +5,7 @@ A stage's description is sent once per node, a task's is small: it names its par
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 import msgspec
@@ -51,6 +52,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         columns: the names of a table's columns, for PARTITION.
         lossless: whether a RESULT keeps DuckDB's types instead of those that users get.
         prelude: statements that must have run before: settings, and what the fragment names.
+        rows: about how many rows a task puts out.
     """
 
     sql: str
@@ -63,6 +65,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     columns: tuple[str, ...] = ()
     lossless: bool = False
     prelude: tuple[str, ...] = ()
+    rows: float = math.inf
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
