@@ -24,6 +24,7 @@ from sparrow_core.parts import JobOptions, TaskSpec
 from sparrow_core.remote import RemoteCluster
 from sparrow_core.runner import Runner
 from sparrow_core.specs import ExecutorGroup
+from sparrow_core.why import Why, explain
 
 __all__ = [
     "ClusterClosed",
@@ -49,4 +50,6 @@ __all__ = [
     "TaskFailed",
     "TaskFailure",
     "TaskSpec",
+    "Why",
+    "explain",
 ]

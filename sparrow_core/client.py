@@ -36,6 +36,7 @@ from sparrow_core.messages import (
     EndJob,
     JobAborted,
     JobAccepted,
+    JobPlaced,
     JobStatus,
     JobTimer,
     KnownNodes,
@@ -53,7 +54,7 @@ from sparrow_core.messages import (
     TaskResult,
     WatchTimer,
 )
-from sparrow_core.parts import TaskSpec
+from sparrow_core.parts import PlacementStep, TaskSpec
 
 _ABANDONED_MAX = 10_000
 _PINGS_A_SILENCE = 4
@@ -97,6 +98,7 @@ class _Job:
     overdue: dict[TaskId, float] = field(default_factory=dict)  # finished, they say; since when
     took_s: list[float] = field(default_factory=list)  # from the start to each result
     copy: tuple[Address, JobId] | None = None  # where stragglers run a second time
+    placement: tuple[PlacementStep, ...] | None = None  # None: not told yet how tasks were placed
 
     @property
     def wire_id(self) -> JobId:
@@ -149,6 +151,8 @@ class Client:
                 return self._on_watch_timer(msg, now)
             case StragglerTimer():
                 return self._on_straggler_timer(msg)
+            case JobPlaced():
+                return self._on_job_placed(msg)
             case TaskError():
                 return self._on_task_error(msg)
             case JobAborted():
@@ -220,6 +224,8 @@ class Client:
 
     def _move(self, job: _Job, now: float) -> list[Envelope]:
         """Submit what is unfinished to the next scheduler, under a new id."""
+        if not job.missing:
+            return self._finish(job)
         if not self._schedulers:
             return self._fail(job, "no_scheduler", "no scheduler is left")
         end = Envelope(job.scheduler, EndJob(job.wire_id))
@@ -321,7 +327,7 @@ class Client:
     # --- while a job is open -------------------------------------------------------------------
 
     def _ping(self, job: _Job, now: float) -> list[Envelope]:
-        if job.heard_at <= now - self._config.job_silence_max_s:
+        if not job.missing or job.heard_at <= now - self._config.job_silence_max_s:
             return self._move(job, now)
         submissions = [(job.scheduler, job.wire_id), *([job.copy] if job.copy else [])]
         missing = tuple(job.missing)
@@ -356,8 +362,23 @@ class Client:
         )  # fmt: skip
         out = [self._notify(job.start.job_id, event)]
         if not job.missing:
-            return [*out, *self._end(job, JobFinished())]
+            return [*out, *self._finish_if_told(job)]
         return [*out, *self._expect_stragglers(job, now)]
+
+    def _on_job_placed(self, msg: JobPlaced) -> list[Envelope]:
+        job = self._jobs.get(_job_of(msg.job_id))
+        if job is None:
+            return []
+        job.placement = (*(job.placement or ()), *msg.steps)
+        return [] if job.missing else self._finish(job)
+
+    def _finish_if_told(self, job: _Job) -> list[Envelope]:
+        """A job that is to be explained ends when its scheduler has told of it, or at a ping."""
+        explained = job.placement is not None or not job.start.options.explain
+        return self._finish(job) if explained else []
+
+    def _finish(self, job: _Job) -> list[Envelope]:
+        return self._end(job, JobFinished(job.placement or ()))
 
     # --- stragglers ----------------------------------------------------------------------------
 
@@ -397,6 +418,8 @@ class Client:
         if job is None:
             return []
         job.refusals += msg.kind in _ELSEWHERE
+        if not job.missing:
+            return self._finish(job)
         if msg.kind in _ELSEWHERE and job.refusals < len(self._schedulers):
             return self._move(job, now)
         return self._fail(job, msg.kind, msg.message, msg.story)
@@ -451,7 +474,7 @@ class Client:
         """Assert that open jobs miss something, and only what they consist of."""
         for job_id, job in self._jobs.items():
             assert job.start.job_id == job_id
-            assert job.missing
+            assert job.missing or (job.start.options.explain and job.placement is None)
             assert job.overdue.keys() <= job.missing.keys()
             assert 0 <= job.unanswered < self._config.submissions_max
             assert job.scheduler in self._heard_at

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from sparrow_core.parts import PlacementStep
+
 
 class TaskCompleted(Struct, frozen=True, tag=True):
     """A task's result, exactly once a task.
@@ -37,8 +39,15 @@ class TaskFailed(Struct, frozen=True, tag=True):
     executor: str
 
 
-class JobFinished(Struct, frozen=True, tag=True):
-    """All tasks have completed; the job's last event."""
+class JobFinished(Struct, frozen=True, tag=True, repr_omit_defaults=True):
+    """All tasks have completed; the job's last event.
+
+    Attributes:
+        placement: How the tasks came to their nodes, if `JobOptions.explain` asked for it: what
+            schedulers did, in order; `why.explain` reads it.
+    """
+
+    placement: tuple[PlacementStep, ...] = ()
 
 
 class JobFailed(Struct, frozen=True, tag=True):

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from sparrow_core.errors import InvalidJob, NoNodes, Unsatisfiable
 from sparrow_core.ids import Address, JobId, NodeName, TaskId
-from sparrow_core.ledger import Job, Ledger, Node
+from sparrow_core.ledger import Job, Ledger, Node, Trail
 from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     PROTOCOL_VERSION,
@@ -23,6 +23,7 @@ from sparrow_core.messages import (
     GetTasks,
     JobAborted,
     JobAccepted,
+    JobPlaced,
     JobShared,
     JobStatus,
     NodeLoad,
@@ -79,6 +80,7 @@ class _Probing:
     submit: SubmitJob
     placer: Placer
     awaited: dict[NodeName, None]
+    trail: Trail | None
     loads: dict[NodeName, int] = field(default_factory=dict)
 
 
@@ -140,9 +142,10 @@ class JobKeeper:
             placer = make_placer(msg.placement, self._rng, msg.probe_ratio, msg.tasks)
             nodes = self._eligible(msg.options)
             probes = placer.probes(msg.tasks, nodes)
+            trail = Trail(now) if msg.options.explain else None
             if probes:
-                return self._probe(msg, placer, probes)
-            return self._open(msg, placer, nodes, now)
+                return self._probe(_Probing(msg, placer, dict.fromkeys(probes), trail), now)
+            return self._open(msg, placer, trail, nodes, now)
         except InvalidJob as error:
             return self._refuse(msg, "invalid", str(error))
         except (Unsatisfiable, NoNodes) as error:
@@ -166,11 +169,15 @@ class JobKeeper:
         needs = [*options.requires, *([f"framework {options.framework}"] * bool(options.framework))]
         raise Unsatisfiable(f"no live node has {' and '.join(needs) or 'what the job needs'}")
 
-    def _probe(self, msg: SubmitJob, placer: Placer, nodes: Sequence[NodeName]) -> list[Envelope]:
-        self._probing[msg.job_id] = _Probing(msg, placer, dict.fromkeys(nodes))
-        probe = ProbeLoad(msg.job_id, self.address)
-        out = [Envelope(self._ledger.nodes[node].address, probe) for node in nodes]
-        timer = Envelope(self.address, ProbeTimer(msg.job_id), self._config.probe_wait_s)
+    def _probe(self, probing: _Probing, now: float) -> list[Envelope]:
+        job_id = probing.submit.job_id
+        self._probing[job_id] = probing
+        probe = ProbeLoad(job_id, self.address)
+        if probing.trail is not None:
+            for node in probing.awaited:
+                probing.trail.add(now, node, "probed", 1)
+        out = [Envelope(self._ledger.nodes[node].address, probe) for node in probing.awaited]
+        timer = Envelope(self.address, ProbeTimer(job_id), self._config.probe_wait_s)
         return [*out, timer]
 
     def _on_node_load(self, msg: NodeLoad, now: float) -> list[Envelope]:
@@ -178,6 +185,8 @@ class JobKeeper:
         if probing is None:
             return []  # too late
         probing.loads[msg.node] = msg.load
+        if probing.trail is not None:
+            probing.trail.add(now, msg.node, "told", msg.load)
         probing.awaited.pop(msg.node, None)
         return [] if probing.awaited else self._place_probed(msg.job_id, now)
 
@@ -188,16 +197,21 @@ class JobKeeper:
         probing.placer.note_loads(probing.loads)
         try:
             nodes = self._eligible(probing.submit.options)
-            return self._open(probing.submit, probing.placer, nodes, now)
+            return self._open(probing.submit, probing.placer, probing.trail, nodes, now)
         except (Unsatisfiable, NoNodes) as error:
             return self._refuse(probing.submit, kind_of(error), str(error))
 
     def _open(
-        self, msg: SubmitJob, placer: Placer, nodes: Sequence[NodeName], now: float
+        self,
+        msg: SubmitJob,
+        placer: Placer,
+        trail: Trail | None,
+        nodes: Sequence[NodeName],
+        now: float,
     ) -> list[Envelope]:
         """Place all tasks; raises what `Placer.place` raises, and then the job is not open."""
         reservations = placer.place(msg.tasks, nodes)
-        job = Job(msg, {task.task_id: task for task in msg.tasks}, placer, now)
+        job = Job(msg, {task.task_id: task for task in msg.tasks}, placer, now, trail=trail)
         self._ledger.jobs[msg.job_id] = job
         return [*self._reserve(job, reservations, now), *self._widen_timers(job, msg.tasks)]
 
@@ -212,6 +226,8 @@ class JobKeeper:
         out, claim = [], job.claim
         for name, count in reservations.items():
             self._ledger.hold(job, name, count, now)
+            if job.trail is not None:
+                job.trail.add(now, name, "reserved", count)
             msg = Reserve(job.job_id, self.address, count, claim)
             out.append(Envelope(self._ledger.nodes[name].address, msg))
         return out
@@ -344,8 +360,16 @@ class JobKeeper:
             assignments, drained, has_shared, job.claim,
         )  # fmt: skip
         out.append(Envelope(node.address, answer))
-        if not job.placer.waiting:
-            out += self._cancel_reservations(job)
+        if job.trail is not None:
+            bound = tuple(task.task_id for task in tasks)
+            job.trail.add(now, msg.node, "asked", msg.count, bound)
+        return out if job.placer.waiting else [*out, *self._all_bound(job)]
+
+    def _all_bound(self, job: Job) -> list[Envelope]:
+        """No task of the job waits any more: nodes drop its reservations."""
+        out = self._cancel_reservations(job)
+        if job.trail is not None and job.trail.steps:
+            out.append(Envelope(job.submit.client, JobPlaced(job.job_id, job.trail.take())))
         return out
 
     def _on_get_shared(self, msg: GetShared) -> list[Envelope]:
@@ -374,7 +398,7 @@ class JobKeeper:
         if task_id not in job.placer.waiting:
             return []
         job.placer.withdraw(task_id)
-        return [] if job.placer.waiting else self._cancel_reservations(job)
+        return [] if job.placer.waiting else self._all_bound(job)
 
     def _lose(
         self, job: Job, key: TaskKey, executor: str, reason: str, now: float

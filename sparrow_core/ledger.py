@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 
 from sparrow_core.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.messages import SubmitJob
-from sparrow_core.parts import Claim, ExecutorInfo, JobOptions, NodeInfo, TaskKey, TaskSpec
+from sparrow_core.parts import (
+    Claim,
+    ExecutorInfo,
+    JobOptions,
+    NodeInfo,
+    PlacementStep,
+    StepKind,
+    TaskKey,
+    TaskSpec,
+)
 from sparrow_core.placement import Placer
 
 
@@ -20,6 +29,26 @@ class Held:
 
     count: int
     at: float
+
+
+class Trail:
+    """The steps of a job's placement, for a job that is to be explained."""
+
+    def __init__(self, began_at: float) -> None:
+        """Begin, when the scheduler had the job."""
+        self.steps: list[PlacementStep] = []
+        self._began_at = began_at
+
+    def add(
+        self, now: float, node: NodeName, what: StepKind, count: int, tasks: tuple[TaskId, ...] = ()
+    ) -> None:
+        """Note a step that is taken now."""
+        self.steps.append(PlacementStep(now - self._began_at, node, what, count, tasks))
+
+    def take(self) -> tuple[PlacementStep, ...]:
+        """The steps since they were last taken."""
+        steps, self.steps = self.steps, []
+        return tuple(steps)
 
 
 @dataclass(slots=True)
@@ -62,6 +91,7 @@ class Job:
     nodes: dict[NodeName, None] = field(default_factory=dict)  # that may hold something of it
     cancelled_on: dict[NodeName, None] = field(default_factory=dict)  # told: nothing for you
     refusals: int = 0
+    trail: Trail | None = None
 
     @property
     def job_id(self) -> JobId:

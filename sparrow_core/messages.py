@@ -31,13 +31,14 @@ from sparrow_core.parts import (
     HeldJob,
     JobOptions,
     NodeInfo,
+    PlacementStep,
     Seconds,
     TaskKey,
     TaskReport,
     TaskSpec,
 )
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -168,6 +169,13 @@ class JobAborted(Message, frozen=True):
     kind: str
     message: str
     story: tuple[str, ...] = ()
+
+
+class JobPlaced(Message, frozen=True):
+    """All tasks of a job that is to be explained are bound; what was done since the last time."""
+
+    job_id: JobId
+    steps: tuple[PlacementStep, ...]
 
 
 class PingJob(Message, frozen=True):
@@ -506,7 +514,7 @@ class MetricsText(Message, frozen=True):
 
 ClientIn = (
     StartJob | CancelJob | SchedulerLost | AllNodesLost | JobTimer | WatchTimer | StragglerTimer
-    | JobAccepted | JobAborted | JobStatus | Pong | KnownNodes | TaskResult | TaskError
+    | JobAccepted | JobAborted | JobPlaced | JobStatus | Pong | KnownNodes | TaskResult | TaskError
 )  # fmt: skip
 SchedulerIn = (
     Tick | ProbeTimer | WidenTimer | SubmitJob | PingJob | RerunTasks | Ping | GetNodes | EndJob

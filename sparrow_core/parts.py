@@ -5,7 +5,7 @@ They travel as msgpack arrays, so the order of fields is the wire format: fields
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -13,6 +13,7 @@ from sparrow_core.ids import Address, JobId, NodeName, TaskId
 
 Count = Annotated[int, Meta(ge=0)]  # a message with a negative one is malformed
 Seconds = Annotated[float, Meta(ge=0)]
+StepKind = Literal["probed", "told", "reserved", "asked"]
 
 
 class TaskSpec(Struct, frozen=True, array_like=True, gc=False):
@@ -42,6 +43,7 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False):
         task_s: About how long a task runs, for shortest remaining work first.
         straggler_factor: If above 0, a task is submitted a second time when half of the job's
             tasks are done and it has taken this many times as long as their median.
+        explain: Let `JobFinished` tell how the tasks came to their nodes; see `why.explain`.
     """
 
     framework: str = ""
@@ -49,6 +51,7 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False):
     requires: tuple[str, ...] = ()
     task_s: Seconds = 1.0
     straggler_factor: Annotated[float, Meta(ge=0)] = 0.0
+    explain: bool = False
 
 
 class Claim(Struct, frozen=True, array_like=True, gc=False):
@@ -59,6 +62,25 @@ class Claim(Struct, frozen=True, array_like=True, gc=False):
     priority: int = 0
     task_s: Seconds = 1.0
     waiting: Count = 1
+
+
+class PlacementStep(Struct, frozen=True, array_like=True, gc=False):
+    """What passed between a scheduler and a node while it placed a job's tasks.
+
+    Attributes:
+        at_s: When, since the scheduler had the job.
+        node: The node.
+        what: The scheduler "probed" it for its load; it "told" its load; the scheduler "reserved"
+            there; or the node had free slots and "asked" for tasks.
+        count: The load, or how many reservations or tasks.
+        tasks: Those that were bound to a node that asked.
+    """
+
+    at_s: float
+    node: NodeName
+    what: StepKind
+    count: int = 0
+    tasks: tuple[TaskId, ...] = ()
 
 
 class Assignment(Struct, frozen=True, array_like=True, gc=False):

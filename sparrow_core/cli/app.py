@@ -79,6 +79,7 @@ def node_monitor(config: Path) -> None:
 @click.option("--require", multiple=True, metavar="ATTRIBUTE", help="Nodes must have these.")
 @click.option("--framework", default="", help="Whose executors run it.")
 @click.option("--priority", default=0, help="Smaller goes first, where the policy is priority.")
+@click.option("--why", is_flag=True, help="Tell in the end why each task ran where it did.")
 @click.option("--json", "as_json", is_flag=True, help="An event a line.")
 def submit(
     config: Path,
@@ -92,6 +93,7 @@ def submit(
     require: tuple[str, ...],
     framework: str,
     priority: int,
+    why: bool,
     as_json: bool,
 ) -> None:
     """Run a job with a task for each of PAYLOADS and print the results in order."""
@@ -101,7 +103,7 @@ def submit(
         TaskSpec(number, payload.encode(), prefer, wait_s)
         for number, payload in enumerate(payloads)
     )
-    options = JobOptions(framework=framework, priority=priority, requires=require)
+    options = JobOptions(framework=framework, priority=priority, requires=require, explain=why)
     content = shared.read_bytes() if shared else b""
     with connect(config) as cluster:
         job = JobSpec(tasks, content, user, placement, probe_ratio, options)
@@ -111,6 +113,8 @@ def submit(
         except KeyboardInterrupt:
             submission.cancel()
             submission.show(as_json=as_json)
+        if why and not as_json:
+            submission.explain()
     sys.exit(int(submission.failed))
 
 

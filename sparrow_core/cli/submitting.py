@@ -10,6 +10,7 @@ import msgspec
 from sparrow_core.events import JobEvent, JobFailed, JobFinished, TaskCompleted
 from sparrow_core.front import Cluster
 from sparrow_core.specs import JobSpec
+from sparrow_core.why import explain
 
 
 class Submission:
@@ -21,6 +22,8 @@ class Submission:
         self._cluster = cluster
         self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
         self._results: dict[int, bytes] = {}
+        self._job = job
+        self._seen: list[JobEvent] = []
         self._job_id = cluster.submit(job, self._events.put)
 
     def cancel(self) -> None:
@@ -32,6 +35,7 @@ class Submission:
         shown = 0
         while True:
             event = self._events.get()
+            self._seen.append(event)
             if as_json:
                 click.echo(msgspec.json.encode(event))
             elif isinstance(event, TaskCompleted):
@@ -44,6 +48,12 @@ class Submission:
                 click.echo(_failure(event), err=True)
             if isinstance(event, JobFinished | JobFailed):
                 return
+
+    def explain(self) -> None:
+        """Print why each task ran where it did, after `show`, for a job that asked for it."""
+        for _, why in sorted(explain(self._job, self._seen).items()):
+            for line in why.lines():
+                click.echo(line)
 
 
 def _failure(event: JobFailed) -> str:

@@ -67,7 +67,7 @@ class Submitted:
     def results(self) -> dict[int, bytes]:
         """The results by task, of a job that must finish."""
         events = self.wait()
-        assert JobFinished() == events[-1], events
+        assert isinstance(events[-1], JobFinished), events
         return {each.task_id: each.result for each in events if isinstance(each, TaskCompleted)}
 
     def failure(self) -> JobFailed:

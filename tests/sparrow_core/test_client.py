@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from msgspec import structs
+
 from sparrow_core.client import Client
 from sparrow_core.events import JobFailed, JobFinished, TaskCompleted, TaskFailed
 from sparrow_core.ids import Address, JobId, NodeName
@@ -12,6 +14,7 @@ from sparrow_core.messages import (
     EndJob,
     JobAborted,
     JobAccepted,
+    JobPlaced,
     JobStatus,
     JobTimer,
     KnownNodes,
@@ -29,7 +32,7 @@ from sparrow_core.messages import (
     TaskResult,
     WatchTimer,
 )
-from sparrow_core.parts import JobOptions, TaskKey, TaskSpec
+from sparrow_core.parts import JobOptions, PlacementStep, TaskKey, TaskSpec
 
 C, SINK = Address("c#client"), Address("c#sink")
 S0, S1 = Address("s0#scheduler"), Address("s1#scheduler")
@@ -327,3 +330,40 @@ def test_stragglers_are_submitted_again_beside_the_first() -> None:
     ends = client(result(1, copy), 3.0)[2:]
     assert [Envelope(S0, EndJob(JobId("slow"))), Envelope(S1, EndJob(copy))] == ends
     assert [] == client(StragglerTimer(JobId("slow")), 9.0)
+
+
+STEP = PlacementStep(0.001, N, "asked", 2, (0, 1))
+EXPLAINED = structs.replace(START, options=JobOptions(explain=True))
+
+
+def explained() -> Driven:
+    """A client with an open job that is to be explained."""
+    client = Driven(S0)
+    client(CancelJob(JOB))
+    client(EXPLAINED)
+    client(JobAccepted(JOB))
+    return client
+
+
+def test_an_explained_job_ends_with_its_placement() -> None:
+    """What its scheduler told, whether that comes before the last result or after it."""
+    end = [notify(JobFinished((STEP,))), Envelope(S0, EndJob(JOB, finished=True))]
+    early = explained()
+    assert [] == early(JobPlaced(JOB, (STEP,)))
+    early(result(0), 1.0)
+    assert end == early(result(1), 1.0)[1:]
+    late = explained()
+    late(result(0), 1.0)
+    assert 1 == len(late(result(1), 1.0)), "the result, and no end yet"
+    assert end == late(JobPlaced(JOB, (STEP,)), 1.0)
+    assert [] == late(JobPlaced(JOB, (STEP,)), 1.0), "told twice"
+
+
+def test_an_explained_job_does_not_wait_long_for_its_placement() -> None:
+    """If the message was lost, the job ends at the next ping, or with its scheduler."""
+    end = [notify(JobFinished()), Envelope(S0, EndJob(JOB, finished=True))]
+    for last in (JobTimer(JOB, 2), SchedulerLost(S0), JobAborted(JOB, "task_lost", "m")):
+        client = explained()
+        client(result(0), 1.0)
+        client(result(1), 1.0)
+        assert end == client(last, 1.5)

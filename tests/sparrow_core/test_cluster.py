@@ -25,6 +25,7 @@ from sparrow_core import (
     SparrowError,
     TaskCompleted,
     TaskFailed,
+    explain,
 )
 from sparrow_core.audit import read_events
 from sparrow_core.report import report, why_here
@@ -258,3 +259,18 @@ def test_senseless_clusters_are_refused(kind: type[Cluster], run_dir: Path) -> N
     ):
         with pytest.raises(SparrowError):
             kind(nodes, schedulers=schedulers, run_dir=run_dir)
+
+
+def test_a_job_explains_its_placement(cluster: Cluster) -> None:
+    """Each task was given to its node by a step of its story; other jobs tell nothing."""
+    tasks = (*(task(i, "echo x") for i in range(6)), task(6, "echo x", "n1"))
+    job = JobSpec(tasks, options=JobOptions(explain=True))
+    submitted = Submitted(cluster, job)
+    found = explain(job, submitted.wait())
+    assert list(range(7)) == sorted(found)
+    for task_id, why in found.items():
+        assert (why.node, "asked") == (why.steps[-1].node, why.steps[-1].what)
+        assert task_id in why.steps[-1].tasks
+        assert why.node in why.probed
+    assert "it may run only on n1" == found[6].constraint
+    assert JobFinished() == run(cluster, task(0, "echo x")).wait()[-1]

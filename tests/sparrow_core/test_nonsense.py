@@ -43,6 +43,8 @@ def values(hint: Any, name: str) -> st.SearchStrategy[Any]:
         case origin if origin in (UnionType, typing.Union):
             parts = [part for part in get_args(hint) if part is not NoneType]
             return st.none() | st.one_of([values(part, name) for part in parts])
+        case origin if origin is typing.Literal:
+            return st.sampled_from(get_args(hint))
         case origin if origin is tuple:
             item, *rest = get_args(hint)
             if rest == [...]:

@@ -19,6 +19,7 @@ from sparrow_core.messages import (
     GetTasks,
     JobAborted,
     JobAccepted,
+    JobPlaced,
     JobShared,
     JobStatus,
     KnownNodes,
@@ -49,6 +50,7 @@ from sparrow_core.parts import (
     HeldJob,
     JobOptions,
     NodeInfo,
+    PlacementStep,
     TaskKey,
     TaskReport,
     TaskSpec,
@@ -190,10 +192,10 @@ def test_another_protocol_is_refused() -> None:
     """A client or node of another version hears why, in words."""
     scheduler = Driven("a")
     old = SubmitJob(0, JOB, C, "user", (task(0),), b"", "sparrow", 2.0)
-    text = "this scheduler speaks protocol 2, the client 0"
+    text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the client 0"
     assert [Envelope(C, JobAborted(JOB, "protocol", text))] == scheduler(old)
     node = RegisterNode(99, B, monitor("b"), (), (), ())
-    text = "this scheduler speaks protocol 2, the node 99"
+    text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the node 99"
     assert [Envelope(monitor("b"), NodeRefused(text))] == scheduler(node)
 
 
@@ -620,3 +622,39 @@ def test_a_node_that_joins_helps_open_jobs() -> None:
     assert isinstance(answer, AssignTasks)
     assert [0, 2] == [each.task_id for each in answer.tasks]
     assert {} == reserved(scheduler(node_with("c", "gpu", framework="other")))
+
+
+def test_a_job_that_is_to_be_explained_is() -> None:
+    """When all its tasks are bound its client is told who was probed, and who asked when."""
+    scheduler = Driven("a", "b")
+    scheduler(explained(submit(task(1, "a"), task(2))), 10.0)
+    told = scheduler(get("a", 2), 10.5)[-1]
+    assert C == told.to
+    assert isinstance(told.msg, JobPlaced)
+    kinds = [(step.node, step.what) for step in told.msg.steps]
+    assert [("a", "reserved"), ("b", "reserved"), ("a", "asked")] == kinds
+    assert PlacementStep(0.5, A, "asked", 2, (1, 2)) == told.msg.steps[-1]
+
+
+def test_loads_are_explained_too() -> None:
+    """Batch sampling: who was asked for its load, what it told, where the task went."""
+    scheduler = Driven("a", "b")
+    scheduler(explained(submit(task(1), placement="batch")), 1.0)
+    scheduler(NodeLoad(JOB, A, 3), 1.25)
+    scheduler(NodeLoad(JOB, B, -1), 1.5)
+    told = scheduler(get("b", 1), 2.0)[-1].msg
+    assert isinstance(told, JobPlaced)
+    probed = {(step.node, step.what) for step in told.steps[:2]}
+    assert {("a", "probed"), ("b", "probed")} == probed
+    expected = (
+        PlacementStep(0.25, A, "told", 3),
+        PlacementStep(0.5, B, "told", -1),
+        PlacementStep(0.5, B, "reserved", 1),
+        PlacementStep(1.0, B, "asked", 1, (1,)),
+    )
+    assert expected == told.steps[2:]
+
+
+def explained(msg: SubmitJob) -> SubmitJob:
+    """A submission of a job that is to be explained."""
+    return structs.replace(msg, options=structs.replace(msg.options, explain=True))
