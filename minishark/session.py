@@ -172,6 +172,16 @@ class Session:
             self._statement(statement)
         return self._statement(statements[-1])
 
+    def parse(self, text: str) -> tuple[ParsedStatement, ...]:
+        """The statements in a text, with what each of them is.
+
+        Raises:
+            QueryError: it does not parse; with DuckDB's message.
+            UnsupportedError: one is a statement that minishark does not run.
+        """
+        self._check_open()
+        return tuple(self._planning.statements(text))
+
     def _statement(self, statement: ParsedStatement) -> DataFrame:
         sql = statement.sql
         match statement.kind:

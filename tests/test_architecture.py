@@ -28,6 +28,8 @@ LAYERS = (
     "tables",
     "queries",
     "session",
+    "python_values",
+    "dbapi",
     "tpch",
     "cli",
 )
