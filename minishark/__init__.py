@@ -8,16 +8,28 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from minishark import errors
 
 if TYPE_CHECKING:
-    from minishark.dataframe import DataFrame
+    from minishark import functions
+    from minishark.dataframe import Column, DataFrame, Row, Window
     from minishark.session import Session, connect
 
 __version__ = "0.1.0"
-__all__ = ["DataFrame", "Session", "__version__", "connect", "errors"]
+__all__ = [
+    "Column",
+    "DataFrame",
+    "Row",
+    "Session",
+    "Window",
+    "__version__",
+    "connect",
+    "errors",
+    "functions",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -26,8 +38,10 @@ def __getattr__(name: str) -> Any:
         from minishark import session  # noqa: PLC0415
 
         return getattr(session, name)
-    if name == "DataFrame":
-        from minishark.dataframe import DataFrame  # noqa: PLC0415
+    if name in ("Column", "DataFrame", "Row", "Window"):
+        from minishark import dataframe  # noqa: PLC0415
 
-        return DataFrame
+        return getattr(dataframe, name)
+    if name == "functions":
+        return importlib.import_module("minishark.functions")
     raise AttributeError(f"module 'minishark' has no attribute {name!r}")

@@ -77,9 +77,13 @@ class Catalog:
         """
         table = self._tables.get(name.lower())
         if table is None:
-            known = ", ".join(sorted(self._tables)) or "none"
-            raise CatalogError(f"There is no table called {name!r}; the tables are: {known}.")
+            raise self.unknown(name)
         return table
+
+    def unknown(self, name: str) -> CatalogError:
+        """What to raise if there is no table called `name`."""
+        known = ", ".join(sorted(self._tables)) or "none"
+        return CatalogError(f"There is no table called {name!r}; the tables are: {known}.")
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._tables

@@ -2,6 +2,7 @@
 
     MinisharkError
     ├── QueryError            the statement is wrong; the message is DuckDB's own
+    │   └── ColumnError           a DataFrame has no such column, or several
     ├── CatalogError          a table that is unknown, or can't be made
     ├── DataError             input data that is missing, unreadable or unfit
     ├── OptionError           an option with a value that means nothing
@@ -24,6 +25,10 @@ class MinisharkError(Exception):
 
 class QueryError(MinisharkError):
     """The statement does not parse or bind; the message is DuckDB's own."""
+
+
+class ColumnError(QueryError):
+    """A name that means no column of a DataFrame, or more than one."""
 
 
 class CatalogError(MinisharkError):

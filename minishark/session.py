@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import math
 import re
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, assert_never
@@ -17,7 +20,9 @@ from minishark.cluster.backend import Placement
 from minishark.cluster.local import Cluster, ClusterOptions, default_options
 from minishark.cluster.progress import ProgressHandler
 from minishark.cluster.status import NodeState, node_states
-from minishark.dataframe import Answer, DataFrame
+from minishark.dataframe import Answer, DataFrame, KeptRows
+from minishark.dataframe.local import SchemaLike, local_table
+from minishark.dataframe.names import ident
 from minishark.errors import (
     CatalogError,
     ClusterError,
@@ -25,7 +30,7 @@ from minishark.errors import (
     QueryError,
     UnsupportedError,
 )
-from minishark.expressions import quote
+from minishark.expressions import Schema
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.queries import Queries
 from minishark.sql.planning import PlanningDatabase
@@ -53,6 +58,16 @@ _OWN_SETTINGS = re.compile(
     r"|disabled_\w+|debug_\w+|python_\w+|lock_configuration|enable_external_access|allowed_\w+)\b",
     re.IGNORECASE,
 )
+
+
+KEPT_PREFIX = "_kept_"
+"""How the names of tables start that only DataFrames know."""
+
+
+class _Handle:
+    """Lives as long as a DataFrame needs the rows that were loaded for it."""
+
+    __slots__ = ("__weakref__",)
 
 
 def connect(
@@ -142,6 +157,8 @@ class Session:
             self._query_here,
         )
         self._prepared: dict[str, str] = {}
+        self._kept = itertools.count()
+        self._released: deque[str] = deque()
         self._stopped = False
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
@@ -239,14 +256,14 @@ class Session:
                 with contextlib.suppress(QueryError, CatalogError):
                     return self._known(self._query_here(sql))
             raise
-        return DataFrame(self, sql, bound.schema, explain)
+        return DataFrame.of_statement(self, sql, bound.schema, explain)
 
     def _query_here(self, sql: str) -> pa.Table:
         """Run a query in the session's own database, over all rows of the cluster's tables."""
         return self._written.query(sql, self._loaded_tables, self._tables.read)
 
     def _known(self, table: pa.Table) -> DataFrame:
-        return DataFrame(self, "", (), known=table)
+        return DataFrame(self, None, known=table)
 
     def _changed_rows(self, count: int) -> DataFrame:
         return self._known(pa.table({"Count": pa.array([count], pa.int64())}))
@@ -314,6 +331,8 @@ class Session:
     def _load_changed(self) -> None:
         """Load into the cluster what statements have changed since the last query."""
         with self._loading:
+            while self._released:
+                self._tables.drop(self._released.popleft())
             for table in self._written.changed():
                 if table.rows is not None:
                     self._tables.create(table.name, table.rows, replace=True)
@@ -322,14 +341,76 @@ class Session:
                 self._written.loaded(table)
 
     def table(self, name: str) -> DataFrame:
-        """All rows of a table.
+        """All rows of a table or view.
 
         Raises:
             CatalogError: there is no such table.
         """
-        if name.lower() not in self._written.own_tables:
-            name = self._tables.catalog.get(name).name
-        return self.sql(f"FROM {quote(name)}")
+        self._check_open()
+        self._load_changed()
+        if name in self._tables.catalog:
+            table = self._tables.catalog.get(name)
+            return DataFrame.of_relation(self, ident(table.name), table.schema, alias=table.name)
+        if name.lower() in self._written.own_tables or self._planning.has_view(name):
+            return self.sql(f"FROM {ident(name)}")
+        raise self._tables.catalog.unknown(name)
+
+    def create_dataframe(self, data: Any, schema: SchemaLike = None) -> DataFrame:
+        """A DataFrame of rows that are here; they are loaded into the cluster.
+
+        Args:
+            data: a list of tuples, dictionaries or Rows; a pandas or polars frame; a pyarrow table,
+                a DuckDB relation, or anything else that offers an Arrow stream.
+            schema: names of columns; or names with types: a mapping, "a BIGINT, b VARCHAR", or a
+                pyarrow schema.
+
+        Raises:
+            DataError: the rows do not fit together, or the schema.
+
+        Examples:
+            >>> session.create_dataframe([(1, "a"), (2, None)], ["id", "name"]).dtypes
+            [('id', 'BIGINT'), ('name', 'VARCHAR')]
+        """
+        self._check_open()
+        kept = self.keep_rows(local_table(data, schema))
+        return DataFrame.of_relation(
+            self, kept.name, kept.schema, alias=kept.name, held=(kept.handle,)
+        )
+
+    def range(self, start: int, end: int | None = None, step: int = 1) -> DataFrame:
+        """The whole numbers from `start` up to, not including, `end`, as a column `id`.
+
+        With one argument, they start at 0.
+        """
+        first, last = (0, start) if end is None else (start, end)
+        if not step:
+            raise OptionError("step can't be 0.")
+        return self.sql(f"SELECT range AS id FROM range({first:d}, {last:d}, {step:d})")
+
+    def from_relation(self, relation: Any) -> DataFrame:
+        """A DataFrame of the rows of a DuckDB relation, which is run where it is."""
+        return self.create_dataframe(relation)
+
+    def bind_statement(self, sql: str) -> Schema:
+        """The columns of a query; the verbs of a DataFrame call this."""
+        self._check_open()
+        self._load_changed()
+        return self._planning.bind(sql).schema
+
+    def arrow_schema(self, sql: str) -> pa.Schema:
+        """The columns of a query as Arrow has them; `DataFrame.schema` calls this."""
+        self._check_open()
+        self._load_changed()
+        return self._planning.arrow_schema(sql)
+
+    def keep_rows(self, data: Any) -> KeptRows:
+        """Load rows into the cluster, for as long as the handle lives."""
+        name = f"{KEPT_PREFIX}{next(self._kept)}"
+        self._tables.create(name, data)
+        handle = _Handle()
+        # A finalizer may run anywhere; the table is dropped when the next statement comes.
+        weakref.finalize(handle, self._released.append, name).atexit = False
+        return KeptRows(name, self._tables.catalog.get(name).schema, handle)
 
     def run_statement(self, sql: str) -> Answer:
         """Run a query to its end; `DataFrame.to_arrow` calls this."""
@@ -406,7 +487,8 @@ class Session:
     @property
     def tables(self) -> list[str]:
         """The names of the tables."""
-        return sorted([*(table.name for table in self._tables.catalog), *self._written.own_tables])
+        names = [*self._loaded_tables, *self._written.own_tables]
+        return sorted(name for name in names if not name.startswith(KEPT_PREFIX))
 
     # The session itself
 

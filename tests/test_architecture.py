@@ -24,6 +24,7 @@ LAYERS = (
     "cluster",
     "display",
     "dataframe",
+    "functions",
     "written_tables",
     "tables",
     "queries",

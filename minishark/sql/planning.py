@@ -228,6 +228,19 @@ class PlanningDatabase:
             return str(same)
         return str(error)
 
+    def arrow_schema(self, sql: str) -> pa.Schema:
+        """The columns of a SELECT, in the types in which users get them.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        with self._lock:
+            self._refresh()
+            try:
+                return self._con.sql(sql).limit(0).to_arrow_table().schema
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from error
+
     def _tables_in(self, sql: str) -> tuple[str, ...]:
         """The tables of the catalog that a statement names.
 

@@ -52,7 +52,7 @@ def session(cluster: Session) -> Iterator[Session]:
 
 def ask(session: Session, sql: str, params: Any = None) -> list[tuple[object, ...]]:
     """The rows of the last statement."""
-    return [tuple(row.values()) for row in session.sql(sql, params).collect()]
+    return [tuple(row) for row in session.sql(sql, params).collect()]
 
 
 def test_tables_are_written_and_read(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""DataFrame: a statement that runs when its rows are asked for."""
+"""What makes a DataFrame run, and what shows it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from minishark.cluster.query import QueryMetrics
+from minishark.dataframe.row import Row, rows_of
 from minishark.errors import OptionError
 from minishark.expressions import Schema
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from minishark.dataframe.frame import DataFrame
 
 EXPLAIN_MODES = ("all", "logical", "physical", "stages", "sql", "analyze")
 
@@ -26,8 +29,35 @@ class Answer:
     metrics: QueryMetrics
 
 
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """Rows that lie in the cluster as a table without a name for users.
+
+    Attributes:
+        name: the table's name, for SQL.
+        schema: its columns.
+        handle: the table lives as long as somebody holds this.
+    """
+
+    name: str
+    schema: Schema
+    handle: object
+
+
 class Runner(Protocol):
-    """What runs statements: a session."""
+    """What binds and runs statements: a session."""
+
+    def bind_statement(self, sql: str) -> Schema:
+        """The columns of a SELECT.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        ...
+
+    def arrow_schema(self, sql: str) -> pa.Schema:
+        """The columns of a SELECT, as Arrow has them."""
+        ...
 
     def run_statement(self, sql: str) -> Answer:
         """Run a SELECT."""
@@ -37,50 +67,41 @@ class Runner(Protocol):
         """Describe how a SELECT runs."""
         ...
 
+    def keep_rows(self, data: Any) -> KeptRows:
+        """Load rows into the cluster, for as long as a DataFrame needs them."""
+        ...
 
-class DataFrame:
-    """A lazy statement; it runs again for each action, and its rows are not kept.
 
-    Examples:
-        >>> session.sql("SELECT 42 AS answer").to_arrow().to_pylist()
-        [{'answer': 42}]
-    """
+class Actions:
+    """The methods of a DataFrame that run it."""
 
-    def __init__(
-        self,
-        runner: Runner,
-        sql: str,
-        schema: Schema,
-        explain: str | None = None,
-        known: pa.Table | None = None,
-    ) -> None:
-        self._runner = runner
-        self._sql = sql
-        self._schema = schema
-        self._explain = explain
-        self._known = known
-        self._metrics: QueryMetrics | None = None
+    if TYPE_CHECKING:
+        runner: Runner
+        _explain: str | None
+        _known: pa.Table | None
+        _metrics: QueryMetrics | None
+
+        def sql(self) -> str:
+            """The statement."""
+            ...
+
+        @property
+        def dtypes(self) -> list[tuple[str, str]]:
+            """Name and type of each column."""
+            ...
+
+        def limit(self, count: int) -> DataFrame:
+            """The first rows."""
+            ...
+
+        def counted(self) -> DataFrame:
+            """The number of rows as a DataFrame."""
+            ...
 
     @property
     def is_known(self) -> bool:
         """Whether the rows are here already: of statements that are no queries on the cluster."""
         return self._known is not None
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns."""
-        if self._known is not None:
-            return list(self._known.column_names)
-        return ["explain_value"] if self._explain else [column.name for column in self._schema]
-
-    @property
-    def dtypes(self) -> list[tuple[str, str]]:
-        """Name and DuckDB type of each column (Arrow type, for rows that are known already)."""
-        if self._known is not None:
-            return [(field.name, str(field.type)) for field in self._known.schema]
-        if self._explain:
-            return [("explain_value", "VARCHAR")]
-        return [(column.name, column.type) for column in self._schema]
 
     def to_arrow(self) -> pa.Table:
         """Run the statement; its rows as an Arrow table.
@@ -94,7 +115,7 @@ class DataFrame:
         if self._explain:
             mode = "analyze" if self._explain == "analyze" else "all"
             return pa.table({"explain_value": [self.explain(mode)]})
-        answer = self._runner.run_statement(self._sql)
+        answer = self.runner.run_statement(self.sql())
         self._metrics = answer.metrics
         return answer.table
 
@@ -108,14 +129,52 @@ class DataFrame:
 
         return pl.from_arrow(self.to_arrow())
 
-    def collect(self) -> list[dict[str, Any]]:
-        """Run the statement; its rows as a list of dictionaries."""
-        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
-        return rows
-
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Run the statement; its rows as Arrow record batches."""
         yield from self.to_arrow().to_batches()
+
+    def to_local_iterator(self) -> Iterator[Row]:
+        """Run the statement; its rows one after another."""
+        yield from rows_of(self.to_arrow(), self._wholes())
+
+    def collect(self) -> list[Row]:
+        """Run the statement; its rows as a list.
+
+        Examples:
+            >>> session.sql("SELECT 42 AS answer").collect()
+            [Row(answer=42)]
+        """
+        return list(rows_of(self.to_arrow(), self._wholes()))
+
+    def _wholes(self) -> list[str]:
+        """The columns of 128-bit integers, which Arrow has as decimals."""
+        return [name for name, type_ in self.dtypes if type_ in ("HUGEINT", "UHUGEINT")]
+
+    def take(self, count: int) -> list[Row]:
+        """The first `count` rows."""
+        return self.limit(count).collect()
+
+    def head(self, count: int | None = None) -> Row | list[Row] | None:
+        """The first row, or None if there is none; with a number, a list of the first rows."""
+        if count is not None:
+            return self.take(count)
+        rows = self.take(1)
+        return rows[0] if rows else None
+
+    def first(self) -> Row | None:
+        """The first row, or None if there is none."""
+        rows = self.take(1)
+        return rows[0] if rows else None
+
+    def count(self) -> int:
+        """The number of rows."""
+        if self._known is not None:
+            return int(self._known.num_rows)
+        return int(self.counted().collect()[0][0])
+
+    def is_empty(self) -> bool:
+        """Whether there are no rows."""
+        return not self.take(1)
 
     def show(self, rows_max: int = 20) -> None:
         """Run the statement, and print its first rows as a table."""
@@ -139,7 +198,7 @@ class DataFrame:
             raise OptionError(f"Unknown mode {mode!r}; the modes are {', '.join(EXPLAIN_MODES)}.")
         if self._known is not None:
             raise OptionError("Only queries that run on the cluster can be explained.")
-        return self._runner.explain_statement(self._sql, mode)
+        return self.runner.explain_statement(self.sql(), mode)
 
     def metrics(self) -> QueryMetrics:
         """What the last run took.

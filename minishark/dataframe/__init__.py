@@ -1,0 +1,21 @@
+"""DataFrames: verbs and expressions that become SQL for the same planner as SQL text."""
+
+from minishark.dataframe.actions import EXPLAIN_MODES, Answer, KeptRows, Runner
+from minishark.dataframe.column import Column
+from minishark.dataframe.frame import DataFrame
+from minishark.dataframe.grouped import GroupedData
+from minishark.dataframe.row import Row
+from minishark.dataframe.window import Window, WindowSpec
+
+__all__ = [
+    "EXPLAIN_MODES",
+    "Answer",
+    "Column",
+    "DataFrame",
+    "GroupedData",
+    "KeptRows",
+    "Row",
+    "Runner",
+    "Window",
+    "WindowSpec",
+]

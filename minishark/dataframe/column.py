@@ -1,0 +1,484 @@
+"""Column: an expression over the columns of a DataFrame, which becomes SQL where it is used.
+
+A Column is a sequence of pieces: SQL text, and references to columns by name. A reference is
+written out only when a DataFrame takes the Column in, which then knows where the column lies.
+Pieces are put together with parentheses wherever an operand is not atomic, so no precedence of
+operators can change the meaning.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+import duckdb
+import pyarrow as pa
+
+from minishark.dataframe.literals import literal
+from minishark.dataframe.names import CamelCase, ident
+from minishark.errors import OptionError
+
+if TYPE_CHECKING:
+    from minishark.dataframe.window import WindowSpec
+
+
+class Kind(IntEnum):
+    """What a SELECT must be like for an expression to stand in it."""
+
+    ROW = 0
+    """One value for each row, from columns that it names by references only."""
+    GROUP = 1
+    """An aggregate: the SELECT has one row for many."""
+    FREE = 2
+    """Text that the user wrote, or something like unnest: in a SELECT of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A column by its name, or by its identity if it was taken from a DataFrame.
+
+    Attributes:
+        name: what the user wrote; perhaps with a qualifier or a field: `alias.name.field`.
+        id: the identity of the column; None for a name alone.
+    """
+
+    name: str
+    id: int | None = None
+
+
+Piece: TypeAlias = str | Reference
+Resolve: TypeAlias = Callable[[Reference], str]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Column(CamelCase):
+    """An expression; made by `functions.col`, `functions.lit`, `df["name"]` and operators.
+
+    Attributes:
+        pieces: SQL text and references, in order.
+        name: what the result is called; None leaves that to DuckDB.
+        atomic: whether it can stand beside an operator without parentheses.
+        kind: what SELECT it can stand in.
+        order: ASC, DESC and NULLS FIRST or LAST; where rows are sorted only.
+
+    Examples:
+        >>> from minishark import functions as F
+        >>> df = session.create_dataframe([(1, "a"), (2, "b")], ["n", "s"])
+        >>> df.select((df.n * 10 + 1).alias("m"), F.upper("s").alias("t")).collect()
+        [Row(m=11, t='A'), Row(m=21, t='B')]
+    """
+
+    pieces: tuple[Piece, ...]
+    name: str | None = None
+    atomic: bool = False
+    kind: Kind = Kind.ROW
+    order: str = ""
+
+    # Becoming SQL
+
+    def sql(self, resolve: Resolve) -> str:
+        """The text, each reference written out by `resolve`."""
+        return "".join(p if isinstance(p, str) else resolve(p) for p in self.pieces)
+
+    def sort_key(self, resolve: Resolve) -> str:
+        """The text for ORDER BY."""
+        return f"{self.sql(resolve)} {self.order}".rstrip()
+
+    @property
+    def references(self) -> tuple[Reference, ...]:
+        """The columns that it names."""
+        return tuple(piece for piece in self.pieces if isinstance(piece, Reference))
+
+    def __repr__(self) -> str:
+        text = self.sort_key(lambda reference: reference.name)
+        return f"Column<{text if self.name is None else f'{text} AS {ident(self.name)}'}>"
+
+    # Operators
+
+    def __add__(self, other: Any) -> Column:
+        return infix(self, "+", other)
+
+    def __radd__(self, other: Any) -> Column:
+        return infix(other, "+", self)
+
+    def __sub__(self, other: Any) -> Column:
+        return infix(self, "-", other)
+
+    def __rsub__(self, other: Any) -> Column:
+        return infix(other, "-", self)
+
+    def __mul__(self, other: Any) -> Column:
+        return infix(self, "*", other)
+
+    def __rmul__(self, other: Any) -> Column:
+        return infix(other, "*", self)
+
+    def __truediv__(self, other: Any) -> Column:
+        return infix(self, "/", other)
+
+    def __rtruediv__(self, other: Any) -> Column:
+        return infix(other, "/", self)
+
+    def __mod__(self, other: Any) -> Column:
+        return infix(self, "%", other)
+
+    def __rmod__(self, other: Any) -> Column:
+        return infix(other, "%", self)
+
+    def __pow__(self, other: Any) -> Column:
+        return call("pow", self, other)
+
+    def __rpow__(self, other: Any) -> Column:
+        return call("pow", other, self)
+
+    def __neg__(self) -> Column:
+        return combine("-", self)
+
+    def __eq__(self, other: object) -> Column:  # type: ignore[override]
+        return infix(self, "=", other)
+
+    def __ne__(self, other: object) -> Column:  # type: ignore[override]
+        return infix(self, "<>", other)
+
+    def __lt__(self, other: Any) -> Column:
+        return infix(self, "<", other)
+
+    def __le__(self, other: Any) -> Column:
+        return infix(self, "<=", other)
+
+    def __gt__(self, other: Any) -> Column:
+        return infix(self, ">", other)
+
+    def __ge__(self, other: Any) -> Column:
+        return infix(self, ">=", other)
+
+    def __and__(self, other: Any) -> Column:
+        return infix(self, "AND", other)
+
+    def __rand__(self, other: Any) -> Column:
+        return infix(other, "AND", self)
+
+    def __or__(self, other: Any) -> Column:
+        return infix(self, "OR", other)
+
+    def __ror__(self, other: Any) -> Column:
+        return infix(other, "OR", self)
+
+    def __invert__(self) -> Column:
+        return combine("NOT ", self)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            "A Column has no truth value, as it has one in each row: combine conditions with & | ~ "
+            "(in parentheses) instead of and, or, not, and chain comparisons with between()."
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "A Column can't be iterated; functions.explode makes a row of each element."
+        )
+
+    def __contains__(self, item: object) -> NoReturn:
+        raise TypeError(
+            "`in` has no Column as its answer; use contains(), isin() or array_contains."
+        )
+
+    # Names, types, order
+
+    def alias(self, name: str) -> Column:
+        """The same, called `name`."""
+        return replace(self, name=name)
+
+    def cast(self, type_: Any) -> Column:
+        """The value in another type; a value that does not fit is an error.
+
+        Args:
+            type_: a name of DuckDB's or PySpark's ("bigint", "string", "decimal(10,2)"), a Python
+                type such as `int`, or a pyarrow type.
+        """
+        return self._cast("CAST", type_)
+
+    astype = cast
+
+    def try_cast(self, type_: Any) -> Column:
+        """The value in another type; NULL where it does not fit."""
+        return self._cast("TRY_CAST", type_)
+
+    def _cast(self, function: str, type_: Any) -> Column:
+        made = combine(f"{function}(", self, f" AS {sql_type(type_)})", bare=True)
+        # As in PySpark, a column keeps its name through a cast.
+        only = self.pieces[0] if len(self.pieces) == 1 else None
+        name = only.name if isinstance(only, Reference) else self.name
+        return replace(made, atomic=True, name=name)
+
+    def asc(self) -> Column:
+        """Sorted upwards; NULLs last, as in DuckDB."""
+        return replace(self, order="ASC")
+
+    def desc(self) -> Column:
+        """Sorted downwards; NULLs last, as in DuckDB."""
+        return replace(self, order="DESC")
+
+    def asc_nulls_first(self) -> Column:
+        """Sorted upwards, NULLs first."""
+        return replace(self, order="ASC NULLS FIRST")
+
+    def asc_nulls_last(self) -> Column:
+        """Sorted upwards, NULLs last."""
+        return replace(self, order="ASC NULLS LAST")
+
+    def desc_nulls_first(self) -> Column:
+        """Sorted downwards, NULLs first."""
+        return replace(self, order="DESC NULLS FIRST")
+
+    def desc_nulls_last(self) -> Column:
+        """Sorted downwards, NULLs last."""
+        return replace(self, order="DESC NULLS LAST")
+
+    # Conditions
+
+    def is_null(self) -> Column:
+        """Whether it is NULL."""
+        return combine(self, " IS NULL")
+
+    def is_not_null(self) -> Column:
+        """Whether it is not NULL."""
+        return combine(self, " IS NOT NULL")
+
+    def is_nan(self) -> Column:
+        """Whether it is the float NaN."""
+        return call("isnan", self)
+
+    def eq_null_safe(self, other: Any) -> Column:
+        """Whether both are equal, or both NULL."""
+        return infix(self, "IS NOT DISTINCT FROM", other)
+
+    def between(self, low: Any, high: Any) -> Column:
+        """Whether `low <= self <= high`."""
+        return combine(self, " BETWEEN ", value(low), " AND ", value(high))
+
+    def isin(self, *values: Any) -> Column:
+        """Whether it is one of the values; they may be passed as one list, too."""
+        if len(values) == 1 and isinstance(values[0], list | tuple | set | frozenset):
+            values = tuple(values[0])
+        if not values:
+            return Column(("false",), atomic=True)
+        return combine(self, " IN (", *separated([value(item) for item in values]), ")")
+
+    is_in = isin
+
+    def like(self, pattern: Any) -> Column:
+        """Whether it is like a SQL pattern, with % and _."""
+        return infix(self, "LIKE", pattern)
+
+    def ilike(self, pattern: Any) -> Column:
+        """Whether it is like a SQL pattern, in any case of letters."""
+        return infix(self, "ILIKE", pattern)
+
+    def rlike(self, pattern: Any) -> Column:
+        """Whether a regular expression is found in it (RE2's syntax)."""
+        return call("regexp_matches", self, pattern)
+
+    # Text
+
+    def contains(self, other: Any) -> Column:
+        """Whether the text, or list, contains `other`."""
+        return call("contains", self, other)
+
+    def startswith(self, other: Any) -> Column:
+        """Whether the text starts with `other`."""
+        return call("starts_with", self, other)
+
+    starts_with = startswith
+
+    def endswith(self, other: Any) -> Column:
+        """Whether the text ends with `other`."""
+        return call("ends_with", self, other)
+
+    ends_with = endswith
+
+    def substr(self, start: Any, length: Any) -> Column:
+        """`length` characters from the one at `start`, counted from 1."""
+        return call("substring", self, start, length)
+
+    # Parts of nested values
+
+    def get_item(self, key: Any) -> Column:
+        """An element of a list by its position from 0, or of a map or struct by its key.
+
+        Raises:
+            OptionError: `key` is no position and no text; see `functions.element_at`.
+        """
+        if isinstance(key, str):
+            return replace(combine(self, f"[{literal(key)}]"), atomic=True)
+        if isinstance(key, int) and not isinstance(key, bool) and key >= 0:
+            return replace(combine(self, f"[{key + 1}]"), atomic=True)
+        raise OptionError(
+            "get_item takes a position from 0 or a text; for other keys use functions.element_at."
+        )
+
+    def get_field(self, name: str) -> Column:
+        """A field of a struct."""
+        return call("struct_extract", self, value(name))
+
+    def __getitem__(self, key: Any) -> Column:
+        """`get_item`; a slice gives a part of a text: `col[1:3]` is `substr(1, 3)`."""
+        if isinstance(key, slice):
+            if key.step is not None:
+                raise OptionError("A slice of a Column is [start:length], without a step.")
+            return self.substr(key.start, key.stop)
+        return self.get_item(key)
+
+    # Windows and cases
+
+    def over(self, window: WindowSpec) -> Column:
+        """The function computed over a window of rows; see `Window`."""
+        made = combine(self, " OVER (", window.definition(), ")", bare=True)
+        return replace(made, kind=Kind.FREE if made.kind is Kind.FREE else Kind.ROW)
+
+    def filter(self, condition: Column) -> Column:
+        """An aggregate over the rows that fulfil a condition only: SQL's FILTER."""
+        return combine(self, " FILTER (WHERE ", condition, ")", bare=True)
+
+    def when(self, condition: Column, result: Any) -> Column:  # noqa: ARG002 - see CaseColumn
+        """Another branch after `functions.when`."""
+        raise OptionError("when() goes with functions.when(condition, value) only.")
+
+    def otherwise(self, result: Any) -> Column:  # noqa: ARG002 - see CaseColumn
+        """The value if no branch of `functions.when` was taken."""
+        raise OptionError("otherwise() goes with functions.when(condition, value) only.")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CaseColumn(Column):
+    """`functions.when(...)`, to which branches can be added."""
+
+    def when(self, condition: Column, result: Any) -> CaseColumn:
+        """Another branch."""
+        branch = combine(" WHEN ", condition, " THEN ", value(result), " END", bare=True)
+        pieces = (*self.pieces[:-1], *branch.pieces)
+        return replace(self, pieces=pieces, kind=max(self.kind, branch.kind))
+
+    def otherwise(self, result: Any) -> Column:
+        """The value if no branch is taken; NULL without this."""
+        last = value(result)
+        pieces = (*self.pieces[:-1], " ELSE ", *last.pieces, " END")
+        return Column(pieces, self.name, atomic=True, kind=max(self.kind, last.kind))
+
+
+def case(condition: Column, result: Any) -> CaseColumn:
+    """`CASE WHEN condition THEN result END`."""
+    made = combine("CASE WHEN ", condition, " THEN ", value(result), " END", bare=True)
+    return CaseColumn(made.pieces, atomic=True, kind=made.kind)
+
+
+def column(name: str) -> Column:
+    """The column called `name`."""
+    return Column((Reference(name),), atomic=True)
+
+
+def value(item: Any) -> Column:
+    """`item` itself if it is a Column, else a literal."""
+    if isinstance(item, Column):
+        return item
+    text = literal(item)
+    return Column((text,), atomic=not text.startswith("-") and " || " not in text)
+
+
+def column_or_name(item: Any) -> Column:
+    """`item` itself if it is a Column, the column of that name if it is text, else a literal."""
+    return column(item) if isinstance(item, str) else value(item)
+
+
+def text_column(sql: Any) -> Column:
+    """SQL text that the user wrote."""
+    if not isinstance(sql, str) or not sql.strip():
+        raise OptionError("An expression is SQL text, such as 'a + 1'.")
+    marks = [*duckdb.tokenize(sql), (len(sql), None)]
+    code = (
+        sql[start:end]
+        for (start, type_), (end, _) in itertools.pairwise(marks)
+        if type_ != duckdb.token_type.comment
+    )
+    return Column(("".join(code).strip(),), kind=Kind.FREE)
+
+
+def combine(*parts: Any, bare: bool = False) -> Column:
+    """Text and Columns put together; Columns in parentheses where they need them, unless `bare`."""
+    pieces: list[Piece] = []
+    kind = Kind.ROW
+    for part in parts:
+        if isinstance(part, str):
+            pieces.append(part)
+            continue
+        pieces += part.pieces if bare or part.atomic else ("(", *part.pieces, ")")
+        kind = max(kind, part.kind)
+    return Column(tuple(pieces), kind=kind)
+
+
+def infix(left: Any, operator: str, right: Any) -> Column:
+    """`left operator right`."""
+    return combine(value(left), f" {operator} ", value(right))
+
+
+def separated(columns: Iterable[Column]) -> tuple[Any, ...]:
+    """Columns with commas between."""
+    parts: list[Any] = []
+    for item in columns:
+        parts += [", ", item] if parts else [item]
+    return tuple(parts)
+
+
+def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
+    """`function(arguments)`; what is no Column is a literal."""
+    parts = separated([value(argument) for argument in arguments])
+    made = combine(f"{function}(", *parts, ")", bare=True)
+    return replace(made, atomic=True, kind=max(made.kind, kind))
+
+
+_TYPE_NAMES = {
+    "byte": "TINYINT",
+    "bool": "BOOLEAN",
+    "int64": "BIGINT",
+    "timestamp_ntz": "TIMESTAMP",
+    "timestamp_ltz": "TIMESTAMPTZ",
+}
+_PYTHON_TYPES = {
+    bool: "BOOLEAN",
+    int: "BIGINT",
+    float: "DOUBLE",
+    str: "VARCHAR",
+    bytes: "BLOB",
+    Decimal: "DECIMAL(38, 18)",
+    dt.date: "DATE",
+    dt.datetime: "TIMESTAMP",
+    dt.time: "TIME",
+    dt.timedelta: "INTERVAL",
+}
+
+
+def sql_type(type_: Any) -> str:
+    """A type as DuckDB writes it.
+
+    Args:
+        type_: text, a Python type, or a pyarrow type.
+
+    Raises:
+        OptionError: it is none of these.
+    """
+    if isinstance(type_, str):
+        return _TYPE_NAMES.get(type_.strip().lower(), type_)
+    if isinstance(type_, type) and type_ in _PYTHON_TYPES:
+        return _PYTHON_TYPES[type_]
+    if isinstance(type_, pa.DataType):
+        with duckdb.connect() as connection:
+            empty = pa.table({"a": pa.array([], type_)})
+            return str(connection.from_arrow(empty).types[0])
+    raise OptionError(f"{type_!r} is no type; write one such as 'bigint' or 'decimal(10, 2)'.")

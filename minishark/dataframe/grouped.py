@@ -1,0 +1,146 @@
+"""GroupedData: rows that belong together, waiting for aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from minishark.dataframe.column import Column, Kind, call, column
+from minishark.dataframe.names import CamelCase
+from minishark.dataframe.select import Select
+from minishark.errors import OptionError
+
+if TYPE_CHECKING:
+    from minishark.dataframe.frame import DataFrame
+
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
+_NUMBERS = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "FLOAT", "DOUBLE", "BIGNUM")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedData(CamelCase):
+    """What `DataFrame.group_by` gives; an aggregate makes a DataFrame of it.
+
+    Attributes:
+        frame: the rows.
+        keys: what the rows of a group have in common.
+        sets: "ROLLUP" or "CUBE", which add subtotals; empty for groups alone.
+        pivot_on: the column whose values become columns.
+        pivot_values: those values.
+
+    Examples:
+        >>> from minishark import functions as F
+        >>> df = session.create_dataframe([("a", 1), ("b", 2), ("a", 3)], ["k", "v"])
+        >>> df.group_by("k").agg(F.sum("v").alias("total"), F.count()).order_by("k").collect()
+        [Row(k='a', total=4, count=2), Row(k='b', total=2, count=1)]
+    """
+
+    frame: DataFrame
+    keys: tuple[Column, ...]
+    sets: str = ""
+    pivot_on: Column | None = None
+    pivot_values: tuple[Any, ...] = ()
+
+    def agg(self, *aggregates: Column | Mapping[str, str]) -> DataFrame:
+        """One row for each group.
+
+        Args:
+            aggregates: Columns such as `functions.sum("v")`, or one mapping of columns to the names
+                of aggregates.
+
+        Raises:
+            OptionError: there is none, or something else.
+        """
+        columns: list[Column] = []
+        for item in aggregates:
+            match item:
+                case Column():
+                    columns.append(item)
+                case Mapping():
+                    columns += [_named(name, function) for name, function in item.items()]
+                case _:
+                    raise OptionError(f"agg() takes Columns, not {type(item).__name__}.")
+        if not columns or (not self.keys and any(c.kind is Kind.ROW for c in columns)):
+            raise OptionError("agg() takes aggregates, such as functions.sum('a'), at least one.")
+        return self.frame.derived(self._select(self._pivoted(columns)))
+
+    def count(self) -> DataFrame:
+        """The number of rows of each group."""
+        return self.agg(Column(("count(*)",), "count", atomic=True, kind=Kind.GROUP))
+
+    def sum(self, *columns: str) -> DataFrame:
+        """The sum of each column; of all numbers if none is named."""
+        return self._each("sum", columns)
+
+    def avg(self, *columns: str) -> DataFrame:
+        """The mean of each column; of all numbers if none is named."""
+        return self._each("avg", columns)
+
+    mean = avg
+
+    def min(self, *columns: str) -> DataFrame:
+        """The least value of each column; of all numbers if none is named."""
+        return self._each("min", columns)
+
+    def max(self, *columns: str) -> DataFrame:
+        """The greatest value of each column; of all numbers if none is named."""
+        return self._each("max", columns)
+
+    def pivot(self, column_: str | Column, values: Sequence[Any] | None = None) -> GroupedData:
+        """The values of a column become columns, each with the aggregates of its rows.
+
+        Args:
+            column_: the column.
+            values: which values; None runs a query that finds them all, in their order.
+
+        Raises:
+            OptionError: there was a pivot already.
+        """
+        if self.pivot_on is not None:
+            raise OptionError("There is one pivot at most.")
+        on = column(column_) if isinstance(column_, str) else column_
+        if values is None:
+            found = self.frame.select(on.alias("value")).distinct().order_by("value").collect()
+            values = [row[0] for row in found]
+        return replace(self, pivot_on=on, pivot_values=tuple(values))
+
+    def _each(self, function: str, names: Sequence[str]) -> DataFrame:
+        keys = [key.references[0].name for key in self.keys if len(key.pieces) == 1]
+        chosen = names or [
+            name for name, type_ in self.frame.dtypes if _is_number(type_) and name not in keys
+        ]
+        return self.agg(*(_named(name, function) for name in chosen))
+
+    def _pivoted(self, aggregates: Sequence[Column]) -> list[Column]:
+        if self.pivot_on is None:
+            return list(aggregates)
+        out = []
+        for item in self.pivot_values:
+            condition = self.pivot_on.eq_null_safe(item)
+            for aggregate in aggregates:
+                called = "NULL" if item is None else str(item)
+                name = called if len(aggregates) == 1 else f"{called}_{_label(aggregate)}"
+                out.append(aggregate.filter(condition).alias(name))
+        return out
+
+    def _select(self, aggregates: Sequence[Column]) -> Select:
+        inner = self.frame.select_now.opened([*self.keys, *aggregates])
+        items = [inner.item(column) for column in (*self.keys, *aggregates)]
+        texts = ", ".join(key.sql(inner.resolve) for key in self.keys)
+        groups = f"{self.sets} ({texts})" if self.sets else texts
+        return replace(inner, items=tuple(items), group_by=groups)
+
+
+def _named(name: str, function: str) -> Column:
+    if name == "*":
+        return Column((f"{function}(*)",), "count", atomic=True, kind=Kind.GROUP)
+    return call(function, column(name), kind=Kind.GROUP)
+
+
+def _label(aggregate: Column) -> str:
+    return aggregate.name or aggregate.sql(lambda reference: reference.name)
+
+
+def _is_number(type_: str) -> bool:
+    return type_ in _NUMBERS or (type_.startswith("DECIMAL(") and not type_.endswith("]"))

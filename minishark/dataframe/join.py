@@ -1,0 +1,186 @@
+"""Joins of two SELECTs."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from minishark.dataframe.column import Column, Reference
+from minishark.dataframe.names import ident, nearest
+from minishark.dataframe.select import (
+    Attribute,
+    Item,
+    Scoped,
+    Select,
+    Source,
+    new_attribute,
+    plain_item,
+    select_from,
+)
+from minishark.errors import ColumnError, OptionError
+
+_WORDS = {
+    "inner": "JOIN",
+    "cross": "CROSS JOIN",
+    "left": "LEFT JOIN",
+    "right": "RIGHT JOIN",
+    "full": "FULL JOIN",
+    "semi": "SEMI JOIN",
+    "anti": "ANTI JOIN",
+    "asof": "ASOF JOIN",
+    "asof_left": "ASOF LEFT JOIN",
+}
+_ALIASES = {
+    "outer": "full",
+    "full_outer": "full",
+    "fullouter": "full",
+    "left_outer": "left",
+    "leftouter": "left",
+    "right_outer": "right",
+    "rightouter": "right",
+    "left_semi": "semi",
+    "leftsemi": "semi",
+    "left_anti": "anti",
+    "leftanti": "anti",
+}
+_LEFT_ONLY = ("semi", "anti")
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A pair of columns that USING makes one."""
+
+    name: str
+    left: Scoped
+    right: Scoped
+
+
+def join(left: Select, right: Select, on: Any, how: str) -> Select:
+    """The rows of two SELECTs, joined.
+
+    Args:
+        left: one of them.
+        right: the other.
+        on: names that both have, conditions, or None for all pairs.
+        how: "inner", "left", "right", "full", "semi", "anti", "cross", "asof" or "asof_left".
+
+    Raises:
+        OptionError: there is no such kind of join, or it needs `on`.
+        ColumnError: a name means no column, or several.
+    """
+    kind = _kind(how)
+    parts = [] if on is None else [on] if isinstance(on, str | Column) else list(on)
+    if not parts and kind in ("inner", "cross"):
+        return _conditional(left, right, [], "cross")
+    if not parts or kind == "cross":
+        takes = "no `on`" if kind == "cross" else "`on`: names of columns, or a condition"
+        raise OptionError(f"A join of kind {how!r} takes {takes}.")
+    names = [part for part in parts if isinstance(part, str)]
+    conditions = [part for part in parts if isinstance(part, Column)]
+    if len(names) == len(parts):
+        return _using(left, right, names, kind)
+    if len(conditions) == len(parts):
+        return _conditional(left, right, conditions, kind)
+    raise OptionError("`on` is a name, a condition, or a list of either; not of both.")
+
+
+def _kind(how: str) -> str:
+    kind = str(how).lower().replace(" ", "_")
+    kind = _ALIASES.get(kind, kind)
+    if kind not in _WORDS:
+        known = nearest(kind, [*_WORDS, *_ALIASES])
+        raise OptionError(f"Unknown kind of join {how!r}.{known} There are {', '.join(_WORDS)}.")
+    return kind
+
+
+def _conditional(left: Select, right: Select, on: Sequence[Column], kind: str) -> Select:
+    one = _left_side(left, right, ())
+    other = _right_side(right, one.relations)
+    both = (*one.columns, *other.columns)
+    sql = f"{one.sql}\n{_WORDS[kind]} {other.sql}"
+    if on:
+        condition = functools.reduce(Column.__and__, on)
+        sql += f" ON {condition.sql(select_from(Source('', both)).resolve)}"
+    columns = one.columns if kind in _LEFT_ONLY else both
+    return select_from(Source(sql, columns, (*one.relations, *other.relations)))
+
+
+def _using(left: Select, right: Select, names: Sequence[str], kind: str) -> Select:
+    one = _left_side(left, right, names)
+    other = _right_side(right, one.relations)
+    keys = [_key(name, one, other) for name in names]
+    listed = ", ".join(ident(key.left.name) for key in keys)
+    sql = f"{one.sql}\n{_WORDS[kind]} {other.sql} USING ({listed})"
+    relations = (*one.relations, *other.relations)
+    if kind in _LEFT_ONLY:
+        return select_from(Source(sql, one.columns, relations))
+    merged = {id(key.left): _merged(key, kind) for key in keys}
+    rights = [id(key.right) for key in keys]
+    columns = (
+        *(merged.get(id(column), column) for column in one.columns),
+        *(column for column in other.columns if id(column) not in rights),
+    )
+    whole = select_from(Source(sql, columns, relations))
+    return replace(whole, items=_keys_first(whole, list(merged.values())))
+
+
+def _key(name: str, left: Source, right: Source) -> _Key:
+    found = []
+    for side, source in (("left", left), ("right", right)):
+        try:
+            index, _ = select_from(source).find(Reference(name))
+        except ColumnError as error:
+            raise ColumnError(f"On the {side} side of the join: {error}") from None
+        found.append(source.columns[index])
+    return _Key(name, *found)
+
+
+def _merged(key: _Key, kind: str) -> Scoped:
+    """What USING makes of two columns: the one that is never padded with NULLs."""
+    left, right = key.left.attribute, key.right.attribute
+    match kind:
+        case "inner":
+            attribute = replace(left, ids=left.ids | right.ids)
+        case "right":
+            attribute = replace(right, name=left.name)
+        case "full":
+            attribute = new_attribute(left.name, left.type)
+        case _:
+            attribute = left
+    return Scoped(attribute, "", key.left.name, merged=ident(key.left.name))
+
+
+def _keys_first(whole: Select, keys: Sequence[Scoped]) -> tuple[Item, ...]:
+    """The columns as PySpark has them: what was joined on, then the others."""
+    attributes: list[Attribute] = [key.attribute for key in keys]
+    first = [plain_item(key, key.merged) for key in keys]
+    return (*first, *(item for item in whole.items if item.attribute not in attributes))
+
+
+def _left_side(left: Select, right: Select, names: Sequence[str]) -> Source:
+    """The left SELECT in FROM; a join to which another is added stays one list of joins."""
+    source = left.source
+    if not left.is_bare or len(source.relations) < 2:
+        return _side(left, ())
+    merged = [column.name.lower() for column in source.columns if column.merged]
+    others = [attribute.name.lower() for attribute in right.attributes]
+    folded = [name.lower() for name in names]
+    hidden = [name for name in merged if name in others and name not in folded]
+    return _side(left, ()) if hidden or "FULL JOIN" in source.sql else source
+
+
+def _right_side(right: Select, taken: Sequence[str]) -> Source:
+    return _side(right, [alias.lower() for alias in taken])
+
+
+def _side(select: Select, taken: Sequence[str]) -> Source:
+    """A SELECT as a relation with an alias that is not `taken`."""
+    source = select.source
+    single = select.is_bare and len(source.relations) == 1
+    if single and source.relations[0].lower() not in taken:
+        return source
+    numbered = (f"t{number}" for number in itertools.count(1))
+    return select.as_relation(next(name for name in numbered if name not in taken))

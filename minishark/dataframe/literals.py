@@ -1,0 +1,144 @@
+"""Python values as SQL literals that DuckDB reads back as the same value of the right type."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from minishark.errors import OptionError
+from minishark.expressions import quote_text
+
+_INT64 = range(1 - (1 << 63), 1 << 63)
+_INT128 = range(-(1 << 127), 1 << 127)
+_DECIMAL_DIGITS_MAX = 38
+
+
+def literal(value: Any) -> str:
+    """`value` as SQL text.
+
+    Whole numbers beyond 128 bits become BIGNUM; floats are DOUBLE, and Decimals keep their digits.
+    A list or tuple is a LIST, a dictionary whose keys are all text a STRUCT, any other a MAP.
+
+    Raises:
+        OptionError: it is of a type that has no SQL literal, or no DuckDB type can hold it.
+    """
+    for kind, render in _RENDERERS:
+        if isinstance(value, kind):
+            return render(value)
+    for method in ("as_py", "item"):  # scalars of pyarrow and of numpy
+        if hasattr(value, method):
+            return literal(getattr(value, method)())
+    raise OptionError(
+        f"A value of type {type(value).__name__} can't be a literal; "
+        "write it in SQL with functions.expr()."
+    )
+
+
+def _none(_: None) -> str:
+    return "NULL"
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _int(value: int) -> str:
+    if value in _INT64:
+        return str(int(value))
+    return f"'{int(value)}'::{'HUGEINT' if value in _INT128 else 'BIGNUM'}"
+
+
+def _float(value: float) -> str:
+    if not math.isfinite(value):
+        return f"'{value}'::DOUBLE"
+    text = repr(float(value))
+    return text if "e" in text else f"{text}e0"
+
+
+def _decimal(value: Decimal) -> str:
+    if not value.is_finite():
+        raise OptionError(f"DECIMAL has no {value}; use a float.")
+    text = format(value, "f")
+    whole, _, fraction = text.lstrip("-").partition(".")
+    digits = max(len(whole.lstrip("0")) + len(fraction), 1)
+    if digits > _DECIMAL_DIGITS_MAX:
+        raise OptionError(f"{value} has {digits} digits; a DECIMAL has at most 38.")
+    return f"'{text}'::DECIMAL({digits}, {len(fraction)})"
+
+
+def _str(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError(f"This text is no valid Unicode: {error}.") from error
+    return (
+        " || ".join(_piece(part) for part in value.split("\0")) if "\0" in value else _piece(value)
+    )
+
+
+def _piece(text: str) -> str:
+    # Layout must not change a literal, so that lines never break inside one.
+    if "\n" in text or "\r" in text:
+        escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+        return "E'" + escaped.replace("\n", "\\n").replace("\r", "\\r") + "'"
+    return quote_text(text)
+
+
+def _bytes(value: bytes | bytearray | memoryview) -> str:
+    return "'" + "".join(f"\\x{byte:02X}" for byte in bytes(value)) + "'::BLOB"
+
+
+def _datetime(value: dt.datetime) -> str:
+    if value.tzinfo is None:
+        return f"TIMESTAMP '{value.isoformat(' ')}'"
+    return f"TIMESTAMPTZ '{value.astimezone(dt.UTC).isoformat(' ')}'"
+
+
+def _date(value: dt.date) -> str:
+    return f"DATE '{value.isoformat()}'"
+
+
+def _time(value: dt.time) -> str:
+    return f"{'TIME' if value.tzinfo is None else 'TIMETZ'} '{value.isoformat()}'"
+
+
+def _timedelta(value: dt.timedelta) -> str:
+    micros = value.seconds * 1_000_000 + value.microseconds
+    return f"INTERVAL '{value.days} days {micros} microseconds'"
+
+
+def _uuid(value: UUID) -> str:
+    return f"'{value}'::UUID"
+
+
+def _list(value: Iterable[Any]) -> str:
+    return f"[{', '.join(map(literal, value))}]"
+
+
+def _mapping(value: Mapping[Any, Any]) -> str:
+    pairs = ", ".join(f"{literal(key)}: {literal(item)}" for key, item in value.items())
+    is_struct = bool(value) and all(isinstance(key, str) for key in value)
+    return f"{{{pairs}}}" if is_struct else f"MAP {{{pairs}}}"
+
+
+# A bool is an int, and a datetime is a date: the special type comes first.
+_RENDERERS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
+    (type(None), _none),
+    (bool, _bool),
+    (int, _int),
+    (float, _float),
+    (Decimal, _decimal),
+    (str, _str),
+    ((bytes, bytearray, memoryview), _bytes),
+    (dt.datetime, _datetime),
+    (dt.date, _date),
+    (dt.time, _time),
+    (dt.timedelta, _timedelta),
+    (UUID, _uuid),
+    (Mapping, _mapping),
+    ((list, tuple), _list),
+)

@@ -1,0 +1,143 @@
+"""Rows that a program holds -> an Arrow table that a session can load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import duckdb
+import pyarrow as pa
+
+from minishark.cluster.source import arrow_table
+from minishark.dataframe.column import sql_type
+from minishark.dataframe.names import ident
+from minishark.dataframe.row import Row
+from minishark.errors import DataError
+
+SchemaLike: TypeAlias = Sequence[str] | Mapping[str, Any] | pa.Schema | str | None
+"""Names of columns; names with types: a mapping, "a BIGINT, b VARCHAR", a pyarrow schema; None."""
+
+
+def local_table(data: Any, schema: SchemaLike = None) -> pa.Table:
+    """Data as an Arrow table with the columns of `schema`.
+
+    Args:
+        data: rows (a list of tuples, dictionaries, Rows or single values), a frame of pandas or
+            polars, or anything that offers an Arrow stream.
+        schema: what the columns are called, and perhaps their types.
+
+    Raises:
+        DataError: the rows do not fit together, or the schema.
+    """
+    names, types = _wanted(schema)
+    if isinstance(data, list | tuple):
+        return _of_rows(data, names, types)
+    table = arrow_table(data)
+    if names is None:
+        return table
+    if len(names) != table.num_columns:
+        raise DataError(f"The data has {table.num_columns} columns, the schema {len(names)}.")
+    table = table.rename_columns(list(names))
+    return table if types is None else _cast(table, names, types)
+
+
+def _wanted(schema: SchemaLike) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Names and DuckDB types; None for what the schema does not say."""
+    match schema:
+        case None:
+            return None, None
+        case pa.Schema():
+            return tuple(schema.names), tuple(sql_type(field.type) for field in schema)
+        case Mapping():
+            return tuple(schema), tuple(sql_type(type_) for type_ in schema.values())
+        case str():
+            return _declared(schema)
+        case _:
+            return tuple(map(str, schema)), None
+
+
+def _declared(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of "a BIGINT, b VARCHAR": the names and the types."""
+    with duckdb.connect() as connection:
+        try:
+            connection.execute(f"CREATE TABLE declared ({text})")
+        except duckdb.Error as error:
+            raise DataError(f"The schema {text!r} is not understood: {error}") from error
+        relation = connection.table("declared")
+        return tuple(relation.columns), tuple(map(str, relation.types))
+
+
+def _of_rows(
+    rows: Sequence[Any], names: tuple[str, ...] | None, types: tuple[str, ...] | None
+) -> pa.Table:
+    if names is None:
+        names = _names(rows)
+    columns: list[list[Any]] = [[] for _ in names]
+    for number, row in enumerate(rows, 1):
+        values = _values(row, names)
+        if len(values) != len(names):
+            raise DataError(f"Row {number} has {len(values)} values; the columns are {names}.")
+        for column, item in zip(columns, values, strict=True):
+            column.append(item)
+    with duckdb.connect() as connection:
+        arrays = [
+            _array(connection, column, name, None if types is None else types[index])
+            for index, (name, column) in enumerate(zip(names, columns, strict=True))
+        ]
+    return pa.table(arrays, names=list(names))
+
+
+def _names(rows: Sequence[Any]) -> tuple[str, ...]:
+    """The names that the rows have; numbers as in PySpark if they have none."""
+    if not rows:
+        raise DataError("There are no rows to tell the columns from; pass a schema.")
+    first = rows[0]
+    if isinstance(first, Mapping):
+        return tuple(dict.fromkeys(str(name) for row in rows for name in row))
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return tuple(first._fields)
+    if isinstance(first, Row):
+        return first.names
+    if isinstance(first, tuple | list):
+        return tuple(f"_{number}" for number in range(1, len(first) + 1))
+    return ("value",)
+
+
+def _values(row: Any, names: Sequence[str]) -> Sequence[Any]:
+    match row:
+        case Mapping():
+            return [row.get(name) for name in names]
+        case tuple() | list():
+            return row
+        case _:
+            return (row,)
+
+
+def _array(
+    connection: duckdb.DuckDBPyConnection, values: list[Any], name: str, type_: str | None
+) -> pa.Array:
+    try:
+        if type_ is None:
+            return pa.array(values)
+        empty = connection.sql(f"SELECT NULL::{type_} AS a").to_arrow_table()
+        if str(connection.from_arrow(empty).types[0]) == type_:
+            return pa.array(values, empty.schema[0].type)
+        # Arrow has no such type: DuckDB reads the values as text.
+        texts = pa.array([None if value is None else str(value) for value in values], pa.string())
+        return _cast(pa.table({"a": texts}), ("a",), (type_,)).column(0)
+    except (pa.ArrowException, duckdb.Error, OverflowError, TypeError, ValueError) as error:
+        hint = "" if type_ else " Pass a schema with types."
+        raise DataError(f"The values of column {name!r} do not fit: {error}.{hint}") from error
+
+
+def _cast(table: pa.Table, names: Sequence[str], types: Sequence[str]) -> pa.Table:
+    with duckdb.connect() as connection:
+        connection.execute("SET arrow_lossless_conversion = true")
+        items = ", ".join(
+            f"CAST({ident(name)} AS {type_}) AS {ident(name)}"
+            for name, type_ in zip(names, types, strict=True)
+        )
+        try:
+            return connection.from_arrow(table).project(items).to_arrow_table()
+        except duckdb.Error as error:
+            raise DataError(f"The data does not fit the schema: {error}") from error

@@ -1,0 +1,159 @@
+"""Row: one row of an answer, as a tuple whose values have names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+
+from minishark.dataframe.names import nearest
+from minishark.errors import DataError
+
+
+class Row(tuple[Any, ...]):  # noqa: SLOT001 - a tuple can have no slots
+    """The values of one row: a tuple that also knows their names.
+
+    A Row is equal to a tuple of its values, and to a dictionary of its names and values.
+
+    Examples:
+        >>> row = Row(("name", "age"), ("Ada", 36))
+        >>> row.name, row["age"], row[-1], row == ("Ada", 36)
+        ('Ada', 36, 36, True)
+        >>> row
+        Row(name='Ada', age=36)
+        >>> dict(row)
+        {'name': 'Ada', 'age': 36}
+    """
+
+    names: tuple[str, ...]
+
+    def __new__(cls, names: Sequence[str], values: Sequence[Any]) -> Self:
+        """A row of `values` called `names`."""
+        row = super().__new__(cls, values)
+        row.names = tuple(names)
+        return row
+
+    def keys(self) -> tuple[str, ...]:
+        """The names, so that `dict(row)` works."""
+        return self.names
+
+    def as_dict(self) -> dict[str, Any]:
+        """Names and values, rows inside this one as dictionaries too."""
+        return {name: _plain(value) for name, value in zip(self.names, self, strict=True)}
+
+    asDict = as_dict  # noqa: N815 - PySpark's name
+
+    def __getitem__(self, key: Any) -> Any:
+        """The value at a position, or of a name; a slice gives a tuple.
+
+        Raises:
+            KeyError: no value, or more than one, has that name.
+        """
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        found = [i for i, name in enumerate(self.names) if name == key]
+        if len(found) == 1:
+            return super().__getitem__(found[0])
+        if found:
+            raise KeyError(f"{len(found)} columns are called {key!r}; use a position.")
+        raise KeyError(f"There is no column {key!r}.{nearest(key, self.names)}")
+
+    def __getattr__(self, name: str) -> Any:
+        """The value of a name that is no method of tuples."""
+        if name.startswith("__") or name == "names":
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(error.args[0], name=name) from None
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is a column of that name (as in PySpark), or such a value."""
+        return key in self.names or super().__contains__(key)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, dict):
+            return len(other) == len(self) and dict(zip(self.names, self, strict=True)) == other
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = tuple.__hash__
+
+    def __repr__(self) -> str:
+        pairs = zip(self.names, self, strict=True)
+        return f"Row({', '.join(f'{name}={value!r}' for name, value in pairs)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Row, (self.names, tuple(self)))
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.names]
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Row():
+            return value.as_dict()
+        case list():
+            return [_plain(item) for item in value]
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+        case _:
+            return value
+
+
+def rows_of(table: pa.Table, wholes: Collection[str] = ()) -> Iterator[Row]:
+    """The rows of an Arrow table; structs are Rows too, and maps dictionaries.
+
+    Args:
+        table: the table.
+        wholes: the columns whose decimals are whole numbers.
+
+    Raises:
+        DataError: Python has no such value, for example a date after the year 9999.
+    """
+    names = tuple(table.column_names)
+    converters = [
+        _or_none(int) if field.name in wholes else _converter(field.type) for field in table.schema
+    ]
+    for batch in table.to_batches():
+        try:
+            columns = [
+                column.to_pylist() if convert is None else [*map(convert, column.to_pylist())]
+                for column, convert in zip(batch.columns, converters, strict=True)
+            ]
+        except (ValueError, OverflowError, pa.ArrowException) as error:
+            raise DataError(f"Python can't hold a value: {error}; use to_arrow().") from error
+        values = zip(*columns, strict=True) if columns else [()] * batch.num_rows
+        yield from (Row(names, row) for row in values)
+
+
+def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """What makes Rows and dictionaries of pyarrow's values of a type; None if nothing is to do."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return _converter(kind.storage_type)
+    if types.is_struct(kind):
+        names = tuple(field.name for field in kind)
+        inner = [_converter(field.type) or _same for field in kind]
+        return _or_none(
+            lambda value: Row(names, [f(v) for f, v in zip(inner, value.values(), strict=True)])
+        )
+    if types.is_map(kind):
+        key, item = _converter(kind.key_type) or _same, _converter(kind.item_type) or _same
+        return _or_none(lambda value: {key(k): item(v) for k, v in value})
+    if hasattr(kind, "value_type") and not types.is_dictionary(kind):
+        element = _converter(kind.value_type)
+        return None if element is None else _or_none(lambda value: [*map(element, value)])
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _or_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else convert(value)

@@ -1,0 +1,521 @@
+"""Select: the SELECT statement that a DataFrame stands for, as data.
+
+Verbs add clauses to it while that is exact, and put another SELECT around it where it is not. A
+clause goes into the same SELECT only if nothing is there that SQL computes later, and if every
+column that it names is a column of FROM: so no name can come to mean something else.
+
+Columns have identities besides names. A column keeps its identity through filters, sorts, joins
+and SELECTs that only pass it on; so `df["a"]` means the same column in what is made of `df`, even
+where two columns are called `a`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import duckdb
+
+from minishark.dataframe.column import Column, Kind, Reference, Resolve
+from minishark.dataframe.names import ident, nearest
+from minishark.errors import ColumnError
+from minishark.expressions import Schema, quote_text
+
+_LINE_MAX = 88
+# What binds less tightly than AND.
+_LOOSE = re.compile(r"\bOR\b", re.IGNORECASE)
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A column of a DataFrame.
+
+    Attributes:
+        name: what users call it.
+        type: its DuckDB type.
+        ids: its identities; several if it is what several others were joined on.
+        qualifiers: the aliases of DataFrames, in lower case, that may stand before its name.
+    """
+
+    name: str
+    type: str
+    ids: frozenset[int]
+    qualifiers: frozenset[str] = frozenset()
+
+
+def new_attribute(name: str, type_: str = "") -> Attribute:
+    """A column that did not exist before."""
+    return Attribute(name, type_, frozenset({next(_numbers)}))
+
+
+def _qualified(attribute: Attribute, name: str) -> Attribute:
+    ids = attribute.ids | {next(_numbers)}
+    return replace(attribute, ids=ids, qualifiers=frozenset({name.lower()}))
+
+
+@dataclass(frozen=True, slots=True)
+class Scoped:
+    """A column that FROM offers.
+
+    Attributes:
+        attribute: the column.
+        relation: the alias of what it lies in; empty if that has none.
+        name: what it is called there.
+        merged: its SQL if USING made it of two columns.
+    """
+
+    attribute: Attribute
+    relation: str
+    name: str
+    merged: str = ""
+
+    @property
+    def renamed(self) -> bool:
+        """Whether users call it something else."""
+        return self.name != self.attribute.name
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What stands after FROM.
+
+    Attributes:
+        sql: the text.
+        columns: what it offers, in the order of `*`.
+        relations: the aliases in it.
+        query: the statement that it is, if it is one.
+    """
+
+    sql: str
+    columns: tuple[Scoped, ...]
+    relations: tuple[str, ...] = ()
+    query: str = ""
+
+    def texts(self) -> tuple[str, ...]:
+        """How each column is written: with its relation where its name alone would not do."""
+        count: dict[str, int] = {}
+        for column in self.columns:
+            count[column.name.lower()] = count.get(column.name.lower(), 0) + 1
+
+        def text(column: Scoped) -> str:
+            unique = count[column.name.lower()] == 1 or not column.relation
+            prefix = "" if unique else f"{ident(column.relation)}."
+            return column.merged or f"{prefix}{ident(column.name)}"
+
+        return tuple(map(text, self.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A column of a SELECT's result.
+
+    Attributes:
+        attribute: the column.
+        sql: its text.
+        plain: whether that is just a column of FROM.
+        aliased: whether AS gives it its name.
+        kind: what its expression needs.
+    """
+
+    attribute: Attribute
+    sql: str
+    plain: bool = False
+    aliased: bool = False
+    kind: Kind = Kind.ROW
+
+    def text(self) -> str:
+        """The item as it stands in a list."""
+        return f"{self.sql} AS {ident(self.attribute.name)}" if self.aliased else self.sql
+
+    def called(self, name: str | None) -> Item:
+        """The same under another name; None keeps the one that it has."""
+        if name is None or name == self.attribute.name:
+            return self
+        return replace(self, attribute=replace(self.attribute, name=name), aliased=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """A SELECT; each clause is text that is written already.
+
+    Attributes:
+        source: FROM.
+        items: the columns of the result.
+        where: conditions, all of which hold.
+        group_by: what stands after GROUP BY.
+        distinct: DISTINCT or DISTINCT ON (...).
+        order_by: the sort keys.
+        limit: how many rows at most.
+        offset: how many rows are left out first.
+        sample: what stands after USING SAMPLE.
+    """
+
+    source: Source
+    items: tuple[Item, ...]
+    where: tuple[str, ...] = ()
+    group_by: str = ""
+    distinct: str = ""
+    order_by: tuple[str, ...] = ()
+    limit: int | None = None
+    offset: int = 0
+    sample: str = ""
+
+    # What it is
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """The columns of the result."""
+        return tuple(item.attribute for item in self.items)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its order decides which rows it has."""
+        return self.limit is not None or bool(self.offset)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it does nothing after choosing rows and computing columns."""
+        return not (self.group_by or self.distinct or self.order_by or self.is_cut or self.sample)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its columns are those of FROM, under the names that users know."""
+        return self.items == select_from(self.source).items
+
+    @property
+    def is_star(self) -> bool:
+        """Whether its columns are those of FROM, under the names that they have there."""
+        return self.is_whole and not any(column.renamed for column in self.source.columns)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it only passes FROM on."""
+        return self.is_open and not self.where and self.is_whole
+
+    # Making others of it
+
+    def nested(self) -> Select:
+        """All columns of this one as a subquery."""
+        return self if self.is_bare else select_from(self.as_source())
+
+    def as_source(self, alias: str = "") -> Source:
+        """This as a relation in FROM.
+
+        Args:
+            alias: its name there; may stay empty where nothing is joined to it.
+        """
+        text = self.sql()
+        names = _unique([attribute.name for attribute in self.attributes])
+        columns = tuple(
+            Scoped(attribute, alias, name)
+            for attribute, name in zip(self.attributes, names, strict=True)
+        )
+        if any(column.renamed for column in columns):
+            listed = ", ".join(map(ident, names))
+            called = f" AS {ident(alias or 't')}({listed})"
+        else:
+            called = f" AS {ident(alias)}" if alias else ""
+        return Source(parenthesized(text) + called, columns, (alias,) if alias else (), text)
+
+    def as_relation(self, alias: str) -> Source:
+        """This in FROM under an alias: a table needs no subquery for it."""
+        source = self.source
+        unnamed = not source.relations or source.sql == ident(source.relations[0])
+        if not self.is_bare or source.query or len(source.relations) > 1 or not unnamed:
+            return self.as_source(alias)
+        columns = tuple(replace(column, relation=alias) for column in source.columns)
+        return Source(f"{source.sql} AS {ident(alias)}", columns, (alias,))
+
+    def aliased(self, name: str) -> Select:
+        """The same columns with identities of their own, and a qualifier."""
+        source = self.as_relation(name)
+        columns = tuple(
+            replace(column, attribute=_qualified(column.attribute, name))
+            for column in source.columns
+        )
+        return select_from(replace(source, columns=columns))
+
+    def item(self, column: Column) -> Item:
+        """A Column as a column of this SELECT."""
+        if len(column.pieces) == 1 and isinstance(column.pieces[0], Reference):
+            index, fields = self.find(column.pieces[0])
+            if not fields:
+                return self.items[index].called(column.name)
+        return Item(
+            new_attribute(column.name or ""),
+            column.sql(self.resolve),
+            aliased=column.name is not None,
+            kind=column.kind,
+        )
+
+    def opened(self, columns: Iterable[Column], *, filtering: bool = False) -> Select:
+        """This SELECT if `columns` can be computed in it, else one around it.
+
+        Args:
+            columns: what will be added.
+            filtering: whether to WHERE, which comes before all other columns are computed.
+        """
+        columns = tuple(columns)
+        fits = self.is_open and all(item.kind is Kind.ROW for item in self.items)
+        if any(column.kind is Kind.FREE for column in columns):
+            fits = fits and self.is_star
+        if filtering:
+            fits = fits and all(item.plain for item in self.items)
+        named = (self.items[self.find(ref)[0]] for c in columns for ref in c.references)
+        return self if all(item.plain for item in named) and fits else self.nested()
+
+    def filtered(self, condition: Column) -> Select:
+        """The rows for which `condition` holds."""
+        inner = self.opened([condition], filtering=True)
+        text = condition.sql(inner.resolve)
+        return replace(inner, where=(*inner.where, text))
+
+    def sorted(self, keys: Sequence[Column]) -> Select:
+        """The rows sorted by `keys`, instead of how they were."""
+        again = bool(self.order_by) and not self.is_cut and not self.distinct
+        inner = replace(self, order_by=()) if again else self
+        inner = inner.nested() if inner.is_cut or inner.sample or inner.order_by else inner
+        texts = [inner.sort_text(key) for key in keys]
+        if not all(texts):
+            inner = inner.nested()
+            texts = [key.sort_key(inner.resolve) for key in keys]
+        return replace(inner, order_by=tuple(texts))
+
+    def sort_text(self, key: Column) -> str:
+        """A sort key in this SELECT; empty if it can't be written here."""
+        names = [attribute.name.lower() for attribute in self.attributes]
+        if len(key.pieces) == 1 and isinstance(key.pieces[0], Reference):
+            index, fields = self.find(key.pieces[0])
+            item = self.items[index]
+            if fields or not (item.plain or item.aliased) or names.count(names[index]) > 1:
+                return ""
+            name = ident(item.attribute.name) if item.aliased else item.sql
+            return f"{name} {key.order}".rstrip()
+        unchanged = all(item.plain and not item.aliased for item in self.items)
+        if not (self.is_open and unchanged) or (key.kind is Kind.FREE and not self.is_star):
+            return ""
+        return key.sort_key(self.resolve)
+
+    def limited(self, count: int) -> Select:
+        """The first `count` rows."""
+        return replace(self, limit=count if self.limit is None else min(count, self.limit))
+
+    def skipped(self, count: int) -> Select:
+        """All but the first `count` rows."""
+        inner = self if self.limit is None else self.nested()
+        return replace(inner, offset=inner.offset + count)
+
+    def typed(self, schema: Schema) -> Select:
+        """The same with the names and types that DuckDB found.
+
+        Raises:
+            ColumnError: an expression that the user wrote is more than one.
+        """
+        if len(schema) != len(self.items):
+            raise ColumnError("An expression must be one column here; pass several as several.")
+        items = []
+        for item, column in zip(self.items, schema, strict=True):
+            attribute = replace(item.attribute, name=column.name, type=column.type)
+            items.append(replace(item, attribute=attribute))
+        return replace(self, items=tuple(items))
+
+    # Names
+
+    def find(self, reference: Reference) -> tuple[int, tuple[str, ...]]:
+        """The position of the column that is meant, and the fields of it.
+
+        Raises:
+            ColumnError: there is none, or more than one.
+        """
+        return find(self.attributes, reference)
+
+    @property
+    def resolve(self) -> Resolve:
+        """Writes references to plain columns of this SELECT."""
+
+        def text(reference: Reference) -> str:
+            index, fields = self.find(reference)
+            return self.items[index].sql + "".join(f"[{quote_text(field)}]" for field in fields)
+
+        return text
+
+    # Text
+
+    def sql(self) -> str:
+        """The statement."""
+        if self.is_bare and self.source.query:
+            return self.source.query
+        distinct = f"{self.distinct} " if self.distinct else ""
+        lines = [f"SELECT {distinct}{self._items_sql()}", f"FROM {self.source.sql}"]
+        if self.where:
+            lines += [f"WHERE {_conjunction(self.where)}"]
+        if self.group_by:
+            lines += [f"GROUP BY {self.group_by}"]
+        if self.order_by:
+            lines += [f"ORDER BY {_folded(self.order_by, ', ')}"]
+        if self.limit is not None:
+            lines += [f"LIMIT {self.limit}"]
+        if self.offset:
+            lines += [f"OFFSET {self.offset}"]
+        if self.sample:
+            lines += [f"USING SAMPLE {self.sample}"]
+        return "\n".join(lines)
+
+    def _items_sql(self) -> str:
+        if self.is_star:
+            return "*"
+        listed = [item.text() for item in self.items]
+        starred = self._starred() if len(self.source.relations) <= 1 else listed
+        return _folded(min(listed, starred, key=lambda texts: len(", ".join(texts))), ", ")
+
+    def _starred(self) -> list[str]:
+        """The items as `*` with its exceptions, and what comes after."""
+        excluded, replaced, rest = [], [], list(self.items)
+        later = {item.sql for item in self.items if item.plain}
+        for text, column in zip(self.source.texts(), self.source.columns, strict=True):
+            first = rest[0] if rest else None
+            same = first is not None and first.attribute.name.lower() == column.name.lower()
+            if first is not None and same and first.plain and first.sql == text:
+                rest.pop(0)
+            elif first is not None and same and first.aliased and text not in later:
+                replaced.append(rest.pop(0).text())
+            else:
+                excluded.append(ident(column.name))
+        star = "*" + (f" EXCLUDE ({', '.join(excluded)})" if excluded else "")
+        star += f" REPLACE ({', '.join(replaced)})" if replaced else ""
+        return [star, *(item.text() for item in rest)]
+
+
+def select_from(source: Source) -> Select:
+    """All columns of a source."""
+    pairs = zip(source.columns, source.texts(), strict=True)
+    return Select(source, tuple(plain_item(column, text) for column, text in pairs))
+
+
+def plain_item(column: Scoped, text: str) -> Item:
+    """A column of FROM, as it is."""
+    return Item(column.attribute, text, plain=True, aliased=column.renamed)
+
+
+def relation(sql: str, schema: Schema, alias: str = "") -> Select:
+    """All columns of a table, or of a function in FROM."""
+    names = _unique([column.name for column in schema])
+    columns = tuple(
+        Scoped(new_attribute(column.name, column.type), alias, name)
+        for column, name in zip(schema, names, strict=True)
+    )
+    return select_from(Source(sql, columns, (alias,) if alias else ()))
+
+
+def statement(sql: str, schema: Schema) -> Select:
+    """A SELECT that somebody wrote."""
+    columns = tuple(Scoped(new_attribute(c.name, c.type), "", c.name) for c in schema)
+    whole = select_from(Source(parenthesized(sql), columns, query=sql))
+    return select_from(whole.as_source())
+
+
+def find(attributes: Sequence[Attribute], reference: Reference) -> tuple[int, tuple[str, ...]]:
+    """The position of the column that is meant, and the fields of it.
+
+    Raises:
+        ColumnError: there is none, or more than one.
+    """
+    if reference.id is not None:
+        found = [i for i, a in enumerate(attributes) if reference.id in a.ids]
+        return _only(found, reference, attributes), ()
+    parts = _parts(reference.name)
+    for fields in range(len(parts)):
+        head = parts[: len(parts) - fields]
+        found = [i for i, a in enumerate(attributes) if _is_called(a, head)]
+        if found:
+            return _only(found, reference, attributes), tuple(parts[len(head) :])
+    return _only([], reference, attributes), ()
+
+
+def _is_called(attribute: Attribute, parts: Sequence[str]) -> bool:
+    folded = [part.lower() for part in parts]
+    if ".".join(folded) == attribute.name.lower():
+        return True
+    qualified = folded[0] in attribute.qualifiers
+    return qualified and ".".join(folded[1:]) == attribute.name.lower()
+
+
+def _parts(name: str) -> list[str]:
+    """The parts of a name between dots; backticks or quotes hold one together."""
+    parts: list[str] = []
+    current = mark = ""
+    for char in name:
+        if mark:
+            mark, current = ("", current) if char == mark else (mark, current + char)
+        elif char in '`"' and not current:
+            mark = char
+        elif char == ".":
+            parts, current = [*parts, current], ""
+        else:
+            current += char
+    return [name] if mark else [*parts, current]
+
+
+def _only(found: list[int], reference: Reference, attributes: Sequence[Attribute]) -> int:
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ColumnError(
+            f"Column {reference.name!r} is ambiguous: there are {len(found)} of it here. Name each "
+            'DataFrame with alias("x") and write col("x.name"), or join on names.'
+        )
+    names = [attribute.name for attribute in attributes]
+    if reference.id is not None:
+        raise ColumnError(
+            f"This column {reference.name!r} was taken from a DataFrame that is no part of this "
+            f"one; the columns here are {', '.join(names)}."
+        )
+    raise ColumnError(
+        f"There is no column {reference.name!r}.{nearest(reference.name, names)} "
+        f"The columns are {', '.join(names)}."
+    )
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """The names, with numbers after those that were there before."""
+    taken = {name.lower() for name in names}
+    seen: set[str] = set()
+    out = []
+    for name in names:
+        new = name
+        if name.lower() in seen:
+            numbered = (f"{name}_{number}" for number in itertools.count(1))
+            new = next(n for n in numbered if n.lower() not in taken)
+        taken.add(new.lower())
+        seen.add(new.lower())
+        out.append(new)
+    return out
+
+
+def parenthesized(query: str) -> str:
+    """A statement as a subquery, indented if that changes no literal."""
+    if "\n" not in query and len(query) < _LINE_MAX and "--" not in query:
+        return f"({query})"
+    return f"(\n{_indented(query)}\n)"
+
+
+def _indented(query: str) -> str:
+    marks = [start for start, _ in duckdb.tokenize(query)]
+    tokens = (query[a:b].rstrip() for a, b in itertools.pairwise([*marks, len(query)]))
+    return query if any("\n" in token for token in tokens) else textwrap.indent(query, "  ")
+
+
+def _folded(texts: Sequence[str], separator: str) -> str:
+    """A list on one line, or each item on a line of its own."""
+    line = separator.join(texts)
+    return line if len(line) < _LINE_MAX else f"{separator.rstrip()}\n  ".join(texts)
+
+
+def _conjunction(conditions: Sequence[str]) -> str:
+    if len(conditions) == 1:
+        return conditions[0]
+    return _folded([f"({c})" if _LOOSE.search(c) else c for c in conditions], " AND ")

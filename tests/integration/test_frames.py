@@ -1,0 +1,185 @@
+"""DataFrames: each verb gives what the equivalent SQL gives in DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import duckdb
+import pytest
+
+from minishark import DataFrame, Row, Window
+from minishark import functions as F
+from minishark.errors import ColumnError, MinisharkError, OptionError, QueryError
+from minishark.session import Session
+from minishark.tpch.compare import differences
+from minishark.tpch.ordering import output_order
+
+Verbs = Callable[[DataFrame, DataFrame], DataFrame]
+
+VERBS: dict[str, tuple[str, Verbs]] = {
+    "select": ("SELECT id, k + 1 AS n FROM t", lambda t, u: t.select("id", (t.k + 1).alias("n"))),
+    "filter": (
+        "FROM t WHERE k > 3 AND s = 'name1'",
+        lambda t, u: t.filter((t.k > 3) & (t.s == "name1")),
+    ),
+    "filter text": ("FROM t WHERE k > 3 OR b", lambda t, u: t.filter("k > 3 OR b")),
+    "with_column": ("SELECT *, v * 2 AS w FROM t", lambda t, u: t.with_column("w", t.v * 2)),
+    "with_column twice": (
+        "SELECT *, v * 2 AS w, w + 1 AS x FROM t",
+        lambda t, u: t.with_column("w", t.v * 2).with_column("x", F.col("w") + 1),
+    ),
+    "replace": ("SELECT * REPLACE (v * 2 AS v) FROM t", lambda t, u: t.with_column("v", t.v * 2)),
+    "rename": ("SELECT * RENAME (v AS w) FROM t", lambda t, u: t.with_column_renamed("v", "w")),
+    "drop": ("SELECT * EXCLUDE (v, s) FROM t", lambda t, u: t.drop("v", t.s)),
+    "inner": (
+        "SELECT k, t.* EXCLUDE (k), u.* EXCLUDE (k) FROM t JOIN u USING (k)",
+        lambda t, u: t.join(u, "k"),
+    ),
+    "full": (
+        "SELECT k, t.v, u.w FROM t FULL JOIN u USING (k)",
+        lambda t, u: t.join(u, "k", "full").select("k", "v", "w"),
+    ),
+    "condition": (
+        "SELECT t.id, u.id AS other FROM t LEFT JOIN u ON t.k = u.k AND u.w > 3",
+        lambda t, u: t.join(u, (t.k == u.k) & (u.w > 3), "left").select(t.id, u.id.alias("other")),
+    ),
+    "semi": ("FROM t SEMI JOIN u USING (k)", lambda t, u: t.join(u, "k", "left_semi")),
+    "anti": ("FROM t ANTI JOIN u USING (k)", lambda t, u: t.join(u, t.k == u.k, "anti")),
+    "group": (
+        "SELECT k, sum(v) AS total, count(*) AS n FROM t GROUP BY k",
+        lambda t, u: t.group_by("k").agg(F.sum("v").alias("total"), F.count().alias("n")),
+    ),
+    "having": (
+        "SELECT k, count(*) AS count FROM t GROUP BY k HAVING count(*) > 5",
+        lambda t, u: t.group_by("k").count().filter("count > 5"),
+    ),
+    "rollup": (
+        "SELECT b, k, avg(v) FROM t GROUP BY ROLLUP (b, k)",
+        lambda t, u: t.rollup("b", "k").avg("v"),
+    ),
+    "pivot": (
+        "SELECT k, sum(v) FILTER (b) AS yes, sum(v) FILTER (NOT b) AS no FROM t GROUP BY k",
+        lambda t, u: t.group_by("k").pivot("b", [True, False]).sum("v").to_df("k", "yes", "no"),
+    ),
+    "order": (
+        "FROM t ORDER BY k DESC NULLS FIRST, id",
+        lambda t, u: t.order_by(t.k.desc_nulls_first(), "id"),
+    ),
+    "limit": (
+        "FROM t ORDER BY id LIMIT 5 OFFSET 3",
+        lambda t, u: t.order_by("id").offset(3).limit(5),
+    ),
+    "distinct": ("SELECT DISTINCT k FROM t", lambda t, u: t.select("k").distinct()),
+    "union": (
+        "SELECT k FROM t UNION ALL SELECT k FROM u",
+        lambda t, u: t.select("k").union(u.select("k")),
+    ),
+    "by name": (
+        "SELECT id, k, v FROM t UNION ALL BY NAME SELECT w, k FROM u",
+        lambda t, u: t.select("id", "k", "v").union_by_name(u.select("w", "k"), True),
+    ),
+    "intersect": (
+        "SELECT k FROM t INTERSECT SELECT k FROM u",
+        lambda t, u: t.select("k").intersect(u.select("k")),
+    ),
+    "except": (
+        "SELECT k FROM t EXCEPT ALL SELECT k FROM u",
+        lambda t, u: t.select("k").except_all(u.select("k")),
+    ),
+    "window": (
+        "SELECT id, row_number() OVER (PARTITION BY k ORDER BY id DESC) AS n FROM t QUALIFY n = 1",
+        lambda t, u: t.select(
+            "id", F.row_number().over(Window.partition_by("k").order_by(t.id.desc())).alias("n")
+        ).filter("n = 1"),
+    ),
+}
+
+
+@pytest.fixture
+def t(toy_session: Session) -> DataFrame:
+    """A toy table."""
+    return toy_session.table("t")
+
+
+@pytest.fixture
+def u(toy_session: Session) -> DataFrame:
+    """Another toy table."""
+    return toy_session.table("u")
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_verbs_are_their_sql(
+    name: str, t: DataFrame, u: DataFrame, plain: duckdb.DuckDBPyConnection
+) -> None:
+    """A chain of verbs has the names, types and rows that its SQL has in DuckDB."""
+    sql, verbs = VERBS[name]
+    frame, relation = verbs(t, u), plain.sql(sql)
+    assert [
+        (n, str(k)) for n, k in zip(relation.columns, relation.types, strict=True)
+    ] == frame.dtypes
+    expected = relation.to_arrow_table()
+    order = output_order(plain, sql, expected.column_names)
+    assert [] == differences(expected, frame.to_arrow(), ordered_by=order)
+
+
+def test_a_column_of_a_frame_means_that_column(t: DataFrame, u: DataFrame) -> None:
+    """Where both sides of a join have a name, the DataFrame's column tells which is meant."""
+    joined = t.join(u, t.id == u.id).filter(u.k > 5).select(t.k, u.k)
+    assert ["k", "k"] == joined.columns
+    with pytest.raises(ColumnError, match=r"Column 'k' is ambiguous"):
+        joined.select("k")
+
+
+def test_names_are_checked_at_once(t: DataFrame) -> None:
+    """What is misspelt raises where it is typed, and the nearest name is said."""
+    with pytest.raises(ColumnError, match=r"Did you mean id"):
+        t.select("idd")
+    with pytest.raises(AttributeError, match=r"Did you mean group_by"):
+        t.group_bi("k")
+    with pytest.raises(AttributeError, match=r"Did you mean levenshtein"):
+        F.levenstein("s", "s")
+    with pytest.raises(QueryError, match=r"No function matches|Could not convert"):
+        t.select(F.upper("s") + 1)
+
+
+def test_camel_case_is_snake_case(t: DataFrame) -> None:
+    """PySpark's spelling means the same method."""
+    assert t.withColumn("x", F.lit(1)).orderBy("id").sql() == (
+        t.with_column("x", F.lit(1)).order_by("id").sql()
+    )
+
+
+def test_rows_are_tuples_with_names(toy_session: Session) -> None:
+    """A row answers to positions, names and attributes, and equals a tuple and a dictionary."""
+    row = toy_session.sql("SELECT 1 AS a, {'b': [2]} AS s, MAP {'x': 3} AS m").first()
+    assert isinstance(row, Row)
+    assert (1, ([2],), {"x": 3}) == row == {"a": 1, "s": {"b": [2]}, "m": {"x": 3}}
+    assert (1, [2], 3) == (row["a"], row.s.b, row[2]["x"])
+    assert {"a": 1, "s": {"b": [2]}, "m": {"x": 3}} == row.asDict()
+
+
+def test_sessions_do_not_mix(toy_session: Session, t: DataFrame) -> None:
+    """Only DataFrames of one session can be combined."""
+    with pytest.raises(OptionError, match="not a list"):
+        t.join([1], "k")  # type: ignore[arg-type]
+
+
+def test_rows_that_no_frame_needs_are_freed(toy_session: Session) -> None:
+    """The rows of create_dataframe lie in the cluster as long as a DataFrame needs them."""
+    before = toy_session.tables
+    frame = toy_session.create_dataframe([(1, "a")], ["n", "s"]).filter("n = 1")
+    kept = [name for name in toy_session._loaded_tables if name.startswith("_kept_")]
+    assert [(1, "a")] == frame.collect()
+    assert before == toy_session.tables
+    del frame
+    toy_session.sql("SELECT 1")
+    left = [name for name in toy_session._loaded_tables if name in kept]
+    assert kept[:-1] == left
+
+
+def test_a_column_has_no_truth_value(t: DataFrame) -> None:
+    """`and`, `or`, `not` and chained comparisons of Columns raise."""
+    with pytest.raises(TypeError, match=r"combine conditions with & \| ~"):
+        bool((t.k > 1) and (t.k < 3))
+    with pytest.raises(MinisharkError, match="compare with =="):
+        t.filter(t.k is None)
