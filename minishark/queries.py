@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from minishark.catalog import Catalog, Table
-from minishark.cluster.backend import FragmentRejectedError, Placement
+from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.cluster.display import metrics_text
-from minishark.cluster.local import Cluster
 from minishark.cluster.progress import ProgressHandler, QueryProgress
 from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
 from minishark.dataframe import Answer
@@ -51,7 +50,7 @@ class Queries:
         cluster: where they run.
         planning: binds and optimizes them.
         catalog: the tables in the cluster.
-        placement: how tasks are placed.
+        placement: how tasks are placed now.
         options: what steers physical planning.
         warn: takes sentences for the user.
         run_here: runs a query in the session's own database, for what no executor accepts.
@@ -63,7 +62,7 @@ class Queries:
     cluster: Cluster
     planning: PlanningDatabase
     catalog: Catalog
-    placement: Placement
+    placement: Callable[[], Placement]
     options: PlannerOptions
     warn: Callable[[str], None]
     run_here: Callable[[str], pa.Table]
@@ -179,13 +178,13 @@ class Queries:
         lossless: bool,
         warnings: tuple[str, ...],
     ) -> Answer:
-        folder = f"queries/{next(self._numbers)}"
+        folder = self.cluster.folder(f"queries/{next(self._numbers)}")
         run = QueryRun(
             plan.stages,
             plan.tables,
             self.cluster.backend,
-            self.cluster.places,
-            self.placement,
+            self.cluster.store(),
+            self.placement(),
             folder,
             self.settings,
             self.definitions,

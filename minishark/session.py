@@ -11,13 +11,14 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, assert_never
 
 import pyarrow as pa
 
-from minishark.cluster.backend import Placement
-from minishark.cluster.local import Cluster, ClusterOptions, default_options
+from minishark.cluster.backend import Cluster
+from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
 from minishark.cluster.progress import ProgressHandler
 from minishark.cluster.status import NodeState, node_states
 from minishark.dataframe import Answer, DataFrame, KeptRows
@@ -118,7 +119,7 @@ def connect(
     if not 1 <= probe_ratio < math.inf:
         raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
     check_partitions(partitions)
-    return Session(options, partitions, placement, probe_ratio, single_task_rows)
+    return Session(OwnCluster(options), partitions, placement, probe_ratio, single_task_rows)
 
 
 class Session:
@@ -129,17 +130,17 @@ class Session:
 
     def __init__(
         self,
-        options: ClusterOptions,
+        cluster: Cluster,
         partitions: int | None,
         placement: str,
         probe_ratio: float,
         single_task_rows: int,
     ) -> None:
-        self._cluster = Cluster(options)
+        self._cluster = cluster
         self._warnings: list[str] = list(self._cluster.warnings)
         self._lock = threading.Lock()
         self._loading = threading.Lock()
-        placing = Placement(placement, probe_ratio, self._cluster.nodes)
+        placing = partial(cluster.placement, placement, probe_ratio)
         count = partitions or self._cluster.total_slots
         planner = PlannerOptions(count, single_task_rows)
         if not single_task_rows:

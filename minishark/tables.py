@@ -12,9 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from minishark.catalog import Catalog, Table
-from minishark.cluster.backend import Placement
+from minishark.cluster.backend import Cluster, Placement
 from minishark.cluster.load import TableLayout, TableLoader, TableSource
-from minishark.cluster.local import Cluster
 from minishark.cluster.source import SourceSize, arrow_table, files_source, memory_source
 from minishark.errors import CatalogError, OptionError
 from minishark.execution.statistics import merge_statistics
@@ -44,7 +43,7 @@ class Tables:
     Attributes:
         cluster: where they lie.
         planning: what plans statements over them.
-        placement: how loading tasks are placed.
+        placement: how loading tasks are placed now.
         partitions: how many partitions a table has by default.
         warn: takes sentences for the user.
         catalog: what is loaded.
@@ -52,7 +51,7 @@ class Tables:
 
     cluster: Cluster
     planning: PlanningDatabase
-    placement: Placement
+    placement: Callable[[], Placement]
     partitions: int
     warn: Callable[[str], None]
     catalog: Catalog = field(default_factory=Catalog)
@@ -80,7 +79,7 @@ class Tables:
         check_partitions(partitions)
         if not _is_whole_number(replicas, PARTITIONS_MAX):
             raise OptionError("replicas must be a whole number, at least 1.")
-        folder = f"tables/{next(self._numbers)}"
+        folder = self.cluster.folder(f"tables/{next(self._numbers)}")
         passing = (f"{folder}-source", f"{folder}-buckets")
         try:
             for needed in (folder, *passing):
@@ -121,7 +120,7 @@ class Tables:
             arrow_table(data),
             self.cluster.store(),
             folder,
-            self.cluster.nodes[0],
+            self.cluster.holder,
             self.planning,
             pieces,
         )
@@ -142,7 +141,7 @@ class Tables:
         layout: TableLayout,
         on_progress: Callable[[int, int], None] | None,
     ) -> Table:
-        loader = TableLoader(self.cluster.backend, self.placement, on_progress)
+        loader = TableLoader(self.cluster.backend, self.placement(), on_progress)
         loaded = loader.load(folder, source, layout)
         if loaded.on_disk:
             self.warn(f"Shared memory is full: table {name} lies on disk, which is slower.")

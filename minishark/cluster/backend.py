@@ -16,8 +16,17 @@ from minishark.errors import (
     ResourceError,
     TaskFailedError,
 )
-from minishark.execution.task import TaskProblem, decode_problem
-from sparrow_core import JobFailed, JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed
+from minishark.execution.store import Store
+from minishark.execution.task import Peer, TaskProblem, decode_problem
+from sparrow_core import (
+    JobFailed,
+    JobFinished,
+    JobId,
+    JobSpec,
+    NodeStatus,
+    TaskCompleted,
+    TaskFailed,
+)
 
 JobEvent: TypeAlias = TaskCompleted | TaskFailed | JobFinished | JobFailed
 
@@ -46,11 +55,73 @@ class Placement:
         policy: "sparrow" (batch sampling with late binding) or "random".
         probe_ratio: reservations per task.
         nodes: the nodes of the cluster, in order.
+        user: on whose behalf, for nodes that share their slots fairly.
+        wait_s: after how many seconds a task may run on nodes that it does not prefer; None: never,
+            unless none of those lives.
+        peers: where holders of files keep them, if they have folders of their own.
     """
 
     policy: str
     probe_ratio: float
     nodes: tuple[str, ...]
+    user: str = "default"
+    wait_s: float | None = None
+    peers: tuple[Peer, ...] = ()
+
+
+class Cluster(Protocol):
+    """Nodes and their storage, as a session uses them; its own, or one that it shares."""
+
+    warnings: tuple[str, ...]
+    """Sentences for the user."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that live, in order."""
+        ...
+
+    @property
+    def total_slots(self) -> int:
+        """How many tasks run at the same time."""
+        ...
+
+    @property
+    def backend(self) -> Backend:
+        """Where tasks are submitted."""
+        ...
+
+    @property
+    def holder(self) -> str:
+        """The holder of what the session itself writes into the store."""
+        ...
+
+    def placement(self, policy: str, probe_ratio: float) -> Placement:
+        """How tasks are placed on the nodes that are there now."""
+        ...
+
+    def status(self) -> tuple[NodeStatus, ...]:
+        """Each node with its processes."""
+        ...
+
+    def store(self) -> Store:
+        """The session's own view of the store."""
+        ...
+
+    def folder(self, name: str) -> str:
+        """Where, in each node's storage, a folder of the session's lies."""
+        ...
+
+    def make_folder(self, folder: str) -> None:
+        """Make a folder of the store on every node."""
+        ...
+
+    def remove_folder(self, folder: str) -> None:
+        """Delete a folder of the store on every node; tasks that still want to write to it fail."""
+        ...
+
+    def close(self) -> None:
+        """Leave, or stop what is the session's own; remove its files. May be called twice."""
+        ...
 
 
 def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:

@@ -35,8 +35,9 @@ class ExecutorRunner:
     def __init__(self, config: dict[str, str], slot: int) -> None:
         self._places = StorePlaces(Path(config["memory"]), Path(config["disk"]))
         spill = self._places.disk / config["node"] / "spill" / str(slot)
+        self._store = Store(self._places, config["node"])
         self._runner = TaskRunner(
-            Store(self._places, config["node"]),
+            self._store,
             memory_limit_bytes=int(config["memory_limit_bytes"]),
             spill_folder=str(spill),
         )
@@ -54,6 +55,7 @@ class ExecutorRunner:
             if len(self._stages) > _STAGES_MAX:
                 del self._stages[next(iter(self._stages))]
         try:
+            self._store.meet(stage.peers)
             return encode(self._runner.run(stage, decode_payload(payload)))
         except TaskError as error:
             retryable = error.detail.problem is TaskProblem.INPUT

@@ -160,6 +160,7 @@ class TableLoader:
             OutputKind.BUCKETS,
             f"{folder}-buckets",
             buckets=layout.partitions,
+            peers=self.placement.peers,
         )
         outcomes = self._run(shared, payloads, [()] * len(payloads))
         done, nodes = [o for o, _ in outcomes], [n for _, n in outcomes]
@@ -184,6 +185,7 @@ class TableLoader:
             OutputKind.PARTITION,
             folder,
             columns=tuple(column.name for column in schema),
+            peers=self.placement.peers,
         )
         holders = [self._holders(payload.index, layout) for payload in read]
         tasks = [
@@ -209,12 +211,13 @@ class TableLoader:
     ) -> list[tuple[TaskOutcome, str]]:
         """Run one job to its end; each task's outcome and node."""
         tasks = tuple(
-            TaskSpec(i, encode(payload), tuple(map(NodeName, nodes)))
+            TaskSpec(i, encode(payload), tuple(map(NodeName, nodes)), self.placement.wait_s)
             for i, (payload, nodes) in enumerate(zip(payloads, preferred, strict=True))
         )
         events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
         # Where a partition lies is decided here, not by a placement policy that is being measured.
-        job_id = self.backend.submit(JobSpec(tasks, shared=encode(shared)), events.put)
+        job = JobSpec(tasks, shared=encode(shared), user=self.placement.user)
+        job_id = self.backend.submit(job, events.put)
         try:
             return self._collect(events, len(tasks))
         except BaseException:

@@ -1,4 +1,4 @@
-"""A Sparrow cluster on this machine with minishark's executors, as processes or as threads."""
+"""A session's own cluster on this machine, of processes or of threads; it ends with the session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from minishark.cluster.backend import Backend
+from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.executor import RUNNER, runner_config
 from minishark.cluster.folders import ClusterFolders, make_folders
 from minishark.errors import ClusterError, OptionError
@@ -52,8 +52,8 @@ def default_options() -> ClusterOptions:
     return ClusterOptions(nodes, max(1, cores // nodes))
 
 
-class Cluster:
-    """A running cluster and its folders."""
+class OwnCluster:
+    """A running cluster and its folders, which all nodes share."""
 
     def __init__(self, options: ClusterOptions) -> None:
         """Start a cluster.
@@ -68,7 +68,8 @@ class Cluster:
         self.total_slots = options.nodes * options.executors_per_node
         self._folders: ClusterFolders = make_folders()
         self.places = StorePlaces(self._folders.memory, self._folders.disk)
-        self.warnings = (self._folders.warning,) if self._folders.warning else ()
+        warning = self._folders.warning
+        self.warnings: tuple[str, ...] = (warning,) if warning else ()
         try:
             self._sparrow = self._start(options)
         except BaseException:
@@ -109,13 +110,26 @@ class Cluster:
         """Where tasks are submitted."""
         return self._sparrow
 
+    @property
+    def holder(self) -> str:
+        """The holder of what the session itself writes into the store: the first node."""
+        return self.nodes[0]
+
+    def placement(self, policy: str, probe_ratio: float) -> Placement:
+        """How tasks are placed."""
+        return Placement(policy, probe_ratio, self.nodes)
+
     def status(self) -> tuple[NodeStatus, ...]:
         """Each node with its processes."""
         return self._sparrow.nodes()
 
     def store(self) -> Store:
         """The front end's view of the store, as if it were on the first node."""
-        return Store(self.places, self.nodes[0])
+        return Store(self.places, self.holder)
+
+    def folder(self, name: str) -> str:
+        """Where, in each node's storage, a folder of the session's lies."""
+        return name
 
     def make_folder(self, folder: str) -> None:
         """Make a folder of the store on every node."""

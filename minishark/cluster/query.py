@@ -18,7 +18,7 @@ from minishark.catalog import Partition, Table
 from minishark.cluster.backend import Backend, JobEvent, Placement, job_error, task_error
 from minishark.cluster.progress import ProgressHandler, QueryProgress, StageProgress
 from minishark.errors import ExecutionError
-from minishark.execution.store import StorePlaces
+from minishark.execution.store import InputMissingError, Store
 from minishark.execution.task import (
     FileSlice,
     OutputKind,
@@ -126,7 +126,7 @@ class QueryRun:
         stages: the stages, in an order in which they can run; the last gives the result.
         tables: the tables that they read, by name in lower case, as they were when planned.
         backend: where tasks run.
-        places: the store, where results are read from.
+        store: where results are read from.
         placement: how tasks are placed.
         folder: where the query's files go, relative to a node's storage folder.
         settings: SET statements that hold for the query.
@@ -139,7 +139,7 @@ class QueryRun:
     stages: Sequence[Stage]
     tables: Mapping[str, Table]
     backend: Backend
-    places: StorePlaces
+    store: Store
     placement: Placement
     folder: str
     settings: tuple[str, ...] = ()
@@ -208,12 +208,18 @@ class QueryRun:
         preferred = tuple(preferred_nodes(stage, tables, index) for index in range(stage.tasks))
         every = frozenset(self.placement.nodes)
         tasks = tuple(
-            TaskSpec(index, encode(self._payload(stage, tables, index)), _constraint(nodes, every))
+            TaskSpec(
+                index,
+                encode(self._payload(stage, tables, index)),
+                _constraint(nodes, every),
+                self.placement.wait_s,
+            )
             for index, nodes in enumerate(preferred)
         )
         job = JobSpec(
             tasks,
             shared=encode(self._stage_task(stage, tables)),
+            user=self.placement.user,
             placement=self.placement.policy,
             probe_ratio=self.placement.probe_ratio,
         )
@@ -250,6 +256,7 @@ class QueryRun:
             lossless=self.lossless,
             prelude=self.settings + (self.definitions if stage.is_statement else ()),
             rows=stage.plan.rows / stage.tasks,
+            peers=self.placement.peers,
         )
 
     def _payload(self, stage: Stage, tables: Mapping[str, Table], index: int) -> TaskPayload:
@@ -301,10 +308,10 @@ class QueryRun:
         if outcome.inline is not None:
             return pa.ipc.open_stream(outcome.inline).read_all()
         assert outcome.file is not None
-        path = self.places.find(outcome.file, (node,))
-        if path is None:
-            raise ExecutionError("A part of the result is gone; run the query again.")
-        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        try:
+            return self.store.read((FileSlice(outcome.file, (node,)),))
+        except InputMissingError as error:
+            raise ExecutionError(f"A part of the result is gone: {error}.") from error
 
     def _cancel(self) -> None:
         """Stop what is still running, and wait a little until it has stopped."""

@@ -4,8 +4,9 @@
     <memory>/<node>/queries/...     <disk>/<node>/queries/...
 
 Each node has a folder in both places. Files are written once, under a temporary name first, and
-then only memory-mapped, by every executor of the machine; a replica on the same machine is a
-hard link.
+then only memory-mapped, by every executor of the host; a replica on the same host is a hard link.
+What lies on other hosts only is fetched: a whole file as a copy beside the node's own, which all
+of its executors use and which goes when the folder goes; a part of one into memory.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 
-from minishark.execution.task import FileSlice
+from minishark.execution.task import FileSlice, Peer
 
 _RESERVE_BYTES = 16 << 20
 _CACHED_FILES_MAX = 1024
@@ -77,14 +79,57 @@ class StoredFile:
     on_disk: bool
 
 
+class Fetcher(Protocol):
+    """Brings files from other hosts, and takes them there."""
+
+    def fetch(self, source: Peer, item: FileSlice) -> pa.Table:
+        """The rows of a slice that `source` holds.
+
+        Raises:
+            InputMissingError: it does not have the file, or does not answer.
+        """
+        ...
+
+    def replicate(self, file: str, source: Peer, target: Peer) -> None:
+        """Make `target` fetch a whole file from `source`.
+
+        Raises:
+            OSError: it could not.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """Make what is under way fail soon; called from another thread."""
+        ...
+
+
 class Store:
     """One executor's view of the store."""
 
-    def __init__(self, places: StorePlaces, node: str) -> None:
+    def __init__(
+        self, places: StorePlaces, node: str, host: str = "", fetcher: Fetcher | None = None
+    ) -> None:
+        """A view from a node.
+
+        Args:
+            places: its folders, and those of all nodes that are no peers.
+            node: the node.
+            host: where it is.
+            fetcher: how files of other hosts are reached; None if there are none.
+        """
         self._places = places
         self._node = node
-        self._open: OrderedDict[str, pa.RecordBatchFileReader] = OrderedDict()
+        self._host = host
+        self._fetcher = fetcher
+        self._peers: dict[str, Peer] = {}
+        self._open: OrderedDict[tuple[str, tuple[str, ...]], pa.RecordBatchFileReader] = (
+            OrderedDict()
+        )
         self._tables: OrderedDict[tuple[FileSlice, ...], pa.Table] = OrderedDict()
+
+    def meet(self, peers: Sequence[Peer]) -> None:
+        """Learn where nodes with folders of their own keep their files, now."""
+        self._peers = {peer.name: peer for peer in peers}
 
     def read(self, slices: tuple[FileSlice, ...]) -> pa.Table:
         """The rows of all slices, in order, memory-mapped without a copy.
@@ -102,29 +147,72 @@ class Store:
 
     def _slice(self, item: FileSlice) -> pa.Table:
         reader = self._reader(item)
+        if reader is None:
+            return self._from_afar(item)
         last = reader.num_record_batches if item.last is None else item.last
         batches = [reader.get_batch(i) for i in range(item.first, last)]
         return pa.Table.from_batches(batches, reader.schema)
 
-    def _reader(self, item: FileSlice) -> pa.RecordBatchFileReader:
-        reader = self._open.get(item.file)
+    def _reader(self, item: FileSlice) -> pa.RecordBatchFileReader | None:
+        """A reader of the nearest copy on this host, if there is one."""
+        key = (item.file, item.holders)
+        reader = self._open.get(key)
         if reader is None:
             near_first = sorted(item.holders, key=lambda node: node != self._node)
-            path = self._places.find(item.file, near_first)
+            found = (self._find(item.file, node) for node in near_first)
+            path = next((path for path in found if path is not None), None)
             if path is None:
-                holders = ", ".join(item.holders)
-                raise InputMissingError(f"{item.file} is on none of the nodes {holders}")
+                return None
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            self._open[item.file] = reader
+            self._open[key] = reader
             if len(self._open) > _CACHED_FILES_MAX:
                 self._open.popitem(last=False)
         return reader
 
+    def _find(self, file: str, node: str) -> Path | None:
+        if self._is_far(node):
+            return None
+        return self._places_of(node).find(file, (node,))
+
+    def _is_far(self, node: str) -> bool:
+        """Whether the node is on another host."""
+        return node in self._peers and self._peers[node].host != self._host
+
+    def _places_of(self, node: str) -> StorePlaces:
+        peer = self._peers.get(node)
+        if peer is None:
+            return self._places
+        return StorePlaces(Path(peer.memory), Path(peer.disk))
+
+    def _from_afar(self, item: FileSlice) -> pa.Table:
+        """What only other hosts have; a whole file is kept for the other executors of the node."""
+        if item.first or item.last is not None:
+            return self._fetched(item)
+        copy = FileSlice(f"{item.file}@{item.holders[0]}", (self._node,))
+        if self._reader(copy) is None:
+            table = self._fetched(item)
+            try:
+                self.write(copy.file, table.schema, [table.to_batches()])
+            except FileNotFoundError:  # this node does not know the folder (any more)
+                return table
+        return self._slice(copy)
+
+    def _fetched(self, item: FileSlice) -> pa.Table:
+        reasons = []
+        for node in filter(self._is_far, item.holders):
+            if self._fetcher is not None:
+                try:
+                    return self._fetcher.fetch(self._peers[node], item)
+                except InputMissingError as error:
+                    reasons.append(f" ({error})")
+        holders = ", ".join(item.holders)
+        raise InputMissingError(f"{item.file} is on none of the nodes {holders}{''.join(reasons)}")
+
     def forget(self, folder: str) -> None:
         """Drop what is cached of the files in `folder`."""
         prefix = f"{folder}/"
-        for file in [file for file in self._open if file.startswith(prefix)]:
-            del self._open[file]
+        for opened in [key for key in self._open if key[0].startswith(prefix)]:
+            del self._open[opened]
         for key in [k for k in self._tables if any(s.file.startswith(prefix) for s in k)]:
             del self._tables[key]
 
@@ -155,13 +243,32 @@ class Store:
         return StoredFile(path, size, rows, on_disk=self._places.disk != self._places.memory)
 
     def replicate(self, stored: StoredFile, file: str, nodes: Sequence[str]) -> None:
-        """Give other nodes of this machine the file too."""
-        place = self._places.disk if stored.on_disk else self._places.memory
+        """Give other nodes the file too; a link on the same host, a copy on others.
+
+        Raises:
+            OSError: one can't take it.
+        """
         for node in nodes:
-            if node != self._node:
-                copy = place / node / file
-                copy.unlink(missing_ok=True)
-                os.link(stored.path, copy)
+            if node == self._node:
+                continue
+            if self._is_far(node) and self._fetcher is not None:
+                self._fetcher.replicate(file, self._peers[self._node], self._peers[node])
+                continue
+            places = self._places_of(node)
+            _link(stored.path, (places.disk if stored.on_disk else places.memory) / node / file)
+
+
+def _link(path: Path, copy: Path) -> None:
+    """The same file under a second name; a copy of it where that is another file system."""
+    copy.unlink(missing_ok=True)
+    try:
+        os.link(path, copy)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with _temporary(copy) as temporary:
+            shutil.copyfile(path, temporary)
+            temporary.rename(copy)
 
 
 def _free_bytes(folder: Path) -> int:

@@ -23,6 +23,24 @@ class FileSlice(msgspec.Struct, frozen=True, array_like=True):
     last: int | None = None
 
 
+class Peer(msgspec.Struct, frozen=True, array_like=True):
+    """Where the files of a node, or of a session, lie.
+
+    Attributes:
+        name: the node, or the session's name as a holder of files.
+        host: processes of one host read each other's files by path.
+        memory: its folder in shared memory.
+        disk: its folder on disk.
+        service: where it serves its files to other hosts.
+    """
+
+    name: str
+    host: str
+    memory: str
+    disk: str
+    service: str
+
+
 class OutputKind(StrEnum):
     """What a task does with its rows."""
 
@@ -53,6 +71,8 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         lossless: whether a RESULT keeps DuckDB's types instead of those that users get.
         prelude: statements that must have run before: settings, and what the fragment names.
         rows: about how many rows a task puts out.
+        peers: where the holders of files keep them; those that are not named use the same folders
+            as the executor.
     """
 
     sql: str
@@ -66,6 +86,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     lossless: bool = False
     prelude: tuple[str, ...] = ()
     rows: float = math.inf
+    peers: tuple[Peer, ...] = ()
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
