@@ -286,7 +286,9 @@ def _output_settings(stage: StageTask, types: Iterable[str]) -> Mapping[str, str
     """DuckDB's settings for the layout of a stage's output; results have DuckDB's default one."""
     if stage.output is OutputKind.RESULT and not stage.lossless:
         return {}
-    binary = any(_BINARY_TYPE.search(type_) for type_ in types)
+    if not stage.types and any("AGGREGATE_STATE" in type_ for type_ in types):
+        return {}  # a user's own states: DuckDB dies of some of them in the lossless layout
+    binary = any(map(_BINARY_TYPE.search, types))
     return _BINARY_EXCHANGE_SETTINGS if binary else _EXCHANGE_SETTINGS
 
 
@@ -363,8 +365,9 @@ def _problems() -> Iterator[None]:
     except InputMissingError as error:
         raise TaskError(TaskProblem.INPUT, str(error)) from error
     except duckdb.IOException as error:
+        # Of a file that the statement names; what stages hand on is not read by DuckDB.
         full = "No space left" in str(error)
-        raise TaskError(TaskProblem.RESOURCE if full else TaskProblem.INPUT, str(error)) from error
+        raise TaskError(TaskProblem.RESOURCE if full else TaskProblem.SQL, str(error)) from error
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise TaskError(TaskProblem.RESOURCE if full else TaskProblem.INPUT, str(error)) from error

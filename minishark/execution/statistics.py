@@ -24,7 +24,8 @@ _SAMPLE_SLICE_ROWS = 2_048
 _SAMPLE_ABOVE_ROWS = 131_072
 _TEXT_TYPES = ("VARCHAR", "BLOB")
 _UNMEASURED_PREFIXES = ("STRUCT(", "MAP(", "UNION(")
-_UNMEASURED = ("JSON", "BIT", "VARIANT", "GEOMETRY", '"NULL"')
+# Of text for a BIGNUM there can be megabytes, which take minutes to make.
+_UNMEASURED = ("JSON", "BIT", "VARIANT", "GEOMETRY", "BIGNUM", '"NULL"')
 _PART = "statistics_parts"
 
 

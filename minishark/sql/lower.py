@@ -107,6 +107,8 @@ def _scan_filters(json: Json, schema: Schema) -> tuple[Expression, ...]:
     filters = json.get("table_filters") or {}
     keyed = [((f.get("key", 0),), f["value"]) for f in filters.get("filters", [])]
     several = [(tuple(f["column_indexes"]), f) for f in filters.get("multi_column_filters", [])]
+    if any(not schema[i].name for positions, _ in keyed + several for i in positions):
+        raise PlanNotLowered("a filter on rowid")
     if keyed and not json.get("table_filters_by_projection"):
         raise PlanNotLowered("a scan's filters by table column")
     return tuple(

@@ -41,6 +41,7 @@ class PlanNotLowered(Exception):  # noqa: N818 - a signal inside the planner, ne
     """DuckDB's plan has something that has no distributed form here; the message names it."""
 
 
+_INT64_MAX = 2**63 - 1
 _INTEGER_TYPES = frozenset(
     [
         "TINYINT",
@@ -109,8 +110,8 @@ def lower_type(json: Json) -> str:
         case "ARRAY":
             return f"{lower_type(info['child_type'])}[{info['size']}]"
         case "STRUCT":
-            fields = [(f["first"], lower_type(f["second"])) for f in info["child_types"]]
-            if not all(field for field, _ in fields):
+            fields = [(f["first"], lower_type(f["second"])) for f in info.get("child_types", [])]
+            if not fields or not all(field for field, _ in fields):
                 raise PlanNotLowered("type STRUCT without field names")
             return f"STRUCT({', '.join(f'{quote(field)} {type_}' for field, type_ in fields)})"
         case "MAP":
@@ -157,10 +158,12 @@ def _lower_physical(type_: str, value: Any) -> Literal:
             return _lower_date(_integer(value))
         case "INTERVAL":
             parts = {unit: int((value or {}).get(unit, 0)) for unit in ("months", "days", "micros")}
+            if abs(parts["micros"]) >= _INT64_MAX:
+                raise PlanNotLowered("constant INTERVAL at the limits of its type")
             text = f"{parts['months']} months {parts['days']} days {parts['micros']} microseconds"
             return Literal(f"CAST({quote_text(text)} AS INTERVAL)", type_)
         case "TIMESTAMP":
-            return Literal(f"make_timestamp(CAST({_integer(value)} AS BIGINT))", type_)
+            return _lower_timestamp(_integer(value))
         case _:
             raise PlanNotLowered(f"constant of type {type_}")
 
@@ -177,6 +180,13 @@ def _lower_date(days: int) -> Literal:
     except OverflowError:
         raise PlanNotLowered("constant DATE outside of the years 1 to 9999") from None
     return Literal(f"DATE '{day.isoformat()}'", "DATE", day.isoformat())
+
+
+def _lower_timestamp(microseconds: int) -> Literal:
+    if abs(microseconds) == _INT64_MAX:
+        text = "infinity" if microseconds > 0 else "-infinity"
+        return Literal(f"TIMESTAMP '{text}'", "TIMESTAMP")
+    return Literal(f"make_timestamp(CAST({microseconds} AS BIGINT))", "TIMESTAMP")
 
 
 def _integer(value: Any) -> int:

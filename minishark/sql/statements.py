@@ -109,7 +109,11 @@ def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedSt
         raise QueryError(str(error)) from error
     if not found:
         raise QueryError("There is no statement in the text.")
-    return [_parsed(con, item.type, item.query.strip().rstrip(";").rstrip()) for item in found]
+    try:
+        typed = [(item.type, item.query.strip().rstrip(";").rstrip()) for item in found]
+    except ValueError as error:  # a kind of statement that DuckDB's Python client has no name for
+        raise UnsupportedError("minishark does not run statements of this kind.") from error
+    return [_parsed(con, type_, sql) for type_, sql in typed]
 
 
 def _parsed(

@@ -156,11 +156,14 @@ LOWERED = [
     *("''", "'it''s'", "'NAN'", "': NAN,'", "'{\"x\": NAN}'", "'ünï 🦈'", "'a\nb\\'"),
     *("DATE '1970-01-01'", "DATE '0001-01-01'", "DATE '9999-12-31'", "DATE '1998-12-01'"),
     *("INTERVAL '3 days'", "INTERVAL '-1 month 2 microseconds'", "INTERVAL '0 days'"),
+    *("TIMESTAMP 'infinity'", "TIMESTAMP '-infinity'"),
     *("TIMESTAMP '1969-12-31 23:59:59.999999'", "TIMESTAMP '2020-02-29 12:00:00.000001'"),
 ]
 NOT_LOWERED = [
     "[1, 2]",
     "{'x': 1}",
+    "{}",
+    "INTERVAL '-9223372036854775807 microseconds'",
     "MAP {'a': 1}",
     "'\\x00a'::BLOB",
     "'101'::BIT",

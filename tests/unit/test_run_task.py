@@ -246,7 +246,7 @@ def test_types_survive_an_exchange(runner: TaskRunner, store: Store, value: str)
         ("SELECT CAST('x' || i AS INTEGER) AS c0 FROM range(2) r(i)", TaskProblem.SQL, "x0"),
         ("SELECT error('my message') AS c0", TaskProblem.SQL, "my message"),
         ("SELECT (SELECT i FROM range(2) r(i)) AS c0", TaskProblem.SQL, "More than one row"),
-        ("SELECT * FROM 'missing.parquet'", TaskProblem.INPUT, "missing.parquet"),
+        ("SELECT * FROM 'missing.parquet'", TaskProblem.SQL, "missing.parquet"),
     ],
 )
 def test_errors_of_duckdb(runner: TaskRunner, sql: str, problem: TaskProblem, message: str) -> None:
@@ -274,7 +274,7 @@ def test_missing_input_is_named(runner: TaskRunner) -> None:
         (MemoryError(), TaskProblem.RESOURCE),
         (duckdb.OutOfMemoryException("no memory"), TaskProblem.RESOURCE),
         (duckdb.IOException("No space left on device"), TaskProblem.RESOURCE),
-        (duckdb.IOException("broken"), TaskProblem.INPUT),
+        (duckdb.IOException("broken"), TaskProblem.SQL),
         (duckdb.InterruptException("stop"), TaskProblem.INTERRUPTED),
         (duckdb.BinderException("bind"), TaskProblem.BIND),
         (duckdb.ConversionException("cast"), TaskProblem.SQL),
