@@ -9,6 +9,7 @@
     ├── UnsupportedError      right SQL that minishark does not run (yet)
     ├── ExecutionError        the statement failed while it ran
     │   ├── TaskFailedError       a task raised; carries the task's own message
+    │   ├── FunctionError         a Python function failed, or gave what its schema does not say
     │   └── ResourceError         memory, shared memory or disk ran out
     ├── QueryCancelledError   somebody cancelled it
     └── ClusterError          the cluster did not start, or is gone
@@ -53,6 +54,27 @@ class ExecutionError(MinisharkError):
 
 class TaskFailedError(ExecutionError):
     """A task raised an error that a retry would not change."""
+
+
+class FunctionError(ExecutionError):
+    """A Python function failed in a task, or gave what its schema does not say.
+
+    It is raised itself where there is no exception of the function's that could travel; else it is
+    the `__cause__` of that one.
+
+    Attributes:
+        partition: the number of the partition that the function was on.
+        node: where it ran.
+        traceback: the remote traceback as text; empty if nothing was raised.
+    """
+
+    def __init__(
+        self, message: str, *, partition: int = 0, node: str = "", traceback: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.node = node
+        self.traceback = traceback
 
 
 class ResourceError(ExecutionError):

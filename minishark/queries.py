@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.cluster.display import metrics_text
 from minishark.cluster.progress import ProgressHandler, QueryProgress
 from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
+from minishark.cluster.sinks import Ending, Gathered
 from minishark.dataframe import Answer
 from minishark.errors import ExecutionError, MinisharkError, TaskFailedError
 from minishark.logical.display import logical_text
@@ -40,6 +42,61 @@ class _Plan:
     physical: PhysicalPlan
     stages: tuple[Stage, ...]
     tables: Mapping[str, Table]
+
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Goal(Protocol[Result_co]):
+    """What a query is run for: what becomes of the rows of its last stage."""
+
+    def options(self, options: PlannerOptions) -> PlannerOptions:
+        """How it is to be planned, where that matters."""
+        ...
+
+    def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """The plan with its rows spread over partitions as they are wanted."""
+        ...
+
+    def ending(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Ending:
+        """The end of a run of `plan`, whose output columns users call `columns`."""
+        ...
+
+    def reached(self, run: QueryRun) -> Result_co:
+        """What came of a run that is complete; its files are still there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The goal to have the rows here, as one Arrow table.
+
+    Attributes:
+        lossless: whether types stay as DuckDB has them, instead of those that users get.
+    """
+
+    lossless: bool = False
+
+    def options(self, options: PlannerOptions) -> PlannerOptions:
+        """As they are."""
+        return options
+
+    def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """As it is."""
+        return plan
+
+    def ending(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Ending:
+        """Rows come to the front end."""
+        del plan
+        return Ending(Gathered(self.lossless), columns)
+
+    def reached(self, run: QueryRun) -> pa.Table:
+        """All rows."""
+        return run.result()
+
+
+class RefusedError(TaskFailedError):
+    """No executor accepts the statement; the session's own database may."""
 
 
 @dataclass(slots=True)
@@ -81,36 +138,63 @@ class Queries:
             lossless: keep types as DuckDB has them, instead of those in which users get results.
         """
         started = time.perf_counter()
-        plan = self._plan(sql)
-        planned = time.perf_counter()
         try:
-            return self._run(plan, started, planned, lossless)
-        except (ExecutionError, TaskFailedError):
-            if self._is_current(plan):
-                raise
-        # A table was replaced while the query ran, and its old files are gone: once more.
-        return self._run(self._plan(sql), started, planned, lossless)
-
-    def _run(self, plan: _Plan, started: float, planned: float, lossless: bool) -> Answer:
-        """Run a planned query; as a whole statement if an executor does not accept a fragment."""
+            return Answer(*self.run_for(sql, Rows(lossless)))
+        except RefusedError as refused:
+            refusal = TaskFailedError(str(refused))
         try:
-            return self._execute(plan, started, planned, lossless, ())
-        except FragmentRejectedError as rejected:
-            whole = statement_plan(plan.bound, "DuckDB did not accept a fragment of it")
-            note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
-        try:
-            return self._execute(
-                self._staged(plan.bound, whole), started, planned, lossless, (note,)
-            )
-        except FragmentRejectedError as rejected:
-            refusal = TaskFailedError(str(rejected))
-        try:
-            table = self.run_here(plan.bound.sql)
+            table = self.run_here(sql)
         except MinisharkError:
             raise refusal from None
         note = f"Ran in the front end, as an executor did not accept it: {refusal}"
         elapsed = time.perf_counter() - started
-        return Answer(table, QueryMetrics(0, 0, 0, 0, elapsed, planned - started, (note,)))
+        return Answer(table, QueryMetrics(0, 0, 0, 0, elapsed, 0.0, (note,)))
+
+    def run_for(self, sql: str, goal: Goal[Result_co]) -> tuple[Result_co, QueryMetrics]:
+        """Run a query to its end, for more than its rows.
+
+        Args:
+            sql: the query.
+            goal: what becomes of its rows.
+
+        Raises:
+            RefusedError: no executor accepts it, not even as a whole.
+        """
+        started = time.perf_counter()
+        plan = self._plan_for(sql, goal)
+        planned = time.perf_counter()
+        try:
+            return self._run(plan, goal, started, planned)
+        except (ExecutionError, TaskFailedError):
+            if self._is_current(plan):
+                raise
+        # A table was replaced while the query ran, and its old files are gone: once more.
+        return self._run(self._plan_for(sql, goal), goal, started, planned)
+
+    def tasks(self, sql: str, goal: Goal[Result_co]) -> int:
+        """In how many tasks the last stage of a query would run."""
+        return self._plan_for(sql, goal).stages[-1].tasks
+
+    def _plan_for(self, sql: str, goal: Goal[Result_co]) -> _Plan:
+        if isinstance(goal, Rows):
+            return self._plan(sql)
+        bound = self.planning.bind(sql)
+        return self._staged(bound, self.planning.plan(bound), goal)
+
+    def _run(
+        self, plan: _Plan, goal: Goal[Result_co], started: float, planned: float
+    ) -> tuple[Result_co, QueryMetrics]:
+        """Run a planned query; as a whole statement if an executor does not accept a fragment."""
+        try:
+            return self._execute(plan, goal, started, planned, ())
+        except FragmentRejectedError as rejected:
+            whole = statement_plan(plan.bound, "DuckDB did not accept a fragment of it")
+            note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
+        staged = self._staged(plan.bound, whole, goal)
+        try:
+            return self._execute(staged, goal, started, planned, (note,))
+        except FragmentRejectedError as rejected:
+            raise RefusedError(str(rejected)) from None
 
     def _tell(self, progress: QueryProgress) -> None:
         for handler in self.progress_handlers:
@@ -155,11 +239,16 @@ class Queries:
                 self._plans.popitem(last=False)
         return plan
 
-    def _staged(self, bound: BoundStatement, logical: LogicalPlan) -> _Plan:
+    def _staged(
+        self, bound: BoundStatement, logical: LogicalPlan, goal: Goal[Result_co] | None = None
+    ) -> _Plan:
         tables = Catalog()
         for name in (*bound.tables, *scanned_tables(logical)):
             tables.add(self.catalog.get(name))
-        physical = plan_physical(logical, tables, self.options)
+        options = self.options if goal is None else goal.options(self.options)
+        physical = plan_physical(logical, tables, options)
+        if goal is not None:
+            physical = goal.shaped(physical)
         snapshot = {table.name.lower(): table for table in tables}
         return _Plan(bound, logical, physical, split(physical), snapshot)
 
@@ -173,11 +262,11 @@ class Queries:
     def _execute(
         self,
         plan: _Plan,
+        goal: Goal[Result_co],
         started: float,
         planned: float,
-        lossless: bool,
         warnings: tuple[str, ...],
-    ) -> Answer:
+    ) -> tuple[Result_co, QueryMetrics]:
         folder = self.cluster.folder(f"queries/{next(self._numbers)}")
         run = QueryRun(
             plan.stages,
@@ -186,14 +275,15 @@ class Queries:
             self.cluster.store(),
             self.placement(),
             folder,
+            goal.ending(plan.physical, tuple(column.name for column in plan.bound.schema)),
             self.settings,
             self.definitions,
-            lossless,
             self._tell if self.progress_handlers else None,
         )
         self.cluster.make_folder(folder)
         try:
-            table = run.run([column.name for column in plan.bound.schema])
+            run.run()
+            result = goal.reached(run)
         finally:
             self.cluster.remove_folder(folder)
         if run.uses_disk():
@@ -209,4 +299,4 @@ class Queries:
             warnings=warnings,
             by_stage=stages,
         )
-        return Answer(table, metrics)
+        return result, metrics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import itertools
 import math
 import re
@@ -32,8 +33,9 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.expressions import Schema
+from minishark.kept import Keep, Layout, kept_exactly, table_schema
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
-from minishark.queries import Queries
+from minishark.queries import Queries, RefusedError
 from minishark.sql.planning import PlanningDatabase
 from minishark.sql.statements import (
     ParsedStatement,
@@ -43,7 +45,7 @@ from minishark.sql.statements import (
     fill_parameters,
     prepared_name_and_statement,
 )
-from minishark.tables import Tables, check_partitions
+from minishark.tables import Tables, check_layout, check_partitions, named_columns
 from minishark.written_tables import WrittenTables, written_name
 
 PLACEMENTS = ("sparrow", "batch", "per_task", "random")
@@ -299,7 +301,7 @@ class Session:
         created = _CREATED_AS.match(sql)
         name = written_name(sql)
         if created and name is not None and self._can_create(sql, name, created):
-            self.create_table(name, self._rows_of(sql[created.end() :]), replace=True)
+            self._keep(name, sql[created.end() :], Layout(replicas=2), replace=True)
             return self._changed_rows(self._tables.catalog.get(name).rows)
         if _DROPPED.match(sql) and name is not None:
             return self._drop(sql, name)
@@ -319,7 +321,7 @@ class Session:
             schema = self._planning.bind(sql[created.end() :]).schema
         except QueryError:  # perhaps for what only the session's own database knows
             return False
-        return not any("ENUM(" in column.type for column in schema)
+        return kept_exactly(schema)
 
     def _drop(self, sql: str, name: str) -> DataFrame:
         here = self._written.drop(name)
@@ -460,6 +462,10 @@ class Session:
         """
         self._check_open()
         self._load_changed()
+        if isinstance(data, DataFrame) and not data.is_known:
+            keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+            self._keep(name, data.sql(), Layout(keys, partitions, replicas), replace=replace)
+            return
         self._tables.create(
             name,
             data,
@@ -469,6 +475,31 @@ class Session:
             replace=replace,
             on_progress=on_progress,
         )
+        self._written.drop(name)  # what it was before
+
+    def _keep(self, name: str, sql: str, layout: Layout, *, replace: bool) -> None:
+        """Make the rows of a query a table, without bringing them here."""
+        schema = table_schema(self._planning.bind(sql).schema)
+        check_layout(layout.partitions, layout.replicas)
+        self._tables.check_new(name, replace=replace)
+        columns = [column.name for column in schema]
+        keys = named_columns(name, layout.partition_by, columns)
+        layout = dataclasses.replace(layout, partition_by=keys)
+        try:
+            with self._tables.folder() as folder:
+                goal = Keep(self._tables, name, schema, folder, layout)
+                table, _ = self._queries.run_for(sql, goal)
+                self._tables.publish(table, replace=replace)
+        except RefusedError:
+            rows = self._rows_of(sql).rename_columns(columns)
+            self._tables.create(
+                name,
+                rows,
+                partition_by=keys,
+                partitions=layout.partitions,
+                replicas=layout.replicas,
+                replace=replace,
+            )
         self._written.drop(name)  # what it was before
 
     def drop_table(self, name: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import pyarrow as pa
 
 from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import Cluster, Placement
-from minishark.cluster.load import TableLayout, TableLoader, TableSource
+from minishark.cluster.load import LoadedTable, TableLayout, TableLoader, TableSource
 from minishark.cluster.source import SourceSize, arrow_table, files_source, memory_source
 from minishark.errors import CatalogError, OptionError
 from minishark.execution.statistics import merge_statistics
 from minishark.execution.task import FileSlice
+from minishark.expressions import Schema
 from minishark.sql.planning import PlanningDatabase
 
 PARTITIONS_MAX = 4096
@@ -70,32 +72,47 @@ class Tables:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Load a table; `Session.create_table` says what the arguments mean."""
+        self.check_new(name, replace=replace)
+        check_layout(partitions, replicas)
+        with self.folder() as folder, self.passing(folder) as passing:
+            pieces = partitions or self.partitions
+            source, size = self._source(data, passing[0], pieces)
+            keys = named_columns(name, partition_by, [column.name for column in source.schema])
+            layout = self.layout(keys, partitions, replicas, size)
+            table = self.load(name, folder, source, layout, on_progress)
+            self.publish(table, replace=replace)
+
+    def check_new(self, name: str, *, replace: bool) -> None:
+        """Raise CatalogError if no table can have that name."""
         if not name or "\0" in name:
             raise CatalogError("A table needs a name, without zero bytes.")
         if name in self.catalog and not replace:
             raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
         if self.planning.has_view(name):
             raise CatalogError(f"There is a view called {name!r}; drop it first.")
-        check_partitions(partitions)
-        if not _is_whole_number(replicas, PARTITIONS_MAX):
-            raise OptionError("replicas must be a whole number, at least 1.")
+
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[str]:
+        """A new table's folder on every node; removed again if the table is not made."""
         folder = self.cluster.folder(f"tables/{next(self._numbers)}")
-        passing = (f"{folder}-source", f"{folder}-buckets")
         try:
-            for needed in (folder, *passing):
-                self.cluster.make_folder(needed)
-            pieces = partitions or self.partitions
-            source, size = self._source(data, passing[0], pieces)
-            keys = _keys(name, partition_by, source)
-            layout = self._layout(keys, partitions, replicas, size)
-            table = self._load(name, folder, source, layout, on_progress)
+            self.cluster.make_folder(folder)
+            yield folder
         except BaseException:
             self.cluster.remove_folder(folder)
             raise
+
+    @contextlib.contextmanager
+    def passing(self, folder: str) -> Iterator[tuple[str, str]]:
+        """Folders that a table needs only while it is made."""
+        passing = (f"{folder}-source", f"{folder}-buckets")
+        try:
+            for needed in passing:
+                self.cluster.make_folder(needed)
+            yield passing
         finally:
             for passed in passing:
                 self.cluster.remove_folder(passed)
-        self._publish(table, replace=replace)
 
     def drop(self, name: str) -> None:
         """Remove a table and free its memory.
@@ -125,40 +142,56 @@ class Tables:
             pieces,
         )
 
-    def _layout(
+    def layout(
         self, keys: tuple[str, ...], partitions: int | None, replicas: int, size: SourceSize
     ) -> TableLayout:
+        """How a table is laid out whose user wants this; small ones lie whole on every node."""
         small = size.bytes <= _SMALL_TABLE_BYTES and (size.rows or 0) <= _SMALL_TABLE_ROWS
         count = partitions or (1 if small and not keys else self.partitions)
-        nodes = len(self.cluster.nodes)
-        return TableLayout(keys, count, nodes if count == 1 else min(replicas, nodes))
+        return TableLayout(keys, count, self.copies(count, replicas))
 
-    def _load(
+    def copies(self, partitions: int, replicas: int) -> int:
+        """On how many nodes each partition lies; a single one lies on all."""
+        nodes = len(self.cluster.nodes)
+        return nodes if partitions == 1 else min(replicas, nodes)
+
+    def load(
         self,
         name: str,
         folder: str,
         source: TableSource,
         layout: TableLayout,
-        on_progress: Callable[[int, int], None] | None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> Table:
+        """Load a source into `folder`, as a table that nobody knows yet."""
         loader = TableLoader(self.cluster.backend, self.placement(), on_progress)
         loaded = loader.load(folder, source, layout)
+        return self.described(name, source.schema, layout.partition_by, loaded)
+
+    def described(
+        self, name: str, schema: Schema, keys: tuple[str, ...], loaded: LoadedTable
+    ) -> Table:
+        """A table that was stored, with its statistics."""
         if loaded.on_disk:
             self.warn(f"Shared memory is full: table {name} lies on disk, which is slower.")
         connection = self.planning.connection()
         try:
-            columns = [(column.name, column.type) for column in source.schema]
+            columns = [(column.name, column.type) for column in schema]
             size = sum(partition.bytes for partition in loaded.partitions)
             statistics = merge_statistics(connection, loaded.measured, columns, size)
         finally:
             connection.close()
-        return Table(name, source.schema, loaded.partitions, layout.partition_by, statistics)
+        return Table(name, schema, loaded.partitions, keys, statistics)
 
-    def _publish(self, table: Table, *, replace: bool) -> None:
+    def publish(self, table: Table, *, replace: bool) -> None:
+        """Make a table known.
+
+        Raises:
+            CatalogError: there is one of its name, which it shall not replace.
+        """
         with self._lock:
             replaced = self.catalog.get(table.name) if table.name in self.catalog else None
             if replaced is not None and not replace:
-                self.cluster.remove_folder(_folder(table))
                 raise CatalogError(f"There is a table called {table.name!r} already.")
             self.catalog.add(table)
             self.planning.put_table(table)
@@ -167,16 +200,28 @@ class Tables:
             self.cluster.remove_folder(_folder(replaced))
 
 
-def _keys(
-    name: str, partition_by: str | Sequence[str] | None, source: TableSource
+def check_layout(partitions: int | None, replicas: int) -> None:
+    """Raise OptionError for numbers of partitions or replicas that make no sense."""
+    check_partitions(partitions)
+    if not _is_whole_number(replicas, PARTITIONS_MAX):
+        raise OptionError("replicas must be a whole number, at least 1.")
+
+
+def named_columns(
+    table: str, wanted: str | Sequence[str] | None, columns: Sequence[str]
 ) -> tuple[str, ...]:
-    wanted = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
-    found = {column.name.lower(): column.name for column in source.schema}
-    for key in wanted:
-        if key.lower() not in found:
-            columns = ", ".join(found.values())
-            raise CatalogError(f"Table {name} has no column {key!r}; its columns are {columns}.")
-    return tuple(found[key.lower()] for key in wanted)
+    """The columns that a user names, as they are written in the table.
+
+    Raises:
+        CatalogError: there is none of that name.
+    """
+    names = (wanted,) if isinstance(wanted, str) else tuple(wanted or ())
+    found = {column.lower(): column for column in columns}
+    for name in names:
+        if name.lower() not in found:
+            known = ", ".join(found.values())
+            raise CatalogError(f"Table {table} has no column {name!r}; its columns are {known}.")
+    return tuple(found[name.lower()] for name in names)
 
 
 def _folder(table: Table) -> str:

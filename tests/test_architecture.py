@@ -28,6 +28,7 @@ LAYERS = (
     "written_tables",
     "tables",
     "queries",
+    "kept",
     "session",
     "python_values",
     "dbapi",

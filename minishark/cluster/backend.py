@@ -6,18 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+import cloudpickle
 import msgspec
 
 from minishark.errors import (
     ClusterError,
+    DataError,
     ExecutionError,
+    FunctionError,
     MinisharkError,
     QueryCancelledError,
     ResourceError,
     TaskFailedError,
 )
 from minishark.execution.store import Store
-from minishark.execution.task import Peer, TaskProblem, decode_problem
+from minishark.execution.task import Peer, ProblemDetail, TaskProblem, decode_problem
 from sparrow_core import (
     JobFailed,
     JobFinished,
@@ -148,6 +151,36 @@ def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
             return TaskFailedError(message if is_own_text else message.partition("\n\nLINE ")[0])
         case TaskProblem.INPUT:
             return ExecutionError(f"Input data can't be read: {detail.message}")
+        case TaskProblem.OUTPUT:
+            return DataError(f"The files can't be written: {detail.message}")
+        case TaskProblem.FUNCTION:
+            return function_error(detail, event.node)
+
+
+def function_error(detail: ProblemDetail, node: str) -> Exception:
+    """What a user's function raised, or a FunctionError if it raised nothing that could travel.
+
+    The exception that it raised comes with the remote traceback and the partition as a note, and
+    with a FunctionError as its cause that has them as attributes.
+    """
+    place = f"in partition {detail.partition} on {node}"
+    note = f"\n\n{detail.traceback}" if detail.traceback else ""
+    cause = FunctionError(
+        f"{detail.message} ({place}){note}",
+        partition=detail.partition,
+        node=node,
+        traceback=detail.traceback,
+    )
+    if not detail.pickled:
+        return cause
+    try:
+        error = cloudpickle.loads(detail.pickled)
+    except Exception:  # noqa: BLE001 - whatever a user's exception does when it is made anew
+        return cause
+    assert isinstance(error, Exception)
+    error.add_note(f"Raised {place}:\n{detail.traceback}")
+    error.__cause__ = cause
+    return error
 
 
 def job_error(event: JobFailed) -> MinisharkError:

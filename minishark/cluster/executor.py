@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from minishark.cluster.folders import remove_if_orphaned
@@ -12,6 +13,8 @@ from sparrow_core import TaskFailure
 
 RUNNER = "minishark.cluster.executor:make_runner"
 _STAGES_MAX = 256
+_STUCK_S = 1.0
+_STUCK_STATUS = 75
 
 
 def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
@@ -19,9 +22,19 @@ def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
     return ExecutorRunner(config, slot)
 
 
-def runner_config(node: str, places: StorePlaces, memory_limit_bytes: int) -> dict[str, str]:
-    """What the executors of `node` must know; the limit is for DuckDB, in bytes per slot."""
+def runner_config(
+    node: str, places: StorePlaces, memory_limit_bytes: int, *, own_process: bool
+) -> dict[str, str]:
+    """What the executors of a node must know.
+
+    Args:
+        node: the node.
+        places: where its files are.
+        memory_limit_bytes: for DuckDB, per slot.
+        own_process: whether an executor is a process, which may end to get rid of a task.
+    """
     return {
+        "own_process": "yes" if own_process else "",
         "node": node,
         "memory": str(places.memory),
         "disk": str(places.disk),
@@ -42,6 +55,7 @@ class ExecutorRunner:
             spill_folder=str(spill),
         )
         self._stages: dict[str, StageTask] = {}
+        self._own_process = bool(config["own_process"])
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
         """Run one task.
@@ -62,8 +76,12 @@ class ExecutorRunner:
             raise TaskFailure(str(error), encode(error.detail), retryable=retryable) from error
 
     def cancel(self) -> None:
-        """Interrupt the task that is running; called from another thread."""
-        self._runner.interrupt()
+        """Interrupt the task that is running; called from another thread, again and again.
+
+        User code that waits somewhere in C hears nothing; its process ends, and is started anew.
+        """
+        if self._runner.interrupt() > _STUCK_S and self._own_process:
+            os._exit(_STUCK_STATUS)
 
     def forget(self, job_id: str) -> None:
         """The job is over: let go of its files."""

@@ -12,6 +12,7 @@ import queue
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from minishark.catalog import Partition
@@ -59,11 +60,13 @@ class TableSource:
         schema: the columns.
         relations: pieces that are SQL relations, such as `read_parquet(['a'])`.
         slices: pieces that are stored Arrow files.
+        rows: how many rows each slice has, if that is known.
     """
 
     schema: Schema
     relations: tuple[str, ...] = ()
     slices: tuple[FileSlice, ...] = ()
+    rows: tuple[int, ...] = ()
 
     def payloads(self) -> list[TaskPayload]:
         """One task per piece."""
@@ -72,12 +75,28 @@ class TableSource:
         return own + [TaskPayload(first + i, {"in0": (s,)}) for i, s in enumerate(self.slices)]
 
     def runs(self, count: int) -> list[TaskPayload]:
-        """`count` tasks, each with neighbouring pieces; fewer if there are fewer pieces."""
+        """`count` tasks, each with neighbouring pieces.
+
+        With about as many rows each, if these are known; else fewer tasks for fewer pieces.
+        """
+        if self.rows:
+            return self._even_runs(count)
         pieces = max(1, len(self.relations) + len(self.slices))
         count = min(count, pieces)
         ends = [pieces * (i + 1) // count for i in range(count)]
         runs = zip([0, *ends[:-1]], ends, strict=True)
         return [self._run(i, first, last) for i, (first, last) in enumerate(runs)]
+
+    def _even_runs(self, count: int) -> list[TaskPayload]:
+        # A run without pieces reads none of the first slice, for the columns.
+        runs: list[list[FileSlice]] = [[] for _ in range(count)]
+        total = max(1, sum(self.rows))
+        first = 0
+        for item, rows in zip(self.slices, self.rows, strict=True):
+            runs[min(count - 1, (first + rows // 2) * count // total)].append(item)
+            first += rows
+        nothing = msgspec.structs.replace(self.slices[0], first=0, last=0)
+        return [TaskPayload(i, {"in0": tuple(run) or (nothing,)}) for i, run in enumerate(runs)]
 
     def _run(self, index: int, first: int, last: int) -> TaskPayload:
         if self.slices:
@@ -137,12 +156,7 @@ class TableLoader:
             self._total = len(read)
             sql = f"SELECT {_columns(source.schema)} FROM in0"
         outcomes = self._store(folder, source.schema, layout, read, sql)
-        partitions = tuple(
-            Partition(i, _file_of(outcome), self._holders(i, layout), outcome.rows, outcome.nbytes)
-            for i, outcome in enumerate(outcomes)
-        )
-        measured = tuple(_measured(outcome) for outcome in outcomes)
-        return LoadedTable(partitions, measured, any(outcome.on_disk for outcome in outcomes))
+        return stored_table(outcomes, [self._holders(i, layout) for i in range(len(outcomes))])
 
     def _divided(
         self,
@@ -184,7 +198,7 @@ class TableLoader:
             {},
             OutputKind.PARTITION,
             folder,
-            columns=tuple(column.name for column in schema),
+            columns=tuple((column.name, column.type) for column in schema),
             peers=self.placement.peers,
         )
         holders = [self._holders(payload.index, layout) for payload in read]
@@ -196,12 +210,7 @@ class TableLoader:
         return [outcome for outcome, _ in outcomes]
 
     def _holders(self, partition: int, layout: TableLayout) -> tuple[str, ...]:
-        """Neighbours, from a first one that depends on the partition's number only.
-
-        So partitions of the same number lie on the same nodes, whatever their table.
-        """
-        nodes = self.placement.nodes
-        return tuple(nodes[(partition + i) % len(nodes)] for i in range(layout.replicas))
+        return holders(self.placement.nodes, partition, layout.replicas)
 
     def _run(
         self,
@@ -245,6 +254,30 @@ class TableLoader:
                     raise _load_error(event)
                 case JobFailed():
                     raise job_error(event)
+
+
+def holders(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
+    """The nodes that hold a partition.
+
+    Neighbours, from a first one that depends on the partition's number only: so partitions of the
+    same number lie on the same nodes, whatever their table.
+    """
+    return tuple(nodes[(partition + i) % len(nodes)] for i in range(replicas))
+
+
+def stored_table(outcomes: Sequence[TaskOutcome], held: Sequence[tuple[str, ...]]) -> LoadedTable:
+    """The table that tasks have stored, a partition each.
+
+    Args:
+        outcomes: of the tasks.
+        held: which nodes hold each partition.
+    """
+    partitions = tuple(
+        Partition(i, _file_of(outcome), nodes, outcome.rows, outcome.nbytes)
+        for i, (outcome, nodes) in enumerate(zip(outcomes, held, strict=True))
+    )
+    measured = tuple(_measured(outcome) for outcome in outcomes)
+    return LoadedTable(partitions, measured, any(outcome.on_disk for outcome in outcomes))
 
 
 def _load_error(event: TaskFailed) -> Exception:

@@ -85,7 +85,9 @@ class OwnCluster:
                 executors=options.executors_per_node,
                 slots=1,
                 runner=RUNNER,
-                runner_config=runner_config(node, self.places, limit),
+                runner_config=runner_config(
+                    node, self.places, limit, own_process=not options.in_process
+                ),
                 orphaned_folders=tuple(
                     map(str, dict.fromkeys((self.places.memory, self.places.disk)))
                 ),

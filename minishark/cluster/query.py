@@ -17,6 +17,7 @@ import pyarrow as pa
 from minishark.catalog import Partition, Table
 from minishark.cluster.backend import Backend, JobEvent, Placement, job_error, task_error
 from minishark.cluster.progress import ProgressHandler, QueryProgress, StageProgress
+from minishark.cluster.sinks import Ending
 from minishark.errors import ExecutionError
 from minishark.execution.store import InputMissingError, Store
 from minishark.execution.task import (
@@ -129,9 +130,9 @@ class QueryRun:
         store: where results are read from.
         placement: how tasks are placed.
         folder: where the query's files go, relative to a node's storage folder.
+        ending: what becomes of the last stage's rows.
         settings: SET statements that hold for the query.
         definitions: statements that make what a whole statement may name: views, macros, types.
-        lossless: whether the result keeps DuckDB's types, as exchanges do.
         on_progress: hears how far the query is, at least once a second; what it raises ends the
             query.
     """
@@ -142,17 +143,17 @@ class QueryRun:
     store: Store
     placement: Placement
     folder: str
+    ending: Ending
     settings: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
-    lossless: bool = False
     on_progress: ProgressHandler | None = None
     _runs: dict[int, _StageRun] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
     _events: queue.SimpleQueue[tuple[int, JobEvent]] = field(default_factory=queue.SimpleQueue)
     _started_s: float = field(default_factory=time.perf_counter)
 
-    def run(self, names: Sequence[str]) -> pa.Table:
-        """Run all stages; the result with columns called `names`.
+    def run(self) -> None:
+        """Run all stages.
 
         Raises:
             FragmentRejectedError: DuckDB did not accept a fragment.
@@ -165,10 +166,20 @@ class QueryRun:
             while last not in self._done:
                 self._report()
                 self._handle_next()
-            return self._result(self._runs[last]).rename_columns(list(names))
         except BaseException:
             self._cancel()
             raise
+
+    def outcomes(self) -> list[tuple[TaskOutcome, str]]:
+        """What each task of the last stage has done, and on which node."""
+        last = self._runs[self.stages[-1].index]
+        return list(zip(last.complete(), last.nodes, strict=True))
+
+    def result(self) -> pa.Table:
+        """The rows that were gathered."""
+        tables = [self._read(outcome, node) for outcome, node in self.outcomes()]
+        filled = [table for table in tables if table.num_rows] or tables[:1]
+        return pa.concat_tables(filled).rename_columns(list(self.ending.names))
 
     def metrics(self) -> tuple[StageMetrics, ...]:
         """The figures of every stage that has completed."""
@@ -205,7 +216,7 @@ class QueryRun:
             for item in stage.inputs
             if isinstance(item, TableInput)
         }
-        preferred = tuple(preferred_nodes(stage, tables, index) for index in range(stage.tasks))
+        preferred = tuple(self._preferred(stage, tables, index) for index in range(stage.tasks))
         every = frozenset(self.placement.nodes)
         tasks = tuple(
             TaskSpec(
@@ -235,6 +246,13 @@ class QueryRun:
         self._runs[stage.index] = run
         run.job_id = self.backend.submit(job, partial(_tagged, self._events, stage.index))
 
+    def _is_last(self, stage: Stage) -> bool:
+        return stage.index == self.stages[-1].index
+
+    def _preferred(self, stage: Stage, tables: Mapping[str, Table], index: int) -> frozenset[str]:
+        nodes = preferred_nodes(stage, tables, index)
+        return self.ending.nodes(nodes, index) if self._is_last(stage) else nodes
+
     def _stage_task(self, stage: Stage, tables: Mapping[str, Table]) -> StageTask:
         shared = {
             item.name: slices
@@ -242,22 +260,21 @@ class QueryRun:
             if item.mode is ReadMode.ALL
             for slices in [self._slices(item, tables, 0)]
         }
-        is_result = stage.index == self.stages[-1].index
         output = OutputKind.BUCKETS if stage.buckets else OutputKind.PIECE
         types = () if stage.is_statement else tuple(column.type for column in stage.schema)
-        return StageTask(
+        task = StageTask(
             stage.sql,
             types,
             shared,
-            OutputKind.RESULT if is_result else output,
+            output,
             self.folder,
             f"{stage.index}-",
             stage.buckets,
-            lossless=self.lossless,
             prelude=self.settings + (self.definitions if stage.is_statement else ()),
             rows=stage.plan.rows / stage.tasks,
             peers=self.placement.peers,
         )
+        return self.ending.stage(task, stage.schema) if self._is_last(stage) else task
 
     def _payload(self, stage: Stage, tables: Mapping[str, Table], index: int) -> TaskPayload:
         own = {
@@ -265,7 +282,8 @@ class QueryRun:
             for item in stage.inputs
             if item.mode is not ReadMode.ALL
         }
-        return TaskPayload(index, own)
+        payload = TaskPayload(index, own)
+        return self.ending.payload(payload) if self._is_last(stage) else payload
 
     def _slices(
         self, item: TableInput | StageInput, tables: Mapping[str, Table], index: int
@@ -295,14 +313,6 @@ class QueryRun:
                 raise task_error(event, is_own_text=run.stage.is_statement)
             case JobFailed():
                 raise job_error(event)
-
-    def _result(self, run: _StageRun) -> pa.Table:
-        tables = [
-            self._read(outcome, node)
-            for outcome, node in zip(run.complete(), run.nodes, strict=True)
-        ]
-        filled = [table for table in tables if table.num_rows] or tables[:1]
-        return pa.concat_tables(filled)
 
     def _read(self, outcome: TaskOutcome, node: str) -> pa.Table:
         if outcome.inline is not None:

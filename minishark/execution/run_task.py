@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
+import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
+import cloudpickle
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from minishark.execution import functions
 from minishark.execution.statistics import partition_statistics, text_sample
 from minishark.execution.store import InputMissingError, Store, StoredFile
 from minishark.execution.task import (
     BucketSlice,
+    CopyTarget,
     FileSlice,
     OutputKind,
     ProblemDetail,
     StageTask,
+    TaskFunction,
     TaskOutcome,
     TaskPayload,
     TaskProblem,
 )
-from minishark.expressions import quote
+from minishark.expressions import quote, quote_text
 
 BATCH_ROWS = 122_880
 """Rows of a stored record batch: DuckDB's own row group size, which its scans like best."""
@@ -45,6 +53,8 @@ _BINARY_EXCHANGE_SETTINGS = _EXCHANGE_SETTINGS | {
     "arrow_output_version": "'1.0'",  # later ones have binary views, which Arrow can't take rows of
 }
 _BINARY_TYPE = re.compile(r"\b(?:BLOB|BIT|BIGNUM|VARIANT|GEOMETRY|STATE)\b")
+
+_FUNCTIONS_MAX = 16
 
 _DISABLED_OPTIMIZERS = {
     "projection_pullup": "merges joins that fragments keep apart, ordered with better statistics",
@@ -74,6 +84,39 @@ class TaskError(Exception):
         super().__init__(message)
         self.detail = ProblemDetail(problem, message)
 
+    @classmethod
+    def of_function(cls, failed: functions.FunctionFailedError, partition: int) -> TaskError:
+        """User code failed."""
+        error = cls(TaskProblem.FUNCTION, str(failed))
+        error.detail = ProblemDetail(
+            TaskProblem.FUNCTION, str(failed), partition, failed.traceback, failed.pickled
+        )
+        return error
+
+
+class PickledFunctions:
+    """The functions that were used last, unpickled."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, functions.Function] = OrderedDict()
+
+    def get(self, pickled: bytes) -> functions.Function:
+        """A function.
+
+        Raises:
+            FunctionFailedError: it needs a module that is not here, or the like.
+        """
+        function = self._known.get(pickled)
+        if function is None:
+            try:
+                function = cloudpickle.loads(pickled)
+            except Exception as error:
+                raise functions.FunctionFailedError.of(error) from error
+            self._known[pickled] = function
+            if len(self._known) > _FUNCTIONS_MAX:
+                self._known.popitem(last=False)
+        return function
+
 
 class _Rows(Protocol):
     """A DuckDB relation or connection, which gives rows as Arrow."""
@@ -97,6 +140,9 @@ class TaskRunner:
         self._prelude: tuple[str, ...] = ()
         self._con = self._connect()
         self._output_settings: Mapping[str, str] = {}
+        self._user_code = functions.UserCode()
+        self._functions = PickledFunctions()
+        self._written = itertools.count()
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         """A new DuckDB, with its default output types."""
@@ -114,7 +160,15 @@ class TaskRunner:
         try:
             if stage.prelude != self._prelude:
                 self._prepare(stage, task)
-            return self._run(stage, task)
+            if stage.function is None:
+                return self._run(stage, task)
+            with self._user_code.running():
+                return self._run(stage, task)
+        except functions.FunctionFailedError as failed:
+            raise TaskError.of_function(failed, task.index) from failed
+        except functions.Interrupted as error:
+            self._restart()  # whatever it was doing
+            raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.") from error
         except (duckdb.FatalException, duckdb.InternalException) as error:
             # A bug of DuckDB's, after which this database may refuse all else. The fragment is
             # not to blame alone: the statement as a whole often takes another path.
@@ -144,16 +198,29 @@ class TaskRunner:
             with _problems():
                 return self._store_partition(stage, task, self._store.read(task.inputs["in0"]))
         with _problems(), self._inputs(stage, task) as variables:
+            if stage.target is not None:
+                return self._write_files(stage, stage.target, task, variables)
             rows = self._rows(stage, variables)
-            match stage.output:
-                case OutputKind.BUCKETS:
-                    return self._store_buckets(stage, task, rows)
-                case OutputKind.PIECE:
-                    return self._store_piece(stage, task, rows.to_arrow_table())
-                case OutputKind.RESULT:
-                    return self._result(stage, task, rows.to_arrow_table())
-                case OutputKind.PARTITION:
-                    return self._store_partition(stage, task, rows.to_arrow_table())
+            if stage.function is None:
+                return self._put_out(stage, task, rows)
+            try:
+                return self._put_out(stage, task, self._passed(stage, stage.function, rows))
+            finally:
+                functions.release(self._con)
+
+    def _put_out(self, stage: StageTask, task: TaskPayload, rows: _Rows) -> TaskOutcome:
+        match stage.output:
+            case OutputKind.BUCKETS:
+                return self._store_buckets(stage, task, rows)
+            case OutputKind.PIECE:
+                return self._store_piece(stage, task, rows.to_arrow_table())
+            case OutputKind.RESULT:
+                return self._result(stage, task, rows.to_arrow_table())
+            case OutputKind.PARTITION:
+                return self._store_partition(stage, task, rows.to_arrow_table())
+            case OutputKind.FILES:
+                message = "files have a target"
+                raise AssertionError(message)
 
     def _rows(self, stage: StageTask, variables: Mapping[str, pa.Table]) -> _Rows:
         """The fragment, bound or already run."""
@@ -163,15 +230,36 @@ class TaskRunner:
             return relation
         self._set_output_types(_output_settings(stage, stage.types))
         few = stage.rows < _COLLECTED_ROWS_MIN
-        scope = {"run": self._con.execute if few else self._con.sql, "text": _typed(stage)}
-        # DuckDB finds Arrow tables that are variables where it is called from, which costs less
-        # than views. A scope of their own keeps all other names from being found.
-        rows: _Rows = eval(_FRAGMENT, {**scope, **variables})  # noqa: S307
+        return self._in_scope(self._con.execute if few else self._con.sql, _typed(stage), variables)
+
+    def _in_scope(
+        self, run: Callable[[str], _Rows], text: str, variables: Mapping[str, pa.Table]
+    ) -> _Rows:
+        """Run SQL that names Arrow tables.
+
+        DuckDB finds those that are variables where it is called from, which costs less than views.
+        A scope of their own keeps all other names from being found.
+        """
+        rows: _Rows = eval(_FRAGMENT, {"run": run, "text": text, **variables})  # noqa: S307
         return rows
 
-    def interrupt(self) -> None:
-        """Stop the fragment that is running; may be called from another thread."""
+    def _passed(self, stage: StageTask, function: TaskFunction, rows: _Rows) -> _Rows:
+        """What the stage's function makes of the rows."""
+        call = self._functions.get(function.pickled)
+        with rows.to_arrow_reader(BATCH_ROWS) as reader:
+            tables = functions.called(call, reader, [name for name, _ in stage.columns])
+        relation = functions.conformed(self._con, tables, function.returns, function.label)
+        self._set_output_types(_stored_types(stage, map(str, relation.types)))
+        return relation
+
+    def interrupt(self) -> float:
+        """Stop the task that is running; may be called from another thread.
+
+        Returns:
+            For how many seconds user code that it runs has not obeyed.
+        """
         self._con.interrupt()
+        return self._user_code.stop()
 
     def forget(self, folder: str) -> None:
         """Drop what is cached of a query's files."""
@@ -210,8 +298,13 @@ class TaskRunner:
 
     def _store_piece(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
         file = _file(stage, task)
-        stored = self._store.write(file, table.schema, [table.to_batches()])
-        return _outcome(stored, file)
+        batches = table.to_batches()
+        if stage.cuts:
+            table = table.rename_columns([name for name, _ in _output_columns(stage)])
+            batches = table.to_batches(max(1, min(BATCH_ROWS, -(-len(table) // stage.cuts))))
+        stored = self._store.write(file, table.schema, [batches])
+        slices = [BucketSlice(i, i + 1, batch.num_rows) for i, batch in enumerate(batches)]
+        return _outcome(stored, file, tuple(slices) if stage.cuts else ())
 
     def _result(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
         if table.nbytes > INLINE_BYTES_MAX:
@@ -219,12 +312,13 @@ class TaskRunner:
         return TaskOutcome(table.num_rows, table.nbytes, None, _stream(table))
 
     def _store_partition(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
-        table = table.rename_columns(list(stage.columns))
+        columns = _output_columns(stage)
+        table = table.rename_columns([name for name, _ in columns])
         file = _file(stage, task)
         compact = _compact(table)
         stored = self._store.write(file, compact.schema, [compact.to_batches(BATCH_ROWS)])
         self._store.replicate(stored, file, task.replicas)
-        statistics = self._statistics(table, list(zip(stage.columns, stage.types, strict=True)))
+        statistics = self._statistics(table, columns)
         return TaskOutcome(
             stored.rows, stored.bytes, file, statistics=statistics, on_disk=stored.on_disk
         )
@@ -242,6 +336,28 @@ class TaskRunner:
             self._con.unregister("partition")
             if sample is not None:
                 self._con.unregister("sample")
+
+    def _write_files(
+        self,
+        stage: StageTask,
+        target: CopyTarget,
+        task: TaskPayload,
+        variables: Mapping[str, pa.Table],
+    ) -> TaskOutcome:
+        # Each attempt writes an entry of its own: an earlier one may have died half-way.
+        entry = f"{task.index}-{os.getpid()}-{next(self._written)}"
+        path = f"{target.folder}/{entry}"
+        names = [f"c{i} AS {quote(name)}" for i, (name, _) in enumerate(stage.columns)]
+        rows = f"SELECT {', '.join(names)} FROM ({_typed(stage) if stage.types else stage.sql})"
+        copy = f"COPY ({rows}) TO {quote_text(path)} ({target.options})"
+        try:
+            answer = self._in_scope(self._con.execute, copy, variables).to_arrow_table()
+        except duckdb.IOException as error:
+            if target.folder not in str(error) or _is_full(str(error)):
+                raise
+            raise TaskError(TaskProblem.OUTPUT, str(error)) from error
+        (count,) = answer.column(0).to_pylist()
+        return TaskOutcome(count, _size_bytes(Path(path)), entry)
 
     def _store_buckets(
         self,
@@ -279,10 +395,18 @@ def _typed(stage: StageTask) -> str:
     ]
     if stage.output is OutputKind.BUCKETS:
         columns.append("bucket")
-    return f"SELECT {', '.join(columns)} FROM ({stage.sql})"
+    typed = f"SELECT {', '.join(columns)} FROM ({stage.sql})"
+    if stage.function is not None and stage.function.keys:
+        return _grouped(typed, stage.function.keys)
+    return typed
 
 
 def _output_settings(stage: StageTask, types: Iterable[str]) -> Mapping[str, str]:
+    """DuckDB's settings for the rows of a fragment; users' functions get them as users do."""
+    return _stored_types(stage, types) if stage.function is None else {}
+
+
+def _stored_types(stage: StageTask, types: Iterable[str]) -> Mapping[str, str]:
     """DuckDB's settings for the layout of a stage's output; results have DuckDB's default one."""
     if stage.output is OutputKind.RESULT and not stage.lossless:
         return {}
@@ -290,6 +414,23 @@ def _output_settings(stage: StageTask, types: Iterable[str]) -> Mapping[str, str
         return {}  # a user's own states: DuckDB dies of some of them in the lossless layout
     binary = any(map(_BINARY_TYPE.search, types))
     return _BINARY_EXCHANGE_SETTINGS if binary else _EXCHANGE_SETTINGS
+
+
+def _output_columns(stage: StageTask) -> list[tuple[str, str]]:
+    """Names and types of the columns that a stage puts out, as users know them."""
+    return list(stage.columns if stage.function is None else stage.function.returns)
+
+
+def _grouped(sql: str, keys: Sequence[int]) -> str:
+    """The rows of `sql` group by group, with the group's number as one more column."""
+    columns = ", ".join(f"c{i}" for i in keys)
+    numbered = f"SELECT *, dense_rank() OVER (ORDER BY {columns}) AS g FROM ({sql})"
+    return f"{numbered} ORDER BY g"
+
+
+def _size_bytes(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else (path,)
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _compact(table: pa.Table) -> pa.Table:
@@ -349,6 +490,11 @@ def _stream(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
+def _is_full(message: str) -> bool:
+    """Whether DuckDB complains of a disk that is full."""
+    return "No space left" in message or "Could not write all bytes" in message
+
+
 @contextlib.contextmanager
 def _problems() -> Iterator[None]:
     """Errors of DuckDB, Arrow and the system as `TaskError`s."""
@@ -366,7 +512,7 @@ def _problems() -> Iterator[None]:
         raise TaskError(TaskProblem.INPUT, str(error)) from error
     except duckdb.IOException as error:
         # Of a file that the statement names; what stages hand on is not read by DuckDB.
-        full = "No space left" in str(error)
+        full = _is_full(str(error))
         raise TaskError(TaskProblem.RESOURCE if full else TaskProblem.SQL, str(error)) from error
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -52,6 +52,36 @@ class OutputKind(StrEnum):
     """As PIECE, in the types in which users get results; small ones travel in the outcome."""
     PARTITION = "partition"
     """Store them as a table's partition, with replicas and statistics."""
+    FILES = "files"
+    """Write them to files for users, as COPY does."""
+
+
+class TaskFunction(msgspec.Struct, frozen=True, array_like=True):
+    """A Python function that a task's rows go through before they are put out.
+
+    Attributes:
+        label: what users call it, such as "map_partitions".
+        pickled: a `minishark.execution.functions.Function`, by cloudpickle.
+        returns: names and DuckDB types of the columns that it gives.
+        keys: positions of the columns whose equal values make a group; empty for no groups.
+    """
+
+    label: str
+    pickled: bytes
+    returns: tuple[tuple[str, str], ...]
+    keys: tuple[int, ...] = ()
+
+
+class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
+    """Where FILES go.
+
+    Attributes:
+        folder: an absolute path; each task makes an entry of its own in it.
+        options: the text between the parentheses of DuckDB's COPY.
+    """
+
+    folder: str
+    options: str
 
 
 class StageTask(msgspec.Struct, frozen=True, array_like=True):
@@ -67,12 +97,16 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
             and removes it when the query is over, after which nothing can be written any more.
         prefix: what the names of output files begin with.
         buckets: the number of buckets, for BUCKETS.
-        columns: the names of a table's columns, for PARTITION.
+        columns: the output columns as users know them, name and DuckDB type; for PARTITION, FILES
+            and functions.
         lossless: whether a RESULT keeps DuckDB's types instead of those that users get.
         prelude: statements that must have run before: settings, and what the fragment names.
         rows: about how many rows a task puts out.
         peers: where the holders of files keep them; those that are not named use the same folders
             as the executor.
+        cuts: into how many batches at least a PIECE is cut, if it has the rows; 0 for as they come.
+        function: what the rows go through before they are put out.
+        target: where the files go, for FILES.
     """
 
     sql: str
@@ -82,11 +116,14 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     folder: str
     prefix: str = ""
     buckets: int = 0
-    columns: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
     lossless: bool = False
     prelude: tuple[str, ...] = ()
     rows: float = math.inf
     peers: tuple[Peer, ...] = ()
+    cuts: int = 0
+    function: TaskFunction | None = None
+    target: CopyTarget | None = None
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
@@ -119,9 +156,10 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         rows: rows put out.
         nbytes: their size as Arrow data.
-        file: the output file, relative to the node's storage folder; None for inline results.
+        file: the output file, relative to the node's storage folder; None for inline results. For
+            FILES, the task's entry in the target folder.
         inline: the result as an Arrow IPC stream, if it is small.
-        buckets: one entry per bucket, for BUCKETS.
+        buckets: one entry per bucket, for BUCKETS; one per batch, for a PIECE that was cut.
         statistics: the partition's statistics as an Arrow IPC stream, for PARTITION.
         on_disk: whether the output had to go to disk because shared memory was short.
     """
@@ -146,15 +184,30 @@ class TaskProblem(StrEnum):
     """Input data is missing or unreadable."""
     RESOURCE = "resource"
     """Memory or disk ran out."""
+    OUTPUT = "output"
+    """Files for users can't be written."""
+    FUNCTION = "function"
+    """A user's function raised, or gave what it should not."""
     INTERRUPTED = "interrupted"
     """The job was cancelled."""
 
 
 class ProblemDetail(msgspec.Struct, frozen=True, array_like=True):
-    """The detail that goes with a failed task."""
+    """The detail that goes with a failed task.
+
+    Attributes:
+        problem: why it failed.
+        message: for the user.
+        partition: the task's number, for FUNCTION.
+        traceback: where a user's function raised, as text.
+        pickled: the exception that it raised, by cloudpickle; empty if it can't travel.
+    """
 
     problem: TaskProblem
     message: str
+    partition: int = 0
+    traceback: str = ""
+    pickled: bytes = b""
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -148,7 +148,7 @@ class _Splitter:
             return known
         parts = _Fragment()
         if isinstance(plan.operator, Statement):
-            sql = self._statement(plan.operator, parts)
+            sql = self._statement(plan.operator, shuffle, parts)
         else:
             sql = self._fragment(plan, shuffle, parts)
         buckets = shuffle.partitions if shuffle else 0
@@ -160,10 +160,17 @@ class _Splitter:
             self._stage_of[id(plan)] = index
         return index
 
-    def _statement(self, statement: Statement, parts: _Fragment) -> str:
+    def _statement(self, statement: Statement, shuffle: Shuffle | None, parts: _Fragment) -> str:
         for table in statement.tables:
             parts.inputs[(table, ReadMode.ALL)] = TableInput(table, table, ReadMode.ALL)
-        return statement.sql
+        if shuffle is None:
+            return statement.sql
+        columns = [f"c{i}" for i in range(len(statement.schema))]
+        block = Block(
+            f"({statement.sql}) AS t({', '.join(columns)})", tuple(f"t.{c}" for c in columns)
+        )
+        bucket = fragment.bucket_column(shuffle.keys, block.names, shuffle.partitions)
+        return fragment.select(block, [bucket])
 
     def _fragment(self, plan: PhysicalPlan, shuffle: Shuffle | None, parts: _Fragment) -> str:
         block = self._block(plan, parts)

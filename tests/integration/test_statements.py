@@ -18,6 +18,7 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
+from minishark.queries import Rows
 from minishark.session import Session
 
 ROWS = pa.table(
@@ -120,7 +121,7 @@ def test_a_plan_never_reads_a_replaced_table_in_part(session: Session) -> None:
     plan = session._queries._plan("SELECT count(*) FROM t")
     session.create_table("t", ROWS, partitions=4, replace=True)
     with pytest.raises(MinisharkError):
-        session._queries._execute(plan, 0.0, 0.0, False, ())
+        session._queries._execute(plan, Rows(), 0.0, 0.0, ())
     assert [(4000,)] == ask(session, "SELECT count(*) FROM t")
 
 

@@ -135,7 +135,7 @@ def test_partition_is_named_measured_and_replicated(
         "SELECT i AS c0, 'v' || i % 3 AS c1 FROM range(10) r(i)",
         ("BIGINT", "VARCHAR"),
         OutputKind.PARTITION,
-        columns=("id", "odd name"),
+        columns=(("id", "BIGINT"), ("odd name", "VARCHAR")),
     )
     outcome = runner.run(stage, TaskPayload(2, {}, replicas=("n0", "n1")))
     file = "queries/1/0-2.arrow"

@@ -1,0 +1,128 @@
+"""What becomes of the rows of a query's last stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+import msgspec
+
+from minishark.execution.task import CopyTarget, OutputKind, StageTask, TaskFunction, TaskPayload
+from minishark.expressions import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """They come to the front end.
+
+    Attributes:
+        lossless: whether they keep DuckDB's types instead of those in which users get results.
+    """
+
+    lossless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """They stay in the query's folder, one file per task, for who reads them next.
+
+    Attributes:
+        cuts: into how many batches at least a task's rows are cut.
+    """
+
+    cuts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Each task's rows become a partition of a table.
+
+    Attributes:
+        folder: the table's, relative to a node's storage folder.
+        holders: the nodes that get a copy, for each partition.
+    """
+
+    folder: str
+    holders: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Each task's rows become files for users."""
+
+    target: CopyTarget
+
+
+Sink: TypeAlias = Gathered | Pieces | Partitions | Files
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a query: what its last stage's rows go through, and what becomes of them.
+
+    Attributes:
+        sink: what becomes of them.
+        columns: what users call the columns of the last stage.
+        function: what the rows go through before.
+    """
+
+    sink: Sink
+    columns: tuple[str, ...]
+    function: TaskFunction | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What users call the columns that come out."""
+        if self.function is None:
+            return self.columns
+        return tuple(name for name, _ in self.function.returns)
+
+    def stage(self, task: StageTask, schema: Schema) -> StageTask:
+        """The last stage's description, with its end.
+
+        Args:
+            task: the description.
+            schema: the columns that the fragment puts out.
+        """
+        if isinstance(self.sink, Gathered) and self.function is None:
+            return msgspec.structs.replace(
+                task, output=OutputKind.RESULT, lossless=self.sink.lossless
+            )
+        columns = zip(self.columns, (column.type for column in schema), strict=True)
+        task = _with_columns(task, schema)
+        task = msgspec.structs.replace(task, columns=tuple(columns), function=self.function)
+        match self.sink:
+            case Gathered(lossless):
+                output = OutputKind.RESULT
+                return msgspec.structs.replace(task, output=output, lossless=lossless)
+            case Pieces(cuts):
+                return msgspec.structs.replace(task, cuts=cuts)
+            case Partitions(folder):
+                output = OutputKind.PARTITION
+                return msgspec.structs.replace(task, output=output, folder=folder, prefix="")
+            case Files(target):
+                return msgspec.structs.replace(task, output=OutputKind.FILES, target=target)
+            case _:
+                assert_never(self.sink)
+
+    def payload(self, payload: TaskPayload) -> TaskPayload:
+        """A task of the last stage, with where its rows go."""
+        if isinstance(self.sink, Partitions):
+            return msgspec.structs.replace(payload, replicas=self.sink.holders[payload.index])
+        return payload
+
+    def nodes(self, preferred: frozenset[str], index: int) -> frozenset[str]:
+        """Where a task of the last stage should run: where its rows stay, if they do."""
+        if not isinstance(self.sink, Partitions):
+            return preferred
+        holders = frozenset(self.sink.holders[index])
+        return (preferred & holders) or holders
+
+
+def _with_columns(task: StageTask, schema: Schema) -> StageTask:
+    """A fragment with columns c0, c1, ...; a whole statement has those that its user wrote."""
+    if task.types:
+        return task
+    names = ", ".join(f"c{i}" for i in range(len(schema)))
+    casts = ", ".join(f"CAST(c{i} AS {column.type}) AS c{i}" for i, column in enumerate(schema))
+    return msgspec.structs.replace(task, sql=f"SELECT {casts} FROM ({task.sql}) AS t({names})")

@@ -1,0 +1,165 @@
+"""Queries whose rows stay in the cluster, as the partitions of a table.
+
+Where rows lie already as the table's shall, each task of the last stage stores its partition. Else
+that stage leaves pieces, and the tasks that load tables make partitions of them: of equal size and
+in the query's order, or divided by the hash of columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from minishark.catalog import Table
+from minishark.cluster.load import TableSource, holders, stored_table
+from minishark.cluster.query import QueryRun
+from minishark.cluster.sinks import Ending, Partitions, Pieces, Sink
+from minishark.cluster.source import SourceSize
+from minishark.errors import CatalogError
+from minishark.execution.task import FileSlice, TaskFunction
+from minishark.expressions import Column, Schema
+from minishark.physical.plan import PhysicalPlan
+from minishark.physical.planner import PlannerOptions
+from minishark.physical.repartition import hash_columns, hashed_on, together
+from minishark.tables import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the rows of a query are to be kept.
+
+    Attributes:
+        partition_by: columns whose hash decides a row's partition; none for the query's order.
+        partitions: how many; None for as many as the query has, or as its size asks for.
+        replicas: on how many nodes each lies.
+    """
+
+    partition_by: tuple[str, ...] = ()
+    partitions: int | None = None
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The goal to have the rows of a query as a table that nobody knows yet.
+
+    Attributes:
+        tables: makes it.
+        name: what it is called.
+        schema: its columns.
+        folder: its folder.
+        layout: how it lies.
+        function: what the rows go through before.
+    """
+
+    tables: Tables
+    name: str
+    schema: Schema
+    folder: str
+    layout: Layout
+    function: TaskFunction | None = None
+
+    def options(self, options: PlannerOptions) -> PlannerOptions:
+        """Python takes its time with few rows, too: partitions stay apart for it."""
+        return replace(options, single_task_rows=0) if self.function else options
+
+    def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """Equal keys in one partition, if there are keys."""
+        if self.function is not None:
+            keys = self.function.keys
+            return together(plan, keys, self._count) if keys else plan
+        keys = self._positions()
+        return hashed_on(plan, keys, self._count) if keys and self._count > 1 else plan
+
+    @property
+    def _count(self) -> int:
+        return self.layout.partitions or self.tables.partitions
+
+    def _positions(self) -> tuple[int, ...]:
+        """The columns that the table is to be partitioned by."""
+        names = [column.name for column in self.schema]
+        return tuple(names.index(name) for name in self.layout.partition_by)
+
+    def _kept_by(self, plan: PhysicalPlan) -> tuple[str, ...] | None:
+        """The columns by which the tasks' rows are partitions already; None if they are not.
+
+        No columns where rows may lie anywhere.
+        """
+        count = plan.distribution.partitions
+        if self.layout.partitions not in (None, count):
+            return None
+        if self.function is not None:
+            return None if self.layout.partition_by else ()
+        found = hash_columns(plan) if count > 1 else None
+        names = tuple(self.schema[i].name for i in found) if found is not None else None
+        return names if self.layout.partition_by in ((), names) else None
+
+    def ending(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Ending:
+        """Partitions, or pieces to make them of."""
+        if self.function is None:
+            columns = tuple(column.name for column in self.schema)
+        if self._kept_by(plan) is None:
+            return Ending(Pieces(self._count), columns, self.function)
+        return Ending(Partitions(self.folder, self._held(plan)), columns, self.function)
+
+    def _held(self, plan: PhysicalPlan) -> tuple[tuple[str, ...], ...]:
+        count = plan.distribution.partitions
+        copies = self.tables.copies(count, self.layout.replicas)
+        nodes = self.tables.placement().nodes
+        return tuple(holders(nodes, i, copies) for i in range(count))
+
+    def reached(self, run: QueryRun) -> Table:
+        """The table."""
+        sink: Sink = run.ending.sink
+        if isinstance(sink, Partitions):
+            keys = self._kept_by(run.stages[-1].plan)
+            assert keys is not None
+            loaded = stored_table([outcome for outcome, _ in run.outcomes()], sink.holders)
+            return self.tables.described(self.name, self.schema, keys, loaded)
+        source, size = _pieces(run, self.schema)
+        layout = self.tables.layout(
+            self.layout.partition_by, self.layout.partitions, self.layout.replicas, size
+        )
+        with self.tables.passing(self.folder):
+            return self.tables.load(self.name, self.folder, source, layout)
+
+
+def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:
+    """What the last stage left, as a source in the query's order."""
+    slices: list[FileSlice] = []
+    counts: list[int] = []
+    for outcome, node in run.outcomes():
+        assert outcome.file is not None
+        for part in outcome.buckets:
+            slices.append(FileSlice(outcome.file, (node,), part.first, part.last))
+            counts.append(part.rows)
+    size = SourceSize(sum(outcome.nbytes for outcome, _ in run.outcomes()), sum(counts))
+    if not slices:
+        outcome, node = run.outcomes()[0]
+        assert outcome.file is not None
+        slices, counts = [FileSlice(outcome.file, (node,))], [0]
+    return TableSource(schema, slices=tuple(slices), rows=tuple(counts)), size
+
+
+def table_schema(schema: Schema) -> Schema:
+    """Columns with names that a table can have: those that are equal get numbers, as in DuckDB.
+
+    Raises:
+        CatalogError: there is no column.
+    """
+    if not schema:
+        raise CatalogError("A table needs at least one column.")
+    taken: dict[str, None] = {}
+    columns = []
+    for column in schema:
+        name, number = column.name, 0
+        while name.lower() in taken:
+            number += 1
+            name = f"{column.name}_{number}"
+        taken[name.lower()] = None
+        columns.append(Column(name, column.type))
+    return tuple(columns)
+
+
+def kept_exactly(schema: Schema) -> bool:
+    """Whether Arrow brings all columns back in the type that they have."""
+    return not any("ENUM(" in column.type for column in schema)
