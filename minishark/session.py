@@ -375,10 +375,7 @@ class Session:
             [('id', 'BIGINT'), ('name', 'VARCHAR')]
         """
         self._check_open()
-        kept = self.keep_rows(local_table(data, schema))
-        return DataFrame.of_relation(
-            self, kept.name, kept.schema, alias=kept.name, held=(kept.handle,)
-        )
+        return DataFrame.of_kept(self, self.keep_rows(local_table(data, schema)))
 
     def range(self, start: int, end: int | None = None, step: int = 1) -> DataFrame:
         """The whole numbers from `start` up to, not including, `end`, as a column `id`.

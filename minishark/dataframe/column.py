@@ -27,6 +27,18 @@ if TYPE_CHECKING:
     from minishark.dataframe.window import WindowSpec
 
 
+class Level(IntEnum):
+    """How tightly an expression holds together; only what all dialects of SQL agree on."""
+
+    ATOM = 0
+    """Needs no parentheses anywhere."""
+    CONDITION = 1
+    """A comparison: needs none beside AND and OR."""
+    AND = 2
+    OR = 3
+    OTHER = 4
+
+
 class Kind(IntEnum):
     """What a SELECT must be like for an expression to stand in it."""
 
@@ -62,7 +74,7 @@ class Column(CamelCase):
     Attributes:
         pieces: SQL text and references, in order.
         name: what the result is called; None leaves that to DuckDB.
-        atomic: whether it can stand beside an operator without parentheses.
+        level: beside which operators it needs parentheses.
         kind: what SELECT it can stand in.
         order: ASC, DESC and NULLS FIRST or LAST; where rows are sorted only.
 
@@ -75,7 +87,7 @@ class Column(CamelCase):
 
     pieces: tuple[Piece, ...]
     name: str | None = None
-    atomic: bool = False
+    level: Level = Level.OTHER
     kind: Kind = Kind.ROW
     order: str = ""
 
@@ -140,37 +152,37 @@ class Column(CamelCase):
         return combine("-", self)
 
     def __eq__(self, other: object) -> Column:  # type: ignore[override]
-        return infix(self, "=", other)
+        return compare(self, "=", other)
 
     def __ne__(self, other: object) -> Column:  # type: ignore[override]
-        return infix(self, "<>", other)
+        return compare(self, "<>", other)
 
     def __lt__(self, other: Any) -> Column:
-        return infix(self, "<", other)
+        return compare(self, "<", other)
 
     def __le__(self, other: Any) -> Column:
-        return infix(self, "<=", other)
+        return compare(self, "<=", other)
 
     def __gt__(self, other: Any) -> Column:
-        return infix(self, ">", other)
+        return compare(self, ">", other)
 
     def __ge__(self, other: Any) -> Column:
-        return infix(self, ">=", other)
+        return compare(self, ">=", other)
 
     def __and__(self, other: Any) -> Column:
-        return infix(self, "AND", other)
+        return _logical(self, Level.AND, other)
 
     def __rand__(self, other: Any) -> Column:
-        return infix(other, "AND", self)
+        return _logical(other, Level.AND, self)
 
     def __or__(self, other: Any) -> Column:
-        return infix(self, "OR", other)
+        return _logical(self, Level.OR, other)
 
     def __ror__(self, other: Any) -> Column:
-        return infix(other, "OR", self)
+        return _logical(other, Level.OR, self)
 
     def __invert__(self) -> Column:
-        return combine("NOT ", self)
+        return condition("NOT ", self)
 
     __hash__ = object.__hash__
 
@@ -216,7 +228,7 @@ class Column(CamelCase):
         # As in PySpark, a column keeps its name through a cast.
         only = self.pieces[0] if len(self.pieces) == 1 else None
         name = only.name if isinstance(only, Reference) else self.name
-        return replace(made, atomic=True, name=name)
+        return replace(made, level=Level.ATOM, name=name)
 
     def asc(self) -> Column:
         """Sorted upwards; NULLs last, as in DuckDB."""
@@ -246,11 +258,11 @@ class Column(CamelCase):
 
     def is_null(self) -> Column:
         """Whether it is NULL."""
-        return combine(self, " IS NULL")
+        return condition(self, " IS NULL")
 
     def is_not_null(self) -> Column:
         """Whether it is not NULL."""
-        return combine(self, " IS NOT NULL")
+        return condition(self, " IS NOT NULL")
 
     def is_nan(self) -> Column:
         """Whether it is the float NaN."""
@@ -258,29 +270,29 @@ class Column(CamelCase):
 
     def eq_null_safe(self, other: Any) -> Column:
         """Whether both are equal, or both NULL."""
-        return infix(self, "IS NOT DISTINCT FROM", other)
+        return compare(self, "IS NOT DISTINCT FROM", other)
 
     def between(self, low: Any, high: Any) -> Column:
         """Whether `low <= self <= high`."""
-        return combine(self, " BETWEEN ", value(low), " AND ", value(high))
+        return condition(self, " BETWEEN ", value(low), " AND ", value(high))
 
     def isin(self, *values: Any) -> Column:
         """Whether it is one of the values; they may be passed as one list, too."""
         if len(values) == 1 and isinstance(values[0], list | tuple | set | frozenset):
             values = tuple(values[0])
         if not values:
-            return Column(("false",), atomic=True)
-        return combine(self, " IN (", *separated([value(item) for item in values]), ")")
+            return Column(("false",), level=Level.ATOM)
+        return condition(self, " IN (", *separated([value(item) for item in values]), ")")
 
     is_in = isin
 
     def like(self, pattern: Any) -> Column:
         """Whether it is like a SQL pattern, with % and _."""
-        return infix(self, "LIKE", pattern)
+        return compare(self, "LIKE", pattern)
 
     def ilike(self, pattern: Any) -> Column:
         """Whether it is like a SQL pattern, in any case of letters."""
-        return infix(self, "ILIKE", pattern)
+        return compare(self, "ILIKE", pattern)
 
     def rlike(self, pattern: Any) -> Column:
         """Whether a regular expression is found in it (RE2's syntax)."""
@@ -317,9 +329,9 @@ class Column(CamelCase):
             OptionError: `key` is no position and no text; see `functions.element_at`.
         """
         if isinstance(key, str):
-            return replace(combine(self, f"[{literal(key)}]"), atomic=True)
+            return replace(combine(self, f"[{literal(key)}]"), level=Level.ATOM)
         if isinstance(key, int) and not isinstance(key, bool) and key >= 0:
-            return replace(combine(self, f"[{key + 1}]"), atomic=True)
+            return replace(combine(self, f"[{key + 1}]"), level=Level.ATOM)
         raise OptionError(
             "get_item takes a position from 0 or a text; for other keys use functions.element_at."
         )
@@ -370,18 +382,18 @@ class CaseColumn(Column):
         """The value if no branch is taken; NULL without this."""
         last = value(result)
         pieces = (*self.pieces[:-1], " ELSE ", *last.pieces, " END")
-        return Column(pieces, self.name, atomic=True, kind=max(self.kind, last.kind))
+        return Column(pieces, self.name, level=Level.ATOM, kind=max(self.kind, last.kind))
 
 
 def case(condition: Column, result: Any) -> CaseColumn:
     """`CASE WHEN condition THEN result END`."""
     made = combine("CASE WHEN ", condition, " THEN ", value(result), " END", bare=True)
-    return CaseColumn(made.pieces, atomic=True, kind=made.kind)
+    return CaseColumn(made.pieces, level=Level.ATOM, kind=made.kind)
 
 
 def column(name: str) -> Column:
     """The column called `name`."""
-    return Column((Reference(name),), atomic=True)
+    return Column((Reference(name),), level=Level.ATOM)
 
 
 def value(item: Any) -> Column:
@@ -389,7 +401,8 @@ def value(item: Any) -> Column:
     if isinstance(item, Column):
         return item
     text = literal(item)
-    return Column((text,), atomic=not text.startswith("-") and " || " not in text)
+    simple = not text.startswith("-") and " || " not in text
+    return Column((text,), level=Level.ATOM if simple else Level.OTHER)
 
 
 def column_or_name(item: Any) -> Column:
@@ -411,14 +424,15 @@ def text_column(sql: Any) -> Column:
 
 
 def combine(*parts: Any, bare: bool = False) -> Column:
-    """Text and Columns put together; Columns in parentheses where they need them, unless `bare`."""
+    """Text and Columns put together; in parentheses, unless they are atoms or all is `bare`."""
     pieces: list[Piece] = []
     kind = Kind.ROW
     for part in parts:
         if isinstance(part, str):
             pieces.append(part)
             continue
-        pieces += part.pieces if bare or part.atomic else ("(", *part.pieces, ")")
+        plain = bare or part.level is Level.ATOM
+        pieces += part.pieces if plain else ("(", *part.pieces, ")")
         kind = max(kind, part.kind)
     return Column(tuple(pieces), kind=kind)
 
@@ -426,6 +440,25 @@ def combine(*parts: Any, bare: bool = False) -> Column:
 def infix(left: Any, operator: str, right: Any) -> Column:
     """`left operator right`."""
     return combine(value(left), f" {operator} ", value(right))
+
+
+def condition(*parts: Any) -> Column:
+    """Text and Columns put together to a comparison."""
+    return replace(combine(*parts), level=Level.CONDITION)
+
+
+def compare(left: Any, operator: str, right: Any) -> Column:
+    """`left operator right`, which is true or false."""
+    return condition(value(left), f" {operator} ", value(right))
+
+
+def _logical(left: Any, operator: Level, right: Any) -> Column:
+    """AND or OR, of which a chain needs no parentheses."""
+    parts: list[Any] = []
+    for side in (value(left), value(right)):
+        parts += [f" {operator.name} "] * bool(parts)
+        parts += [side] if side.level <= operator else ["(", side, ")"]
+    return replace(combine(*parts, bare=True), level=operator)
 
 
 def separated(columns: Iterable[Column]) -> tuple[Any, ...]:
@@ -440,7 +473,7 @@ def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
     """`function(arguments)`; what is no Column is a literal."""
     parts = separated([value(argument) for argument in arguments])
     made = combine(f"{function}(", *parts, ")", bare=True)
-    return replace(made, atomic=True, kind=max(made.kind, kind))
+    return replace(made, level=Level.ATOM, kind=max(made.kind, kind))
 
 
 _TYPE_NAMES = {

@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from minishark.cluster.query import QueryMetrics
-from minishark.dataframe.actions import Actions, Runner
+from minishark.dataframe.actions import KeptRows, Runner
 from minishark.dataframe.column import (
     Column,
+    Level,
     Reference,
     column_or_name,
     text_column,
@@ -25,11 +26,12 @@ from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join
 from minishark.dataframe.names import CamelCase, ident, nearest, snake_case
 from minishark.dataframe.select import Item, Select, parenthesized, relation, statement
+from minishark.dataframe.shaping import Shaping
 from minishark.errors import ColumnError, OptionError
 from minishark.expressions import Schema
 
 
-class DataFrame(Actions, CamelCase):
+class DataFrame(Shaping, CamelCase):
     """A lazy statement; it runs again for each action, and its rows are not kept.
 
     All methods have PySpark's names in snake_case, and answer to camelCase too.
@@ -91,6 +93,13 @@ class DataFrame(Actions, CamelCase):
             held: what must live as long as this DataFrame and all that are made of it.
         """
         return cls(runner, relation(sql, schema, alias), held=held)
+
+    @classmethod
+    def of_kept(cls, runner: Runner, kept: KeptRows) -> DataFrame:
+        """All rows that lie in the cluster, for as long as this or what is made of it lives."""
+        return cls.of_relation(
+            runner, ident(kept.name), kept.schema, alias=kept.name, held=(kept.handle,)
+        )
 
     # Making others of it
 
@@ -181,7 +190,7 @@ class DataFrame(Actions, CamelCase):
             return column_or_name(name)
         # The newest identity is the one that no other DataFrame's column has.
         identity = max(self.select_now.attributes[index].ids)
-        return Column((Reference(name, identity),), atomic=True)
+        return Column((Reference(name, identity),), level=Level.ATOM)
 
     # Columns
 

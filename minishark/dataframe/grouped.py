@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from minishark.dataframe.column import Column, Kind, call, column
+from minishark.dataframe.column import Column, Kind, Level, call, column
 from minishark.dataframe.names import CamelCase
-from minishark.dataframe.select import Select
+from minishark.dataframe.select import Select, is_number
 from minishark.errors import OptionError
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
-
-_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
-_NUMBERS = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "FLOAT", "DOUBLE", "BIGNUM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ class GroupedData(CamelCase):
 
     def count(self) -> DataFrame:
         """The number of rows of each group."""
-        return self.agg(Column(("count(*)",), "count", atomic=True, kind=Kind.GROUP))
+        return self.agg(Column(("count(*)",), "count", level=Level.ATOM, kind=Kind.GROUP))
 
     def sum(self, *columns: str) -> DataFrame:
         """The sum of each column; of all numbers if none is named."""
@@ -108,7 +105,7 @@ class GroupedData(CamelCase):
     def _each(self, function: str, names: Sequence[str]) -> DataFrame:
         keys = [key.references[0].name for key in self.keys if len(key.pieces) == 1]
         chosen = names or [
-            name for name, type_ in self.frame.dtypes if _is_number(type_) and name not in keys
+            name for name, type_ in self.frame.dtypes if is_number(type_) and name not in keys
         ]
         return self.agg(*(_named(name, function) for name in chosen))
 
@@ -134,13 +131,9 @@ class GroupedData(CamelCase):
 
 def _named(name: str, function: str) -> Column:
     if name == "*":
-        return Column((f"{function}(*)",), "count", atomic=True, kind=Kind.GROUP)
+        return Column((f"{function}(*)",), "count", level=Level.ATOM, kind=Kind.GROUP)
     return call(function, column(name), kind=Kind.GROUP)
 
 
 def _label(aggregate: Column) -> str:
     return aggregate.name or aggregate.sql(lambda reference: reference.name)
-
-
-def _is_number(type_: str) -> bool:
-    return type_ in _NUMBERS or (type_.startswith("DECIMAL(") and not type_.endswith("]"))

@@ -25,6 +25,8 @@ from minishark.errors import ColumnError
 from minishark.expressions import Schema, quote_text
 
 _LINE_MAX = 88
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
+_NUMBERS = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "FLOAT", "DOUBLE", "BIGNUM")
 # What binds less tightly than AND.
 _LOOSE = re.compile(r"\bOR\b", re.IGNORECASE)
 _numbers = itertools.count()
@@ -478,6 +480,11 @@ def _only(found: list[int], reference: Reference, attributes: Sequence[Attribute
         f"There is no column {reference.name!r}.{nearest(reference.name, names)} "
         f"The columns are {', '.join(names)}."
     )
+
+
+def is_number(type_: str) -> bool:
+    """Whether a DuckDB type is one of numbers."""
+    return type_ in _NUMBERS or (type_.startswith("DECIMAL(") and not type_.endswith("]"))
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -183,3 +183,46 @@ def test_a_column_has_no_truth_value(t: DataFrame) -> None:
         bool((t.k > 1) and (t.k < 3))
     with pytest.raises(MinisharkError, match="compare with =="):
         t.filter(t.k is None)
+
+
+def test_missing_values(toy_session: Session) -> None:
+    """fillna, dropna and replace treat NULL and NaN alike, and keep to columns of their kind."""
+    frame = toy_session.create_dataframe(
+        [(1, "a", 1.5), (None, None, float("nan")), (3, "b", None)], ["i", "s", "f"]
+    )
+    assert [(1, "a", 1.5), (0, None, 0.0), (3, "b", 0.0)] == frame.fillna(0).collect()
+    assert [1, 9, 3] == [row.i for row in frame.na.fill({"I": 9}).collect()]
+    assert [(1, "a", 1.5)] == frame.dropna().collect()
+    assert 2 == frame.dropna(thresh=2).count() == frame.dropna("all").count()
+    assert ["x", None, "b"] == [row.s for row in frame.replace({"a": "x"}).collect()]
+    assert [10, None, 30] == [row.i for row in frame.replace([1, 3], [10, 30], "i").collect()]
+    with pytest.raises(OptionError, match="does not go into column 's'"):
+        frame.fillna(0, "s")
+    with pytest.raises(OptionError, match="fillna"):
+        frame.replace(None, 1)
+
+
+def test_summaries(t: DataFrame, plain: duckdb.DuckDBPyConnection) -> None:
+    """describe and summary have a row for each statistic, as text."""
+    (figures,) = plain.sql(
+        "SELECT count(k)::VARCHAR, avg(k)::VARCHAR, stddev(k)::VARCHAR, min(k)::VARCHAR, "
+        "max(k)::VARCHAR FROM t"
+    ).fetchall()
+    described = t.describe("k", "s").collect()
+    assert ["count", "mean", "stddev", "min", "max"] == [row.summary for row in described]
+    assert list(figures) == [row.k for row in described]
+    assert [("50%", "4.5")] == t.filter("k BETWEEN 4 AND 5").select("k").summary("50%").collect()
+    with pytest.raises(OptionError, match="There is no statistic 'medium'"):
+        t.summary("medium")
+
+
+def test_samples(toy_session: Session) -> None:
+    """A sample has rows of the DataFrame, and a split has each row once."""
+    numbers = toy_session.range(1000)
+    drawn = {row.id for row in numbers.sample(0.5, seed=1).collect()}
+    assert 300 < len(drawn) < 700
+    assert drawn <= set(range(1000))
+    parts = numbers.random_split([1, 3], seed=2)
+    assert list(range(1000)) == sorted(row.id for part in parts for row in part.collect())
+    with pytest.raises(MinisharkError, match="with replacement"):
+        numbers.sample(0.5, with_replacement=True)

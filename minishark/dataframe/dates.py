@@ -1,0 +1,59 @@
+"""Patterns of dates: Spark's letters as the percent signs of DuckDB."""
+
+from __future__ import annotations
+
+import re
+
+from minishark.errors import OptionError
+
+_LETTERS = {
+    "yyyy": "%Y",
+    "yy": "%y",
+    "MMMM": "%B",
+    "MMM": "%b",
+    "MM": "%m",
+    "M": "%-m",
+    "dd": "%d",
+    "d": "%-d",
+    "DDD": "%j",
+    "HH": "%H",
+    "H": "%-H",
+    "hh": "%I",
+    "h": "%-I",
+    "mm": "%M",
+    "m": "%-M",
+    "ss": "%S",
+    "s": "%-S",
+    "SSS": "%g",
+    "SSSSSS": "%f",
+    "a": "%p",
+    "EEEE": "%A",
+    "E": "%a",
+    "EEE": "%a",
+}
+_PARTS = re.compile(r"'(?P<quoted>(?:[^']|'')*)'|(?P<letters>([A-Za-z])\3*)|(?P<other>[^A-Za-z']+)")
+
+
+def date_pattern(pattern: str) -> str:
+    """A pattern of Spark's ("dd.MM.yyyy") as one of DuckDB's; one with % stays as it is.
+
+    Raises:
+        OptionError: a letter has no counterpart.
+    """
+    if "%" in pattern:
+        return pattern
+    return "".join(_part(found) for found in _PARTS.finditer(pattern))
+
+
+def _part(found: re.Match[str]) -> str:
+    if found["quoted"] is not None:
+        return found["quoted"].replace("''", "'") or "'"
+    if found["other"] is not None:
+        return found["other"]
+    letters = found["letters"]
+    if letters not in _LETTERS:
+        raise OptionError(
+            f"The letters {letters!r} of a pattern of dates have no counterpart in DuckDB; "
+            "write a pattern with percent signs, such as '%d.%m.%Y'."
+        )
+    return _LETTERS[letters]
