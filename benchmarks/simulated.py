@@ -20,7 +20,7 @@ from random import Random
 
 from sparrow_core.ids import Address, JobId, NodeName
 from sparrow_core.machine import Envelope
-from sparrow_core.messages import Message, RunTask, StartJob
+from sparrow_core.messages import Message, RunTasks, StartJob
 from sparrow_core.parts import TaskSpec
 from sparrow_core.scheduler import SchedulerConfig
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
@@ -128,7 +128,7 @@ def _failover_s(seed: int) -> float:
 
     def tap(to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
         del to, out
-        if isinstance(msg, RunTask) and msg.key.job_id == "job~1":
+        if isinstance(msg, RunTasks) and msg.job_id == "job~1":
             again_s.append(now)
 
     world.taps.append(tap)

@@ -28,11 +28,11 @@ from sparrow_core.messages import (
     Notify,
     RegisterNode,
     Reserve,
-    RunTask,
+    RunTasks,
     StartJob,
     SubmitJob,
-    TaskFinished,
-    TaskResult,
+    TaskResults,
+    TasksEnded,
 )
 
 _FLUSH_S = 0.2
@@ -118,9 +118,10 @@ class Audit:
         match msg:
             case StartJob(job_id=job):
                 yield new("client_submitted", job, count=len(msg.tasks), user=msg.user)
-            case TaskResult(key=key):
-                run = (msg.node, key.task_id, key.attempt)
-                yield new("client_task_result", key.job_id, *run, run_s=msg.run_s)
+            case TaskResults(job_id=job):
+                for each in msg.results:
+                    run = (msg.node, each.task_id, each.attempt)
+                    yield new("client_task_result", job, *run, run_s=each.run_s)
             case SubmitJob():
                 yield _arrived(new, msg)
             case EndJob(job_id=job) if not node:
@@ -135,18 +136,19 @@ class Audit:
                 yield new("node_monitor_get_task_complete", job, node, count=len(tasks))
             case CancelReservations(job_id=job):
                 yield new("node_monitor_cancellation", job, node)
-            case TaskFinished(key=key):
-                run = (node, key.task_id, key.attempt)
-                yield new("task_completed", key.job_id, *run, text=msg.lost or "")
+            case TasksEnded(job_id=job):
+                for end in msg.ends:
+                    run = (node, end.task_id, end.attempt)
+                    yield new("task_completed", job, *run, text=end.lost or "")
             case _:
                 return
 
     def _sent(self, new: _New, at: Address, envelope: Envelope) -> Iterator[AuditEvent]:
         node = self._nodes.get(envelope.to, "")
         match envelope.msg:
-            case Notify(job_id=job, event=JobFinished()):
+            case Notify(job_id=job, events=(*_, JobFinished())):
                 yield new("client_finished", job)
-            case Notify(job_id=job, event=JobFailed(kind=kind)):
+            case Notify(job_id=job, events=(*_, JobFailed(kind=kind))):
                 yield new("client_finished", job, text=kind)
             case JobAborted(job_id=job, message=text):
                 yield new("scheduler_job_ended", job, text=text)
@@ -164,9 +166,11 @@ class Audit:
                 yield from self._registered(new, envelope.msg)
             case GetTasks(job_id=job, node=name, count=count):
                 yield new("node_monitor_get_task_launch", job, name, count=count)
-            case RunTask(key=key):
-                run = (self._nodes.get(at, ""), key.task_id, key.attempt)
-                yield new("node_monitor_task_launch", key.job_id, *run, text=name_of(envelope.to))
+            case RunTasks(job_id=job, tasks=tasks):
+                here, executor = self._nodes.get(at, ""), name_of(envelope.to)
+                for task in tasks:
+                    run = (here, task.task_id, task.attempt)
+                    yield new("node_monitor_task_launch", job, *run, text=executor)
             case _:
                 return
 

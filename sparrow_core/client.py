@@ -51,7 +51,7 @@ from sparrow_core.messages import (
     StragglerTimer,
     SubmitJob,
     TaskError,
-    TaskResult,
+    TaskResults,
     WatchTimer,
 )
 from sparrow_core.parts import PlacementStep, TaskSpec
@@ -135,8 +135,8 @@ class Client:
     def on_message(self, msg: ClientIn, now: float) -> list[Envelope]:
         """Take one message; see the module docstring."""
         match msg:
-            case TaskResult():
-                return self._on_task_result(msg, now)
+            case TaskResults():
+                return self._on_task_results(msg, now)
             case StartJob():
                 return self._on_start_job(msg, now)
             case JobAccepted():
@@ -351,19 +351,30 @@ class Client:
         rerun = [Envelope(job.scheduler, RerunTasks(job.wire_id, lost))] if lost else []
         return [*heard, *rerun]
 
-    def _on_task_result(self, msg: TaskResult, now: float) -> list[Envelope]:
-        job = self._jobs.get(_job_of(msg.key.job_id))
-        if job is None or job.missing.pop(msg.key.task_id, None) is None:
-            return []  # first completion wins
-        job.overdue.pop(msg.key.task_id, None)
-        event = TaskCompleted(
-            msg.key.task_id, msg.result, msg.node, msg.executor, msg.key.attempt,
-            max(0.0, now - job.started_at - msg.run_s), msg.run_s,
-        )  # fmt: skip
-        out = [self._notify(job.start.job_id, event)]
+    def _on_task_results(self, msg: TaskResults, now: float) -> list[Envelope]:
+        job = self._jobs.get(_job_of(msg.job_id))
+        if job is None:
+            return []
+        took_s = now - job.started_at
+        events = []
+        for each in msg.results:
+            if job.missing.pop(each.task_id, None) is None:
+                continue  # first completion wins
+            queue_s = max(0.0, took_s - each.run_s)
+            events.append(
+                TaskCompleted(
+                    each.task_id, each.result, msg.node, msg.executor, each.attempt,
+                    queue_s, each.run_s,
+                )
+            )  # fmt: skip
+        if not events:
+            return []
+        out = [self._notify(job.start.job_id, *events)]
+        for event in events if job.overdue else ():
+            job.overdue.pop(event.task_id, None)
         if not job.missing:
             return [*out, *self._finish_if_told(job)]
-        return [*out, *self._expect_stragglers(job, now)]
+        return [*out, *self._expect_stragglers(job, len(events), now)]
 
     def _on_job_placed(self, msg: JobPlaced) -> list[Envelope]:
         job = self._jobs.get(_job_of(msg.job_id))
@@ -382,13 +393,14 @@ class Client:
 
     # --- stragglers ----------------------------------------------------------------------------
 
-    def _expect_stragglers(self, job: _Job, now: float) -> list[Envelope]:
+    def _expect_stragglers(self, job: _Job, count: int, now: float) -> list[Envelope]:
         """When half of the tasks are done, say until when the others should be."""
         factor = job.start.options.straggler_factor
         if factor <= 0:
             return []
-        job.took_s.append(now - job.started_at)
-        if len(job.took_s) != (len(job.start.tasks) + 1) // 2:
+        before = len(job.took_s)
+        job.took_s += [now - job.started_at] * count
+        if not before < (len(job.start.tasks) + 1) // 2 <= len(job.took_s):
             return []
         due_s = job.started_at + factor * statistics.median(job.took_s)
         timer = StragglerTimer(job.start.job_id)
@@ -443,8 +455,8 @@ class Client:
             out.append(Envelope(scheduler, EndJob(wire_id)))
         return out
 
-    def _notify(self, job_id: JobId, event: JobEvent) -> Envelope:
-        return Envelope(self._sink, Notify(job_id, event))
+    def _notify(self, job_id: JobId, *events: JobEvent) -> Envelope:
+        return Envelope(self._sink, Notify(job_id, events))
 
     def _current(self, wire_id: JobId) -> _Job | None:
         job = self._jobs.get(_job_of(wire_id))

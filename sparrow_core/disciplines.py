@@ -56,11 +56,11 @@ class Discipline:
         del now
         return next((job_id for job_id, _ in candidates), None)
 
-    def taken(self, claim: Claim) -> None:
-        """A slot was taken for a job."""
+    def taken(self, claim: Claim, count: int = 1) -> None:
+        """Slots were taken for a job."""
 
-    def given_back(self, claim: Claim, ran_s: float | None) -> None:
-        """A slot was given back, after a task of `ran_s`, or None if no task came."""
+    def given_back(self, claim: Claim, ran_s: float | None, count: int = 1) -> None:
+        """Slots were given back, one after a task of `ran_s`, or `count` if no task came."""
 
     def set_weights(self, weights: dict[str, float]) -> None:
         """Shares of users from now on; 1 for those not named."""
@@ -151,14 +151,14 @@ class WeightedFair(Discipline):
     def _weight(self, user: str) -> float:
         return self._weights.get(user, 1.0)
 
-    def taken(self, claim: Claim) -> None:
-        """The user has one more slot."""
-        self._shares.setdefault(claim.user, _Share()).running += 1
+    def taken(self, claim: Claim, count: int = 1) -> None:
+        """The user has more slots."""
+        self._shares.setdefault(claim.user, _Share()).running += count
 
-    def given_back(self, claim: Claim, ran_s: float | None) -> None:
+    def given_back(self, claim: Claim, ran_s: float | None, count: int = 1) -> None:
         """Charge the user with the time of the task."""
         share = self._shares[claim.user]
-        share.running -= 1
+        share.running -= count
         assert share.running >= 0
         if ran_s is not None:
             share.served_s += ran_s / self._weight(claim.user)

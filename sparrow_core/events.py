@@ -7,7 +7,7 @@ from msgspec import Struct
 from sparrow_core.parts import PlacementStep
 
 
-class TaskCompleted(Struct, frozen=True, tag=True):
+class TaskCompleted(Struct, frozen=True, tag=True, gc=False):
     """A task's result, exactly once a task.
 
     Attributes:
@@ -29,7 +29,7 @@ class TaskCompleted(Struct, frozen=True, tag=True):
     run_s: float
 
 
-class TaskFailed(Struct, frozen=True, tag=True):
+class TaskFailed(Struct, frozen=True, tag=True, gc=False):
     """A task failed for good; `JobFailed` follows at once."""
 
     task_id: int

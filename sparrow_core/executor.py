@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, assert_never
 
+from msgspec import Struct
+
 from sparrow_core import policy
 from sparrow_core.ids import Address, JobId, NodeName, name_of
 from sparrow_core.machine import Envelope
@@ -25,32 +27,52 @@ from sparrow_core.messages import (
     GetShared,
     InterruptTask,
     JobShared,
-    RunTask,
+    RunTasks,
     SlotDone,
     SlotReady,
-    StartTask,
+    StartTasks,
     StopTask,
     TaskError,
-    TaskFinished,
-    TaskResult,
+    TaskResults,
+    TasksEnded,
+    TellOutcomes,
     Tick,
 )
-from sparrow_core.parts import ExecutorInfo, TaskKey
+from sparrow_core.parts import Assignment, AttemptEnd, ExecutorInfo, Result, SlotOutcome, TaskKey
 
 
-@dataclass(slots=True)
-class _Running:
-    slot: Address
-    run: RunTask
+class _Task(Struct):
+    """A task that waits, or is at a slot; `batch` is the message that brought it."""
+
+    assignment: Assignment
+    batch: RunTasks
+    slot: Address | None = None
     interrupted: bool = False
 
 
 @dataclass(slots=True)
 class _Job:
-    """A job: the slots that have run its tasks, and how long these run lately."""
+    """A job here.
+
+    Attributes:
+        slots: Those that have run its tasks.
+        mean_s: How long its tasks run lately.
+        load_max: How many of them a slot may have, one of them running.
+        batch: How many of them a slot is woken for.
+    """
 
     slots: dict[Address, None] = field(default_factory=dict)
     mean_s: float | None = None
+    load_max: int = 1
+    batch: int = 1
+
+
+@dataclass(slots=True)
+class _Ended:
+    """What is to be told of tasks of one job that have ended together."""
+
+    results: list[Result] = field(default_factory=list)
+    ends: list[AttemptEnd] = field(default_factory=list)
 
 
 class Executor:
@@ -80,8 +102,9 @@ class Executor:
         self._load: dict[Address, int] = {}  # tasks at each slot that is ready
         self._turn = 0  # the slot that is next, by number
         self._unready = dict.fromkeys(slots)
-        self._waiting: OrderedDict[TaskKey, RunTask] = OrderedDict()
-        self._running: dict[TaskKey, _Running] = {}
+        self._waiting: OrderedDict[TaskKey, _Task] = OrderedDict()
+        self._unshared: dict[TaskKey, _Task] = {}  # those whose JobShared has not come
+        self._running: dict[TaskKey, _Task] = {}
         self._shared: dict[JobId, bytes] = {}
         self._jobs: dict[JobId, _Job] = {}
         self._generation = 0
@@ -90,20 +113,19 @@ class Executor:
         """Take one message; see the module docstring."""
         del now  # an executor measures nothing: slots do
         match msg:
-            case RunTask():
-                return self._on_run_task(msg)
+            case RunTasks():
+                return self._on_run_tasks(msg)
             case SlotDone():
                 return self._on_slot_done(msg)
             case JobShared():
-                self._shared[msg.job_id] = msg.shared
-                self._jobs.setdefault(msg.job_id, _Job())
-                return self._start()
+                return self._on_job_shared(msg)
             case EndJob():
                 return self._end_job(msg.job_id)
             case EndJobs():
                 return [out for job_id in msg.job_ids for out in self._end_job(job_id)]
             case StopTask():
                 self._waiting.pop(msg.key, None)
+                self._unshared.pop(msg.key, None)
                 return self._interrupt(msg.key)
             case SlotReady():
                 return self._on_slot_ready(msg)
@@ -112,68 +134,113 @@ class Executor:
             case _:
                 assert_never(msg)
 
-    def _on_run_task(self, msg: RunTask) -> list[Envelope]:
-        if msg.key in self._running:
-            return []  # told twice
-        self._waiting[msg.key] = msg
-        self._jobs.setdefault(msg.key.job_id, _Job())
+    def _on_run_tasks(self, msg: RunTasks) -> list[Envelope]:
+        job_id = msg.job_id
+        self._jobs.setdefault(job_id, _Job())
+        unshared = msg.has_shared and job_id not in self._shared
+        queue = self._unshared if unshared else self._waiting  # the next tick asks for it
+        for assignment in msg.tasks:
+            key = TaskKey(job_id, assignment.task_id, assignment.attempt)
+            if key not in self._running and key not in self._unshared:  # else told twice
+                queue.setdefault(key, _Task(assignment, msg))
+        return self._start()
+
+    def _on_job_shared(self, msg: JobShared) -> list[Envelope]:
+        self._shared[msg.job_id] = msg.shared
+        self._jobs.setdefault(msg.job_id, _Job())
+        for key in [key for key in self._unshared if key.job_id == msg.job_id]:
+            self._waiting[key] = self._unshared.pop(key)
         return self._start()
 
     def _start(self) -> list[Envelope]:
-        out: list[Envelope] = []
-        for key, run in tuple(self._waiting.items()):
+        """Give tasks that wait to slots, in one message for each of their jobs."""
+        started: dict[tuple[Address, JobId], list[_Task]] = {}
+        while self._waiting:
+            key, task = next(iter(self._waiting.items()))
             job = self._jobs[key.job_id]
             slot = self._slot_for(job)
             if slot is None:
                 break
-            if run.has_shared and key.job_id not in self._shared:
-                continue  # asked for by the next tick
-            del self._waiting[key]
+            self._waiting.popitem(last=False)
             self._load[slot] += 1
-            self._running[key] = _Running(slot, run)
+            task.slot = slot
+            self._running[key] = task
             job.slots[slot] = None
-            shared = self._shared[key.job_id] if run.has_shared else b""
-            out.append(Envelope(slot, StartTask(key, shared, run.payload)))
-        return out
+            started.setdefault((slot, key.job_id), []).append(task)
+        return [
+            Envelope(slot, self._start_tasks(job_id, tasks))
+            for (slot, job_id), tasks in started.items()
+        ]
+
+    def _start_tasks(self, job_id: JobId, tasks: list[_Task]) -> StartTasks:
+        shared = self._shared[job_id] if tasks[0].batch.has_shared else b""
+        return StartTasks(job_id, shared, tuple([task.assignment for task in tasks]))
 
     def _slot_for(self, job: _Job) -> Address | None:
         """An idle slot; one that runs something, too, if the job's tasks are short enough.
 
         Very short tasks come in batches: to wake a slot for each would take longer than they do.
         """
-        ahead = policy.tasks_ahead(job.mean_s)
         slot = self._slots[self._turn]
-        if self._load.get(slot, 0) >= policy.batch_size(job.mean_s):
+        load = self._load.get(slot, job.load_max)
+        if load >= job.batch:
             self._turn = (self._turn + 1) % len(self._slots)
             slot = self._slots[self._turn]
-        if self._load.get(slot, ahead + 1) > ahead:
+            load = self._load.get(slot, job.load_max)
+        if load >= job.load_max:
             slot = min(self._load, key=self._load.__getitem__, default=slot)
-        return slot if self._load.get(slot, ahead + 1) <= ahead else None
+            load = self._load.get(slot, job.load_max)
+        return slot if load < job.load_max else None
 
     def _on_slot_done(self, msg: SlotDone) -> list[Envelope]:
-        running = self._running.get(msg.key)
-        if running is None or running.slot != msg.slot:
-            return []  # told twice
-        del self._running[msg.key]
-        self._load[msg.slot] -= 1
-        if running.interrupted:
-            return [self._finished(msg.key), *self._start()]
-        return [*self._outcome(running.run, msg), *self._start()]
+        out: list[Envelope] = []
+        ended: dict[JobId, tuple[Address, _Ended]] = {}
+        for outcome in msg.outcomes:
+            task = self._running.get(outcome.key)
+            if task is None or task.slot != msg.slot:
+                continue  # told twice
+            del self._running[outcome.key]
+            self._load[msg.slot] -= 1
+            job_id = outcome.key.job_id
+            if job_id not in ended:
+                ended[job_id] = (task.batch.client, _Ended())
+            out += self._note_outcome(task, outcome, ended[job_id][1])
+        for job_id, (client, each) in ended.items():
+            out += self._tell(job_id, client, each)
+        return [*out, *self._start()]
 
-    def _outcome(self, run: RunTask, msg: SlotDone) -> list[Envelope]:
-        if msg.message is None:
-            job = self._jobs[msg.key.job_id]
-            job.mean_s = policy.smoothed(job.mean_s, msg.run_s)
-            result = TaskResult(msg.key, self._node, self.name, msg.run_s, msg.result)
-            finished = TaskFinished(msg.key, self.address, None, msg.run_s)
-            return [Envelope(run.client, result), Envelope(self._node_monitor, finished)]
-        if msg.retryable:
-            return [self._finished(msg.key, msg.message)]
-        error = TaskError(msg.key, self._node, self.name, msg.message, msg.detail)
-        return [Envelope(run.client, error), self._finished(msg.key)]
+    def _note_outcome(self, task: _Task, outcome: SlotOutcome, ended: _Ended) -> list[Envelope]:
+        """Note what is to be told of a task; an error is told at once."""
+        key, run_s, lost = outcome.key, None, None
+        out: list[Envelope] = []
+        if task.interrupted:
+            pass  # its outcome is withheld
+        elif outcome.message is None:
+            run_s = outcome.run_s
+            ended.results.append(Result(key.task_id, key.attempt, run_s, outcome.result))
+        elif outcome.retryable:
+            lost = outcome.message
+        else:
+            error = TaskError(key, self._node, self.name, outcome.message, outcome.detail)
+            out.append(Envelope(task.batch.client, error))
+        ended.ends.append(AttemptEnd(key.task_id, key.attempt, run_s, lost))
+        return out
 
-    def _finished(self, key: TaskKey, lost: str | None = None) -> Envelope:
-        return Envelope(self._node_monitor, TaskFinished(key, self.address, lost))
+    def _tell(self, job_id: JobId, client: Address, ended: _Ended) -> list[Envelope]:
+        out = []
+        if ended.results:
+            self._note_times(job_id, ended.results)
+            results = TaskResults(job_id, self._node, self.name, tuple(ended.results))
+            out.append(Envelope(client, results))
+        ends = TasksEnded(job_id, self.address, tuple(ended.ends))
+        return [*out, Envelope(self._node_monitor, ends)]
+
+    def _note_times(self, job_id: JobId, results: list[Result]) -> None:
+        job = self._jobs[job_id]
+        for result in results:
+            job.mean_s = policy.smoothed(job.mean_s, result.run_s)
+        job.load_max = 1 + policy.tasks_ahead(job.mean_s)
+        job.batch = policy.batch_size(job.mean_s)
 
     def _end_job(self, job_id: JobId) -> list[Envelope]:
         job = self._jobs.pop(job_id, None)
@@ -181,9 +248,14 @@ class Executor:
             return []
         self._shared.pop(job_id, None)
         out: list[Envelope] = []
-        for key in [key for key in self._waiting if key.job_id == job_id]:
-            del self._waiting[key]
-            out.append(self._finished(key))
+        dropped = []
+        for queue in (self._waiting, self._unshared):
+            for key in [key for key in queue if key.job_id == job_id]:
+                del queue[key]
+                dropped.append(AttemptEnd(key.task_id, key.attempt))
+        if dropped:
+            ends = TasksEnded(job_id, self.address, tuple(dropped))
+            out.append(Envelope(self._node_monitor, ends))
         for key in self._running:
             if key.job_id == job_id:
                 out += self._interrupt(key)
@@ -191,11 +263,11 @@ class Executor:
 
     def _interrupt(self, key: TaskKey) -> list[Envelope]:
         """Withhold the outcome of an attempt and make it stop, if it runs."""
-        running = self._running.get(key)
-        if running is None:
+        task = self._running.get(key)
+        if task is None or task.slot is None:
             return []
-        running.interrupted = True
-        return [Envelope(running.slot, InterruptTask(key))]
+        task.interrupted = True
+        return [Envelope(task.slot, InterruptTask(key))]
 
     def _on_slot_ready(self, msg: SlotReady) -> list[Envelope]:
         if msg.slot not in self._unready:
@@ -205,7 +277,7 @@ class Executor:
         return [] if self._unready else [self._status()]
 
     def _status(self) -> Envelope:
-        running = (*self._waiting, *self._running)
+        running = (*self._waiting, *self._unshared, *self._running)
         return Envelope(self._node_monitor, ExecutorStatus(self._info, tuple(self._jobs), running))
 
     def _on_tick(self, msg: Tick) -> list[Envelope]:
@@ -216,23 +288,21 @@ class Executor:
         if self._unready:
             return out
         out.append(self._status())
-        unshared = {
-            key.job_id: None
-            for key, run in self._waiting.items()
-            if run.has_shared and key.job_id not in self._shared
-        }
+        out += [Envelope(slot, TellOutcomes()) for slot, load in self._load.items() if load]
+        unshared = dict.fromkeys(key.job_id for key in self._unshared)
         out += [Envelope(self._node_monitor, GetShared(job, self.address)) for job in unshared]
         out += [  # again: the runner may not have been interruptible at the first time
-            Envelope(running.slot, InterruptTask(key))
-            for key, running in self._running.items()
-            if running.interrupted
+            interrupt
+            for key, task in self._running.items()
+            if task.interrupted
+            for interrupt in self._interrupt(key)
         ]
         return out
 
     def gauges(self) -> dict[str, float]:
         """How much there is of what."""
         return {
-            "waiting": len(self._waiting),
+            "waiting": len(self._waiting) + len(self._unshared),
             "running": len(self._running),
             "slots_idle": sum(not load for load in self._load.values()),
             "jobs": len(self._jobs),
@@ -241,8 +311,10 @@ class Executor:
     def check(self) -> None:
         """Assert that slots have the tasks that they are thought to have."""
         assert sorted([*self._load, *self._unready]) == sorted(self._slots)
-        load = Counter(running.slot for running in self._running.values())
+        load = Counter(task.slot for task in self._running.values())
         assert load == +Counter(self._load)
         assert not self._running.keys() & self._waiting.keys()
+        assert not self._unshared.keys() & (self._waiting.keys() | self._running.keys())
         assert all(job_id in self._jobs for job_id in self._shared)
-        assert all(key.job_id in self._jobs for key in self._waiting)
+        assert all(key.job_id in self._jobs for key in (*self._waiting, *self._unshared))
+        assert not any(key.job_id in self._shared for key in self._unshared)

@@ -74,7 +74,7 @@ class Front:
         del now
         match msg:
             case Notify():
-                self._notify(msg.job_id, msg.event)
+                self._notify(msg.job_id, msg.events)
             case KnownNodes():
                 with self.changed:
                     self.known[msg.scheduler] = {node.name: node for node in msg.nodes}
@@ -105,16 +105,21 @@ class Front:
         """Call `on_event` with the events of a job that is about to start."""
         self._callbacks[job_id] = on_event
 
-    def _notify(self, job_id: JobId, event: JobEvent) -> None:
-        over = isinstance(event, JobFinished | JobFailed)
+    def _notify(self, job_id: JobId, events: Sequence[JobEvent]) -> None:
+        over = isinstance(events[-1], JobFinished | JobFailed)
         callback = self._callbacks.pop(job_id, None) if over else self._callbacks.get(job_id)
-        if callback is not None:
-            _guard(partial(callback, event))
+        if callback is None:
+            return
+        for event in events:
+            try:
+                callback(event)
+            except Exception:  # noqa: BLE001 - a callback's fault is not the cluster's end
+                traceback.print_exc()
 
     def fail_all(self, kind: str, message: str) -> None:
         """Tell all open jobs that they failed; when the IO thread has ended."""
         for job_id in tuple(self._callbacks):
-            self._notify(job_id, JobFailed(kind, message))
+            self._notify(job_id, (JobFailed(kind, message),))
 
     def _on_tick(self, msg: Tick) -> list[Envelope]:
         if msg.generation != self._generation:

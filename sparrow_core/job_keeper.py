@@ -37,7 +37,7 @@ from sparrow_core.messages import (
     SubmitJob,
     WidenTimer,
 )
-from sparrow_core.parts import Assignment, JobOptions, TaskKey, TaskReport, TaskSpec
+from sparrow_core.parts import JobOptions, JobReport, TaskSpec
 from sparrow_core.placement import Placer, Reservations, make_placer
 
 ENDED_MAX = 4096
@@ -351,10 +351,7 @@ class JobKeeper:
         if tasks and has_shared and msg.node not in job.shared_on:
             job.shared_on[msg.node] = None
             out.append(self._share(job, node.address))
-        assignments = tuple(
-            Assignment(task.task_id, self._ledger.bind(job, task, msg.node, now), task.payload)
-            for task in tasks
-        )
+        assignments = tuple(self._ledger.bind(job, tasks, msg.node, now) if tasks else ())
         answer = AssignTasks(
             job.job_id, self.address, job.submit.client, msg.request,
             assignments, drained, has_shared, job.claim,
@@ -379,36 +376,42 @@ class JobKeeper:
     def _share(self, job: Job, to: Address) -> Envelope:
         return Envelope(to, JobShared(job.job_id, self.address, job.submit.shared))
 
-    def _on_reports(self, reports: tuple[TaskReport, ...], now: float) -> list[Envelope]:
+    def _on_reports(self, reports: tuple[JobReport, ...], now: float) -> list[Envelope]:
         out: list[Envelope] = []
         for report in reports:
-            job = self._ledger.jobs.get(report.key.job_id)
-            if job is None or report.key.task_id not in job.tasks:
-                continue  # the job is over
-            if report.lost is None:
-                out += self._finish(job, report.key.task_id)
-            else:
-                out += self._lose(job, report.key, report.executor, report.lost, now)
+            job = self._ledger.jobs.get(report.job_id)
+            if job is None:
+                continue  # it is over
+            out += self._finish(job, report.done)
+            for loss in report.lost:
+                run = job.running.get(loss.task_id)
+                if run is None or run.attempt != loss.attempt:
+                    continue  # told twice, or an attempt that had been given up
+                out += self._lose(job, loss.task_id, f"/{loss.executor}", loss.reason, now)
         return out
 
-    def _finish(self, job: Job, task_id: TaskId) -> list[Envelope]:
+    def _finish(self, job: Job, task_ids: Sequence[TaskId]) -> list[Envelope]:
         """Any attempt's success counts, also that of one which had been given up."""
-        self._ledger.unbind(job, task_id)
-        job.finished[task_id] = None
-        if task_id not in job.placer.waiting:
-            return []
-        job.placer.withdraw(task_id)
-        return [] if job.placer.waiting else self._all_bound(job)
+        waiting = job.placer.waiting
+        withdrawn = False
+        for task_id in task_ids:
+            if task_id in waiting:
+                job.placer.withdraw(task_id)
+                withdrawn = True
+            elif task_id in job.tasks:
+                self._ledger.unbind(job, task_id)
+            else:
+                continue  # nonsense
+            job.finished[task_id] = None
+        return self._all_bound(job) if withdrawn and not waiting else []
 
     def _lose(
-        self, job: Job, key: TaskKey, executor: str, reason: str, now: float
+        self, job: Job, task_id: TaskId, executor: str, reason: str, now: float
     ) -> list[Envelope]:
-        run = job.running.get(key.task_id)
-        if run is None or run.attempt != key.attempt:
-            return []  # told twice, or an attempt that had been given up
-        self._ledger.unbind(job, key.task_id)
-        where = f"{run.node}/{executor}" if executor else run.node
-        return self._try_again(job, key.task_id, f"{where}: {reason}", (run.node,), now)
+        """An attempt has failed; `executor` is where, after the node's name, if that is known."""
+        node = job.running[task_id].node
+        self._ledger.unbind(job, task_id)
+        return self._try_again(job, task_id, f"{node}{executor}: {reason}", (node,), now)
 
     def _try_again(
         self, job: Job, task_id: TaskId, reason: str, avoid: tuple[NodeName, ...], now: float

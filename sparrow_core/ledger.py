@@ -5,19 +5,21 @@ Bookkeeping only: nothing here sends a message or decides anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from sparrow_core.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.messages import SubmitJob
 from sparrow_core.parts import (
+    Assignment,
     Claim,
     ExecutorInfo,
     JobOptions,
     NodeInfo,
     PlacementStep,
     StepKind,
-    TaskKey,
     TaskSpec,
 )
 from sparrow_core.placement import Placer
@@ -51,9 +53,8 @@ class Trail:
         return tuple(steps)
 
 
-@dataclass(slots=True)
-class Running:
-    """Where a task runs, since when."""
+class Running(Struct, gc=False):
+    """Where a task runs, since when. One is made for each task, so it is cheap."""
 
     node: NodeName
     attempt: int
@@ -71,7 +72,6 @@ class Node:
     draining: bool = False
     load: tuple[int, int] = (0, 0)
     frameworks: dict[str, None] = field(default_factory=dict)
-    running: dict[TaskKey, None] = field(default_factory=dict)
     jobs: dict[JobId, None] = field(default_factory=dict)  # that may hold something there
 
 
@@ -84,6 +84,7 @@ class Job:
     placer: Placer
     heard_at: float
     running: dict[TaskId, Running] = field(default_factory=dict)
+    running_on: dict[NodeName, dict[TaskId, None]] = field(default_factory=dict)
     finished: dict[TaskId, None] = field(default_factory=dict)
     stories: dict[TaskId, list[str]] = field(default_factory=dict)  # one entry per lost attempt
     reserved: dict[NodeName, Held] = field(default_factory=dict)
@@ -144,7 +145,7 @@ class Ledger:
 
     def remove_node(self, name: NodeName) -> None:
         """The node is gone."""
-        assert not self.nodes[name].running
+        assert not any(self.running_on(name))
         del self.nodes[name]
         self.eligibility_changed()
 
@@ -196,25 +197,40 @@ class Ledger:
             if held.count <= 0:
                 del job.reserved[node]
 
-    def bind(self, job: Job, task: TaskSpec, node: NodeName, now: float) -> int:
-        """The task runs on the node; which attempt this is."""
-        attempt = len(job.stories.get(task.task_id, ())) + 1
-        job.running[task.task_id] = Running(node, attempt, now)
-        self.nodes[node].running[TaskKey(job.job_id, task.task_id, attempt)] = None
+    def bind(
+        self, job: Job, tasks: Iterable[TaskSpec], node: NodeName, now: float
+    ) -> list[Assignment]:
+        """The tasks run on the node from now on; as which attempts."""
+        here = job.running_on.setdefault(node, {})
+        assignments = []
+        for task in tasks:
+            task_id = task.task_id
+            attempt = len(job.stories.get(task_id, ())) + 1
+            job.running[task_id] = Running(node, attempt, now)
+            here[task_id] = None
+            assignments.append(Assignment(task_id, attempt, task.payload))
         self.tie(job, node)
-        return attempt
+        return assignments
 
-    def unbind(self, job: Job, task_id: TaskId) -> None:
+    @staticmethod
+    def unbind(job: Job, task_id: TaskId) -> None:
         """The task runs no more."""
         run = job.running.pop(task_id, None)
         if run is not None:
-            del self.nodes[run.node].running[TaskKey(job.job_id, task_id, run.attempt)]
+            del job.running_on[run.node][task_id]
+
+    def running_on(self, name: NodeName) -> Iterator[tuple[Job, TaskId]]:
+        """All tasks that run on a node; they may be unbound meanwhile."""
+        for job_id in tuple(self.nodes[name].jobs):
+            job = self.jobs.get(job_id)
+            if job is not None:
+                yield from ((job, task_id) for task_id in tuple(job.running_on.get(name, ())))
 
     def end(self, job: Job) -> dict[NodeName, Address]:
         """Forget the job; the nodes that may hold something of it."""
         del self.jobs[job.job_id]
-        for task_id in tuple(job.running):
-            self.unbind(job, task_id)
+        job.running.clear()
+        job.running_on.clear()
         live = {name: self.nodes[name] for name in job.nodes if name in self.nodes}
         for node in live.values():
             node.jobs.pop(job.job_id, None)
@@ -233,7 +249,6 @@ class Ledger:
 
     def check(self) -> None:
         """Assert that each task is in one state and covered if it waits; and the indexes."""
-        running: dict[TaskKey, NodeName] = {}
         for job in self.jobs.values():
             states = [*job.placer.waiting, *job.running, *job.finished]
             assert sorted(states) == sorted(job.tasks)
@@ -241,8 +256,6 @@ class Ledger:
             assert all(job.job_id in self.nodes[node].jobs for node in job.reserved)
             reserved: Mapping[NodeName, int] = {n: held.count for n, held in job.reserved.items()}
             assert job.placer.covered(reserved)
-            for task_id, run in job.running.items():
-                running[TaskKey(job.job_id, task_id, run.attempt)] = run.node
-        for name, node in self.nodes.items():
-            assert all(running.pop(key) == name for key in node.running)
-        assert not running
+            placed = {(task_id, on) for on, here in job.running_on.items() for task_id in here}
+            assert placed == {(task_id, run.node) for task_id, run in job.running.items()}
+            assert all(job.job_id in self.nodes[run.node].jobs for run in job.running.values())

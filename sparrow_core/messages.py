@@ -7,14 +7,14 @@ at the boundary.
 
     client        SubmitJob ─▶ scheduler  Reserve ─▶ node monitor
     node monitor  GetTasks ─▶ scheduler  JobShared, AssignTasks ─▶ node monitor  (late binding)
-    node monitor  JobShared, RunTask ─▶ executor  StartTask ─▶ slot  SlotDone ─▶ executor
-    executor      TaskResult ─▶ client;  TaskFinished ─▶ node monitor
-    node monitor  TaskReport, in the next GetTasks or heartbeat ─▶ scheduler
+    node monitor  JobShared, RunTasks ─▶ executor  StartTasks ─▶ slot  SlotDone ─▶ executor
+    executor      TaskResults ─▶ client;  TasksEnded ─▶ node monitor
+    node monitor  JobReport, in the next GetTasks or heartbeat ─▶ scheduler
     client        EndJob ─▶ scheduler ─▶ node monitors ─▶ executors
 
 Two periodic messages heal what the network lost: `RegisterNode` (node monitor to scheduler) and
 `ExecutorStatus` (executor to node monitor) say what the sender has; the receiver answers for
-whatever it knew otherwise.
+whatever it knew otherwise. What concerns several tasks of a job at one time is one message.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from sparrow_core.events import JobEvent
 from sparrow_core.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.parts import (
     Assignment,
+    AttemptEnd,
     Claim,
     Count,
     ExecutorInfo,
     HeldJob,
     JobOptions,
+    JobReport,
     NodeInfo,
     PlacementStep,
-    Seconds,
+    Result,
+    SlotOutcome,
     TaskKey,
-    TaskReport,
     TaskSpec,
 )
 
@@ -122,10 +124,10 @@ class AllNodesLost(Message, frozen=True):
 
 
 class Notify(Message, frozen=True):
-    """An event of a job, for the embedding program."""
+    """Events of a job, for the embedding program."""
 
     job_id: JobId
-    event: JobEvent
+    events: tuple[JobEvent, ...]
 
 
 class SchedulerSilent(Message, frozen=True):
@@ -269,7 +271,7 @@ class RegisterNode(Message, frozen=True):
     draining: bool = False
     load: tuple[int, int] = (0, 0)  # reservations and running tasks, of all schedulers
     weights: SetWeights = SetWeights()
-    reports: tuple[TaskReport, ...] = ()
+    reports: tuple[JobReport, ...] = ()
 
 
 class NodeLeft(Message, frozen=True):
@@ -330,13 +332,13 @@ class GetTasks(Message, frozen=True):
     node: NodeName
     request: int
     count: Count
-    reports: tuple[TaskReport, ...]
+    reports: tuple[JobReport, ...]
 
 
 class ReportTasks(Message, frozen=True):
     """Lost attempts, when there is nothing to ask for; successes can wait for a heartbeat."""
 
-    reports: tuple[TaskReport, ...]
+    reports: tuple[JobReport, ...]
 
 
 class AssignTasks(Message, frozen=True):
@@ -408,13 +410,13 @@ class ExecutorLost(Message, frozen=True):
     reason: str
 
 
-class RunTask(Message, frozen=True):
-    """Run an attempt, with the job's JobShared if `has_shared`; its result goes to `client`."""
+class RunTasks(Message, frozen=True):
+    """Run these, with the job's JobShared if `has_shared`; results go to `client`."""
 
-    key: TaskKey
+    job_id: JobId
     client: Address
-    payload: bytes
     has_shared: bool
+    tasks: tuple[Assignment, ...]
 
 
 class StopTask(Message, frozen=True):
@@ -423,26 +425,21 @@ class StopTask(Message, frozen=True):
     key: TaskKey
 
 
-class TaskFinished(Message, frozen=True):
-    """An attempt ended and its slot is free; `lost` is why it must be tried again, if so.
+class TasksEnded(Message, frozen=True):
+    """Attempts at tasks of a job ended on the executor, and their slots are free."""
 
-    `run_s` is None if it was not run to its end.
-    """
-
-    key: TaskKey
+    job_id: JobId
     executor: Address
-    lost: str | None = None
-    run_s: float | None = None
+    ends: tuple[AttemptEnd, ...]
 
 
-class TaskResult(Message, frozen=True):
-    """A task's result, executor to client."""
+class TaskResults(Message, frozen=True):
+    """Results of tasks of a job, executor to client."""
 
-    key: TaskKey
+    job_id: JobId
     node: NodeName
     executor: str
-    run_s: Seconds
-    result: bytes
+    results: tuple[Result, ...]
 
 
 class TaskError(Message, frozen=True):
@@ -464,18 +461,22 @@ class SlotReady(Message, frozen=True):
     slot: Address
 
 
-class StartTask(Message, frozen=True):
-    """Run this on the slot's runner."""
+class StartTasks(Message, frozen=True):
+    """Run these on the slot's runner, one after the other."""
 
-    key: TaskKey
+    job_id: JobId
     shared: bytes
-    payload: bytes
+    tasks: tuple[Assignment, ...]
 
 
 class InterruptTask(Message, frozen=True):
     """If the slot still runs this attempt, make it stop."""
 
     key: TaskKey
+
+
+class TellOutcomes(Message, frozen=True):
+    """Tell of tasks that have ended now, not when more have: the next one may take long."""
 
 
 class ForgetJob(Message, frozen=True):
@@ -485,15 +486,10 @@ class ForgetJob(Message, frozen=True):
 
 
 class SlotDone(Message, frozen=True):
-    """The slot is idle again, with a result or an error (`message` is not None)."""
+    """The slot has done with these tasks."""
 
     slot: Address
-    key: TaskKey
-    run_s: Seconds
-    result: bytes
-    message: str | None = None
-    detail: bytes = b""
-    retryable: bool = False
+    outcomes: tuple[SlotOutcome, ...]
 
 
 # --- metrics -----------------------------------------------------------------------------------
@@ -514,7 +510,7 @@ class MetricsText(Message, frozen=True):
 
 ClientIn = (
     StartJob | CancelJob | SchedulerLost | AllNodesLost | JobTimer | WatchTimer | StragglerTimer
-    | JobAccepted | JobAborted | JobPlaced | JobStatus | Pong | KnownNodes | TaskResult | TaskError
+    | JobAccepted | JobAborted | JobPlaced | JobStatus | Pong | KnownNodes | TaskResults | TaskError
 )  # fmt: skip
 SchedulerIn = (
     Tick | ProbeTimer | WidenTimer | SubmitJob | PingJob | RerunTasks | Ping | GetNodes | EndJob
@@ -524,7 +520,7 @@ SchedulerIn = (
 NodeMonitorIn = (
     Tick | Flush | NodeRefused | SetWeights | Drain | Reserve | ProbeLoad | AssignTasks
     | CancelReservations | EndJob | EndJobs | JobShared | GetShared
-    | ExecutorStatus | ExecutorLost | TaskFinished
+    | ExecutorStatus | ExecutorLost | TasksEnded
 )  # fmt: skip
-ExecutorIn = Tick | RunTask | StopTask | JobShared | EndJob | EndJobs | SlotReady | SlotDone
-SlotIn = StartTask | InterruptTask | ForgetJob
+ExecutorIn = Tick | RunTasks | StopTask | JobShared | EndJob | EndJobs | SlotReady | SlotDone
+SlotIn = StartTasks | InterruptTask | TellOutcomes | ForgetJob

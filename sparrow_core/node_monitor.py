@@ -1,6 +1,6 @@
 """The node monitor: queues reservations of a node and asks for tasks when a slot is free.
 
-    Reserve ─▶ queue ─free slot─▶ asking ─AssignTasks─▶ ready ─▶ running ─TaskFinished─▶ report
+    Reserve ─▶ queue ─free slot─▶ asking ─AssignTasks─▶ ready ─▶ running ─TasksEnded─▶ report
                                     └─ no answer within `ask_timeout_s`: the scheduler is taken
     for dead and its reservations are dropped (if it lives, our heartbeat makes it restore them)
 
@@ -46,14 +46,15 @@ from sparrow_core.messages import (
     RegisterNode,
     ReportTasks,
     Reserve,
-    RunTask,
+    RunTasks,
     SetWeights,
     StopTask,
-    TaskFinished,
+    TasksEnded,
     Tick,
 )
-from sparrow_core.parts import ExecutorInfo, HeldJob, TaskKey, TaskReport
+from sparrow_core.parts import ExecutorInfo, HeldJob, TaskKey
 from sparrow_core.slots import Asked, NodeJob, NodeTask, SlotPool
+from sparrow_core.unreported import Unreported
 
 _GONE_MAX = 1024
 
@@ -123,7 +124,7 @@ class NodeMonitor:
         self._ready: dict[TaskKey, NodeTask] = {}
         self._running: dict[TaskKey, NodeTask] = {}
         self._jobs: dict[JobId, NodeJob] = {}
-        self._reports: dict[Address, list[TaskReport]] = {}
+        self._unreported = Unreported()
         self._weights = SetWeights()
         self._requests = 0
         self._flush_due = False
@@ -134,8 +135,8 @@ class NodeMonitor:
     def on_message(self, msg: NodeMonitorIn, now: float) -> list[Envelope]:
         """Take one message; see the module docstring."""
         match msg:
-            case TaskFinished():
-                return self._on_task_finished(msg, now)
+            case TasksEnded():
+                return self._on_tasks_ended(msg, now)
             case Flush():
                 return self._on_flush(now)
             case AssignTasks():
@@ -223,21 +224,32 @@ class NodeMonitor:
         return min((policy.tasks_ahead(job.mean_s) for job in jobs), default=0)
 
     def _start_ready(self, now: float) -> list[Envelope]:
-        out: list[Envelope] = []
+        """Give tasks that wait to executors with room, in one message for each of their jobs."""
+        started: dict[tuple[Address, JobId], list[NodeTask]] = {}
         full: dict[str, None] = {}
         for key, task in tuple(self._ready.items()):
-            framework = task.claim.framework
+            framework = task.answer.claim.framework
             executor = None if framework in full else self._pool.idlest(framework)
             if executor is None:
                 full[framework] = None
                 continue
             del self._ready[key]
-            task.executor, task.at = executor.info.address, now
+            at = executor.info.address
+            task.executor, task.at = at, now
             self._running[key] = task
             executor.running[key] = None
-            out += self._share(key.job_id, executor.info.address)
-            out.append(Envelope(executor.info.address, task.run))
-        return out
+            started.setdefault((at, key.job_id), []).append(task)
+        return [
+            envelope
+            for (executor_at, job_id), tasks in started.items()
+            for envelope in self._run(executor_at, job_id, tasks)
+        ]
+
+    def _run(self, executor: Address, job_id: JobId, tasks: list[NodeTask]) -> list[Envelope]:
+        answer = tasks[0].answer
+        assignments = tuple([task.assignment for task in tasks])
+        run = RunTasks(job_id, answer.client, answer.has_shared, assignments)
+        return [*self._share(job_id, executor), Envelope(executor, run)]
 
     def _share(self, job_id: JobId, executor: Address) -> list[Envelope]:
         """The job's shared part, before the first of its tasks to this executor.
@@ -298,27 +310,23 @@ class NodeMonitor:
     def _get_tasks(self, ask: Asked) -> Envelope:
         self._requests += 1
         self._asking[self._requests] = ask
-        reports = tuple(self._reports.pop(ask.scheduler, ()))
+        reports = self._unreported.take(ask.scheduler)
         msg = GetTasks(ask.job_id, self.name, self._requests, ask.count, reports)
         return Envelope(ask.scheduler, msg)
 
     def _report_losses(self) -> list[Envelope]:
         """Tell of lost attempts at once; successes ride on the next request or heartbeat."""
-        urgent = [
-            scheduler
-            for scheduler, reports in self._reports.items()
-            if any(report.lost is not None for report in reports)
-        ]
-        return [Envelope(to, ReportTasks(tuple(self._reports.pop(to)))) for to in urgent]
+        ends = self._unreported
+        return [Envelope(to, ReportTasks(ends.take(to))) for to in ends.urgent()]
 
     def _on_assign_tasks(self, msg: AssignTasks, now: float) -> list[Envelope]:
         ask = self._asking.pop(msg.request, None)  # None: the answer is late, or comes twice
+        before = len(self._ready)
         for task in msg.tasks:
             key = TaskKey(msg.job_id, task.task_id, task.attempt)
-            if key not in self._ready and key not in self._running:
-                run = RunTask(key, msg.client, task.payload, msg.has_shared)
-                self._ready[key] = NodeTask(run, msg.scheduler, msg.claim, now)
-                self._pool.take(msg.claim)
+            if key not in self._running:
+                self._ready.setdefault(key, NodeTask(task, msg, now))
+        self._pool.take(msg.claim, len(self._ready) - before)
         if ask is not None:
             self._release_ask(ask)
         if msg.tasks:
@@ -330,20 +338,21 @@ class NodeMonitor:
         return self._wake()
 
     def _release_ask(self, ask: Asked) -> None:
-        for _ in range(ask.count):
-            self._pool.release(ask.claim)
+        self._pool.release(ask.claim, None, ask.count)
         if ask.job_id in self._queue:
             queued = self._queue[ask.job_id]
             queued.asked = max(0, queued.asked - ask.count)
 
-    def _on_task_finished(self, msg: TaskFinished, now: float) -> list[Envelope]:
-        task = self._running.get(msg.key)
-        if task is None or task.executor != msg.executor:
-            return []  # told twice, or given up before
-        job = self._jobs.get(msg.key.job_id)
-        if job is not None and msg.run_s is not None:
-            job.mean_s = policy.smoothed(job.mean_s, msg.run_s)
-        self._end_task(msg.key, msg.lost, now - task.at)
+    def _on_tasks_ended(self, msg: TasksEnded, now: float) -> list[Envelope]:
+        job = self._jobs.get(msg.job_id)
+        for end in msg.ends:
+            key = TaskKey(msg.job_id, end.task_id, end.attempt)
+            task = self._running.get(key)
+            if task is None or task.executor != msg.executor:
+                continue  # told twice, or given up before
+            if job is not None and end.run_s is not None:
+                job.mean_s = policy.smoothed(job.mean_s, end.run_s)
+            self._end_task(key, end.lost, now - task.at)
         return self._wake()
 
     def _end_task(self, key: TaskKey, lost: str | None, ran_s: float | None = None) -> None:
@@ -353,9 +362,8 @@ class NodeMonitor:
         executor = self._pool.executors.get(task.executor)
         if executor is not None:
             del executor.running[key]
-        self._pool.release(task.claim, ran_s)
-        report = TaskReport(key, name_of(task.executor), lost)
-        self._reports.setdefault(task.scheduler, []).append(report)
+        self._pool.release(task.answer.claim, ran_s)
+        self._unreported.add(task.answer.scheduler, key, name_of(task.executor), lost)
 
     def _end_jobs(self, job_ids: tuple[JobId, ...], msg: EndJob | EndJobs) -> list[Envelope]:
         """Forget jobs, and pass the message on if executors may have something of them."""
@@ -364,7 +372,7 @@ class NodeMonitor:
             self._unqueue(job_id)
         for key in tuple(self._ready):
             if key.job_id in over:
-                self._pool.release(self._ready.pop(key).claim)
+                self._pool.release(self._ready.pop(key).answer.claim)
         answered = self._stop_asking(over)
         known = [self._jobs.pop(job_id, None) for job_id in over]
         if not any(known):
@@ -472,12 +480,12 @@ class NodeMonitor:
         for job_id, each in self._queue.items():
             if each.scheduler == scheduler:
                 held[job_id] += each.count
-        running = tuple(key for key, task in self._tasks() if task.scheduler == scheduler)
+        running = tuple(key for key, task in self._tasks() if task.answer.scheduler == scheduler)
         msg = RegisterNode(
             PROTOCOL_VERSION, self.name, self.address, infos,
             tuple(HeldJob(job_id, count) for job_id, count in held.items()), running,
             self._attributes, self._draining, (self._queued, len(self._running)), self._weights,
-            tuple(self._reports.pop(scheduler, ())),
+            self._unreported.take(scheduler),
         )  # fmt: skip
         return Envelope(scheduler, msg)
 
@@ -507,7 +515,7 @@ class NodeMonitor:
         assert self._queued <= self._config.queue_max
         assert all(key.job_id in self._jobs for key in self._ready)
         assert not executors.keys() & self._gone.keys()
-        taken = Counter(task.claim.framework for _, task in self._tasks())
+        taken = Counter(task.answer.claim.framework for _, task in self._tasks())
         for ask in self._asking.values():
             taken[ask.claim.framework] += ask.count
         self._pool.check(taken)

@@ -99,12 +99,57 @@ class TaskKey(Struct, frozen=True, array_like=True, gc=False):
     attempt: Count
 
 
-class TaskReport(Struct, frozen=True, array_like=True, gc=False):
-    """How an attempt ended on a node; `lost` is the reason why it must be tried again, if so."""
+class Result(Struct, frozen=True, array_like=True, gc=False):
+    """A task's result, and how long the runner took."""
+
+    task_id: TaskId
+    attempt: Count
+    run_s: Seconds
+    result: bytes
+
+
+class AttemptEnd(Struct, frozen=True, array_like=True, gc=False):
+    """How an attempt ended; its slot is free.
+
+    Attributes:
+        task_id: The task.
+        attempt: Which attempt at it.
+        run_s: Time in the runner; None if it was not run to its end.
+        lost: Why it must be tried again, if so.
+    """
+
+    task_id: TaskId
+    attempt: Count
+    run_s: float | None = None
+    lost: str | None = None
+
+
+class SlotOutcome(Struct, frozen=True, array_like=True, gc=False):
+    """What a slot made of a task: a result, or an error (`message` is not None)."""
 
     key: TaskKey
+    run_s: Seconds
+    result: bytes
+    message: str | None = None
+    detail: bytes = b""
+    retryable: bool = False
+
+
+class Loss(Struct, frozen=True, array_like=True, gc=False):
+    """An attempt on an executor that must be tried again, and why."""
+
+    task_id: TaskId
+    attempt: Count
     executor: str
-    lost: str | None = None
+    reason: str
+
+
+class JobReport(Struct, frozen=True, array_like=True, gc=False):
+    """How attempts at tasks of a job ended on a node: which tasks are done, which were lost."""
+
+    job_id: JobId
+    done: tuple[TaskId, ...] = ()
+    lost: tuple[Loss, ...] = ()
 
 
 class ExecutorInfo(Struct, frozen=True, array_like=True, gc=False):

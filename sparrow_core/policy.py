@@ -13,7 +13,7 @@ from sparrow_core.ids import NodeName
 
 _ROUNDING = 1e-9
 _BRISK_S = 0.001
-_BATCH_S = 0.0001
+BATCH_S = 0.0001
 AHEAD_MAX = 32
 _SMOOTHING = 0.1
 
@@ -24,8 +24,8 @@ def smoothed(mean_s: float | None, latest_s: float) -> float:
 
 
 def batch_size(mean_s: float | None) -> int:
-    """How many tasks a slot is woken for: as many as take `_BATCH_S` together."""
-    return max(1, int(_BATCH_S / mean_s)) if mean_s else 1
+    """How many tasks a slot is woken for: as many as take `BATCH_S` together."""
+    return max(1, int(BATCH_S / mean_s)) if mean_s else 1
 
 
 def tasks_ahead(mean_s: float | None) -> int:

@@ -1,7 +1,8 @@
 """Runners, which embedding programs write, and the thread that drives one: a slot.
 
-A slot is an actor like the machines, but with a thread: it takes StartTask, InterruptTask and
-ForgetJob, and answers SlotDone through the driver's thread-safe `post`.
+A slot is an actor like the machines, but with a thread: it takes StartTasks, InterruptTask and
+ForgetJob, and answers SlotDone through the driver's thread-safe `post`. Tasks that take no time are
+told of together.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Protocol, assert_never, cast
 
+from sparrow_core import policy
 from sparrow_core.errors import RunnerError, TaskFailure
-from sparrow_core.ids import Address
+from sparrow_core.ids import Address, JobId
 from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     ForgetJob,
@@ -25,9 +27,10 @@ from sparrow_core.messages import (
     SlotDone,
     SlotIn,
     SlotReady,
-    StartTask,
+    StartTasks,
+    TellOutcomes,
 )
-from sparrow_core.parts import TaskKey
+from sparrow_core.parts import Assignment, SlotOutcome, TaskKey
 
 
 class Runner(Protocol):
@@ -100,11 +103,12 @@ class SlotThread:
         self._make_runner = make_runner
         self._post = post
         self._on_broken = on_broken
-        self._tasks: queue.SimpleQueue[StartTask | ForgetJob | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # guards the three below: cancel only what runs
+        self._tasks: queue.SimpleQueue[StartTasks | ForgetJob | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # guards the four below: cancel only what runs
+        self._outcomes: list[SlotOutcome] = []  # not told yet
         self._dropped: dict[TaskKey, bool] = {}  # tasks that wait here: interrupted already?
         self._runner: Runner | None = None
-        self._current: StartTask | None = None
+        self._current: TaskKey | None = None
         self._thread = threading.Thread(target=self._loop, name=address, daemon=True)
         self._thread.start()
 
@@ -112,16 +116,19 @@ class SlotThread:
         """Pass a message to the thread; never blocks."""
         del now
         match msg:
-            case StartTask():
-                self._dropped[msg.key] = False
+            case StartTasks():
+                for task in msg.tasks:
+                    self._dropped[TaskKey(msg.job_id, task.task_id, task.attempt)] = False
                 self._tasks.put(msg)
             case ForgetJob():
                 self._tasks.put(msg)
+            case TellOutcomes():
+                self._tell()
             case InterruptTask():
                 with self._lock:
                     if msg.key in self._dropped:
                         self._dropped[msg.key] = True
-                    elif self._current is not None and self._current.key == msg.key:
+                    elif self._current == msg.key:
                         self._cancel()
             case _:
                 assert_never(msg)
@@ -164,9 +171,25 @@ class SlotThread:
             if isinstance(msg, ForgetJob):
                 self._guard(partial(runner.forget, msg.job_id))
                 continue
-            done = self._run(runner, msg)
-            self._post(self._executor, done)
+            self._run_all(runner, msg)
         self._guard(runner.close)
+
+    def _run_all(self, runner: Runner, msg: StartTasks) -> None:
+        """Run tasks; tell of those that have ended whenever they took a moment, and in the end."""
+        told_at = time.perf_counter()
+        for task in msg.tasks:
+            self._run(runner, msg.job_id, msg.shared, task)
+            now = time.perf_counter()
+            if now > told_at + policy.BATCH_S:
+                self._tell()
+                told_at = now
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
+            outcomes, self._outcomes = self._outcomes, []
+        if outcomes:
+            self._post(self._executor, SlotDone(self.address, tuple(outcomes)))
 
     @staticmethod
     def _guard(call: Callable[[], None]) -> None:
@@ -175,24 +198,26 @@ class SlotThread:
         except Exception:  # noqa: BLE001 - a runner's fault must not end the slot
             traceback.print_exc()
 
-    def _run(self, runner: Runner, msg: StartTask) -> SlotDone:
+    def _run(self, runner: Runner, job_id: JobId, shared: bytes, task: Assignment) -> None:
+        key = TaskKey(job_id, task.task_id, task.attempt)
         with self._lock:
-            self._current = msg
-            if self._dropped.pop(msg.key):
-                self._current = None
-                return SlotDone(self.address, msg.key, 0.0, b"", "interrupted")
+            if self._dropped.pop(key):
+                self._outcomes.append(SlotOutcome(key, 0.0, b"", "interrupted"))
+                return
+            self._current = key
         started = time.perf_counter()
         result, message, detail, retryable = b"", None, b"", False
         try:
-            result = bytes(runner.run(msg.key.job_id, msg.shared, msg.payload))
+            result = bytes(runner.run(job_id, shared, task.payload))
         except TaskFailure as failure:
             message, detail, retryable = failure.message, failure.detail, failure.retryable
         except BaseException:  # noqa: BLE001 - whatever a task raises is the task's failure
             message = traceback.format_exc()
         run_s = time.perf_counter() - started
+        outcome = SlotOutcome(key, run_s, result, message, detail, retryable)
         with self._lock:
             self._current = None
-        return SlotDone(self.address, msg.key, run_s, result, message, detail, retryable)
+            self._outcomes.append(outcome)
 
 
 def bind_factory(

@@ -53,6 +53,7 @@ from sparrow_core.messages import (
     Tick,
     WidenTimer,
 )
+from sparrow_core.parts import TaskKey
 
 __all__ = ["Scheduler", "SchedulerConfig"]
 
@@ -159,12 +160,13 @@ class Scheduler(JobKeeper):
         for job_id in tuple(node.jobs):
             out += self._reconcile_held(job_id, msg.name, held.get(job_id, 0), now)
         running = dict.fromkeys(msg.running)
-        for key in tuple(node.running):
-            job = self._ledger.jobs.get(key.job_id)
-            if key in running or job is None or key.task_id not in job.running:
+        late = now - self._config.grace_s
+        for job, task_id in self._ledger.running_on(msg.name):
+            run = job.running.get(task_id)
+            if run is None or run.at > late:
                 continue
-            if job.running[key.task_id].at <= now - self._config.grace_s:
-                out += self._lose(job, key, "", "the node does not know of it", now)
+            if TaskKey(job.job_id, task_id, run.attempt) not in running:
+                out += self._lose(job, task_id, "", "the node does not know of it", now)
         return out
 
     def _reconcile_held(
@@ -192,10 +194,9 @@ class Scheduler(JobKeeper):
         node.draining = True  # nothing more goes there
         self._ledger.eligibility_changed()
         out: list[Envelope] = []
-        for key in tuple(node.running):
-            job = self._ledger.jobs.get(key.job_id)
-            if job is not None:
-                out += self._lose(job, key, "", f"node lost ({reason})", now)
+        for running, task_id in self._ledger.running_on(name):
+            if task_id in running.running:
+                out += self._lose(running, task_id, "", f"node lost ({reason})", now)
         for job_id in tuple(node.jobs):
             job = self._ledger.jobs.get(job_id)
             if job is not None:

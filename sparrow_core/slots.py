@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from sparrow_core import policy
 from sparrow_core.disciplines import Discipline
 from sparrow_core.ids import Address, JobId
-from sparrow_core.messages import RunTask
-from sparrow_core.parts import Claim, ExecutorInfo, TaskKey
+from sparrow_core.messages import AssignTasks
+from sparrow_core.parts import Assignment, Claim, ExecutorInfo, TaskKey
 
 
 @dataclass(slots=True)
@@ -27,13 +29,14 @@ class Asked:
     at: float
 
 
-@dataclass(slots=True)
-class NodeTask:
-    """An attempt that waits for a slot (`executor` is None) or runs, since `at`."""
+class NodeTask(Struct):
+    """An attempt that waits for a slot (`executor` is None) or runs, since `at`.
 
-    run: RunTask
-    scheduler: Address
-    claim: Claim
+    `answer` is the message that brought it. One is made for each task, so it is cheap.
+    """
+
+    assignment: Assignment
+    answer: AssignTasks
     at: float
     executor: Address | None = None
 
@@ -115,21 +118,22 @@ class SlotPool:
     def take(self, claim: Claim, count: int = 1) -> None:
         """Slots are taken for a job."""
         self._taken[claim.framework] += count
-        for _ in range(count):
-            self._discipline.taken(claim)
+        self._discipline.taken(claim, count)
 
-    def release(self, claim: Claim, ran_s: float | None = None) -> None:
-        """A slot is free again, after a task of `ran_s` if one came."""
-        self._taken[claim.framework] -= 1
-        self._discipline.given_back(claim, ran_s)
+    def release(self, claim: Claim, ran_s: float | None = None, count: int = 1) -> None:
+        """A slot is free again after a task of `ran_s`, or `count` because none came."""
+        self._taken[claim.framework] -= count
+        self._discipline.given_back(claim, ran_s, count)
 
     def idlest(self, framework: str) -> NodeExecutor | None:
         """Where the framework's next task starts; None if it must wait for a slot."""
-        executors = (each for each in self.executors.values() if each.info.framework == framework)
-        idlest = max(executors, key=lambda each: each.free, default=None)
+        idlest, most = None, 0
+        for each in self.executors.values():
+            if each.info.framework == framework and (idlest is None or each.free > most):
+                idlest, most = each, each.free
         if idlest is None or self._discipline.unbounded:
             return idlest
-        return idlest if idlest.free + self.ahead * idlest.info.slots > 0 else None
+        return idlest if most + self.ahead * idlest.info.slots > 0 else None
 
     def silent(self, now: float, timeout_s: float, interval_s: float) -> list[Address]:
         """The executors silent for too long; to be asked every `interval_s`.

@@ -25,10 +25,11 @@ from sparrow_core.messages import (
     SlotDone,
     SlotIn,
     SlotReady,
-    StartTask,
+    StartTasks,
+    TellOutcomes,
 )
 from sparrow_core.node_monitor import NodeMonitor, NodeMonitorConfig
-from sparrow_core.parts import TaskKey
+from sparrow_core.parts import SlotOutcome, TaskKey
 from sparrow_core.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.sim.world import World
 
@@ -65,40 +66,42 @@ class SimulatedSlot:
         self._executor = executor
         self._on_run = on_run
         self._running: TaskKey | None = None
-        self._queue: dict[TaskKey, StartTask] = {}
+        self._queue: dict[TaskKey, bytes] = {}
 
     def on_message(self, msg: SlotIn | SlotDone, now: float) -> list[Envelope]:
         """Start a task (a SlotDone to oneself is its end) or interrupt it."""
         del now
         match msg:
-            case StartTask():
-                self._queue[msg.key] = msg
+            case StartTasks():
+                for task in msg.tasks:
+                    key = TaskKey(msg.job_id, task.task_id, task.attempt)
+                    self._queue[key] = task.payload
                 return self._start()
             case SlotDone():
-                return self._end(msg)
+                return self._end(msg.outcomes[0])
             case InterruptTask():
-                done = SlotDone(self._address, msg.key, 0.0, b"", "interrupted")
-                return self._end(done)
-            case ForgetJob():
+                return self._end(SlotOutcome(msg.key, 0.0, b"", "interrupted"))
+            case ForgetJob() | TellOutcomes():
                 return []
             case _:
                 assert_never(msg)
 
-    def _end(self, done: SlotDone) -> list[Envelope]:
-        if self._running == done.key:
+    def _end(self, outcome: SlotOutcome) -> list[Envelope]:
+        if self._running == outcome.key:
             self._running = None
-        elif self._queue.pop(done.key, None) is None:
+        elif self._queue.pop(outcome.key, None) is None:
             return []  # interrupted before
+        done = SlotDone(self._address, (outcome,))
         return [Envelope(self._executor, done), *self._start()]
 
     def _start(self) -> list[Envelope]:
         if self._running is not None or not self._queue:
             return []
         self._running = next(iter(self._queue))
-        task = self._queue.pop(self._running)
-        self._on_run(task.key)
-        duration_s = duration_of(task.payload) * self._slowness
-        done = SlotDone(self._address, task.key, duration_s, task.payload)
+        payload = self._queue.pop(self._running)
+        self._on_run(self._running)
+        duration_s = duration_of(payload) * self._slowness
+        done = SlotDone(self._address, (SlotOutcome(self._running, duration_s, payload),))
         return [Envelope(self._address, done, duration_s)]
 
     def gauges(self) -> dict[str, float]:
@@ -124,7 +127,8 @@ class Recorder:
     def on_message(self, msg: Notify | KnownNodes | SchedulerSilent, now: float) -> list[Envelope]:
         """Record an event."""
         if isinstance(msg, Notify):
-            self._record(msg.job_id, msg.event, now)
+            for event in msg.events:
+                self._record(msg.job_id, event, now)
         elif isinstance(msg, SchedulerSilent):
             self.silences.append((now, msg))
         return []

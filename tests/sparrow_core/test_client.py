@@ -29,10 +29,10 @@ from sparrow_core.messages import (
     StragglerTimer,
     SubmitJob,
     TaskError,
-    TaskResult,
+    TaskResults,
     WatchTimer,
 )
-from sparrow_core.parts import JobOptions, PlacementStep, TaskKey, TaskSpec
+from sparrow_core.parts import JobOptions, PlacementStep, Result, TaskKey, TaskSpec
 
 C, SINK = Address("c#client"), Address("c#sink")
 S0, S1 = Address("s0#scheduler"), Address("s1#scheduler")
@@ -49,14 +49,14 @@ def submit(job_id: JobId, *tasks: TaskSpec) -> SubmitJob:
     )
 
 
-def result(task_id: int, job_id: JobId = JOB, run_s: float = 0.25) -> TaskResult:
+def result(task_id: int, job_id: JobId = JOB, run_s: float = 0.25) -> TaskResults:
     """A task's result."""
-    return TaskResult(TaskKey(job_id, task_id, 1), N, "n-e0", run_s, b"r")
+    return TaskResults(job_id, N, "n-e0", (Result(task_id, 1, run_s, b"r"),))
 
 
 def notify(event: TaskCompleted | TaskFailed | JobFinished | JobFailed) -> Envelope:
     """An event on its way to the sink."""
-    return Envelope(SINK, Notify(JOB, event))
+    return Envelope(SINK, Notify(JOB, (event,)))
 
 
 def timer(generation: int, delay_s: float) -> Envelope:

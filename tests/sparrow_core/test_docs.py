@@ -24,7 +24,7 @@ def test_every_message_has_a_sender_and_a_receiver() -> None:
     sent = generator["senders"]()
     text = "\n".join(generator["protocol"]())
     assert 0 < text.count("(from: ")
-    for name in ("SubmitJob", "Reserve", "GetTasks", "AssignTasks", "RunTask", "TaskResult"):
+    for name in ("SubmitJob", "Reserve", "GetTasks", "AssignTasks", "RunTasks", "TaskResults"):
         assert sent[name], name
         assert f"**{name}** (from: " in text
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from sparrow_core.executor import Executor
 from sparrow_core.ids import Address, JobId, NodeName
 from sparrow_core.machine import Envelope
@@ -11,17 +13,25 @@ from sparrow_core.messages import (
     GetShared,
     InterruptTask,
     JobShared,
-    RunTask,
+    RunTasks,
     SlotDone,
     SlotReady,
-    StartTask,
+    StartTasks,
     StopTask,
     TaskError,
-    TaskFinished,
-    TaskResult,
+    TaskResults,
+    TasksEnded,
+    TellOutcomes,
     Tick,
 )
-from sparrow_core.parts import ExecutorInfo, TaskKey
+from sparrow_core.parts import (
+    Assignment,
+    AttemptEnd,
+    ExecutorInfo,
+    Result,
+    SlotOutcome,
+    TaskKey,
+)
 
 N, M, C = NodeName("n"), Address("n#monitor"), Address("c#client")
 E, S0, S1 = Address("e#n-e0"), Address("e#slot-0"), Address("e#slot-1")
@@ -33,9 +43,24 @@ def key(task_id: int) -> TaskKey:
     return TaskKey(JOB, task_id, 1)
 
 
-def run(task_id: int, *, shared: bool = False) -> RunTask:
-    """The message that runs a task."""
-    return RunTask(key(task_id), C, b"p", shared)
+def run(*ids: int, shared: bool = False) -> RunTasks:
+    """The message that runs tasks."""
+    return RunTasks(JOB, C, shared, tuple(Assignment(i, 1, b"p") for i in ids))
+
+
+def start(*ids: int, shared: bytes = b"") -> StartTasks:
+    """The message that starts tasks on a slot."""
+    return StartTasks(JOB, shared, tuple(Assignment(i, 1, b"p") for i in ids))
+
+
+def done(slot: Address, task_id: int, run_s: float, *outcome: Any) -> SlotDone:
+    """A slot's message that it is done with a task."""
+    return SlotDone(slot, (SlotOutcome(key(task_id), run_s, *outcome),))
+
+
+def ended(*ends: AttemptEnd) -> Envelope:
+    """The message to the node monitor that tasks have ended."""
+    return Envelope(M, TasksEnded(JOB, E, ends))
 
 
 class Driven:
@@ -68,14 +93,14 @@ def test_it_registers_when_all_slots_are_ready() -> None:
 def test_results_go_to_the_client_and_slots_to_the_node_monitor() -> None:
     """A finished task makes one message to each."""
     executor = Driven()
-    assert [Envelope(S0, StartTask(key(0), b"", b"p"))] == executor(run(0))
+    assert [Envelope(S0, start(0))] == executor(run(0))
     assert [] == executor(run(0)), "told twice"
     expected = [
-        Envelope(C, TaskResult(key(0), N, "n-e0", 0.5, b"result")),
-        Envelope(M, TaskFinished(key(0), E, None, 0.5)),
+        Envelope(C, TaskResults(JOB, N, "n-e0", (Result(0, 1, 0.5, b"result"),))),
+        ended(AttemptEnd(0, 1, 0.5)),
     ]
-    assert expected == executor(SlotDone(S0, key(0), 0.5, b"result"))
-    assert [] == executor(SlotDone(S0, key(0), 0.5, b"result")), "told twice"
+    assert expected == executor(done(S0, 0, 0.5, b"result"))
+    assert [] == executor(done(S0, 0, 0.5, b"result")), "told twice"
 
 
 def test_failures_for_good_go_to_the_client_and_others_to_the_node_monitor() -> None:
@@ -85,11 +110,11 @@ def test_failures_for_good_go_to_the_client_and_others_to_the_node_monitor() -> 
     executor(run(1))
     expected = [
         Envelope(C, TaskError(key(0), N, "n-e0", "bad", b"detail")),
-        Envelope(M, TaskFinished(key(0), E)),
+        ended(AttemptEnd(0, 1)),
     ]
-    assert expected == executor(SlotDone(S0, key(0), 0.5, b"", "bad", b"detail"))
-    done = SlotDone(S1, key(1), 0.5, b"", "try again", b"", True)
-    assert [Envelope(M, TaskFinished(key(1), E, "try again"))] == executor(done)
+    assert expected == executor(done(S0, 0, 0.5, b"", "bad", b"detail"))
+    out = executor(done(S1, 1, 0.5, b"", "try again", b"", True))
+    assert [ended(AttemptEnd(1, 1, None, "try again"))] == out
 
 
 def test_tasks_wait_for_their_shared_part() -> None:
@@ -97,9 +122,9 @@ def test_tasks_wait_for_their_shared_part() -> None:
     executor = Driven()
     assert [] == executor(run(0, shared=True))
     assert Envelope(M, GetShared(JOB, E)) == executor(Tick(0))[-1]
-    assert [Envelope(S0, StartTask(key(1), b"", b"p"))] == executor(run(1))
-    start = Envelope(S1, StartTask(key(0), b"common", b"p"))
-    assert [start] == executor(JobShared(JOB, M, b"common"))
+    assert [Envelope(S0, start(1))] == executor(run(1))
+    expected = [Envelope(S1, start(0, shared=b"common"))]
+    assert expected == executor(JobShared(JOB, M, b"common"))
 
 
 def test_more_tasks_than_slots_wait() -> None:
@@ -108,18 +133,18 @@ def test_more_tasks_than_slots_wait() -> None:
     for task_id in (0, 1):
         executor(run(task_id))
     assert [] == executor(run(2))
-    out = executor(SlotDone(S1, key(1), 0.5, b""))
-    assert Envelope(S1, StartTask(key(2), b"", b"p")) == out[-1]
+    out = executor(done(S1, 1, 0.5, b""))
+    assert Envelope(S1, start(2)) == out[-1]
 
 
 def test_very_short_tasks_come_to_a_slot_in_batches() -> None:
     """Once tasks are known to take 40 us, a slot is woken for two; long ones make it stop."""
     executor = Driven()
     executor(run(0))
-    executor(SlotDone(S0, key(0), 40e-6, b""))
+    executor(done(S0, 0, 40e-6, b""))
     starts = [executor(run(task_id))[0].to for task_id in range(1, 6)]
     assert [S0, S0, S1, S1, S0] == starts
-    executor(SlotDone(S0, key(1), 1.0, b""))
+    executor(done(S0, 1, 1.0, b""))
     assert [] == executor(run(6)), "both slots are busy, and tasks are not short any more"
 
 
@@ -129,22 +154,26 @@ def test_the_end_of_a_job_interrupts_its_tasks_and_silences_them() -> None:
     for task_id in (0, 1, 2):
         executor(run(task_id))
     expected = [
-        Envelope(M, TaskFinished(key(2), E)),
+        ended(AttemptEnd(2, 1)),
         *(Envelope(slot, InterruptTask(key(n))) for n, slot in enumerate((S0, S1))),
         *(Envelope(slot, ForgetJob(JOB)) for slot in (S0, S1)),
     ]
     assert expected == executor(EndJob(JOB))
     assert [] == executor(EndJob(JOB))
     assert Envelope(S0, InterruptTask(key(0))) in executor(Tick(0))
-    out = executor(SlotDone(S0, key(0), 0.1, b"", "interrupted"))
-    assert [Envelope(M, TaskFinished(key(0), E))] == out
+    out = executor(done(S0, 0, 0.1, b"", "interrupted"))
+    assert [ended(AttemptEnd(0, 1))] == out
 
 
 def test_heartbeats_say_what_it_has() -> None:
-    """Jobs that it keeps something of, and tasks; not before it is ready, nor for a stale timer."""
+    """Jobs that it keeps something of, and tasks; not before it is ready, nor for a stale timer.
+
+    Slots are asked for what they have not told yet.
+    """
     executor = Driven()
     executor(run(0))
-    assert [Envelope(E, Tick(1), 0.5), status((JOB,), (key(0),))] == executor(Tick(0))
+    beat = [Envelope(E, Tick(1), 0.5), status((JOB,), (key(0),)), Envelope(S0, TellOutcomes())]
+    assert beat == executor(Tick(0))
     assert [] == executor(Tick(0))
     unready = Executor(E, N, M, (S0,))
     assert [Envelope(E, Tick(1), 0.5)] == unready.on_message(Tick(0), 0.0)
@@ -155,6 +184,21 @@ def test_a_stopped_task_is_interrupted_and_silenced() -> None:
     executor = Driven()
     executor(run(0))
     assert [Envelope(S0, InterruptTask(key(0)))] == executor(StopTask(key(0)))
-    out = executor(SlotDone(S0, key(0), 0.1, b"result"))
-    assert [TaskFinished] == [type(envelope.msg) for envelope in out]
+    out = executor(done(S0, 0, 0.1, b"result"))
+    assert [TasksEnded] == [type(envelope.msg) for envelope in out]
     assert [] == executor(StopTask(key(7))), "unknown"
+
+
+def test_what_ends_together_is_told_together() -> None:
+    """Tasks of a job that come in one message, or end in one, make one message on their way."""
+    executor = Driven()
+    assert [Envelope(S0, start(0)), Envelope(S1, start(1))] == executor(run(0, 1))
+    executor(done(S0, 0, 1e-6, b""))
+    assert [Envelope(S1, start(2, 3))] == executor(run(2, 3))
+    outcomes = tuple(SlotOutcome(key(i), 1e-6, b"r") for i in (2, 3))
+    results = tuple(Result(i, 1, 1e-6, b"r") for i in (2, 3))
+    expected = [
+        Envelope(C, TaskResults(JOB, N, "n-e0", results)),
+        ended(AttemptEnd(2, 1, 1e-6), AttemptEnd(3, 1, 1e-6)),
+    ]
+    assert expected == executor(SlotDone(S1, outcomes))

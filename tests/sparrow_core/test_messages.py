@@ -53,7 +53,7 @@ from sparrow_core.messages import (
     ReportTasks,
     RerunTasks,
     Reserve,
-    RunTask,
+    RunTasks,
     SchedulerIn,
     SchedulerLost,
     SchedulerSilent,
@@ -62,32 +62,38 @@ from sparrow_core.messages import (
     SlotIn,
     SlotReady,
     StartJob,
-    StartTask,
+    StartTasks,
     StopTask,
     StragglerTimer,
     SubmitJob,
     TaskError,
-    TaskFinished,
-    TaskResult,
+    TaskResults,
+    TasksEnded,
+    TellOutcomes,
     Tick,
     WatchTimer,
     WidenTimer,
 )
 from sparrow_core.parts import (
     Assignment,
+    AttemptEnd,
     ExecutorInfo,
     HeldJob,
+    JobReport,
+    Loss,
     NodeInfo,
     PlacementStep,
+    Result,
+    SlotOutcome,
     TaskKey,
-    TaskReport,
     TaskSpec,
 )
 
 JOB, AT, NODE = JobId("j"), Address("e#a"), NodeName("n")
 KEY, INFO = TaskKey(JOB, 1, 2), ExecutorInfo(AT, 42, 2)
 SPECS = (TaskSpec(1, b"p", ("n",)),)
-REPORTS = (TaskReport(KEY, "n-e0", "lost"),)
+REPORTS = (JobReport(JOB, (3,), (Loss(1, 2, "n-e0", "lost"),)),)
+ASSIGNED = (Assignment(1, 2, b"p"),)
 
 # The wire format of each message, as JSON for reading: the order of fields is a promise.
 WIRE: list[tuple[Message, str]] = [
@@ -99,7 +105,7 @@ WIRE: list[tuple[Message, str]] = [
     (CancelJob(JOB), '["CancelJob","j"]'),
     (SchedulerLost(AT), '["SchedulerLost","e#a"]'),
     (AllNodesLost(), '["AllNodesLost"]'),
-    (Notify(JOB, JobFinished()), '["Notify","j",{"type":"JobFinished","placement":[]}]'),
+    (Notify(JOB, (JobFinished(),)), '["Notify","j",[{"type":"JobFinished","placement":[]}]]'),
     (SubmitJob(1, JOB, AT, "u", SPECS, b"s", "sparrow", 2.0),
 
      '["SubmitJob",1,"j","e#a","u",[[1,"cA==",["n"],null]],"cw==","sparrow",2.0,["",0,[],1.0,0.0,false],[]]'),
@@ -121,8 +127,8 @@ WIRE: list[tuple[Message, str]] = [
     (NodeLost(NODE, "r"), '["NodeLost","n","r"]'),
     (Reserve(JOB, AT, 2), '["Reserve","j","e#a",2,["","",0,1.0,1]]'),
     (GetTasks(JOB, NODE, 1, 2, REPORTS),
-     '["GetTasks","j","n",1,2,[[["j",1,2],"n-e0","lost"]]]'),
-    (ReportTasks(REPORTS), '["ReportTasks",[[["j",1,2],"n-e0","lost"]]]'),
+     '["GetTasks","j","n",1,2,[["j",[3],[[1,2,"n-e0","lost"]]]]]'),
+    (ReportTasks(REPORTS), '["ReportTasks",[["j",[3],[[1,2,"n-e0","lost"]]]]]'),
     (AssignTasks(JOB, AT, AT, 1, (Assignment(1, 2, b"p"),), True, False),
      '["AssignTasks","j","e#a","e#a",1,[[1,2,"cA=="]],true,false,["","",0,1.0,1]]'),
     (CancelReservations(JOB), '["CancelReservations","j"]'),
@@ -131,16 +137,19 @@ WIRE: list[tuple[Message, str]] = [
     (ExecutorStatus(INFO, (JOB,), (KEY,)),
      '["ExecutorStatus",["e#a",42,2,""],["j"],[["j",1,2]]]'),
     (ExecutorLost(AT, "r"), '["ExecutorLost","e#a","r"]'),
-    (RunTask(KEY, AT, b"p", True), '["RunTask",["j",1,2],"e#a","cA==",true]'),
-    (TaskFinished(KEY, AT, "lost"), '["TaskFinished",["j",1,2],"e#a","lost",null]'),
-    (TaskResult(KEY, NODE, "e", 0.5, b"r"), '["TaskResult",["j",1,2],"n","e",0.5,"cg=="]'),
+    (RunTasks(JOB, AT, True, ASSIGNED), '["RunTasks","j","e#a",true,[[1,2,"cA=="]]]'),
+    (TasksEnded(JOB, AT, (AttemptEnd(1, 2, None, "lost"),)),
+     '["TasksEnded","j","e#a",[[1,2,null,"lost"]]]'),
+    (TaskResults(JOB, NODE, "e", (Result(1, 2, 0.5, b"r"),)),
+     '["TaskResults","j","n","e",[[1,2,0.5,"cg=="]]]'),
     (TaskError(KEY, NODE, "e", "m", b"d"), '["TaskError",["j",1,2],"n","e","m","ZA=="]'),
     (SlotReady(AT), '["SlotReady","e#a"]'),
-    (StartTask(KEY, b"s", b"p"), '["StartTask",["j",1,2],"cw==","cA=="]'),
+    (StartTasks(JOB, b"s", ASSIGNED), '["StartTasks","j","cw==",[[1,2,"cA=="]]]'),
+    (TellOutcomes(), '["TellOutcomes"]'),
     (InterruptTask(KEY), '["InterruptTask",["j",1,2]]'),
     (ForgetJob(JOB), '["ForgetJob","j"]'),
-    (SlotDone(AT, KEY, 0.5, b"r", "m", b"d", True),
-     '["SlotDone","e#a",["j",1,2],0.5,"cg==","m","ZA==",true]'),
+    (SlotDone(AT, (SlotOutcome(KEY, 0.5, b"r", "m", b"d", True),)),
+     '["SlotDone","e#a",[[["j",1,2],0.5,"cg==","m","ZA==",true]]]'),
     (WatchTimer(1), '["WatchTimer",1]'),
     (StragglerTimer(JOB), '["StragglerTimer","j"]'),
     (ProbeTimer(JOB), '["ProbeTimer","j"]'),
@@ -200,7 +209,7 @@ def test_every_message_is_covered_and_has_a_receiver() -> None:
 )  # fmt: skip
 def test_events_travel_too(event: TaskCompleted | TaskFailed | JobFinished | JobFailed) -> None:
     """An event inside Notify comes back equal."""
-    notify = Notify(JOB, event)
+    notify = Notify(JOB, (event,))
     assert notify == msgspec.msgpack.decode(msgspec.msgpack.encode(notify), type=Notify)
 
 

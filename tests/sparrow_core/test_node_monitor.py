@@ -27,14 +27,23 @@ from sparrow_core.messages import (
     RegisterNode,
     ReportTasks,
     Reserve,
-    RunTask,
+    RunTasks,
     SetWeights,
     StopTask,
-    TaskFinished,
+    TasksEnded,
     Tick,
 )
 from sparrow_core.node_monitor import NodeMonitor, NodeMonitorConfig
-from sparrow_core.parts import Assignment, Claim, ExecutorInfo, HeldJob, TaskKey, TaskReport
+from sparrow_core.parts import (
+    Assignment,
+    AttemptEnd,
+    Claim,
+    ExecutorInfo,
+    HeldJob,
+    JobReport,
+    Loss,
+    TaskKey,
+)
 
 N, M, S, C = NodeName("n"), Address("n#monitor"), Address("s#scheduler"), Address("c#client")
 E0, E1 = Address("e0#n-e0"), Address("e1#n-e1")
@@ -46,9 +55,19 @@ def key(task_id: int, attempt: int = 1, job: JobId = JOB) -> TaskKey:
     return TaskKey(job, task_id, attempt)
 
 
-def run(task_id: int, *, shared: bool = False) -> RunTask:
-    """The message that runs a task."""
-    return RunTask(key(task_id), C, b"p", shared)
+def run(*ids: int, shared: bool = False) -> RunTasks:
+    """The message that runs tasks."""
+    return RunTasks(JOB, C, shared, tuple(Assignment(i, 1, b"p") for i in ids))
+
+
+def ended(task_id: int, lost: str | None = None, run_s: float | None = None) -> TasksEnded:
+    """An executor's message that a task has ended."""
+    return TasksEnded(JOB, E0, (AttemptEnd(task_id, 1, run_s, lost),))
+
+
+def loss(task_id: int, reason: str) -> JobReport:
+    """The report of a lost attempt."""
+    return JobReport(JOB, (), (Loss(task_id, 1, "n-e0", reason),))
 
 
 def assign(request: int, *ids: int, drained: bool = False, shared: bool = False) -> AssignTasks:
@@ -112,7 +131,7 @@ def test_tasks_go_to_the_idlest_executor() -> None:
     """Assigned tasks run at once, spread over executors."""
     node = Driven(e0=2, e1=1)
     node(Reserve(JOB, S, 3))
-    expected = [Envelope(E0, run(0)), Envelope(E0, run(1)), Envelope(E1, run(2))]
+    expected = [Envelope(E0, run(0, 1)), Envelope(E1, run(2))]
     out = node(assign(1, 0, 1, 2))
     assert sorted(map(repr, expected)) == sorted(map(repr, out))
 
@@ -122,8 +141,8 @@ def test_finished_tasks_ride_on_the_next_request() -> None:
     node = Driven(e0=2)
     node(Reserve(JOB, S, 9))
     node(assign(1, 0, 1))
-    out = node(TaskFinished(key(0), E0), TaskFinished(key(1), E0))
-    reports = (TaskReport(key(0), "n-e0"), TaskReport(key(1), "n-e0"))
+    out = node(ended(0), ended(1))
+    reports = (JobReport(JOB, (0, 1)),)
     assert [Envelope(S, GetTasks(JOB, N, 2, 2, reports))] == out
 
 
@@ -132,10 +151,10 @@ def test_reports_travel_alone_when_there_is_nothing_to_ask() -> None:
     node = Driven(e0=1)
     node(Reserve(JOB, S, 1))
     node(assign(1, 0, drained=True))
-    out = node(TaskFinished(key(0), E0, "retry"))
-    expected = [Envelope(S, ReportTasks((TaskReport(key(0), "n-e0", "retry"),)))]
+    out = node(ended(0, "retry"))
+    expected = [Envelope(S, ReportTasks((loss(0, "retry"),)))]
     assert expected == out
-    assert [] == node(TaskFinished(key(0), E0))
+    assert [] == node(ended(0))
 
 
 def test_a_drained_job_gives_its_slots_to_the_next() -> None:
@@ -163,7 +182,7 @@ def test_the_shared_part_goes_to_each_executor_once() -> None:
     out = node(shared, assign(1, 0, shared=True))
     assert [Envelope(E0, shared), Envelope(E0, run(0, shared=True))] == out
     assert [Envelope(E0, shared)] == node(GetShared(JOB, E0))
-    node(TaskFinished(key(0), E0))
+    node(ended(0))
     assert [Envelope(E0, run(1, shared=True))] == node(assign(2, 1, shared=True))
 
 
@@ -182,7 +201,7 @@ def test_a_lost_executor_gives_its_tasks_back() -> None:
     node(Reserve(JOB, S, 2))
     node(assign(1, 0, 1))
     lost = node.step(ExecutorLost(E0, "killed by SIGKILL"))
-    report = TaskReport(key(0), "n-e0", "executor lost (killed by SIGKILL)")
+    report = loss(0, "executor lost (killed by SIGKILL)")
     registered = RegisterNode(
         PROTOCOL_VERSION, N, M, (info("e1", 1),), (HeldJob(JOB, 0),), (key(1),),
         load=(0, 1), reports=(report,),
@@ -194,13 +213,13 @@ def test_a_lost_executor_gives_its_tasks_back() -> None:
 
 
 def test_tasks_that_an_executor_does_not_know_are_lost() -> None:
-    """After a time of grace, a heartbeat without the task means that RunTask was lost."""
+    """After a time of grace, a heartbeat without the task means that RunTasks was lost."""
     node = Driven(e0=1)
     node(Reserve(JOB, S, 1))
     node(assign(1, 0, drained=True))
     status = ExecutorStatus(info("e0", 1), (), ())
     assert [] == node(status, now=0.5)
-    report = TaskReport(key(0), "n-e0", "the executor does not know of it")
+    report = loss(0, "the executor does not know of it")
     assert [Envelope(S, ReportTasks((report,)))] == node(status, now=1.0)
 
 
@@ -218,8 +237,8 @@ def test_the_end_of_a_job_empties_queue_and_executors() -> None:
     node(assign(1, 0))
     assert [Envelope(E0, EndJob(JOB))] == node(EndJob(JOB))
     assert [] == node(EndJob(JOB))
-    out = node(TaskFinished(key(0), E0), Reserve(OTHER, S, 1))
-    reports = (TaskReport(key(0), "n-e0"),)
+    out = node(ended(0), Reserve(OTHER, S, 1))
+    reports = (JobReport(JOB, (0,)),)
     assert [Envelope(S, GetTasks(OTHER, N, 2, 1, reports))] == out
 
 
@@ -241,7 +260,7 @@ def test_a_late_answer_waits_for_a_slot() -> None:
     late = assign(1, 0)
     assert [Envelope(E0, run(0))] == node(late, now=0.7)
     assert [] == node(late, assign(9, 1), now=0.7)
-    out = node(TaskFinished(key(0), E0), now=0.8)
+    out = node(ended(0), now=0.8)
     assert Envelope(E0, run(1)) == out[0]
 
 
@@ -270,15 +289,15 @@ def test_very_short_tasks_are_asked_for_ahead_of_free_slots() -> None:
     node = Driven(e0=1)
     assert [Envelope(S, GetTasks(JOB, N, 1, 1, ()))] == node(Reserve(JOB, S, 40))
     node(assign(1, 0))
-    (ask,) = node(TaskFinished(key(0), E0, None, 0.0001))
+    (ask,) = node(ended(0, run_s=0.0001))
     assert isinstance(ask.msg, GetTasks)
     assert 11 == ask.msg.count
     node(assign(2, *range(1, 12)))
     node(CancelReservations(JOB))
     node(Reserve(OTHER, S, 1))
     for task_id in range(1, 11):
-        assert [] == node(TaskFinished(key(task_id), E0, None, 0.0001))
-    (ask,) = node(TaskFinished(key(11), E0, None, 0.0001))
+        assert [] == node(ended(task_id, run_s=0.0001))
+    (ask,) = node(ended(11, run_s=0.0001))
     assert isinstance(ask.msg, GetTasks)
     assert (OTHER, 1) == (ask.msg.job_id, ask.msg.count)
 
@@ -288,7 +307,7 @@ def test_long_tasks_are_never_asked_for_ahead() -> None:
     node = Driven(e0=1)
     node(Reserve(JOB, S, 40))
     node(assign(1, 0))
-    (ask,) = node(TaskFinished(key(0), E0, None, 0.01))
+    (ask,) = node(ended(0, run_s=0.01))
     assert isinstance(ask.msg, GetTasks)
     assert 1 == ask.msg.count
 
@@ -328,7 +347,7 @@ def test_a_sticky_reservation_asks_for_more_until_the_job_is_drained() -> None:
     assert [(JOB, 1)] == asked(node(Reserve(JOB, S, 1, claim)))
     answer = AssignTasks(JOB, S, C, 1, (Assignment(0, 1, b"p"),), False, False, Claim(waiting=1))
     assert [] == asked(node(answer))
-    assert [(JOB, 1)] == asked(node(TaskFinished(key(0), E0)))
+    assert [(JOB, 1)] == asked(node(ended(0)))
     assert [] == asked(node(AssignTasks(JOB, S, C, 2, (), True, False)))
     assert {"queued": 0, "asking": 0} == {
         name: node.machine.gauges()[name] for name in ("queued", "asking")
@@ -341,7 +360,7 @@ def test_without_a_queue_everything_starts_at_once() -> None:
     node(executor("e0", 1))
     assert [(JOB, 5)] == asked(node(Reserve(JOB, S, 5)))
     out = node(assign(1, 0, 1, 2))
-    assert [key(0), key(1), key(2)] == [e.msg.key for e in out if isinstance(e.msg, RunTask)]
+    assert [run(0, 1, 2)] == [e.msg for e in out if isinstance(e.msg, RunTasks)]
 
 
 def test_frameworks_share_the_slots_of_a_node() -> None:
@@ -352,7 +371,7 @@ def test_frameworks_share_the_slots_of_a_node() -> None:
     assert [(JOB, 2), (OTHER, 1)] == asked(out)
     tasks = (Assignment(0, 1, b"p"),)
     out = node(AssignTasks(OTHER, S, C, 2, tasks, False, False, Claim(framework="b")))
-    assert [E1] == [e.to for e in out if isinstance(e.msg, RunTask)]
+    assert [E1] == [e.to for e in out if isinstance(e.msg, RunTasks)]
     assert [] == asked(node(Reserve(JobId("third"), S, 1, Claim(framework="c"))))
 
 
@@ -391,10 +410,10 @@ def test_successes_ride_on_heartbeats() -> None:
     node = Driven(e0=1)
     node(Reserve(JOB, S, 1))
     node(assign(1, 0, drained=True))
-    assert [] == node(TaskFinished(key(0), E0))
+    assert [] == node(ended(0))
     beat = node(Tick(0))[1].msg
     assert isinstance(beat, RegisterNode)
-    assert (TaskReport(key(0), "n-e0"),) == beat.reports
+    assert (JobReport(JOB, (0,)),) == beat.reports
 
 
 def test_a_silent_executor_is_lost_until_it_is_heard_again() -> None:
@@ -404,8 +423,8 @@ def test_a_silent_executor_is_lost_until_it_is_heard_again() -> None:
     node(assign(1, 0))
     for generation in range(11):
         out = node(Tick(generation), now=0.5 * (generation + 1))
-    lost = [each.lost for e in out if isinstance(e.msg, RegisterNode) for each in e.msg.reports]
-    assert ["executor lost (silent for 5 s)"] == lost
+    lost = [each for e in out if isinstance(e.msg, RegisterNode) for each in e.msg.reports]
+    assert [loss(0, "executor lost (silent for 5 s)")] == lost
     back = ExecutorStatus(info("e0", 1), (JOB,), (key(0),))
     out = node(back, now=6.0)
     assert Envelope(E0, StopTask(key(0))) == out[0]
@@ -430,7 +449,7 @@ def test_a_draining_node_serves_what_it_has_and_leaves() -> None:
     assert beat.msg.draining
     assert [Envelope(S, RefuseReservations(OTHER, N, 2))] == node(Reserve(OTHER, S, 2))
     expected = [Envelope(S, NodeLeft(N)), Envelope(Address("n#supervisor"), Drained())]
-    assert expected == node(TaskFinished(key(0), E0))
+    assert expected == node(ended(0))
     assert [Envelope(M, Tick(1), 0.5)] == node(Tick(0)), "no heartbeat any more"
 
 

@@ -18,10 +18,10 @@ from sparrow_core.ids import Address, JobId, NodeName
 from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
     Message,
-    RunTask,
+    RunTasks,
     SetWeights,
     StartJob,
-    TaskFinished,
+    TasksEnded,
 )
 from sparrow_core.node_monitor import NodeMonitorConfig
 from sparrow_core.parts import JobOptions, TaskSpec
@@ -282,11 +282,11 @@ def running_by_user(cluster: SimulatedCluster, users: dict[str, str]) -> Counter
     def tap(to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
         del now
         if to.endswith("#monitor"):
-            if isinstance(msg, TaskFinished):
-                running[users[msg.key.job_id[0]]] -= 1
+            if isinstance(msg, TasksEnded):
+                running[users[msg.job_id[0]]] -= len(msg.ends)
             for envelope in out:
-                if isinstance(envelope.msg, RunTask):
-                    running[users[envelope.msg.key.job_id[0]]] += 1
+                if isinstance(envelope.msg, RunTasks):
+                    running[users[envelope.msg.job_id[0]]] += len(envelope.msg.tasks)
 
     cluster.world.taps.append(tap)
     return running
@@ -458,7 +458,7 @@ def test_failover_takes_little_more_than_the_timeout() -> None:
             again: list[float] = again,
         ) -> None:  # fmt: skip
             del to, out
-            if isinstance(msg, RunTask) and msg.key.job_id == "j~1":
+            if isinstance(msg, RunTasks) and msg.job_id == "j~1":
                 again.append(now)
 
         world.taps.append(tap)

@@ -49,10 +49,11 @@ from sparrow_core.parts import (
     ExecutorInfo,
     HeldJob,
     JobOptions,
+    JobReport,
+    Loss,
     NodeInfo,
     PlacementStep,
     TaskKey,
-    TaskReport,
     TaskSpec,
 )
 from sparrow_core.scheduler import Scheduler, SchedulerConfig
@@ -85,7 +86,7 @@ def task(task_id: int, *preferred: str) -> TaskSpec:
     return TaskSpec(task_id, b"p%d" % task_id, tuple(map(NodeName, preferred)))
 
 
-def get(node: str, count: int, *reports: TaskReport, request: int = 1) -> GetTasks:
+def get(node: str, count: int, *reports: JobReport, request: int = 1) -> GetTasks:
     """A request for tasks."""
     return GetTasks(JOB, NodeName(node), request, count, reports)
 
@@ -94,6 +95,16 @@ def assign(*ids: int, attempt: int = 1, drained: bool, shared: bool = False) -> 
     """An answer to GetTasks."""
     tasks = tuple(Assignment(i, attempt, b"p%d" % i) for i in ids)
     return AssignTasks(JOB, S, C, 1, tasks, drained, shared)
+
+
+def done(*ids: int) -> JobReport:
+    """The report that tasks have finished."""
+    return JobReport(JOB, ids)
+
+
+def loss(task_id: int, attempt: int, reason: str) -> JobReport:
+    """The report of a lost attempt."""
+    return JobReport(JOB, (), (Loss(task_id, attempt, "a-e0", reason),))
 
 
 def key(task_id: int, attempt: int = 1) -> TaskKey:
@@ -227,7 +238,7 @@ def test_a_lost_task_is_placed_again_elsewhere() -> None:
     scheduler = Driven("a", "b")
     scheduler(submit(task(0)))
     scheduler(get("a", 1))
-    lost = ReportTasks((TaskReport(key(0), "a-e0", "executor lost (killed by SIGKILL)"),))
+    lost = ReportTasks((loss(0, 1, "executor lost (killed by SIGKILL)"),))
     assert [Envelope(monitor("b"), Reserve(JOB, S, 2))] == scheduler(lost)
     assert [] == scheduler(lost), "told twice"
     expected = [Envelope(monitor("b"), assign(0, attempt=2, drained=True))]
@@ -240,9 +251,9 @@ def test_a_task_is_tried_four_times_then_the_job_fails_with_its_story() -> None:
     scheduler(submit(task(0)))
     for attempt in (1, 2, 3):
         scheduler(get("a", 1))
-        scheduler(ReportTasks((TaskReport(key(0, attempt), "a-e0", "gone"),)))
+        scheduler(ReportTasks((loss(0, attempt, "gone"),)))
     scheduler(get("a", 1))
-    out = scheduler(ReportTasks((TaskReport(key(0, 4), "a-e0", "gone"),)))
+    out = scheduler(ReportTasks((loss(0, 4, "gone"),)))
     story = tuple(f"task 0 attempt {n}: a/a-e0: gone" for n in (1, 2, 3, 4))
     message = "task 0 was lost 4 times; at last: a/a-e0: gone"
     expected = [
@@ -257,7 +268,7 @@ def test_finished_reports_ride_on_a_request() -> None:
     scheduler = Driven("a")
     scheduler(submit(task(0), task(1)))
     scheduler(get("a", 1))
-    scheduler(get("a", 1, TaskReport(key(0), "a-e0")))
+    scheduler(get("a", 1, done(0)))
     assert [Envelope(C, JobStatus(JOB, True, (0,)))] == scheduler(PingJob(JOB, C, (0, 1)))
 
 
@@ -266,8 +277,8 @@ def test_a_late_success_of_a_lost_attempt_counts() -> None:
     scheduler = Driven("a", "b")
     scheduler(submit(task(0)))
     scheduler(get("a", 1))
-    scheduler(ReportTasks((TaskReport(key(0), "a-e0", "lost"),)))
-    out = scheduler(ReportTasks((TaskReport(key(0), "a-e0"),)))
+    scheduler(ReportTasks((loss(0, 1, "lost"),)))
+    out = scheduler(ReportTasks((done(0),)))
     assert [Envelope(monitor("b"), CancelReservations(JOB))] == out
     assert [] == scheduler(get("b", 1)), "that was the answer"
 
@@ -278,7 +289,7 @@ def test_a_result_that_never_came_is_made_again() -> None:
     scheduler(submit(task(0)))
     scheduler(get("a", 1))
     assert [] == scheduler(RerunTasks(JOB, (0,)))
-    scheduler(ReportTasks((TaskReport(key(0), "a-e0"),)))
+    scheduler(ReportTasks((done(0),)))
     assert [Envelope(monitor("a"), Reserve(JOB, S, 2))] == scheduler(RerunTasks(JOB, (0,)))
     assert [Envelope(monitor("a"), assign(0, attempt=2, drained=True))] == scheduler(get("a", 1))
 
@@ -400,9 +411,9 @@ def test_strangers_and_stale_timers_are_ignored() -> None:
     scheduler = Driven("a")
     scheduler(submit(task(0)))
     assert [] == scheduler(get("unknown", 1))
-    stray = (TaskReport(TaskKey(JobId("?"), 0, 1), ""), TaskReport(key(99), ""))
+    stray = (JobReport(JobId("?"), (0,)), done(99))
     assert [] == scheduler(ReportTasks(stray))
-    assert [] == scheduler(ReportTasks((TaskReport(key(0, 7), "", "lost"),)))
+    assert [] == scheduler(ReportTasks((loss(0, 7, "lost"),)))
     assert [] == scheduler(GetShared(JobId("?"), C))
     assert [] == scheduler(RerunTasks(JobId("?"), (1,)))
     assert [] == scheduler(Tick(5))
@@ -570,7 +581,7 @@ def test_a_draining_node_gets_no_new_jobs() -> None:
     other = structs.replace(submit(task(0)), job_id=JobId("other"))
     assert {monitor("b"): 2} == reserved(scheduler(other))
     scheduler(get("a", 1))
-    scheduler(ReportTasks((TaskReport(key(0), "a-e0"),)))
+    scheduler(ReportTasks((done(0),)))
     assert [] == aborted(scheduler(NodeLeft(A)))
 
 

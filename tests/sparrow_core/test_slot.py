@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sparrow_core.ids import Address, JobId
+from sparrow_core.messages import InterruptTask, Message, SlotDone, StartTasks, TellOutcomes
+from sparrow_core.parts import Assignment, TaskKey
+from sparrow_core.runner import SlotThread
+
+SLOT, EXECUTOR, JOB = Address("e#slot"), Address("e#e"), JobId("job")
+
+
+class Gated:
+    """Returns the payload; of b"wait" only when the gate is open."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
+        """Run a task."""
+        del job_id
+        if payload == b"wait":
+            assert self.gate.wait(10)
+        return shared + payload
+
+    def cancel(self) -> None:
+        """Open the gate."""
+        self.gate.set()
+
+    def forget(self, job_id: str) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@contextmanager
+def slot(runner: Gated) -> Iterator[tuple[SlotThread, queue.SimpleQueue[Message]]]:
+    """A slot and what it posts, after it has said that it is ready."""
+    posted: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    broken: list[str] = []
+    thread = SlotThread(
+        SLOT, EXECUTOR, lambda: runner, lambda _, msg: posted.put(msg), broken.append
+    )
+    posted.get(timeout=10)
+    try:
+        yield thread, posted
+    finally:
+        thread.stop()
+        assert thread.join(10)
+        assert [] == broken
+
+
+def tasks(*payloads: bytes) -> StartTasks:
+    """Tasks from 0 on."""
+    return StartTasks(JOB, b"s", tuple(Assignment(i, 1, each) for i, each in enumerate(payloads)))
+
+
+def outcomes(posted: queue.SimpleQueue[Message], count: int) -> list[tuple[int, bytes | str]]:
+    """The next outcomes, by task: the result or the error."""
+    found: list[tuple[int, bytes | str]] = []
+    while len(found) < count:
+        msg = posted.get(timeout=10)
+        assert isinstance(msg, SlotDone)
+        found += [(each.key.task_id, each.message or each.result) for each in msg.outcomes]
+    return found
+
+
+def test_tasks_of_one_message_run_in_their_order() -> None:
+    """Each has its outcome, however many messages tell of them."""
+    with slot(Gated()) as (thread, posted):
+        thread.on_message(tasks(b"a", b"b", b"c"), 0.0)
+        assert [(0, b"sa"), (1, b"sb"), (2, b"sc")] == outcomes(posted, 3)
+
+
+def test_outcomes_can_be_had_while_the_next_task_runs() -> None:
+    """A task that takes unexpectedly long keeps none back of those before it."""
+    runner = Gated()
+    with slot(runner) as (thread, posted):
+        thread.on_message(tasks(b"a", b"wait", b"c"), 0.0)
+        told: list[tuple[int, bytes | str]] = []
+        while not told:
+            thread.on_message(TellOutcomes(), 0.0)
+            if not posted.empty():
+                told = outcomes(posted, 1)
+        assert [(0, b"sa")] == told
+        runner.gate.set()
+        assert [(1, b"swait"), (2, b"sc")] == outcomes(posted, 2)
+
+
+def test_tasks_that_wait_behind_another_can_be_interrupted() -> None:
+    """They do not run when their turn comes."""
+    runner = Gated()
+    with slot(runner) as (thread, posted):
+        thread.on_message(tasks(b"wait", b"b", b"c"), 0.0)
+        thread.on_message(InterruptTask(TaskKey(JOB, 1, 1)), 0.0)
+        runner.gate.set()
+        assert [(0, b"swait"), (1, "interrupted"), (2, b"sc")] == outcomes(posted, 3)
