@@ -2,47 +2,193 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import duckdb
 import pyarrow as pa
-from rich import box
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+_CELL_MIN = 8
+_GAP = "  "
+_CUT = "…"
+_FETCHED_ROWS = 10_000
 
-def print_table(table: pa.Table, console: Console, *, rows_max: int | None) -> None:
-    """Prints an answer, with its values as DuckDB writes them.
+
+def print_table(table: pa.Table, console: Console, *, rows_max: int | None, note: str = "") -> None:
+    """Prints an answer, with its values as DuckDB writes them, cut to the width of the console.
+
+    Columns become narrower, down to a few characters, before middle ones are left out. The last
+    line has the true number of rows.
 
     Args:
         table: The answer.
-        console: Where to.
+        console: Where to. One that is no terminal gets everything in full.
         rows_max: How many rows to show at most; None shows all.
+        note: What the last line ends with, such as the time.
     """
     shown = table if rows_max is None else table.slice(0, rows_max)
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for field in table.schema:
-        numeric = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-        right = numeric or pa.types.is_decimal(field.type)
-        grid.add_column(_printable(field.name), justify="right" if right else "left")
-    for row in _as_text(shown):
-        grid.add_row(*(_cell(value) for value in row))
-    console.print(grid)
-    cut = "" if shown.num_rows == table.num_rows else f", the first {shown.num_rows:,} shown"
-    unit = "row" if table.num_rows == 1 else "rows"
-    console.print(f"{table.num_rows:,} {unit}{cut}")
+    columns = [
+        [_printable(name), *("NULL" if value is None else _printable(value) for value in values)]
+        for name, values in zip(table.column_names, _text_columns(shown), strict=True)
+    ]
+    numbers = [_is_number(type_) for type_ in table.schema.types]
+    widths = fitting_widths(
+        [max(map(cell_len, column)) for column in columns],
+        numbers,
+        console.width if console.is_terminal else None,
+    )
+    if columns:
+        nulls = [column.is_null() for column in shown.columns]
+        for line in _lines(columns, widths, numbers, nulls):
+            console.print(line, soft_wrap=True)
+    console.print(
+        f"{_counts(table, shown, widths)}{note}", style="dim", highlight=False, soft_wrap=True
+    )
 
 
-def _as_text(table: pa.Table) -> list[tuple[str | None, ...]]:
+def fitting_widths(
+    natural: Sequence[int], rigid: Sequence[bool], width: int | None
+) -> dict[int, int]:
+    """How wide each column is shown; those that have no room are left out.
+
+    Args:
+        natural: the width that each column would take.
+        rigid: whether a column must not be cut, as part of a number would mislead.
+        width: of the screen; None for no limit.
+
+    Returns:
+        Widths by position. What is left out stands in the middle.
+    """
+    if width is None:
+        return dict(enumerate(natural))
+    narrowest = [
+        each if is_rigid else min(each, _CELL_MIN)
+        for each, is_rigid in zip(natural, rigid, strict=True)
+    ]
+    kept = _kept(narrowest, width)
+    left_out = len(kept) < len(natural)
+    room = width - len(_GAP) * (len(kept) - 1) - left_out * (len(_GAP) + len(_CUT))
+    widths = {i: min(narrowest[i], max(room, _CELL_MIN)) for i in kept}
+    growing = [i for i in kept if widths[i] < natural[i]]
+    while growing and sum(widths.values()) < room:
+        smallest = min(growing, key=widths.__getitem__)
+        widths[smallest] += 1
+        if widths[smallest] == natural[smallest]:
+            growing.remove(smallest)
+    return widths
+
+
+def _kept(widths: Sequence[int], width: int) -> list[int]:
+    """The columns that fit: from both ends, the first one always."""
+    if sum(widths) + len(_GAP) * (len(widths) - 1) <= width:
+        return list(range(len(widths)))
+    room = width - len(_CUT)
+    first, last, kept = 0, len(widths) - 1, list[int]()
+    while first <= last:
+        position = first if len(kept) % 2 == 0 else last
+        room -= widths[position] + len(_GAP)
+        if room < 0 and kept:
+            break
+        kept.append(position)
+        first, last = (first + 1, last) if position == first else (first, last - 1)
+    return sorted(kept)
+
+
+def _lines(
+    columns: Sequence[Sequence[str]],
+    widths: dict[int, int],
+    right: Sequence[bool],
+    nulls: Sequence[pa.ChunkedArray],
+) -> Iterator[Text]:
+    """The header, a rule, then a line a row."""
+    missing = [i for i in widths if i + 1 < len(columns) and i + 1 not in widths]
+    null = {i: nulls[i].to_pylist() for i in widths}
+    yield _line(
+        [(_cell(columns[i][0], widths[i], right[i]), "bold") for i in widths], missing, widths
+    )
+    yield _line([("─" * widths[i], "dim") for i in widths], missing, widths)
+    for row in range(1, len(columns[0])):
+        cells = [
+            (_cell(columns[i][row], widths[i], right[i]), "dim" if null[i][row - 1] else "")
+            for i in widths
+        ]
+        yield _line(cells, missing, widths)
+
+
+def _line(cells: Sequence[tuple[str, str]], missing: Sequence[int], widths: dict[int, int]) -> Text:
+    line = Text()
+    for number, (i, (text, style)) in enumerate(zip(widths, cells, strict=True)):
+        line.append(_GAP if number else "")
+        line.append(text, style)
+        if i in missing:
+            line.append(f"{_GAP}{_CUT}", "dim")
+    line.rstrip()
+    return line
+
+
+def _cell(text: str, width: int, right: bool) -> str:
+    size = cell_len(text)
+    if size > width:
+        return set_cell_size(text, width - 1) + _CUT
+    blanks = " " * (width - size)
+    return blanks + text if right else text + blanks
+
+
+def _counts(table: pa.Table, shown: pa.Table, widths: dict[int, int]) -> str:
+    rows = f"{table.num_rows:,} {'row' if table.num_rows == 1 else 'rows'}"
+    cut = [] if shown.num_rows == table.num_rows else [f"the first {shown.num_rows:,} shown"]
+    if len(widths) < table.num_columns:
+        cut.append(f"{len(widths)} of {table.num_columns} columns shown")
+    return ", ".join([rows, *cut])
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+    )
+
+
+def _text_columns(table: pa.Table) -> list[tuple[str | None, ...]]:
+    rows = list(text_rows(table))
+    return list(zip(*rows, strict=True)) if rows else [()] * table.num_columns
+
+
+def text_rows(table: pa.Table) -> Iterator[tuple[str | None, ...]]:
+    """The rows of an answer, with values as DuckDB writes them."""
+    # Python has no dates beyond the year 9999 and no nanoseconds; DuckDB's text has.
+    yield from _asked(table, "SELECT COLUMNS(*)::VARCHAR FROM answer")
+
+
+def json_rows(table: pa.Table) -> Iterator[str]:
+    """The rows of an answer as JSON objects, in DuckDB's way; NaN and infinities included."""
+    for (text,) in _asked(table, "SELECT to_json(answer)::VARCHAR FROM answer"):
+        yield text
+
+
+def _asked(table: pa.Table, query: str) -> Iterator[tuple[str, ...]]:
     with duckdb.connect() as connection:
-        # Python has no dates beyond the year 9999 and no nanoseconds; DuckDB's text has.
+        zones = [f.type.tz for f in table.schema if pa.types.is_timestamp(f.type) and f.type.tz]
+        if zones:
+            connection.execute(f"SET TimeZone = '{zones[0]}'")
         connection.register("answer", table)
-        return connection.execute("SELECT COLUMNS(*)::VARCHAR FROM answer").fetchall()
+        answer = connection.execute(query)
+        while rows := answer.fetchmany(_FETCHED_ROWS):
+            yield from rows
 
 
-def _cell(value: str | None) -> Text:
-    return Text("NULL", style="dim") if value is None else _printable(value)
+def _printable(text: str) -> str:
+    """Text that can't move the cursor."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def _printable(text: str) -> Text:
-    """Text that can't move the cursor, nor be taken for markup."""
-    return Text("".join(char if char.isprintable() else repr(char)[1:-1] for char in text))
+def human_bytes(size: float) -> str:
+    """A size in the largest unit that fits."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit in ("B", "KB") else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"

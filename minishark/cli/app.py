@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 import click
 
-from minishark.cli.options import debug_option, debugging, version_option
-from minishark.cli.sql_command import sql
+from minishark.cli.options import data_options, debug_option, debugging, version_option
+from minishark.cli.sql_command import ClosedPipeError, sql
+from minishark.cli.sql_command import run as run_file
 from minishark.cli.tpch_command import tpch
-from minishark.errors import (
-    CatalogError,
-    DataError,
-    MinisharkError,
-    OptionError,
-    QueryError,
-    UnsupportedError,
-)
+from minishark.errors import DataError, MinisharkError, OptionError
 
-# What the user can mend by asking for something else.
-_BAD_INPUT = (CatalogError, DataError, OptionError, QueryError, UnsupportedError)
+# What the user can mend by writing the command in another way.
+_BAD_USAGE = (DataError, OptionError)
 _STATUS_FAILURE = 1
-_STATUS_BAD_INPUT = 2
+_STATUS_BAD_USAGE = 2
+_STATUS_CLOSED_PIPE = 128 + signal.SIGPIPE
 _STATUS_INTERRUPTED = 128 + signal.SIGINT
 # The signal that ends the command. What it raises may reach `run` as another exception: DuckDB
 # turns it into one of its own, and tidying up may fail on what was interrupted.
@@ -59,33 +56,69 @@ def run(arguments: Sequence[str]) -> int:
     except MinisharkError as error:
         if _received:
             return _STATUS_INTERRUPTED
-        _complain(str(error))
-        return _STATUS_BAD_INPUT if isinstance(error, _BAD_INPUT) else _STATUS_FAILURE
+        _complain(error)
+        return _STATUS_BAD_USAGE if isinstance(error, _BAD_USAGE) else _STATUS_FAILURE
+    except ClosedPipeError:  # who read the answer has seen enough
+        # What is still buffered would complain when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _STATUS_CLOSED_PIPE
     except Exception as error:  # noqa: BLE001 - no traceback unless asked for
         if _received:
             return _STATUS_INTERRUPTED
-        _complain(f"{type(error).__name__}: {error}\n(--debug shows where this happened.)")
+        _complain(error)
         return _STATUS_FAILURE
+
+
+_EPILOG = """\b
+Examples:
+  minishark                            a shell; it offers the bundled sample
+  minishark --data events.parquet      a shell with a table called events
+  minishark sql "SELECT 42"
+  minishark < statements.sql
+
+Each command has its own help: minishark tpch --help
+"""
 
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Each command has its own help: minishark tpch --help",
+    epilog=_EPILOG,
+    invoke_without_command=True,
 )
+@data_options
 @version_option
 @debug_option
-def group() -> None:
-    """SQL over replicated in-memory Arrow partitions, scheduled by Sparrow."""
+@click.pass_context
+def group(context: click.Context, *, scale: float | None, data: Sequence[Path], nodes: int) -> None:
+    """SQL over replicated in-memory Arrow partitions, scheduled by Sparrow.
+
+    Without a command: a shell on a terminal, else what stdin says.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        from minishark.cli.shell_command import shell
+
+        shell(scale, data, nodes)
+    else:
+        context.invoke(run_file, file=Path("-"), scale=scale, data=data, nodes=nodes)
 
 
 group.add_command(sql)
+group.add_command(run_file, "run")
 group.add_command(tpch)
 
 
-def _complain(message: str) -> None:
+def _complain(error: Exception) -> None:
+    from minishark.cli.shell.interpreter import error_text
+
     if debugging():
         traceback.print_exc()
-    click.echo(f"Error: {message}", err=True)
+    if isinstance(error, MinisharkError):
+        click.echo(f"Error: {error_text(error)}", err=True)
+    else:
+        message = f"{type(error).__name__}: {error_text(error)}"
+        click.echo(f"Error: {message}\n(--debug shows where this happened.)", err=True)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:

@@ -16,18 +16,32 @@ _PIPE_WIDTH = 10_000
 
 def standard_output() -> Console:
     """A console on stdout that never folds or cuts what goes into a pipe or file."""
-    console = Console(highlight=False)
+    console = _Console(highlight=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console
 
 
-@contextmanager
-def open_reporter(*, verbose: bool) -> Iterator[Reporter]:
-    """A reporter on stderr: bars on a terminal, a line a step elsewhere."""
+def standard_error() -> Console:
+    """A console on stderr."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
+    return console
+
+
+class _Console(Console):
+    """A console that leaves it to its user what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704 - called where the BrokenPipeError is handled
+
+
+@contextmanager
+def open_reporter(*, verbose: bool) -> Iterator[Reporter]:
+    """A reporter on stderr: bars on a terminal, a line a step elsewhere."""
+    console = standard_error()
+    if not console.is_terminal:
         yield _LineReporter(console, verbose=verbose)
         return
     with Progress(

@@ -12,6 +12,10 @@ import click
 
 from minishark.errors import OptionError
 
+TEXT_FORMATS = ("csv", "tsv", "json", "jsonlines", "markdown", "line")
+FILE_FORMATS = ("parquet", "arrow")
+FORMATS = ("table", *TEXT_FORMATS, *FILE_FORMATS)
+"""How answers can be written; those of FILE_FORMATS are no text, and need a file."""
 _DEBUG = "MINISHARK_DEBUG"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -96,3 +100,64 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
     except PackageNotFoundError:
         click.echo("minishark, not installed (a checkout)")
     context.exit()
+
+
+def data_options(command: _Command) -> _Command:
+    """Adds --scale, --data and --nodes: what a command works on, and with what."""
+    for option in (
+        click.option(
+            "--nodes",
+            type=click.IntRange(min=1),
+            default=2,
+            show_default=True,
+            help="Nodes of the local cluster.",
+        ),
+        click.option(
+            "--data",
+            type=click.Path(path_type=Path),
+            metavar="PATH",
+            multiple=True,
+            help="Work on a file, or on a folder of Parquet tables: files <table>.parquet, or "
+            "folders <table> of files; may be repeated. With --scale: where the scales are kept.",
+        ),
+        click.option(
+            "--scale",
+            type=float,
+            callback=check_scale,
+            help="Work on TPC-H data that `minishark tpch` made at this scale.  [default: 0.1 if "
+            "it is there, else the bundled sample]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def output_options(command: _Command) -> _Command:
+    """Adds --format, --output and --rows: how and where answers are written."""
+    for option in (
+        click.option(
+            "--rows",
+            "rows_max",
+            type=click.IntRange(min=0),
+            default=100,
+            show_default=True,
+            help="Rows of a table to print at most; 0 prints all. Other formats have all rows.",
+        ),
+        click.option(
+            "--output",
+            "-o",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            callback=check_output_file,
+            help="Write answers to this file, as its name says unless --format does.",
+        ),
+        click.option(
+            "--format",
+            "-f",
+            "form",
+            type=click.Choice(FORMATS),
+            help="How answers are written.  [default: table]",
+        ),
+    ):
+        command = option(command)
+    return command

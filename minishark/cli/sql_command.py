@@ -1,124 +1,160 @@
-"""`minishark sql`: one statement over TPC-H data, the bundled sample, or a folder of files."""
+"""`minishark sql` and `minishark run`: statements over tables, TPC-H data, or the sample."""
 
 from __future__ import annotations
 
-import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from minishark.cli.options import check_scale, debug_option
+from minishark.cli.options import FILE_FORMATS, data_options, debug_option, output_options
 
-_EXAMPLES = """\b
+if TYPE_CHECKING:
+    from minishark.cli.shell.interpreter import Interpreter
+
+_SQL_EXAMPLES = """\b
 Examples:
   minishark sql "SELECT count(*) FROM lineitem"
   minishark sql "SELECT n_name, count(*) FROM nation JOIN supplier
                  ON n_nationkey = s_nationkey GROUP BY n_name ORDER BY 2 DESC" --scale 1
   minishark sql "EXPLAIN SELECT * FROM orders ORDER BY o_totalprice LIMIT 3"
-  minishark sql "SELECT * FROM events" --data folder/with/events.parquet/in/it
+  minishark sql "FROM events SELECT kind, count(*) GROUP BY ALL" --data events.csv --format json
+  minishark sql "FROM 'folder/*.parquet'" --output all.parquet
 """
-_DEFAULT_SCALE = 0.1
-# EXPLAIN [ANALYZE], after blanks and comments.
-_EXPLAIN = re.compile(
-    r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*EXPLAIN\b(\s+ANALYZE\b)?", re.IGNORECASE | re.DOTALL
-)
+_RUN_EXAMPLES = """\b
+Examples:
+  minishark run report.sql --data folder/of/tables --format csv > report.csv
+  echo "SELECT 42;" | minishark run -
+"""
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_SQL_EXAMPLES)
 @click.argument("statement")
-@click.option(
-    "--scale",
-    type=float,
-    callback=check_scale,
-    help="Query TPC-H data that `minishark tpch` made at this scale.  [default: 0.1 if it is "
-    "there, else the bundled sample]",
-)
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="Query a folder of Parquet tables: files <table>.parquet, or folders <table> of files. "
-    "With --scale: where generated data is kept.",
-)
-@click.option(
-    "--nodes",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="Nodes of the local cluster.",
-)
-@click.option(
-    "--rows",
-    "rows_max",
-    type=click.IntRange(min=0),
-    default=100,
-    show_default=True,
-    help="Rows to print at most; 0 prints all.",
-)
+@data_options
+@output_options
 @click.option("--verbose", "-v", is_flag=True, help="Say more about each step, on stderr.")
 @debug_option
 def sql(
     *,
     statement: str,
     scale: float | None,
-    data: Path | None,
+    data: Sequence[Path],
     nodes: int,
+    form: str | None,
+    output: Path | None,
     rows_max: int,
     verbose: bool,
 ) -> None:
-    """Run one SQL statement and print its answer.
+    """Run a SQL statement, or several, and print the answers.
 
     EXPLAIN before a SELECT prints the logical plan, the physical plan and the stages instead;
     EXPLAIN ANALYZE runs it and prints what each stage did.
+
+    The exit status is 0, 1 if a statement fails, 2 if the command is written wrongly, 130 after
+    Ctrl-C.
     """
-    import duckdb
-
-    import minishark
-    from minishark.cli.console import open_reporter, standard_output
-    from minishark.display import print_table
-    from minishark.tpch.run import default_replicas
-    from minishark.tpch.tables import load_tables, tables_of_query
-
-    explained = _EXPLAIN.match(statement)
-    query = statement[explained.end() :] if explained else statement
-    tables = _choose_tables(scale, data)
-    with duckdb.connect() as parser:
-        needed = tables_of_query(parser, query, tables)
-    with minishark.connect(nodes=nodes) as session, open_reporter(verbose=verbose) as reporter:
-        reporter.detail(f"Tables: {', '.join(needed.values()) or 'none'}")
-        load_tables(session, needed, reporter, replicas=default_replicas(nodes))
-        for warning in session.warnings:
-            reporter.warning(warning)
-        reporter.step("Running the query")
-        answer = session.sql(statement).to_arrow()
-    if explained:
-        click.echo(answer.column(0)[0].as_py())
-    else:
-        print_table(answer, standard_output(), rows_max=rows_max or None)
+    with interpreter(
+        statement, scale, data, nodes, form, output, rows_max, verbose=verbose
+    ) as shell:
+        shell.run_text(statement, "")
 
 
-def _choose_tables(scale: float | None, data: Path | None) -> dict[str, str]:
-    """A path, or a glob of paths, by table name.
+@click.command(epilog=_RUN_EXAMPLES)
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@data_options
+@output_options
+@click.option("--verbose", "-v", is_flag=True, help="Say more about each step, on stderr.")
+@debug_option
+def run(
+    *,
+    file: Path,
+    scale: float | None,
+    data: Sequence[Path],
+    nodes: int,
+    form: str | None,
+    output: Path | None,
+    rows_max: int,
+    verbose: bool,
+) -> None:
+    """Run a file of statements and dot-commands; - reads them from stdin.
+
+    It ends at the first statement that fails, and says in which line that stands. The exit status
+    is that of `minishark sql`.
+    """
+    from minishark.cli.shell.interpreter import read_script
+
+    text = sys.stdin.read() if str(file) == "-" else read_script(file)
+    with interpreter(text, scale, data, nodes, form, output, rows_max, verbose=verbose) as shell:
+        shell.run_text(text, "stdin" if str(file) == "-" else str(file))
+
+
+class ClosedPipeError(Exception):
+    """Who reads the answer has seen enough; not an OSError, of which click would make status 1."""
+
+
+@contextmanager
+def interpreter(
+    text: str,
+    scale: float | None,
+    data: Sequence[Path],
+    nodes: int,
+    form: str | None,
+    output: Path | None,
+    rows_max: int,
+    *,
+    verbose: bool,
+) -> Iterator[Interpreter]:
+    """A session with the tables that a text needs, and what runs the text there.
 
     Raises:
-        DataError: They are not there.
+        MinisharkError: the tables are not there, or the cluster does not start.
+        ClosedPipeError: nobody reads the answer.
     """
-    from minishark.errors import DataError
-    from minishark.tpch.generate import scale_folder, scale_text
-    from minishark.tpch.locations import default_data_folder, sample_folder
-    from minishark.tpch.tables import find_tables, tpch_tables
+    import minishark
+    from minishark.cli.console import open_reporter, standard_error, standard_output
+    from minishark.cli.data import chosen_tables
+    from minishark.cli.formats import format_of
+    from minishark.cli.output import Output
+    from minishark.cli.shell.interpreter import Interpreter
+    from minishark.tpch.run import default_replicas
+    from minishark.tpch.tables import load_tables
 
-    root = data or default_data_folder()
-    if scale is not None:
-        folder = scale_folder(root, scale)
-        if not folder.is_dir():
-            text = scale_text(scale)
-            raise DataError(
-                f"There is no TPC-H data at scale {text} in {root}: "
-                f"make it with minishark tpch --scale {text}"
-            )
-        return tpch_tables(folder)
-    if data is not None:
-        return find_tables(data)
-    folder = scale_folder(root, _DEFAULT_SCALE)
-    return tpch_tables(folder) if folder.is_dir() else find_tables(sample_folder())
+    chosen = form or (format_of(output) if output else "table")
+    if chosen in FILE_FORMATS and output is None:
+        raise click.BadParameter(f"{chosen} is no text; name a file with --output.")
+    needed = _needed(text, chosen_tables(scale, data))
+    answers = Output(standard_output(), rows_max=rows_max or None)
+    answers.set_form(chosen, output)
+    with minishark.connect(nodes=nodes) as session:
+        with open_reporter(verbose=verbose) as reporter:
+            reporter.detail(f"Tables: {', '.join(needed.values()) or 'none'}")
+            load_tables(session, needed, reporter, replicas=default_replicas(nodes))
+            for warning in session.warnings:
+                reporter.warning(warning)
+        try:
+            yield Interpreter(session, answers, standard_error())
+        except BrokenPipeError as error:
+            raise ClosedPipeError from error
+        finally:
+            answers.close()
+
+
+def _needed(text: str, tables: Mapping[str, str]) -> Mapping[str, str]:
+    """Those tables that the statements of a text need, so that the others need not be loaded."""
+    import duckdb
+
+    from minishark.cli.shell.splitting import split
+    from minishark.tpch.tables import tables_of_query
+
+    needed: dict[str, str] = {}
+    earlier = ""
+    with duckdb.connect() as parser:
+        for entry in split(text):
+            if entry.is_command:
+                return tables
+            needed |= tables_of_query(parser, entry.text, tables, earlier)
+            earlier += entry.text
+    return {name: path for name, path in tables.items() if name in needed}

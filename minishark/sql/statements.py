@@ -162,7 +162,7 @@ def _explained(con: duckdb.DuckDBPyConnection, sql: str) -> ParsedStatement:
     return ParsedStatement(StatementKind.EXPLAIN, inner.sql, bool(found[1]))
 
 
-def _tokens(sql: str) -> list[tuple[int, str, Any]]:
+def sql_tokens(sql: str) -> list[tuple[int, str, Any]]:
     """Offset, text and type of each token; comments are left out."""
     encoded = sql.encode()  # DuckDB counts bytes
     marks = [*duckdb.tokenize(sql), (len(encoded), None)]
@@ -176,13 +176,13 @@ def _tokens(sql: str) -> list[tuple[int, str, Any]]:
 
 def _without_comments(sql: str) -> str:
     """`sql` from its first word on."""
-    tokens = _tokens(sql)
+    tokens = sql_tokens(sql)
     return sql[tokens[0][0] :] if tokens else sql
 
 
 def _code(sql: str) -> str:
     """`sql` without its comments and string constants."""
-    return " ".join(t for _, t, type_ in _tokens(sql) if type_ != duckdb.token_type.string_const)
+    return " ".join(t for _, t, type_ in sql_tokens(sql) if type_ != duckdb.token_type.string_const)
 
 
 def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
@@ -200,7 +200,7 @@ def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
     out: list[str] = []
     used: dict[str, None] = {}
     done = position = 0
-    tokens = _tokens(sql)
+    tokens = sql_tokens(sql)
     skip = False
     for (start, text, type_), following in zip(tokens, [*tokens[1:], None], strict=True):
         if skip:
@@ -274,7 +274,7 @@ def executed_name_and_values(sql: str) -> tuple[str, Sequence[SqlText] | Mapping
 def _split_arguments(text: str) -> list[str]:
     """The parts of `text` between commas that stand in no brackets."""
     parts, depth, first = [], 0, 0
-    for start, token, type_ in _tokens(text):
+    for start, token, type_ in sql_tokens(text):
         if type_ != duckdb.token_type.operator:
             continue
         for offset, char in enumerate(token):
@@ -289,7 +289,7 @@ def _split_arguments(text: str) -> list[str]:
 def copied_query_and_target(sql: str) -> tuple[str, str]:
     """Of a COPY ... TO: the query or table, and everything after TO."""
     bare = _without_comments(sql)
-    tokens = _tokens(bare)
+    tokens = sql_tokens(bare)
     depth = 0
     for start, text, type_ in tokens:
         if type_ == duckdb.token_type.operator:

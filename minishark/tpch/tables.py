@@ -86,16 +86,28 @@ def tpch_tables(folder: Path) -> dict[str, str]:
     return {table.name: found[table.name] for table in TABLES}
 
 
+_READS = re.compile(
+    r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*(SELECT|FROM|WITH|EXPLAIN)\b", re.IGNORECASE | re.DOTALL
+)
 _CATALOG = re.compile(r"^\s*(SHOW|PRAGMA|CALL)\b|information_schema|duckdb_\w+\(", re.IGNORECASE)
 
 
 def tables_of_query(
-    connection: duckdb.DuckDBPyConnection, text: str, tables: Mapping[str, str]
+    connection: duckdb.DuckDBPyConnection,
+    text: str,
+    tables: Mapping[str, str],
+    earlier: str = "",
 ) -> Mapping[str, str]:
     """Those tables that a statement needs, so that the others need not be loaded.
 
-    All of them, if it asks for the catalog, or names one that is not there: then DuckDB's message
+    All of them, if it asks for the catalog, or reads one that is not there: then DuckDB's message
     will suggest names. None, if it can't be parsed.
+
+    Args:
+        connection: any; it parses.
+        text: the statement.
+        tables: a path, or a glob of paths, by table name.
+        earlier: the statements before this one; what they mention may be there by now.
     """
     try:
         connection.extract_statements(text)
@@ -106,7 +118,11 @@ def tables_of_query(
     try:
         named = {name.lower() for name in connection.get_table_names(text)}
     except duckdb.Error:
-        return tables
-    if not named <= {name.lower() for name in tables}:
+        named = _words(text)
+    if _READS.match(text) and not named <= {name.lower() for name in tables} | _words(earlier):
         return tables
     return {name: path for name, path in tables.items() if name.lower() in named}
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))

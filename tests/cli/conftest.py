@@ -12,6 +12,7 @@ import pytest
 
 import minishark
 from minishark.errors import QueryError
+from minishark.sql.statements import ParsedStatement, parse_statements
 
 
 class FakeFrame:
@@ -68,6 +69,10 @@ class FakeSession:
         self._connection.execute(f"CREATE VIEW {name} AS FROM '{data}'")
         self.tables[name] = options
         on_progress(1, 1)
+
+    def parse(self, text: str) -> list[ParsedStatement]:
+        """What each statement is."""
+        return parse_statements(self._connection, text)
 
     def sql(self, text: str) -> FakeFrame:
         """A query, or an EXPLAIN with a plan that is not real."""

@@ -123,14 +123,11 @@ def test_json_has_parameters_versions_and_every_repetition(
         (["sql", "SELECT 1", "--data", "/no/such"], "Can't read the data folder /no/such"),
         (["sql", "SELECT 1", "--data", "/dev"], "There are no Parquet tables in /dev"),
         (["sql", "SELECT 1", "--scale", "7"], "minishark tpch --scale 7"),
-        (["sql", "SELEC 1"], "syntax error"),
-        (["sql", "SELECT * FROM natoin", "--data", str(sample_folder())], "natoin does not exist"),
-        (["sql", "SELECT x FROM nation", "--data", str(sample_folder())], '"x" not found'),
         (["sql"], "Missing argument 'STATEMENT'"),
         (["nonsense"], "No such command 'nonsense'"),
     ],
 )
-def test_bad_input_ends_with_one_sentence_and_status_2(
+def test_bad_usage_ends_with_one_sentence_and_status_2(
     arguments: list[str],
     words: str,
     sessions: list[Any],
@@ -138,6 +135,25 @@ def test_bad_input_ends_with_one_sentence_and_status_2(
 ) -> None:
     """A mistake is explained on stderr, without a traceback, and stdout stays empty."""
     assert 2 == run(arguments)
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert "Traceback" not in captured.err
+    assert "" == captured.out
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("SELEC 1", 'Error: Parser Error: syntax error at or near "SELEC"\nLINE 1: SELEC 1\n'),
+        ("SELECT * FROM natoin", 'natoin does not exist!\nDid you mean "nation"?'),
+        ("SELECT x FROM nation", 'Referenced column "x" not found'),
+    ],
+)
+def test_a_wrong_statement_ends_with_status_1(
+    statement: str, words: str, sessions: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistake in SQL is explained on stderr, without a traceback, and stdout stays empty."""
+    assert 1 == run(["sql", statement, "--data", str(sample_folder())])
     captured = capsys.readouterr()
     assert words in captured.err
     assert "Traceback" not in captured.err

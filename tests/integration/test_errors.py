@@ -406,10 +406,10 @@ def test_bad_frame_options(session: Session) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["sql", "SELEC 1"], 2, 'Error: Parser Error: syntax error at or near "SELEC"'),
-        (["sql", "SELECT * FROM nowhere"], 2, "Table with name nowhere does not exist!"),
-        (["sql", "SELECT nothing FROM nation"], 2, 'Referenced column "nothing" not found'),
-        (["sql", "ATTACH 'nation'"], 2, "does not run ATTACH statements"),
+        (["sql", "SELEC 1"], 1, 'Error: Parser Error: syntax error at or near "SELEC"'),
+        (["sql", "SELECT * FROM nowhere"], 1, "Table with name nowhere does not exist!"),
+        (["sql", "SELECT nothing FROM nation"], 1, 'Referenced column "nothing" not found'),
+        (["sql", "ATTACH 'nation'"], 1, "does not run ATTACH statements"),
         (["sql", "SELECT n_name::INTEGER FROM nation"], 1, "Could not convert string"),
         (["sql", "SELECT 1", "--data", "/no/such/folder"], 2, "Can't read the data folder"),
         (["tpch", "--queries", "23"], 2, "23"),

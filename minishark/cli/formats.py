@@ -1,0 +1,145 @@
+"""The forms in which answers are written: for eyes, for programs, to files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import duckdb
+import pyarrow as pa
+
+from minishark.cli.options import FILE_FORMATS, TEXT_FORMATS
+from minishark.display import json_rows, text_rows
+from minishark.errors import OptionError
+from minishark.expressions import quote
+
+# Numbers that DuckDB writes and JSON has not.
+_NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
+
+
+def write_text(table: pa.Table, form: str, stream: TextIO) -> None:
+    """Write an answer in one of TEXT_FORMATS.
+
+    Values are as DuckDB writes them. NULL is an empty field in CSV and TSV (an empty text is
+    quoted), null in JSON, where NaN and infinities become null too.
+    """
+    match form:
+        case "csv" | "tsv":
+            _write_delimited(table, "," if form == "csv" else "\t", stream)
+        case "json":
+            stream.write("[")
+            for number, row in enumerate(_json(table)):
+                stream.write(",\n" if number else "\n")
+                stream.write(row)
+            stream.write("\n]\n")
+        case "jsonlines":
+            stream.writelines(f"{row}\n" for row in _json(table))
+        case "markdown":
+            _write_markdown(table, stream)
+        case "line":
+            _write_vertical(table, stream)
+        case _:
+            raise AssertionError(form)
+
+
+def write_file(table: pa.Table, form: str, path: Path) -> None:
+    """Write an answer to a file in one of FILE_FORMATS; an error leaves the file as it was.
+
+    Raises:
+        OptionError: the file can't be written.
+    """
+    with _replacing(path) as part:
+        if form == "parquet":
+            _copy(table, part)
+            return
+        with pa.OSFile(str(part), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
+            out.write_table(table)
+
+
+def format_of(path: Path) -> str:
+    """The format that a file's name asks for; csv if it asks for none."""
+    endings = {
+        ".jsonl": "jsonlines",
+        ".ndjson": "jsonlines",
+        ".md": "markdown",
+        ".feather": "arrow",
+    }
+    ending = path.suffix.lower()
+    named = endings.get(ending, ending.removeprefix("."))
+    return named if named in (*TEXT_FORMATS, *FILE_FORMATS) else "csv"
+
+
+def _json(table: pa.Table) -> Iterator[str]:
+    def null(found: re.Match[str]) -> str:
+        return found[0] if found[0].startswith('"') else "null"
+
+    for row in json_rows(table):
+        odd = "NaN" in row or "Infinity" in row
+        yield _NO_JSON.sub(null, row) if odd else row
+
+
+def _write_delimited(table: pa.Table, delimiter: str, stream: TextIO) -> None:
+    # Python's csv writer can't tell NULL from an empty text.
+    names = delimiter.join(_field(name, delimiter) for name in table.column_names)
+    stream.write(f"{names}\n")
+    stream.writelines(
+        delimiter.join(_field(value, delimiter) for value in row) + "\n" for row in text_rows(table)
+    )
+
+
+def _field(value: str | None, delimiter: str) -> str:
+    if value is None:
+        return ""
+    if not value or any(char in value for char in (delimiter, '"', "\n", "\r")):
+        return '"' + value.replace('"', '""') + '"'
+    return value
+
+
+def _write_markdown(table: pa.Table, stream: TextIO) -> None:
+    def line(cells: Iterator[str]) -> str:
+        return f"| {' | '.join(cells)} |\n"
+
+    stream.write(line(map(_markdown_cell, table.column_names)))
+    stream.write("|" + "---|" * table.num_columns + "\n")
+    stream.writelines(
+        line(_markdown_cell("NULL" if value is None else value) for value in row)
+        for row in text_rows(table)
+    )
+
+
+def _markdown_cell(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
+
+
+def _write_vertical(table: pa.Table, stream: TextIO) -> None:
+    width = max(map(len, table.column_names), default=0)
+    for number, row in enumerate(text_rows(table)):
+        stream.write("\n" if number else "")
+        stream.writelines(
+            f"{name.rjust(width)} = {'NULL' if value is None else value}\n"
+            for name, value in zip(table.column_names, row, strict=True)
+        )
+
+
+def _copy(table: pa.Table, path: Path) -> None:
+    with duckdb.connect() as connection:
+        connection.register("answer", table)
+        target = str(path).replace("'", "''")
+        connection.execute(f"COPY {quote('answer')} TO '{target}' (FORMAT parquet)").fetchall()
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` that takes its place when all has been written."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield part
+        part.replace(path)
+    except (OSError, duckdb.IOException) as error:
+        raise OptionError(f"Can't write to {path}: {error}.") from error
+    finally:
+        part.unlink(missing_ok=True)

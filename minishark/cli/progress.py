@@ -1,0 +1,136 @@
+"""How far a query is, on the terminal, for anything that takes more than a moment."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from minishark.cluster.progress import QueryProgress, StageProgress
+    from minishark.cluster.status import NodeState
+    from minishark.session import Session
+
+_DELAY_S = 0.25
+_REFRESH_S = 0.1
+_QUIET_S = 2.0
+_BAR = 24
+_STAGES_MAX = 8
+
+
+@contextmanager
+def shown_progress(session: Session, console: Console) -> Iterator[None]:
+    """Show how far the session's queries are, while the block runs, once it has run a moment.
+
+    Nothing is shown where `console` is no terminal, and nothing stays on the screen.
+    """
+    if not console.is_terminal:
+        yield
+        return
+    display = _Display(session, console)
+    session.register_progress_handler(display.hear)
+    try:
+        with display:
+            yield
+    finally:
+        session.remove_progress_handler(display.hear)
+
+
+class _Display:
+    """A thread that draws what it last heard."""
+
+    def __init__(self, session: Session, console: Console) -> None:
+        self._session = session
+        self._console = console
+        self._started_s = time.monotonic()
+        self._heard: QueryProgress | None = None
+        self._heard_s = self._started_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def hear(self, progress: QueryProgress) -> None:
+        if self._heard is None or progress.stages != self._heard.stages:
+            self._heard_s = time.monotonic()
+        self._heard = progress
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        if self._over.wait(_DELAY_S):
+            return
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            while not self._over.wait(_REFRESH_S):
+                live.update(self._drawn(), refresh=True)
+
+    def _drawn(self) -> Group:
+        now = time.monotonic()
+        stages = self._heard.stages if self._heard is not None else ()
+        quiet_s = now - self._heard_s
+        return progress_lines(stages, now - self._started_s, quiet_s, self._nodes(quiet_s))
+
+    def _nodes(self, quiet_s: float) -> Sequence[NodeState]:
+        from minishark.errors import ClusterError
+
+        if quiet_s < _QUIET_S:
+            return ()
+        try:
+            return self._session.nodes()
+        except ClusterError:  # it was stopped at this moment
+            return ()
+
+
+def progress_lines(
+    stages: Sequence[StageProgress], elapsed_s: float, quiet_s: float, nodes: Sequence[NodeState]
+) -> Group:
+    """What is shown: a line per stage that runs, and what the query waits for if nothing happens.
+
+    Args:
+        stages: all stages; none while the query is planned.
+        elapsed_s: since the query was asked for.
+        quiet_s: since something was heard.
+        nodes: the cluster's nodes, if nothing was heard for a while.
+    """
+    open_stages = [stage for stage in stages if stage.started and stage.done < stage.tasks]
+    lines = [_stage_line(stage) for stage in open_stages[:_STAGES_MAX]]
+    if len(open_stages) > _STAGES_MAX:
+        lines.append(Text(f"and {len(open_stages) - _STAGES_MAX} more stages", style="dim"))
+    done = sum(stage.done == stage.tasks for stage in stages)
+    parts = [f"{elapsed_s:.1f} s"]
+    parts += [f"{done} of {len(stages)} stages done"] if stages else ["planning"]
+    if quiet_s >= _QUIET_S and nodes:
+        parts.append(waiting_text(quiet_s, nodes))
+    parts.append("Ctrl-C cancels")
+    return Group(*lines, Text(" · ".join(parts), style="dim"))
+
+
+def waiting_text(quiet_s: float, nodes: Sequence[NodeState]) -> str:
+    """What a query waits for, judged from what the nodes do."""
+    lost = [node.name for node in nodes if not node.alive]
+    slots = sum(node.slots for node in nodes if node.alive)
+    running = sum(node.running for node in nodes if node.alive)
+    waited = f"for {quiet_s:.0f} s"
+    if not slots:
+        return f"waiting {waited}: no executor is there"
+    gone = f", lost: {', '.join(lost)}" if lost else ""
+    if running >= slots:
+        return f"waiting {waited} for slots: {slots} of {slots} are busy{gone}"
+    return f"waiting {waited} for tasks: {running} of {slots} slots are busy{gone}"
+
+
+def _stage_line(stage: StageProgress) -> Text:
+    filled = _BAR * stage.done // stage.tasks
+    line = Text(f"stage {stage.index:<3} ")
+    line.append("━" * filled, style="cyan")
+    line.append("─" * (_BAR - filled), style="dim")
+    return line.append(f" {stage.done}/{stage.tasks} tasks, {stage.rows:,} rows")

@@ -1,0 +1,284 @@
+"""The dot-commands."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from minishark.cli.console import open_reporter
+from minishark.cli.data import sample_tables, tables_at
+from minishark.cli.options import FORMATS
+from minishark.cli.shell.interpreter import Interpreter
+from minishark.cluster.display import metrics_text
+from minishark.dataframe import EXPLAIN_MODES
+from minishark.display import human_bytes
+from minishark.errors import ClusterError, OptionError
+from minishark.expressions import quote
+from minishark.tpch.queries import QUERY_COUNT, load_queries, parse_selection
+from minishark.tpch.schema import TABLES
+from minishark.tpch.tables import load_tables
+
+_REPLICAS = 2
+
+
+@dataclass(frozen=True)
+class Command:
+    """A dot-command.
+
+    Attributes:
+        usage: how it is written.
+        help: what it does.
+        run: does it, given what follows its name.
+        arguments: what completion offers: words, or "*path", "*table" or "*statement".
+    """
+
+    usage: str
+    help: str
+    run: Callable[[Interpreter, str], None]
+    arguments: Sequence[str] = ()
+
+
+def run_command(shell: Interpreter, line: str) -> None:
+    """Run a dot-command.
+
+    Raises:
+        OptionError: there is no such command, or it was written wrongly.
+        MinisharkError: it failed.
+    """
+    name, _, argument = line.partition(" ")
+    command = COMMANDS.get(name)
+    if command is None:
+        near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else ".help lists them all."
+        raise OptionError(f"There is no command {name}: {hint}")
+    command.run(shell, argument.strip().rstrip(";").rstrip())
+
+
+def _help(shell: Interpreter, argument: str) -> None:
+    wanted = f".{argument.lstrip('.')}" if argument else ""
+    if wanted and wanted not in COMMANDS:
+        raise OptionError(f"There is no command {wanted}: .help lists them all.")
+    shown = [COMMANDS[wanted]] if wanted else list(COMMANDS.values())
+    width = max(len(command.usage) for command in shown)
+    lines = [f"{command.usage.ljust(width)}  {command.help}" for command in shown]
+    if not wanted:
+        lines += ["", "Statements end with a semicolon. Ctrl-C cancels a query, Ctrl-D leaves."]
+    shell.output.print("\n".join(lines))
+
+
+def _tables(shell: Interpreter, argument: str) -> None:
+    _no_argument(".tables", argument)
+    columns = shell.columns()
+    if not columns:
+        shell.output.say("No tables. .sample loads some; .load PATH loads files.")
+        return
+    names = pa.array(columns, pa.string())
+    counts = pa.array([len(found) for found in columns.values()], pa.int64())
+    shell.output.write(pa.table({"table": names, "columns": counts}))
+
+
+def _schema(shell: Interpreter, argument: str) -> None:
+    columns = {name.lower(): (name, found) for name, found in shell.columns().items()}
+    wanted = argument.strip('"').lower()
+    if wanted and wanted not in columns:
+        near = difflib.get_close_matches(wanted, columns, n=1)
+        hint = f"did you mean {near[0]}?" if near else ".tables lists them all."
+        raise OptionError(f"There is no table {argument}: {hint}")
+    for name, found in [columns[wanted]] if wanted else columns.values():
+        lines = ",\n".join(f"  {_name(column)} {type_}" for column, type_ in found)
+        shell.output.print(f"CREATE TABLE {_name(name)} (\n{lines}\n);")
+
+
+def _explain(shell: Interpreter, argument: str) -> None:
+    first, _, rest = argument.partition(" ")
+    mode, statement = (first, rest.strip()) if first in EXPLAIN_MODES else ("all", argument)
+    if statement:
+        shell.output.print(shell.session.sql(statement).explain(mode))
+    else:
+        shell.run_last(lambda frame: frame.explain(mode))
+
+
+def _profile(shell: Interpreter, argument: str) -> None:
+    _no_argument(".profile", argument)
+    shell.run_last(lambda frame: metrics_text(frame.metrics()))
+
+
+def _timer(shell: Interpreter, argument: str) -> None:
+    if argument not in ("on", "off"):
+        raise OptionError("Write .timer on or .timer off.")
+    shell.timer = argument == "on"
+
+
+def _mode(shell: Interpreter, argument: str) -> None:
+    form, _, path = argument.partition(" ")
+    if form not in FORMATS:
+        near = difflib.get_close_matches(form, FORMATS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise OptionError(f"Unknown mode {form!r}{hint}. The modes are {', '.join(FORMATS)}.")
+    shell.output.set_form(form, _path(path))
+
+
+def _output(shell: Interpreter, argument: str) -> None:
+    shell.output.redirect(_path(argument))
+
+
+def _rows(shell: Interpreter, argument: str) -> None:
+    if not argument.isdecimal():
+        raise OptionError("Write .rows and a number; 0 shows all rows.")
+    shell.output.rows_max = int(argument) or None
+    shell.output.fits_screen = False
+
+
+def _cluster(shell: Interpreter, argument: str) -> None:
+    _no_argument(".cluster", argument)
+    nodes = shell.session.nodes()
+    rows = [
+        {
+            "node": node.name,
+            "state": "alive" if node.alive else "dead",
+            "pid": node.pid,
+            "executors": ", ".join(f"{each.name} ({each.pid})" for each in node.executors),
+            "slots": node.slots,
+            "running": node.running,
+            "queued": node.queued,
+            "memory": human_bytes(node.memory_bytes),
+        }
+        for node in nodes
+    ]
+    shell.output.write(pa.Table.from_pylist(rows))
+
+
+def _read(shell: Interpreter, argument: str) -> None:
+    path = _path(argument)
+    if path is None:
+        raise OptionError("Write .read and the path of a file.")
+    shell.read(path)
+
+
+def _load(shell: Interpreter, argument: str) -> None:
+    text, _, name = argument.rpartition(" AS ") if " AS " in argument else (argument, "", "")
+    path = _path(text)
+    if path is None:
+        raise OptionError("Write .load and the path of a file or folder.")
+    found = tables_at(path)
+    if name:
+        if len(found) != 1:
+            raise OptionError(f"{path} holds {len(found)} tables; AS goes with one.")
+        found = {name.strip(): next(iter(found.values()))}
+    with open_reporter(verbose=False) as reporter:
+        load_tables(shell.session, found, reporter, replicas=_REPLICAS)
+    shell.output.say(f"Loaded {', '.join(found)}")
+
+
+def load_sample(shell: Interpreter) -> None:
+    """Load those tables of the bundled sample that are not there."""
+    present = {name.lower() for name in shell.session.tables}
+    missing = {name: path for name, path in sample_tables().items() if name not in present}
+    with open_reporter(verbose=False) as reporter:
+        load_tables(shell.session, missing, reporter, replicas=_REPLICAS)
+    loaded = f"Loaded {', '.join(missing)}" if missing else "All tables are there already"
+    shell.output.say(loaded)
+
+
+def _sample(shell: Interpreter, argument: str) -> None:
+    _no_argument(".sample", argument)
+    load_sample(shell)
+
+
+def _tpch(shell: Interpreter, argument: str) -> None:
+    numbers = parse_selection(argument or "0")
+    present = {name.lower() for name in shell.session.tables}
+    if not present.issuperset(table.name for table in TABLES):
+        question = "TPC-H tables are missing. Load the bundled sample?"
+        if shell.confirm is None or not shell.confirm(question):
+            raise OptionError("TPC-H tables are missing; .sample loads a small set.")
+        load_sample(shell)
+    for number, text in load_queries(numbers).items():
+        shell.output.say(text.strip())
+        shell.run_text(text, f"query {number}")
+
+
+def _kill_executor(shell: Interpreter, argument: str) -> None:
+    nodes = {node.name: node for node in shell.session.nodes()}
+    if argument and argument not in nodes:
+        raise OptionError(f"There is no node {argument}; the nodes are {', '.join(nodes)}.")
+    chosen = [nodes[argument]] if argument else list(nodes.values())
+    executors = [each for node in chosen if node.alive for each in node.executors]
+    if not executors:
+        raise ClusterError("There is no executor to kill.")
+    victim = executors[0]
+    if victim.pid == os.getpid():
+        raise OptionError("This cluster runs inside the shell's own process.")
+    try:
+        os.kill(victim.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        raise ClusterError(f"Executor {victim.name} is gone already; try again.") from None
+    shell.output.say(f"Killed executor {victim.name} (pid {victim.pid}); its node starts another.")
+
+
+def _quit(shell: Interpreter, argument: str) -> None:
+    _no_argument(".quit", argument)
+    shell.is_over = True
+
+
+def _no_argument(name: str, argument: str) -> None:
+    if argument:
+        raise OptionError(f"{name} takes nothing after it.")
+
+
+def _path(text: str) -> Path | None:
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1]
+    return Path(text).expanduser() if text else None
+
+
+def _name(name: str) -> str:
+    return name if name.isidentifier() and name.islower() else quote(name)
+
+
+COMMANDS = {
+    command.usage.split()[0]: command
+    for command in (
+        Command(".help [COMMAND]", "list the commands", _help),
+        Command(".tables", "list tables and views", _tables),
+        Command(".schema [TABLE]", "columns and types", _schema, ("*table",)),
+        Command(
+            ".explain [MODE] [STATEMENT]",
+            f"plan and stages, of the last query or a new one; modes: {', '.join(EXPLAIN_MODES)}",
+            _explain,
+            (*EXPLAIN_MODES, "*statement"),
+        ),
+        Command(".profile", "what each stage of the last query did", _profile),
+        Command(".timer on|off", "whether times are shown", _timer, ("on", "off")),
+        Command(
+            ".mode FORMAT [FILE]",
+            f"how answers are written: {', '.join(FORMATS)}",
+            _mode,
+            FORMATS,
+        ),
+        Command(
+            ".output [FILE]", "write answers to a file; to the screen again", _output, ("*path",)
+        ),
+        Command(".rows N", "how many rows of a table are shown; 0: all", _rows),
+        Command(".read FILE", "run a file of statements", _read, ("*path",)),
+        Command(".load PATH [AS TABLE]", "load a file, or a folder of tables", _load, ("*path",)),
+        Command(".sample", "load the bundled TPC-H sample", _sample),
+        Command(
+            ".tpch N",
+            f"run TPC-H query N, from 1 to {QUERY_COUNT}; or several: 1,3,5-7",
+            _tpch,
+            tuple(map(str, range(1, QUERY_COUNT + 1))),
+        ),
+        Command(".cluster", "nodes, processes, slots, memory", _cluster),
+        Command(".kill-executor [NODE]", "kill an executor, to see recovery", _kill_executor),
+        Command(".quit", "leave; so does Ctrl-D", _quit),
+    )
+}
+COMMANDS[".exit"] = Command(".exit", "the same as .quit", _quit)

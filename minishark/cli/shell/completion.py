@@ -1,0 +1,145 @@
+"""What could be typed next. Pure but for `path_suggestions`, which looks at the disk."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_WORD = re.compile(r"\w*$")
+_QUALIFIED = re.compile(r'(?:"([^"]+)"|(\w+))\.\w*$')
+_OPEN_TEXT = re.compile(r"'([^'\n]*)$")
+_BEFORE_TABLE = re.compile(
+    r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|DESCRIBE|SUMMARIZE)\s+\w*$", re.IGNORECASE
+)
+_ALIAS = r'\b{table}"?\s+(?:AS\s+)?{alias}\b'
+_PLAIN_NAME = re.compile(r"[a-z_]\w*", re.IGNORECASE)
+_SUGGESTIONS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What there is to name.
+
+    Attributes:
+        columns: the columns of each table and view.
+        functions: the functions of DuckDB.
+        keywords: the words of SQL, in capitals.
+        commands: each dot-command, and what can follow it: words, or one of "*path", "*table" and
+            "*statement".
+    """
+
+    columns: Mapping[str, Sequence[str]]
+    functions: Sequence[str]
+    keywords: Sequence[str]
+    commands: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A text that could take the place of what is before the cursor.
+
+    Attributes:
+        text: the whole word.
+        length: how many characters before the cursor it replaces.
+        kind: "table", "column", "function", "keyword", "command" or "path".
+    """
+
+    text: str
+    length: int
+    kind: str
+
+
+def suggestions(before: str, after: str, names: Names) -> list[Suggestion]:
+    """What could stand at the cursor, the likeliest first.
+
+    Args:
+        before: the text before the cursor; only its last statement counts.
+        after: the text after it.
+        names: what there is to name.
+    """
+    if before.lstrip().startswith("."):
+        return _command_suggestions(before.lstrip(), names)
+    statement = before.rpartition(";")[2]
+    if opened := _OPEN_TEXT.search(statement):
+        return path_suggestions(opened[1])
+    word = _word(statement)
+    if qualified := _QUALIFIED.search(statement):
+        return _qualified(qualified[1] or qualified[2], word, statement + after, names)
+    if _BEFORE_TABLE.search(statement):
+        return list(_matching(word, names.columns, "table"))
+    columns = dict.fromkeys(
+        column for table in _named(statement + after, names) for column in names.columns[table]
+    )
+    found = list(_matching(word, list(columns), "column"))
+    if word:
+        keywords = names.keywords if not word.islower() else [k.lower() for k in names.keywords]
+        found += _matching(word, keywords, "keyword")
+        found += _matching(word, names.columns, "table")
+        found += _matching(word, [f"{name}(" for name in names.functions], "function")
+    return found[:_SUGGESTIONS_MAX]
+
+
+def path_suggestions(typed: str) -> list[Suggestion]:
+    """Files and folders whose paths start with what was typed."""
+    folder, name = os.path.split(typed)
+    try:
+        entries = sorted(Path(folder).expanduser().iterdir())
+    except OSError:
+        return []
+    return [
+        Suggestion(entry.name + ("/" if entry.is_dir() else ""), len(name), "path")
+        for entry in entries
+        if entry.name.startswith(name) and (name or not entry.name.startswith("."))
+    ][:_SUGGESTIONS_MAX]
+
+
+def _command_suggestions(line: str, names: Names) -> list[Suggestion]:
+    command, space, rest = line.partition(" ")
+    if not space:
+        matching = [name for name in names.commands if name.startswith(command)]
+        return [Suggestion(name, len(command), "command") for name in matching]
+    found: list[Suggestion] = []
+    for argument in names.commands.get(command, ()):
+        match argument:
+            case "*path":
+                found += path_suggestions(rest)
+            case "*table":
+                found += _matching(_word(rest), names.columns, "table")
+            case "*statement":
+                found += suggestions(rest, "", names)
+            case word if word.startswith(rest):
+                found.append(Suggestion(word, len(rest), "command"))
+    return found
+
+
+def _qualified(qualifier: str, word: str, statement: str, names: Names) -> list[Suggestion]:
+    """The columns behind `table.` or `alias.`."""
+    for table, columns in names.columns.items():
+        alias = _ALIAS.format(table=re.escape(table), alias=re.escape(qualifier))
+        if table.lower() == qualifier.lower() or re.search(alias, statement, re.IGNORECASE):
+            return list(_matching(word, columns, "column"))
+    return []
+
+
+def _named(statement: str, names: Names) -> list[str]:
+    """The tables that a statement names."""
+    words = {word.lower() for word in re.findall(r"\w+", statement)}
+    return [table for table in names.columns if table.lower() in words]
+
+
+def _matching(word: str, candidates: Iterable[str], kind: str) -> Iterator[Suggestion]:
+    for candidate in candidates:
+        if candidate.lower().startswith(word.lower()):
+            text = candidate
+            if kind in ("table", "column") and not _PLAIN_NAME.fullmatch(candidate):
+                text = '"' + candidate.replace('"', '""') + '"'
+            yield Suggestion(text, len(word), kind)
+
+
+def _word(text: str) -> str:
+    found = _WORD.search(text)
+    assert found is not None
+    return found[0]

@@ -1,0 +1,186 @@
+"""Runs statements and dot-commands: the part of the shell that knows no prompt."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from rich.console import Console
+
+from minishark.cli.output import Output
+from minishark.cli.progress import shown_progress
+from minishark.cli.shell.splitting import Entry, split
+from minishark.errors import MinisharkError, OptionError, QueryError
+from minishark.sql.statements import StatementKind
+
+if TYPE_CHECKING:
+    from minishark.dataframe import DataFrame
+    from minishark.session import Session
+
+_READ_DEPTH_MAX = 16
+_PLACE = re.compile(r"\nLINE (\d+): ")
+_CHANGES_ROWS = re.compile(r"(INSERT|UPDATE|DELETE|MERGE|COPY)\b", re.IGNORECASE)
+_COUNTED = (
+    StatementKind.WRITE,
+    StatementKind.COPY_OUT,
+    StatementKind.DEFINITION,
+    StatementKind.SETTING,
+    StatementKind.PREPARE,
+    StatementKind.DEALLOCATE,
+)
+
+
+@dataclass
+class Interpreter:
+    """Runs one entry after the other.
+
+    Attributes:
+        session: where statements run.
+        output: where answers go.
+        errors: a console for progress and remarks.
+        confirm: asks the user a question; None where nobody can answer.
+        timer: whether times are shown.
+        last: the last query that ran.
+        is_over: whether `.quit` was said.
+    """
+
+    session: Session
+    output: Output
+    errors: Console
+    confirm: Callable[[str], bool] | None = None
+    timer: bool = False
+    last: DataFrame | None = None
+    is_over: bool = False
+    _reading: list[Path] = field(default_factory=list)
+
+    def run_text(self, text: str, source: str) -> None:
+        """Run all entries of a text until one fails or says `.quit`.
+
+        Args:
+            text: statements and dot-commands; the last statement needs no semicolon.
+            source: what the text is called in errors.
+
+        Raises:
+            MinisharkError: an entry failed; a note names the place.
+        """
+        entries = split(text)
+        for entry in entries:
+            if self.is_over:
+                return
+            try:
+                self.run(entry)
+            except MinisharkError as error:
+                if source and len(entries) > 1:
+                    error.add_note(f"({source}, line {_line(entry, error)})")
+                raise
+
+    def run(self, entry: Entry) -> None:
+        """Run one entry.
+
+        Raises:
+            MinisharkError: it failed.
+        """
+        if entry.is_command:
+            from minishark.cli.shell.commands import run_command
+
+            run_command(self, entry.text)
+        else:
+            self._run_statement(entry.text)
+
+    def _run_statement(self, text: str) -> None:
+        started_s = time.perf_counter()
+        with shown_progress(self.session, self.errors):
+            (parsed,) = self.session.parse(text)
+            frame = self.session.sql(text)
+            if parsed.kind is StatementKind.QUERY:
+                self.last = frame
+            table = frame.to_arrow()
+        took = f" in {duration_text(time.perf_counter() - started_s)}" if self.timer else ""
+        if parsed.kind is StatementKind.EXPLAIN:
+            self.output.print(table.column(0)[0].as_py())
+        elif parsed.kind in _COUNTED and table.column_names == ["Count"]:
+            self.output.say(f"{_changed(parsed.sql, table)}{took}")
+        else:
+            self.output.write(table, took)
+
+    def read(self, path: Path) -> None:
+        """Run a file.
+
+        Raises:
+            OptionError: it can't be read, or reads itself.
+            MinisharkError: an entry of it failed.
+        """
+        if len(self._reading) >= _READ_DEPTH_MAX:
+            raise OptionError(f"{path}: files read each other more than {_READ_DEPTH_MAX} deep.")
+        self._reading.append(path)
+        try:
+            self.run_text(read_script(path), str(path))
+        finally:
+            self._reading.pop()
+
+    def run_last(self, action: Callable[[DataFrame], str]) -> None:
+        """Print something about the last query.
+
+        Raises:
+            QueryError: there was none.
+        """
+        if self.last is None:
+            raise QueryError("No query has run yet.")
+        self.output.print(action(self.last))
+
+    def columns(self) -> Mapping[str, list[tuple[str, str]]]:
+        """Name and type of the columns of each table and view, by name."""
+        found = self.session.sql(
+            "SELECT table_name, column_name, data_type FROM duckdb_columns() "
+            "WHERE NOT internal ORDER BY table_name, column_index"
+        ).to_arrow()
+        columns: dict[str, list[tuple[str, str]]] = {}
+        for table, column, type_ in zip(*(c.to_pylist() for c in found.columns), strict=True):
+            columns.setdefault(table, []).append((column, type_))
+        return columns
+
+
+def read_script(path: Path) -> str:
+    """The text of a file of statements.
+
+    Raises:
+        OptionError: it can't be read.
+    """
+    try:
+        return path.expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"Can't read {path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{path} is no text in UTF-8: {error.reason}.") from error
+
+
+def error_text(error: BaseException) -> str:
+    """What an error says, with DuckDB's excerpt of the statement and the place in a file."""
+    text = re.sub(r"\n\n(?=LINE \d+: )", "\n", str(error)).rstrip()
+    return "\n".join([text, *getattr(error, "__notes__", ())])
+
+
+def duration_text(seconds: float) -> str:
+    """A time as people read it."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes:.0f} min {rest:.0f} s" if minutes else f"{rest:.2f} s"
+
+
+def _changed(sql: str, table: pa.Table) -> str:
+    count = sum(table.column(0).to_pylist())
+    if count == 0 and not _CHANGES_ROWS.match(sql):
+        return "Done"
+    return f"{count:,} {'row' if count == 1 else 'rows'}"
+
+
+def _line(entry: Entry, error: MinisharkError) -> int:
+    """The line of a file where an entry went wrong."""
+    place = _PLACE.search(str(error))
+    return entry.line + (int(place[1]) - 1 if place and not entry.is_command else 0)

@@ -1,0 +1,246 @@
+"""The prompt: asks for statements and dot-commands until the user leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import completion_is_selected
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.lexers import PygmentsLexer
+from prompt_toolkit.shortcuts import CompleteStyle
+from prompt_toolkit.styles import Style
+from pygments.lexers.sql import PostgresLexer
+from rich.console import Console
+
+from minishark.cli.options import debugging
+from minishark.cli.shell.commands import COMMANDS
+from minishark.cli.shell.completion import Names, suggestions
+from minishark.cli.shell.interpreter import Interpreter, error_text
+from minishark.cli.shell.splitting import is_complete, split
+from minishark.display import human_bytes
+from minishark.errors import MinisharkError
+from minishark.session import Session
+
+_PROMPT = "minishark> "
+_CONTINUATION = "      ...> "
+_STATUS_AGE_MAX_S = 1.0
+_STYLE = Style.from_dict(
+    {
+        "prompt": "ansicyan bold",
+        "continuation": "ansibrightblack",
+        "bottom-toolbar": "noreverse ansibrightblack",
+        "bottom-toolbar.alarm": "noreverse ansired bold",
+    }
+)
+
+
+def ask_until_over(shell: Interpreter) -> None:
+    """Ask for entries and run them until the user leaves; errors are told, and it goes on."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    shell.confirm = confirm
+    prompt = _prompt(shell.session)
+    try:
+        while not shell.is_over:
+            try:
+                text = prompt.prompt([("class:prompt", _PROMPT)])
+            except KeyboardInterrupt:  # the line is cleared
+                continue
+            except EOFError:
+                return
+            _run(shell, text)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _run(shell: Interpreter, text: str) -> None:
+    try:
+        for entry in split(text):
+            shell.run(entry)
+            if shell.is_over:
+                return
+    except KeyboardInterrupt:
+        shell.errors.print("Cancelled.", style="yellow")
+    except MinisharkError as error:
+        print_error(shell.errors, error)
+    except Exception as error:  # noqa: BLE001 - a bug of ours shall not end the user's session
+        if isinstance(error, RuntimeError) and "interrupted" in str(error):
+            shell.errors.print("Cancelled.", style="yellow")  # what DuckDB makes of Ctrl-C
+        else:
+            print_error(shell.errors, error)
+
+
+def print_error(console: Console, error: Exception) -> None:
+    """Tell what went wrong; with a traceback only if the user asked for them."""
+    if debugging():
+        traceback.print_exception(error)
+    kind = "" if isinstance(error, MinisharkError) else f"{type(error).__name__}: "
+    first, _, rest = error_text(error).partition("\n")
+    console.print(f"Error: {kind}{first}", style="bold red", markup=False, soft_wrap=True)
+    for line in rest.splitlines():
+        marks = bool(line) and not line.strip(" ^")
+        style = "bold red" if marks else ""
+        console.print(line, style=style, markup=False, soft_wrap=True)
+
+
+def confirm(question: str) -> bool:
+    """Whether the user agrees; Enter does, and leaving does not."""
+    try:
+        answer = input(f"{question} [Y/n] ")
+    except (EOFError, KeyboardInterrupt):
+        print()  # noqa: T201 - what is typed next starts on a line of its own
+        return False
+    return answer.strip().lower() in ("", "y", "yes")
+
+
+def _prompt(session: Session) -> PromptSession[str]:
+    return PromptSession(
+        history=_history(),
+        lexer=PygmentsLexer(PostgresLexer),
+        completer=_SessionCompleter(session),
+        complete_while_typing=False,
+        complete_in_thread=True,
+        complete_style=CompleteStyle.MULTI_COLUMN,
+        auto_suggest=AutoSuggestFromHistory(),
+        enable_history_search=True,
+        multiline=True,
+        key_bindings=_key_bindings(),
+        prompt_continuation=_continuation,
+        bottom_toolbar=_StatusLine(session),
+        refresh_interval=_STATUS_AGE_MAX_S,
+        reserve_space_for_menu=4,
+        style=_STYLE,
+    )
+
+
+def _continuation(width: int, _line: int, wrapped: int) -> StyleAndTextTuples:
+    return [("class:continuation", " " * width if wrapped else _CONTINUATION)]
+
+
+def _key_bindings() -> KeyBindings:
+    """Enter runs what is complete, and starts a new line in what is not."""
+    bindings = KeyBindings()
+
+    @bindings.add("enter", filter=completion_is_selected)
+    def _take(event: KeyPressEvent) -> None:
+        event.current_buffer.complete_state = None
+
+    @bindings.add("enter", filter=~completion_is_selected)
+    def _enter(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        at_end = not buffer.document.text_after_cursor.strip()
+        if at_end and is_complete(buffer.text):
+            buffer.validate_and_handle()
+        else:
+            buffer.insert_text("\n")
+
+    @bindings.add("escape", "enter")
+    def _force(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    return bindings
+
+
+def history_file() -> Path:
+    """Where the history lies: in the user's state folder, as the XDG specification has it."""
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        state = Path.home() / ".local" / "state"
+    return state / "minishark" / "history"
+
+
+def _history() -> History:
+    file = history_file()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.touch(mode=0o600)
+    except OSError:  # a home that can't be written to
+        return InMemoryHistory()
+    return FileHistory(str(file))
+
+
+class _SessionCompleter(Completer):
+    """Completion with what the session knows."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._functions = _functions(session)
+        self._keywords = _keywords(session)
+        self._commands = {name: command.arguments for name, command in COMMANDS.items()}
+
+    def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
+        del event  # Tab or not makes no difference
+        names = Names(self._columns(), self._functions, self._keywords, self._commands)
+        for found in suggestions(document.text_before_cursor, document.text_after_cursor, names):
+            yield Completion(found.text, -found.length, display_meta=found.kind)
+
+    def _columns(self) -> dict[str, list[str]]:
+        try:
+            rows = self._session.sql(_COLUMNS).to_arrow().to_pylist()
+        except MinisharkError:
+            return {}
+        columns: dict[str, list[str]] = {}
+        for row in rows:
+            columns.setdefault(row["table_name"], []).append(row["column_name"])
+        return columns
+
+
+_COLUMNS = "SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal"
+
+
+def _functions(session: Session) -> list[str]:
+    found = session.sql(
+        "SELECT DISTINCT function_name FROM duckdb_functions() "
+        r"WHERE regexp_full_match(function_name, '[a-z]\w*') ORDER BY ALL"
+    )
+    names: list[str] = found.to_arrow().column(0).to_pylist()
+    return names
+
+
+def _keywords(session: Session) -> list[str]:
+    found = session.sql("SELECT upper(keyword_name) FROM duckdb_keywords() ORDER BY ALL")
+    words: list[str] = found.to_arrow().column(0).to_pylist()
+    return words
+
+
+class _StatusLine:
+    """The line at the bottom: what the cluster is doing."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._text: StyleAndTextTuples = []
+        self._made_s = 0.0
+
+    def __call__(self) -> StyleAndTextTuples:
+        now = time.monotonic()
+        if now - self._made_s > _STATUS_AGE_MAX_S or not self._text:
+            self._text, self._made_s = self._made(), now
+        return self._text
+
+    def _made(self) -> StyleAndTextTuples:
+        try:
+            nodes = self._session.nodes()
+        except MinisharkError as error:
+            return [("class:bottom-toolbar.alarm", f" {error}")]
+        alive = [node for node in nodes if node.alive]
+        slots = sum(node.slots for node in alive)
+        running = min(slots, sum(node.running for node in alive))
+        memory = human_bytes(sum(node.memory_bytes for node in alive))
+        parts: list[Any] = [
+            ("", f" {len(alive)} {'node' if len(alive) == 1 else 'nodes'} · "),
+            ("", f"{running} of {slots} slots busy · {memory} · .help"),
+        ]
+        if dead := [node.name for node in nodes if not node.alive]:
+            parts.append(("class:bottom-toolbar.alarm", f" · lost: {', '.join(dead)}"))
+        return parts

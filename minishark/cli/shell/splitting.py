@@ -1,0 +1,88 @@
+"""A text as statements and dot-commands. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from minishark.sql.statements import sql_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A statement with its semicolon, or a dot-command.
+
+    Attributes:
+        text: from its first word on.
+        line: the line on which that stands, from 1.
+        is_command: whether it is a dot-command, which is one line.
+        is_complete: whether it ends: a statement does with a semicolon.
+    """
+
+    text: str
+    line: int
+    is_command: bool
+    is_complete: bool = True
+
+
+def split(text: str) -> tuple[Entry, ...]:
+    """The statements and dot-commands in a text, in order; comments around them are left out.
+
+    A line that starts with a dot where a statement could start is a command. Only the last entry
+    can be incomplete.
+    """
+    return tuple(_entries(text))
+
+
+def is_complete(text: str) -> bool:
+    """Whether nothing is open at the end of a text: all statements end with a semicolon."""
+    return all(entry.is_complete for entry in split(text))
+
+
+def _entries(text: str) -> Iterator[Entry]:
+    position = 0
+    while True:
+        start = _first_code(text, position)
+        if start is None:
+            return
+        if text[start] == ".":
+            end = text.find("\n", start)
+            end = len(text) if end < 0 else end
+            yield Entry(text[start:end].rstrip(), _line(text, start), is_command=True)
+            position = end
+            continue
+        position, entries = _statements(text, start)
+        yield from entries
+
+
+def _statements(text: str, start: int) -> tuple[int, list[Entry]]:
+    """The statements up to the next dot-command, and where they end."""
+    found: list[Entry] = []
+    first: int | None = None
+    for offset, _, _ in sql_tokens(text[start:]):
+        position = start + offset
+        if text[position] == ";":
+            if first is not None:
+                line = _line(text, first)
+                found.append(Entry(text[first : position + 1], line, is_command=False))
+            first = None
+        elif first is None:
+            if text[position] == "." and _starts_line(text, position):
+                return position, found
+            first = position
+    if first is not None:
+        rest = text[first:].rstrip()
+        found.append(Entry(rest, _line(text, first), is_command=False, is_complete=False))
+    return len(text), found
+
+
+def _first_code(text: str, start: int) -> int | None:
+    return next((start + offset for offset, _, _ in sql_tokens(text[start:])), None)
+
+
+def _starts_line(text: str, position: int) -> bool:
+    return not text[text.rfind("\n", 0, position) + 1 : position].strip()
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
