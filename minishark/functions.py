@@ -36,7 +36,7 @@ from minishark.dataframe.column import (
     value,
 )
 from minishark.dataframe.dates import date_pattern
-from minishark.dataframe.names import ident, nearest, snake_case
+from minishark.dataframe.names import ident, nearest, spelt_otherwise
 from minishark.errors import OptionError, UnsupportedError
 
 # Columns and literals
@@ -645,10 +645,10 @@ def __getattr__(name: str) -> Any:
     """
     if name.startswith("__"):
         raise AttributeError(name)
-    snake = snake_case(name)
-    if snake != name and snake in globals():
-        return globals()[snake]
-    for known in (name.lower(), snake):
+    meant = spelt_otherwise(name, list(globals()))
+    if meant is not None:
+        return globals()[meant]
+    for known in (name.lower(), spelt_otherwise(name, _described())):
         if known in _described():
             return _duckdb_function(known)
     own = (item for item in globals() if not item.startswith("_"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -129,6 +130,7 @@ class Queries:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _here: threading.local = field(default_factory=threading.local)
 
     def run(self, sql: str, *, lossless: bool = False) -> Answer:
         """Run a query to its end; `DataFrame.to_arrow` calls this.
@@ -196,8 +198,22 @@ class Queries:
         except FragmentRejectedError as rejected:
             raise RefusedError(str(rejected)) from None
 
+    @contextlib.contextmanager
+    def heard_by(self, handler: ProgressHandler) -> Iterator[None]:
+        """Tell a handler, too, of the queries that this thread runs meanwhile."""
+        before = self._heard_here()
+        self._here.handlers = (*before, handler)
+        try:
+            yield
+        finally:
+            self._here.handlers = before
+
+    def _heard_here(self) -> tuple[ProgressHandler, ...]:
+        handlers: tuple[ProgressHandler, ...] = getattr(self._here, "handlers", ())
+        return handlers
+
     def _tell(self, progress: QueryProgress) -> None:
-        for handler in self.progress_handlers:
+        for handler in (*self.progress_handlers, *self._heard_here()):
             handler(progress)
 
     def explain(self, sql: str, mode: str) -> str:
@@ -278,7 +294,7 @@ class Queries:
             goal.ending(plan.physical, tuple(column.name for column in plan.bound.schema)),
             self.settings,
             self.definitions,
-            self._tell if self.progress_handlers else None,
+            self._tell if self.progress_handlers or self._heard_here() else None,
         )
         self.cluster.make_folder(folder)
         try:

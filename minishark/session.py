@@ -5,12 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import itertools
 import math
 import re
 import threading
-import weakref
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -18,13 +15,13 @@ from typing import Any, Self, assert_never
 
 import pyarrow as pa
 
+from minishark.builder import SessionBuilder
 from minishark.cluster.backend import Cluster
 from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
 from minishark.cluster.progress import ProgressHandler
 from minishark.cluster.status import NodeState, node_states
-from minishark.dataframe import Answer, DataFrame, KeptRows
-from minishark.dataframe.local import SchemaLike, local_table
-from minishark.dataframe.names import ident
+from minishark.dataframe import Answer, Cancellation, DataFrame
+from minishark.dataframe.names import CamelCase
 from minishark.errors import (
     CatalogError,
     ClusterError,
@@ -32,10 +29,10 @@ from minishark.errors import (
     QueryError,
     UnsupportedError,
 )
-from minishark.expressions import Schema
 from minishark.kept import Keep, Layout, kept_exactly, table_schema
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.queries import Queries, RefusedError
+from minishark.sources import KEPT_PREFIX, Sources
 from minishark.sql.planning import PlanningDatabase
 from minishark.sql.statements import (
     ParsedStatement,
@@ -61,16 +58,6 @@ _OWN_SETTINGS = re.compile(
     r"|disabled_\w+|debug_\w+|python_\w+|lock_configuration|enable_external_access|allowed_\w+)\b",
     re.IGNORECASE,
 )
-
-
-KEPT_PREFIX = "_kept_"
-"""How the names of tables start that only DataFrames know."""
-
-
-class _Handle:
-    """Lives as long as a DataFrame needs the rows that were loaded for it."""
-
-    __slots__ = ("__weakref__",)
 
 
 def connect(
@@ -106,7 +93,7 @@ def connect(
         >>> import minishark
         >>> with minishark.connect() as session:
         ...     session.sql("SELECT 42 AS answer").collect()
-        [{'answer': 42}]
+        [Row(answer=42)]
     """
     chosen = default_options()
     node_count = chosen.nodes if nodes is None else nodes
@@ -124,11 +111,20 @@ def connect(
     return Session(OwnCluster(options), partitions, placement, probe_ratio, single_task_rows)
 
 
-class Session:
+class _Builder:
+    """`Session.builder`, which begins anew each time."""
+
+    def __get__(self, instance: object, owner: type) -> SessionBuilder[Session]:
+        return SessionBuilder(connect, {})
+
+
+class Session(CamelCase, Sources):
     """Tables in a cluster's memory, and SQL over them; use `connect` to make one.
 
     Safe to use from several threads. It is also a context manager.
     """
+
+    builder = _Builder()
 
     def __init__(
         self,
@@ -138,6 +134,7 @@ class Session:
         probe_ratio: float,
         single_task_rows: int,
     ) -> None:
+        super().__init__()
         self._cluster = cluster
         self._warnings: list[str] = list(self._cluster.warnings)
         self._lock = threading.Lock()
@@ -160,8 +157,6 @@ class Session:
             self._query_here,
         )
         self._prepared: dict[str, str] = {}
-        self._kept = itertools.count()
-        self._released: deque[str] = deque()
         self._stopped = False
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
@@ -334,8 +329,7 @@ class Session:
     def _load_changed(self) -> None:
         """Load into the cluster what statements have changed since the last query."""
         with self._loading:
-            while self._released:
-                self._tables.drop(self._released.popleft())
+            self._drop_released()
             for table in self._written.changed():
                 if table.rows is not None:
                     self._tables.create(table.name, table.rows, replace=True)
@@ -343,80 +337,14 @@ class Session:
                     self._tables.drop(table.name)
                 self._written.loaded(table)
 
-    def table(self, name: str) -> DataFrame:
-        """All rows of a table or view.
-
-        Raises:
-            CatalogError: there is no such table.
-        """
-        self._check_open()
-        self._load_changed()
-        if name in self._tables.catalog:
-            table = self._tables.catalog.get(name)
-            return DataFrame.of_relation(self, ident(table.name), table.schema, alias=table.name)
-        if name.lower() in self._written.own_tables or self._planning.has_view(name):
-            return self.sql(f"FROM {ident(name)}")
-        raise self._tables.catalog.unknown(name)
-
-    def create_dataframe(self, data: Any, schema: SchemaLike = None) -> DataFrame:
-        """A DataFrame of rows that are here; they are loaded into the cluster.
-
-        Args:
-            data: a list of tuples, dictionaries or Rows; a pandas or polars frame; a pyarrow table,
-                a DuckDB relation, or anything else that offers an Arrow stream.
-            schema: names of columns; or names with types: a mapping, "a BIGINT, b VARCHAR", or a
-                pyarrow schema.
-
-        Raises:
-            DataError: the rows do not fit together, or the schema.
-
-        Examples:
-            >>> session.create_dataframe([(1, "a"), (2, None)], ["id", "name"]).dtypes
-            [('id', 'BIGINT'), ('name', 'VARCHAR')]
-        """
-        self._check_open()
-        return DataFrame.of_kept(self, self.keep_rows(local_table(data, schema)))
-
-    def range(self, start: int, end: int | None = None, step: int = 1) -> DataFrame:
-        """The whole numbers from `start` up to, not including, `end`, as a column `id`.
-
-        With one argument, they start at 0.
-        """
-        first, last = (0, start) if end is None else (start, end)
-        if not step:
-            raise OptionError("step can't be 0.")
-        return self.sql(f"SELECT range AS id FROM range({first:d}, {last:d}, {step:d})")
-
-    def from_relation(self, relation: Any) -> DataFrame:
-        """A DataFrame of the rows of a DuckDB relation, which is run where it is."""
-        return self.create_dataframe(relation)
-
-    def bind_statement(self, sql: str) -> Schema:
-        """The columns of a query; the verbs of a DataFrame call this."""
-        self._check_open()
-        self._load_changed()
-        return self._planning.bind(sql).schema
-
-    def arrow_schema(self, sql: str) -> pa.Schema:
-        """The columns of a query as Arrow has them; `DataFrame.schema` calls this."""
-        self._check_open()
-        self._load_changed()
-        return self._planning.arrow_schema(sql)
-
-    def keep_rows(self, data: Any) -> KeptRows:
-        """Load rows into the cluster, for as long as the handle lives."""
-        name = f"{KEPT_PREFIX}{next(self._kept)}"
-        self._tables.create(name, data)
-        handle = _Handle()
-        # A finalizer may run anywhere; the table is dropped when the next statement comes.
-        weakref.finalize(handle, self._released.append, name).atexit = False
-        return KeptRows(name, self._tables.catalog.get(name).schema, handle)
-
-    def run_statement(self, sql: str) -> Answer:
+    def run_statement(self, sql: str, cancellation: Cancellation | None = None) -> Answer:
         """Run a query to its end; `DataFrame.to_arrow` calls this."""
         self._check_open()
         self._load_changed()
-        return self._queries.run(sql)
+        if cancellation is None:
+            return self._queries.run(sql)
+        with self._queries.heard_by(cancellation.check):
+            return self._queries.run(sql)
 
     def explain_statement(self, sql: str, mode: str) -> str:
         """Describe how a query runs; `DataFrame.explain` calls this."""
@@ -562,6 +490,11 @@ class Session:
     def _check_open(self) -> None:
         if self._stopped:
             raise ClusterError("The session is stopped; connect again.")
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped
 
     def stop(self) -> None:
         """Stop the cluster and free its memory; may be called twice, and from any thread."""

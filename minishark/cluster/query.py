@@ -41,7 +41,7 @@ from sparrow_core import (
     TaskSpec,
 )
 
-_POLL_S = 1.0
+_POLL_S = 0.25
 _CANCEL_WAIT_S = 2.0
 
 

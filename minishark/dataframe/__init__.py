@@ -1,6 +1,6 @@
 """DataFrames: verbs and expressions that become SQL for the same planner as SQL text."""
 
-from minishark.dataframe.actions import EXPLAIN_MODES, Answer, KeptRows, Runner
+from minishark.dataframe.actions import EXPLAIN_MODES, Answer, Cancellation, KeptRows, Runner
 from minishark.dataframe.column import Column
 from minishark.dataframe.frame import DataFrame
 from minishark.dataframe.grouped import GroupedData
@@ -10,6 +10,7 @@ from minishark.dataframe.window import Window, WindowSpec
 __all__ = [
     "EXPLAIN_MODES",
     "Answer",
+    "Cancellation",
     "Column",
     "DataFrame",
     "GroupedData",

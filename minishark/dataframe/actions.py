@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from minishark.cluster.progress import QueryProgress
 from minishark.cluster.query import QueryMetrics
 from minishark.dataframe.row import Row, rows_of
-from minishark.errors import OptionError
+from minishark.dataframe.show import PlanText, columns_html, table_html, table_text
+from minishark.dataframe.writer import DataFrameWriter
+from minishark.errors import MinisharkError, OptionError, QueryCancelledError
 from minishark.expressions import Schema
 
 if TYPE_CHECKING:
@@ -18,6 +23,15 @@ if TYPE_CHECKING:
 
     from minishark.dataframe.frame import DataFrame
 
+_HTML_ROWS = 20
+_HTML_WAIT_S = 2.0
+_PYSPARK_MODES: dict[str | bool, str] = {
+    True: "all",
+    False: "physical",
+    "simple": "physical",
+    "extended": "all",
+    "formatted": "all",
+}
 EXPLAIN_MODES = ("all", "logical", "physical", "stages", "sql", "analyze")
 
 
@@ -44,6 +58,26 @@ class KeptRows:
     handle: object
 
 
+class Cancellation:
+    """A query can be told to end by whoever holds this."""
+
+    def __init__(self) -> None:
+        self._told = threading.Event()
+
+    def cancel(self) -> None:
+        """End the query; it raises QueryCancelledError soon."""
+        self._told.set()
+
+    def check(self, _: QueryProgress) -> None:
+        """Hears of the query's progress.
+
+        Raises:
+            QueryCancelledError: it was cancelled.
+        """
+        if self._told.is_set():
+            raise QueryCancelledError("The query was cancelled.")
+
+
 class Runner(Protocol):
     """What binds and runs statements: a session."""
 
@@ -59,7 +93,7 @@ class Runner(Protocol):
         """The columns of a SELECT, as Arrow has them."""
         ...
 
-    def run_statement(self, sql: str) -> Answer:
+    def run_statement(self, sql: str, cancellation: Cancellation | None = None) -> Answer:
         """Run a SELECT."""
         ...
 
@@ -69,6 +103,39 @@ class Runner(Protocol):
 
     def keep_rows(self, data: Any) -> KeptRows:
         """Load rows into the cluster, for as long as a DataFrame needs them."""
+        ...
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of the tables."""
+        ...
+
+    def sql(self, text: str) -> DataFrame:
+        """Run statements."""
+        ...
+
+    def table(self, name: str) -> DataFrame:
+        """All rows of a table or view."""
+        ...
+
+    def relation(self, sql: str, alias: str = "") -> DataFrame:
+        """All rows of what stands after FROM."""
+        ...
+
+    def create_table(
+        self,
+        name: str,
+        data: Any,
+        *,
+        partition_by: str | Sequence[str] | None = None,
+        replicas: int = 2,
+        replace: bool = False,
+    ) -> None:
+        """Load data into the cluster's memory as a table."""
+        ...
+
+    def register_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
+        """Make a DataFrame a view for SQL."""
         ...
 
 
@@ -94,6 +161,10 @@ class Actions:
             """The first rows."""
             ...
 
+        def _frame(self) -> DataFrame:
+            """This."""
+            ...
+
         def counted(self) -> DataFrame:
             """The number of rows as a DataFrame."""
             ...
@@ -110,14 +181,36 @@ class Actions:
             ExecutionError: the statement failed while it ran, for example on a division by zero.
             ClusterError: the cluster is gone.
         """
+        return self.rows(None)
+
+    def rows(self, cancellation: Cancellation | None) -> pa.Table:
+        """`to_arrow`, which another thread can cancel."""
         if self._known is not None:
             return self._known
         if self._explain:
             mode = "analyze" if self._explain == "analyze" else "all"
             return pa.table({"explain_value": [self.explain(mode)]})
-        answer = self.runner.run_statement(self.sql())
+        answer = self.runner.run_statement(self.sql(), cancellation)
         self._metrics = answer.metrics
         return answer.table
+
+    async def to_arrow_async(self) -> pa.Table:
+        """`to_arrow` without blocking the event loop; cancelling the task cancels the query."""
+        cancellation = Cancellation()
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(None, self.rows, cancellation)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            cancellation.cancel()
+            await asyncio.wait([running])
+            # The thread's own error is what was asked for.
+            running.exception()
+            raise
+
+    async def collect_async(self) -> list[Row]:
+        """`collect` without blocking the event loop; cancelling the task cancels the query."""
+        return list(rows_of(await self.to_arrow_async(), self._wholes()))
 
     def to_pandas(self) -> pd.DataFrame:
         """Run the statement; its rows as a pandas frame (needs pandas)."""
@@ -135,7 +228,9 @@ class Actions:
 
     def to_local_iterator(self) -> Iterator[Row]:
         """Run the statement; its rows one after another."""
-        yield from rows_of(self.to_arrow(), self._wholes())
+        wholes = self._wholes()
+        for batch in self.to_batches():
+            yield from rows_of(pa.table(batch), wholes)
 
     def collect(self) -> list[Row]:
         """Run the statement; its rows as a list.
@@ -176,29 +271,86 @@ class Actions:
         """Whether there are no rows."""
         return not self.take(1)
 
-    def show(self, rows_max: int = 20) -> None:
-        """Run the statement, and print its first rows as a table."""
-        from rich.console import Console  # noqa: PLC0415 - slow to import
+    # Looking at it
 
-        from minishark.display import print_table  # noqa: PLC0415
+    def show(self, n: int = 20, truncate: bool | int = True, vertical: bool = False) -> None:
+        """Run the statement for its first rows, and print them.
 
-        print_table(self.to_arrow(), Console(), rows_max=rows_max)
+        Args:
+            n: how many rows at most.
+            truncate: whether values are cut to 20 characters; or to how many.
+            vertical: whether each value has a line of its own.
+        """
+        print(self._shown(n, truncate, vertical))  # noqa: T201 - what the user asked for
 
-    def explain(self, mode: str = "all") -> str:
+    def _shown(self, n: int, truncate: bool | int, vertical: bool) -> str:
+        is_query = self._known is None and not self._explain
+        rows = self.limit(n + 1).to_arrow() if is_query else self.to_arrow()
+        width = 20 if truncate is True else int(truncate)
+        return table_text(rows, n, width=width, vertical=vertical)
+
+    def print_schema(self) -> None:
+        """Print the columns with their types."""
+        lines = [f" |-- {name}: {type_}" for name, type_ in self.dtypes]
+        print("\n".join(["root", *lines]))  # noqa: T201 - what the user asked for
+
+    def __repr__(self) -> str:
+        return f"DataFrame[{', '.join(f'{name}: {type_}' for name, type_ in self.dtypes)}]"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the first rows, if they come within two seconds; else the columns."""
+        if self._known is not None:
+            return table_html(self._known, self.dtypes, _HTML_ROWS)
+        cancellation = Cancellation()
+        timer = threading.Timer(_HTML_WAIT_S, cancellation.cancel)
+        timer.daemon = True
+        timer.start()
+        try:
+            rows = self.limit(_HTML_ROWS + 1).rows(cancellation)
+        except QueryCancelledError:
+            return columns_html(self.dtypes, f"not run: it takes more than {_HTML_WAIT_S:g} s")
+        except MinisharkError as error:
+            return columns_html(self.dtypes, str(error))
+        finally:
+            timer.cancel()
+        return table_html(rows, self.dtypes, _HTML_ROWS)
+
+    def explain(self, mode: str | bool = "all") -> PlanText:
         """How the statement runs, as text.
 
         Args:
             mode: "logical", "physical", "stages", "sql" (the stages with their fragments), "all"
-                (the first three), or "analyze" (runs it, and adds figures per stage).
+                (the first three), or "analyze" (runs it, and adds figures per stage). Of PySpark's,
+                "simple" is "physical", and "extended", "formatted" and True are "all".
 
         Raises:
             OptionError: there is no such mode.
         """
-        if mode not in EXPLAIN_MODES:
+        chosen = _PYSPARK_MODES.get(mode, str(mode))
+        if chosen not in EXPLAIN_MODES:
             raise OptionError(f"Unknown mode {mode!r}; the modes are {', '.join(EXPLAIN_MODES)}.")
         if self._known is not None:
             raise OptionError("Only queries that run on the cluster can be explained.")
-        return self.runner.explain_statement(self.sql(), mode)
+        return PlanText(self.runner.explain_statement(self.sql(), chosen))
+
+    # Giving it a name, or keeping its rows
+
+    def create_or_replace_temp_view(self, name: str) -> None:
+        """Make this a view for SQL; it runs each time that a statement reads it."""
+        self.runner.register_view(name, self._frame(), replace=True)
+
+    def create_temp_view(self, name: str) -> None:
+        """Make this a view for SQL.
+
+        Raises:
+            CatalogError: something has that name already.
+        """
+        self.runner.register_view(name, self._frame(), replace=False)
+
+    @property
+    def write(self) -> DataFrameWriter:
+        """Files or a table of the rows: `df.write.partition_by("day").parquet("out")`."""
+        return DataFrameWriter(self._frame())
 
     def metrics(self) -> QueryMetrics:
         """What the last run took.

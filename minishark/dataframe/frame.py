@@ -24,7 +24,7 @@ from minishark.dataframe.column import (
 )
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join
-from minishark.dataframe.names import CamelCase, ident, nearest, snake_case
+from minishark.dataframe.names import CamelCase, ident, nearest, spelt_otherwise
 from minishark.dataframe.select import Item, Select, parenthesized, relation, statement
 from minishark.dataframe.shaping import Shaping
 from minishark.errors import ColumnError, OptionError
@@ -101,6 +101,9 @@ class DataFrame(Shaping, CamelCase):
             runner, ident(kept.name), kept.schema, alias=kept.name, held=(kept.handle,)
         )
 
+    def _frame(self) -> DataFrame:
+        return self
+
     # Making others of it
 
     @property
@@ -175,9 +178,9 @@ class DataFrame(Shaping, CamelCase):
         methods = [item for item in dir(DataFrame) if not item.startswith("_")]
         if name in self.columns:
             return self._column(name)
-        snake = snake_case(name)
-        if snake != name and snake in methods:
-            return getattr(self, snake)
+        meant = spelt_otherwise(name, methods)
+        if meant is not None:
+            return getattr(self, meant)
         near = nearest(name, [*self.columns, *methods])
         raise AttributeError(f"DataFrame has no column or method {name!r}.{near}", name=name)
 
@@ -281,6 +284,10 @@ class DataFrame(Shaping, CamelCase):
         `a, b = df.alias("a"), df.alias("b")`, then `a.join(b, a.parent == b.id)`.
         """
         return self._holding(self.select_now.aliased(name))
+
+    def named(self, name: str) -> DataFrame:
+        """The same as what `session.table(name)` gives: as `alias`, but SQL text can't use it."""
+        return self._holding(self.select_now.aliased(name, in_sql=False))
 
     def transform(
         self, function: Callable[..., DataFrame], *arguments: Any, **named: Any

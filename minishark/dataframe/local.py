@@ -18,6 +18,9 @@ SchemaLike: TypeAlias = Sequence[str] | Mapping[str, Any] | pa.Schema | str | No
 """Names of columns; names with types: a mapping, "a BIGINT, b VARCHAR", a pyarrow schema; None."""
 
 
+_CONVERSION_ERRORS = (OverflowError, TypeError, ValueError)
+
+
 def local_table(data: Any, schema: SchemaLike = None) -> pa.Table:
     """Data as an Arrow table with the columns of `schema`.
 
@@ -29,7 +32,7 @@ def local_table(data: Any, schema: SchemaLike = None) -> pa.Table:
     Raises:
         DataError: the rows do not fit together, or the schema.
     """
-    names, types = _wanted(schema)
+    names, types = names_and_types(schema)
     if isinstance(data, list | tuple):
         return _of_rows(data, names, types)
     table = arrow_table(data)
@@ -41,7 +44,9 @@ def local_table(data: Any, schema: SchemaLike = None) -> pa.Table:
     return table if types is None else _cast(table, names, types)
 
 
-def _wanted(schema: SchemaLike) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+def names_and_types(
+    schema: SchemaLike,
+) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
     """Names and DuckDB types; None for what the schema does not say."""
     match schema:
         case None:
@@ -120,12 +125,13 @@ def _array(
         if type_ is None:
             return pa.array(values)
         empty = connection.sql(f"SELECT NULL::{type_} AS a").to_arrow_table()
-        if str(connection.from_arrow(empty).types[0]) == type_:
+        read = any(isinstance(value, str) for value in values)
+        if str(connection.from_arrow(empty).types[0]) == type_ and not read:
             return pa.array(values, empty.schema[0].type)
-        # Arrow has no such type: DuckDB reads the values as text.
+        # Arrow has no such type, or the values are text: DuckDB reads them.
         texts = pa.array([None if value is None else str(value) for value in values], pa.string())
         return _cast(pa.table({"a": texts}), ("a",), (type_,)).column(0)
-    except (pa.ArrowException, duckdb.Error, OverflowError, TypeError, ValueError) as error:
+    except (pa.ArrowException, duckdb.Error, DataError, *_CONVERSION_ERRORS) as error:
         hint = "" if type_ else " Pass a schema with types."
         raise DataError(f"The values of column {name!r} do not fit: {error}.{hint}") from error
 

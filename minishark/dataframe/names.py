@@ -45,6 +45,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(by_folded[item] for item in found)}?"
 
 
+def spelt_otherwise(name: str, known: Iterable[str]) -> str | None:
+    """The one of the known names that `name` is in camelCase, if there is one.
+
+    PySpark is not of one mind where words end: createDataFrame, but toPandas.
+    """
+    if name.islower():
+        return None
+    joined = name.lower()
+    return next((item for item in known if item.replace("_", "") == joined), None)
+
+
 class CamelCase:
     """Gives a class the camelCase form of each of its snake_case names.
 
@@ -60,8 +71,8 @@ class CamelCase:
             AttributeError: nothing; the sentence has the nearest names.
         """
         known = [item for item in dir(type(self)) if not item.startswith("_")]
-        snake = snake_case(name)
-        if snake != name and snake in known:
-            return getattr(self, snake)
+        meant = spelt_otherwise(name, known)
+        if meant is not None:
+            return getattr(self, meant)
         kind = type(self).__name__
         raise AttributeError(f"{kind} has no attribute {name!r}.{nearest(name, known)}", name=name)

@@ -232,9 +232,14 @@ class Select:
         columns = tuple(replace(column, relation=alias) for column in source.columns)
         return Source(f"{source.sql} AS {ident(alias)}", columns, (alias,))
 
-    def aliased(self, name: str) -> Select:
-        """The same columns with identities of their own, and a qualifier."""
-        source = self.as_relation(name)
+    def aliased(self, name: str, *, in_sql: bool = True) -> Select:
+        """The same columns with identities of their own, and a qualifier.
+
+        Args:
+            name: the qualifier.
+            in_sql: whether SQL text can use it, too.
+        """
+        source = self.as_relation(name) if in_sql else self.nested().source
         columns = tuple(
             replace(column, attribute=_qualified(column.attribute, name))
             for column in source.columns

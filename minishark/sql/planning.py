@@ -133,6 +133,14 @@ class PlanningDatabase:
             ).fetchall()
         return bool(rows)
 
+    def views(self) -> list[str]:
+        """The names of the views that were defined."""
+        with self._lock:
+            rows = self._con.execute(
+                "SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY view_name"
+            ).fetchall()
+        return [name for (name,) in rows]
+
     def tables_in(self, sql: str) -> tuple[str, ...]:
         """The tables of the catalog that a statement names."""
         with self._lock:

@@ -1,0 +1,82 @@
+"""SessionBuilder: PySpark's way to a session."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from minishark.dataframe.names import CamelCase, nearest
+from minishark.errors import OptionError
+
+
+class _Stoppable(Protocol):
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+
+Made = TypeVar("Made", bound=_Stoppable)
+
+
+class SessionBuilder(CamelCase, Generic[Made]):
+    """`Session.builder`: settings, then a session.
+
+    Examples:
+        >>> builder = minishark.Session.builder.app_name("report").config("nodes", 1)
+        >>> with builder.get_or_create() as other:  # doctest: +SKIP
+        ...     other.sql("SELECT 42 AS answer").show()
+    """
+
+    # Sessions by their settings; they end when they are stopped, not when they are forgotten here.
+    _made: ClassVar[weakref.WeakValueDictionary[str, Any]] = weakref.WeakValueDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(
+        self, connect: Callable[..., Made], settings: Mapping[str, Any], name: str = ""
+    ) -> None:
+        self._connect = connect
+        self._settings = dict(settings)
+        self._name = name
+
+    def app_name(self, name: str) -> SessionBuilder[Made]:
+        """A name for people; sessions of different names are different sessions."""
+        return SessionBuilder(self._connect, self._settings, name)
+
+    def master(self, address: str) -> SessionBuilder[Made]:
+        """Where tasks run: "local", "local[4]" for four slots, "local[*]" for one per core."""
+        found = re.fullmatch(r"local(?:\[(\d+|\*)\])?", address)
+        if found is None:
+            raise OptionError(f"{address!r} is no cluster of this machine; write local[4].")
+        if found[1] in (None, "*"):
+            return self
+        return self.config("nodes", 1).config("executors_per_node", int(found[1]))
+
+    def config(self, name: str, value: Any) -> SessionBuilder[Made]:
+        """An argument of `minishark.connect`.
+
+        Raises:
+            OptionError: it has no such argument.
+        """
+        known = list(inspect.signature(self._connect).parameters)
+        if name not in known:
+            near = nearest(name, known)
+            raise OptionError(f"There is no setting {name!r}.{near} There are {', '.join(known)}.")
+        return SessionBuilder(self._connect, {**self._settings, name: value}, self._name)
+
+    def get_or_create(self) -> Made:
+        """The session that was made with the same settings and still runs, or a new one."""
+        key = repr((self._name, sorted(self._settings.items())))
+        with self._lock:
+            session: Made | None = self._made.get(key)
+            if session is None or session.is_stopped:
+                session = self._made[key] = self.create()
+            return session
+
+    def create(self) -> Made:
+        """A new session."""
+        return self._connect(**self._settings)

@@ -1,0 +1,131 @@
+"""Rows as text and HTML."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+from rich.cells import cell_len
+
+_STYLE = "text-align: right"
+
+
+class PlanText(str):
+    """A text that an interactive session shows as it is, without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def table_text(table: pa.Table, count: int, *, width: int, vertical: bool) -> str:
+    """The first rows as a table.
+
+    Args:
+        table: the rows; one more than `count` tells that there are more.
+        count: how many rows to show at most.
+        width: to how many characters values are cut; 0 for not at all.
+        vertical: whether each value has a line of its own.
+    """
+    names = [_cut(_printable(name), width) for name in table.column_names]
+    rows = [
+        [_cut("NULL" if value is None else _printable(value), width) for value in row]
+        for row in as_text(table.slice(0, count))
+    ]
+    lines = _vertical(names, rows) if vertical else _aligned(table.schema, names, rows)
+    return "\n".join([*lines, row_note(table.num_rows, count)])
+
+
+def row_note(found: int, count: int) -> str:
+    """How many rows there are, as far as it is known."""
+    if found > count:
+        return f"the first {count:,} rows; there are more"
+    return "1 row" if found == 1 else f"{found:,} rows"
+
+
+def _aligned(schema: pa.Schema, names: list[str], rows: list[list[str]]) -> list[str]:
+    columns = [[name, *(row[i] for row in rows)] for i, name in enumerate(names)]
+    widths = [max(map(cell_len, column), default=0) for column in columns]
+    rights = [_is_right(field.type) for field in schema]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            _padded(cell, width, right)
+            for cell, width, right in zip(cells, widths, rights, strict=True)
+        ]
+        return "  ".join(padded).rstrip()
+
+    rule = "  ".join("─" * width for width in widths)
+    return [line(names), rule, *map(line, rows)]
+
+
+def _padded(cell: str, width: int, right: bool) -> str:
+    space = " " * (width - cell_len(cell))
+    return space + cell if right else cell + space
+
+
+def _vertical(names: list[str], rows: list[list[str]]) -> list[str]:
+    width = max(map(cell_len, names), default=0)
+    lines = []
+    for number, row in enumerate(rows, 1):
+        lines.append(f"── row {number}")
+        pairs = zip(names, row, strict=True)
+        lines += [f"{name}{' ' * (width - cell_len(name))}  {cell}" for name, cell in pairs]
+    return lines
+
+
+def as_text(table: pa.Table) -> list[tuple[str | None, ...]]:
+    """All values as DuckDB writes them; Python has no dates after the year 9999, for example."""
+    if not table.num_columns:
+        return []
+    with duckdb.connect() as connection:
+        connection.register(
+            "answer", table.rename_columns(list(map(str, range(table.num_columns))))
+        )
+        return connection.execute("SELECT COLUMNS(*)::VARCHAR FROM answer").fetchall()
+
+
+def _is_right(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _printable(text: str) -> str:
+    """Text that can't move the cursor."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if not width or len(text) <= width else f"{text[: max(width - 1, 1)]}…"
+
+
+def table_html(table: pa.Table, dtypes: Sequence[tuple[str, str]], count: int) -> str:
+    """The first rows as a table for notebooks."""
+    rights = [_is_right(field.type) for field in table.schema]
+    rows = "".join(
+        "<tr>" + "".join(_cell(v, r) for v, r in zip(row, rights, strict=True)) + "</tr>"
+        for row in as_text(table.slice(0, count))
+    )
+    note = html.escape(row_note(table.num_rows, count))
+    return f"<table><thead>{_head(dtypes)}</thead><tbody>{rows}</tbody></table><p>{note}</p>"
+
+
+def columns_html(dtypes: Sequence[tuple[str, str]], note: str) -> str:
+    """The columns alone, and why there are no rows."""
+    return f"<table><thead>{_head(dtypes)}</thead></table><p>{html.escape(note)}</p>"
+
+
+def _head(dtypes: Sequence[tuple[str, str]]) -> str:
+    cells = (
+        f"<th>{html.escape(name)}<br><small>{html.escape(type_)}</small></th>"
+        for name, type_ in dtypes
+    )
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _cell(value: str | None, right: bool) -> str:
+    text = "<i>NULL</i>" if value is None else html.escape(value)
+    return f'<td style="{_STYLE}">{text}</td>' if right else f"<td>{text}</td>"

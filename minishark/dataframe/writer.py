@@ -1,0 +1,149 @@
+"""DataFrameWriter: the rows of a DataFrame as files, or as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minishark.dataframe.literals import literal
+from minishark.dataframe.names import CamelCase, ident, nearest
+from minishark.dataframe.select import parenthesized
+from minishark.errors import DataError, OptionError, UnsupportedError
+
+if TYPE_CHECKING:
+    from minishark.dataframe.frame import DataFrame
+
+_FORMATS = ("parquet", "csv", "json")
+_MODES = ("error", "errorifexists", "overwrite", "append", "ignore")
+
+
+class DataFrameWriter(CamelCase):
+    """`df.write`: runs the DataFrame, and keeps its rows somewhere.
+
+    A path that ends in the format's name (`out.parquet`) becomes one file; any other a folder of
+    files, with a folder for each value of the columns of `partition_by`. Options are those of
+    DuckDB's COPY.
+
+    Examples:
+        >>> df.write.mode("overwrite").partition_by("day").parquet("out")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        frame: DataFrame,
+        kind: str = "parquet",
+        mode: str = "error",
+        keys: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._frame = frame
+        self._kind = kind
+        self._mode = mode
+        self._keys = tuple(keys)
+        self._options = dict(options or {})
+
+    def _with(self, **changed: Any) -> DataFrameWriter:
+        now = {"kind": self._kind, "mode": self._mode, "keys": self._keys, "options": self._options}
+        return DataFrameWriter(self._frame, **{**now, **changed})
+
+    def mode(self, mode: str) -> DataFrameWriter:
+        """What happens if there is something already.
+
+        Args:
+            mode: "error" (also "errorifexists"), "overwrite", "append" or "ignore".
+        """
+        if mode not in _MODES:
+            near = nearest(mode, _MODES)
+            raise OptionError(f"Unknown mode {mode!r}.{near} There are {', '.join(_MODES)}.")
+        return self._with(mode=mode)
+
+    def format(self, kind: str) -> DataFrameWriter:
+        """The kind of the files: "parquet", "csv" or "json"."""
+        if kind.lower() not in _FORMATS:
+            raise UnsupportedError(f"minishark writes {', '.join(_FORMATS)}, not {kind!r}.")
+        return self._with(kind=kind.lower())
+
+    def option(self, name: str, value: Any) -> DataFrameWriter:
+        """One option of COPY."""
+        return self.options(**{name: value})
+
+    def options(self, **options: Any) -> DataFrameWriter:
+        """Several options of COPY."""
+        return self._with(options={**self._options, **options})
+
+    def partition_by(self, *columns: Any) -> DataFrameWriter:
+        """A folder for each combination of values of these columns; of a table, its layout."""
+        named = columns[0] if len(columns) == 1 and isinstance(columns[0], list) else columns
+        return self._with(keys=[self._frame[name].references[0].name for name in named])
+
+    def parquet(self, path: str | Path, **options: Any) -> None:
+        """Write Parquet files."""
+        self.format("parquet").options(**options).save(path)
+
+    def csv(self, path: str | Path, **options: Any) -> None:
+        """Write CSV files."""
+        self.format("csv").options(**options).save(path)
+
+    def json(self, path: str | Path, **options: Any) -> None:
+        """Write JSON files, a line for each row."""
+        self.format("json").options(**options).save(path)
+
+    def save(self, path: str | Path) -> None:
+        """Write files of the format that was chosen.
+
+        Raises:
+            DataError: there is something at the path already, and the mode is "error".
+            OptionError: DuckDB's COPY has no such option, or the mode does not go with a file.
+        """
+        target = Path(path).absolute()
+        one_file = target.suffix.lower() == f".{self._kind}"
+        if one_file and (self._keys or self._mode == "append"):
+            raise OptionError(f"{target.name} is one file: partitions and appending need a folder.")
+        if target.exists() and (one_file or any(target.iterdir())):
+            if self._mode == "ignore":
+                return
+            if self._mode.startswith("error"):
+                raise DataError(f"{target} exists already; mode('overwrite') replaces it.")
+        if one_file and target.is_dir():
+            raise DataError(f"{target} is a folder; a path that ends so is one file.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._copy(target, one_file)
+
+    def _copy(self, target: Path, one_file: bool) -> None:
+        settings = [f"FORMAT {self._kind}"]
+        if self._keys:
+            settings.append(f"PARTITION_BY ({', '.join(map(ident, self._keys))})")
+        elif not one_file:
+            settings.append("PER_THREAD_OUTPUT")
+        if not one_file and self._mode in ("overwrite", "append"):
+            settings.append(self._mode.upper())
+        for name, value in self._options.items():
+            settings.append(f"{ident(name)} {literal(value)}")
+        query = parenthesized(self._frame.sql())
+        self._frame.runner.sql(f"COPY {query} TO {literal(str(target))} ({', '.join(settings)})")
+
+    def save_as_table(self, name: str, *, replicas: int = 2) -> None:
+        """Keep the rows as a table in the cluster's memory.
+
+        Raises:
+            CatalogError: there is a table of that name, and the mode is "error".
+        """
+        runner = self._frame.runner
+        exists = name.lower() in (known.lower() for known in runner.tables)
+        if exists and self._mode == "ignore":
+            return
+        if exists and self._mode == "append":
+            self.insert_into(name)
+            return
+        runner.create_table(
+            name,
+            self._frame,
+            partition_by=self._keys or None,
+            replicas=replicas,
+            replace=self._mode == "overwrite",
+        )
+
+    def insert_into(self, name: str) -> None:
+        """Add the rows to a table; columns are matched by position."""
+        self._frame.runner.sql(f"INSERT INTO {ident(name)} {self._frame.sql()}")
