@@ -87,6 +87,7 @@ setup(
         "dev": [*TEST, "mypy>=1.10", "ruff>=0.6"],
     },
     entry_points={
-        "console_scripts": ["minishark = minishark.cli:main", "sparrow = sparrow_core.cli:main"]
+        "console_scripts": ["minishark = minishark.cli:main", "sparrow = sparrow_core.cli:main"],
+        "ibis.backends": ["minishark = minishark.ibis"],
     },
 )

@@ -32,6 +32,13 @@ __all__ = [
 ]
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Make `%sql` and `%%sql` known in a notebook: `%load_ext minishark`."""
+    from minishark import notebook  # noqa: PLC0415 - needs IPython, which notebooks have
+
+    notebook.load(shell)
+
+
 def __getattr__(name: str) -> Any:
     """Import the engine when it is first used, so that `minishark --help` answers at once."""
     if name in ("Session", "connect"):

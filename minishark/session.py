@@ -450,6 +450,11 @@ class Session(CamelCase, Sources):
     # The session itself
 
     @property
+    def is_open(self) -> bool:
+        """Whether the session has not been stopped."""
+        return not self._stopped
+
+    @property
     def total_slots(self) -> int:
         """How many tasks run at the same time."""
         return self._cluster.total_slots

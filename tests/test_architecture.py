@@ -36,6 +36,9 @@ LAYERS = (
     "python_values",
     "dbapi",
     "tpch",
+    "notebook",
+    "ibis",
+    "spark",
     "cli",
 )
 # The state machines of sparrow_core. What they import, directly or not, is held to their rules.

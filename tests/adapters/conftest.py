@@ -1,0 +1,30 @@
+"""What the tests of other front ends share: the bundled sample in a session, and in DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+
+import minishark
+from minishark.session import Session
+from minishark.tpch.locations import sample_folder
+from minishark.tpch.tables import create_views, find_tables
+
+
+@pytest.fixture(scope="session")
+def session() -> Iterator[Session]:
+    """The sample in a session on threads."""
+    with minishark.connect(in_process=True, nodes=2) as opened:
+        for name, path in find_tables(sample_folder()).items():
+            opened.create_table(name, path)
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def plain() -> Iterator[duckdb.DuckDBPyConnection]:
+    """The sample in plain DuckDB."""
+    with duckdb.connect() as connection:
+        create_views(connection, find_tables(sample_folder()))
+        yield connection

@@ -1,0 +1,121 @@
+"""A notebook, as a user runs it: %sql of minishark, then JupySQL over the same session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import nbformat
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from nbclient import NotebookClient
+
+from minishark.notebook import SqlAnswer, SqlMagics
+from minishark.session import Session
+from minishark.tpch.locations import sample_folder
+from minishark.tpch.queries import load_queries
+
+CELLS = (
+    f"""
+import minishark
+session = minishark.connect(nodes=1)
+session.create_table("lineitem", "{sample_folder()}/lineitem.parquet")
+%load_ext minishark""",
+    f"%%sql\n{load_queries([6])[6]}",
+    'limits = {"tax": 0.05}',
+    "%sql --params limits --out big SELECT max(l_quantity) AS q FROM lineitem WHERE l_tax > $tax",
+    """
+from minishark import dbapi
+connection = dbapi.connect(session=session)
+%load_ext sql
+%config SqlMagic.displaycon = False
+%config SqlMagic.feedback = 0
+%sql connection --alias minishark""",
+    f"found = %sql {' '.join(load_queries([6])[6].splitlines()[1:])}\nprint(tuple(found[0]))",
+    "connection.close()\nsession.stop()",
+)
+
+
+def test_a_notebook_runs_a_tpch_query_twice(
+    tmp_path: Path, plain: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The magic shows the answer as HTML, and JupySQL has the same rows over DB-API."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    monkeypatch.setenv("PLOOMBER_STATS_ENABLED", "false")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in CELLS])
+    NotebookClient(book, timeout=60, kernel_name="python3").execute()
+    (revenue,) = plain.sql(load_queries([6])[6]).fetchall()
+    assert f"<td>{revenue[0]}</td>" in _outputs(book, 1)["text/html"]
+    assert repr(revenue) == _outputs(book, 5).strip().splitlines()[-1]
+
+
+def _outputs(book: Any, index: int) -> Any:
+    found = [output for output in book.cells[index].outputs if output.output_type != "display_data"]
+    return found[-1].get("data") or "".join(output.get("text", "") for output in found)
+
+
+@pytest.fixture
+def magics(session: Session) -> SqlMagics:
+    """The magic in a shell whose variables hold the session of the sample."""
+    shell = InteractiveShell()
+    shell.user_ns["session"] = session
+    return SqlMagics(shell)
+
+
+def test_answers_are_shown_and_kept(magics: SqlMagics, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text and HTML with true counts, nulls and nothing that is markup; DataFrames by --out."""
+    answer = magics.sql("", "SELECT '<b>' AS a, NULL AS b")
+    assert isinstance(answer, SqlAnswer)
+    assert "<td>&lt;b&gt;</td><td><i>NULL</i></td>" in answer._repr_html_()
+    assert ["a    b", "───  ────", "<b>  NULL", "1 row"] == repr(answer).splitlines()
+    many = magics.sql("FROM range(100)")
+    assert many is not None
+    assert many._repr_html_().endswith("<p>100 rows, the first 40 shown</p>")
+    assert 100 == len(many.to_pandas())
+    assert None is magics.sql("EXPLAIN FROM nation")
+    assert capsys.readouterr().out.startswith("Logical plan")
+    magics.shell.user_ns["key"] = [3]
+    assert None is magics.sql("--out=asia --params key", "FROM nation WHERE n_regionkey = ?")
+    assert 5 == magics.shell.user_ns["asia"].to_arrow().num_rows
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "Write a statement"),
+        ("--outt x SELECT 1", "no option --outt"),
+        ("--params nowhere SELECT ?", "no variable called nowhere"),
+        ("--session key SELECT 1", "no session"),
+        ("SELEC 1", "syntax error"),
+        ("SELECT x FROM nation", "LINE 1: SELECT x"),
+    ],
+)
+def test_mistakes_are_told_without_a_traceback(magics: SqlMagics, line: str, words: str) -> None:
+    """A UsageError is what a notebook shows in one line."""
+    magics.shell.user_ns["key"] = [3]
+    with pytest.raises(UsageError, match=words):
+        magics.sql(line)
+
+
+def test_several_sessions_need_a_choice(
+    magics: SqlMagics, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two names of one session are one; two sessions are not guessed between; none is started."""
+    variables = magics.shell.user_ns
+    variables["same"] = session
+    assert 1 == len(magics.sql("SELECT 1") or ())
+    other = object.__new__(Session)
+    other._stopped = False
+    variables["other"] = other
+    with pytest.raises(UsageError, match="session or same or other"):
+        magics.sql("SELECT 1")
+    assert 1 == len(magics.sql("--session same SELECT 1") or ())
+    for name in ("session", "same", "other"):
+        del variables[name]
+    monkeypatch.setattr("minishark.connect", lambda: session, raising=False)
+    assert 1 == len(magics.sql("SELECT 1") or ())
+    assert session is variables["session"]
