@@ -1,0 +1,156 @@
+"""Several users at once: TPC-H queries on one minishark session, and on DuckDB.
+
+    python benchmarks/concurrency.py --scale 1 --users 1,2,4,8 --seconds 20 --json concurrency.json
+
+Each user sends the 22 queries in an order of its own, one after the other, for a while. On
+minishark all users share a session, from threads; on DuckDB each has a connection of its own to one
+database with as many threads as minishark has slots. The two take turns in rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shlex
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import duckdb
+import msgspec
+from engines import Silent
+
+import minishark
+from minishark.tpch.generate import default_parts, generate
+from minishark.tpch.locations import default_data_folder
+from minishark.tpch.queries import load_queries
+from minishark.tpch.run import versions
+from minishark.tpch.tables import load_tables, tpch_tables
+
+Answer = Callable[[str], object]
+MINISHARK, DUCKDB = "minishark", "DuckDB"
+
+
+class Load(msgspec.Struct):
+    """What a number of users got from one engine, over all rounds."""
+
+    users: int
+    engine: str
+    seconds: float = 0.0
+    times_s: list[float] = []
+
+    @property
+    def queries_per_s(self) -> float:
+        """Queries answered a second."""
+        return len(self.times_s) / self.seconds
+
+    def percentile_s(self, percent: int) -> float:
+        """A percentile of the response times."""
+        return statistics.quantiles(self.times_s, n=100, method="inclusive")[percent - 1]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the benchmark."""
+    options = _parse(arguments)
+    folder = generate(
+        options.scale,
+        options.data,
+        parts=default_parts(options.scale),
+        on_progress=lambda *_: None,
+    )
+    texts = list(load_queries(range(1, 23)).values())
+    with minishark.connect() as session, duckdb.connect() as database:
+        database.execute(f"SET threads = {session.total_slots}")
+        tables = tpch_tables(folder)
+        load_tables(session, tables, Silent(), replicas=2)
+        for name, path in tables.items():
+            database.execute(f"CREATE TABLE {name} AS FROM read_parquet('{path}')")
+        loads = []
+        for users in options.users:
+            ours, theirs = Load(users, MINISHARK), Load(users, DUCKDB)
+            for _ in range(options.rounds):
+                answers = [lambda text: session.sql(text).to_arrow()] * users
+                _run(ours, answers, texts, options.seconds / options.rounds)
+                cursors = [database.cursor() for _ in range(users)]
+                answers = [lambda text, c=c: c.sql(text).to_arrow_table() for c in cursors]
+                _run(theirs, answers, texts, options.seconds / options.rounds)
+                for cursor in cursors:
+                    cursor.close()
+            loads += [ours, theirs]
+    _print(shlex.join(["python", "benchmarks/concurrency.py", *arguments]), loads)
+    if options.json:
+        report = {"versions": versions(), "loads": loads}
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--users", type=_numbers, default=(1, 2, 4, 8), metavar="LIST")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each engine and number")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--data", type=Path, default=default_data_folder())
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args(arguments)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(item) for item in text.split(","))
+
+
+def _run(load: Load, answers: Sequence[Answer], texts: Sequence[str], seconds: float) -> None:
+    """One round: all users at once; queries that have begun are finished and counted."""
+    started = time.perf_counter()
+    end = started + seconds
+    errors: list[Exception] = []
+    lock = threading.Lock()
+
+    def user(number: int, answer: Answer) -> None:
+        order = random.Random(number)
+        try:
+            while time.perf_counter() < end:
+                for text in order.sample(texts, len(texts)):
+                    before = time.perf_counter()
+                    if before >= end:
+                        break
+                    answer(text)
+                    with lock:
+                        load.times_s.append(time.perf_counter() - before)
+        except Exception as error:  # noqa: BLE001 - raised again below, on the main thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=user, args=item) for item in enumerate(answers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    load.seconds += time.perf_counter() - started
+
+
+def _print(command: str, loads: Sequence[Load]) -> None:
+    print(f"    {command}\n")
+    print(", ".join(f"{name} {value}" for name, value in versions().items()), end=".\n\n")
+    print("| users | minishark, queries/s | DuckDB | ratio | p50, ms | DuckDB | p95, ms | DuckDB |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for ours, theirs in zip(loads[::2], loads[1::2], strict=True):
+        cells = [
+            f"{ours.users}",
+            f"{ours.queries_per_s:.1f}",
+            f"{theirs.queries_per_s:.1f}",
+            f"{ours.queries_per_s / theirs.queries_per_s:.2f}",
+        ]
+        for percent in (50, 95):
+            cells += [f"{1000 * load.percentile_s(percent):.0f}" for load in (ours, theirs)]
+        print(f"| {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

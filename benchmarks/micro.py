@@ -1,0 +1,135 @@
+"""What the parts of a query cost: start, planning, a stage, loading.
+
+    python benchmarks/micro.py --scale 1 --json micro.json
+
+- start: a new Python from `connect()` to the first answer, beside one that only uses duckdb.
+- planning: from a query's text to its stages, for the 22 TPC-H queries, new and repeated texts.
+- stage: what a stage takes beyond its slowest task, over the stages of the 22 queries.
+- load: Parquet to replicated partitions, beside DuckDB's CREATE TABLE AS from the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+import msgspec
+from engines import Silent
+
+import minishark
+from minishark.tpch.generate import default_parts, generate
+from minishark.tpch.locations import default_data_folder
+from minishark.tpch.queries import load_queries
+from minishark.tpch.run import versions
+from minishark.tpch.tables import load_tables, tpch_tables
+
+_STARTS = {
+    "minishark": "import minishark\nwith minishark.connect() as s: s.sql('SELECT 42').to_arrow()",
+    "duckdb": "import duckdb\nduckdb.connect().sql('SELECT 42').to_arrow_table()",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs all parts and prints them as Markdown."""
+    options = _parse(arguments)
+    folder = generate(
+        options.scale,
+        options.data,
+        parts=default_parts(options.scale),
+        on_progress=lambda *_: None,
+    )
+    tables = tpch_tables(folder)
+    figures: dict[str, float] = {}
+    for name, program in _STARTS.items():
+        figures[f"start, {name}, ms"] = 1000 * _start_s(program, options.repetitions)
+    with minishark.connect() as session:
+        figures |= _loading(session, tables, options.repetitions)
+        figures |= _planning(session)
+        figures |= _stages(session, options.repetitions)
+    print(f"    {shlex.join(['python', 'benchmarks/micro.py', *arguments])}\n")
+    print("| what | figure |\n|---|---:|")
+    for name, figure in figures.items():
+        print(f"| {name} | {figure:.2f} |")
+    if options.json:
+        report = {"versions": versions(), "figures": figures}
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--data", type=Path, default=default_data_folder())
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args(arguments)
+
+
+def _start_s(program: str, repetitions: int) -> float:
+    """The median time of a Python program."""
+    times = []
+    for _ in range(repetitions):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", program], check=True)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def _loading(
+    session: minishark.Session, tables: dict[str, str], repetitions: int
+) -> dict[str, float]:
+    """All tables, loaded again and again; the session keeps the last ones."""
+    ours, theirs = [], []
+    for number in range(repetitions):
+        for name in tables if number else ():
+            session.drop_table(name)
+        started = time.perf_counter()
+        load_tables(session, tables, Silent(), replicas=2)
+        ours.append(time.perf_counter() - started)
+        with duckdb.connect(config={"threads": session.total_slots}) as database:
+            started = time.perf_counter()
+            for name, path in tables.items():
+                database.execute(f"CREATE TABLE {name} AS FROM read_parquet('{path}')")
+            theirs.append(time.perf_counter() - started)
+    return {
+        "load, minishark, s": min(ours),
+        "load, DuckDB, s": min(theirs),
+        "load, minishark / DuckDB": min(ours) / min(theirs),
+    }
+
+
+def _planning(session: minishark.Session) -> dict[str, float]:
+    first, again = [], []
+    for text in load_queries(range(1, 23)).values():
+        for times in (first, again):
+            started = time.perf_counter()
+            session.sql(text).explain("stages")
+            times.append(time.perf_counter() - started)
+    return {
+        "planning, new text, median ms": 1000 * statistics.median(first),
+        "planning, new text, slowest ms": 1000 * max(first),
+        "planning, repeated text, median ms": 1000 * statistics.median(again),
+    }
+
+
+def _stages(session: minishark.Session, repetitions: int) -> dict[str, float]:
+    beyond = []
+    for text in load_queries(range(1, 23)).values():
+        for _ in range(repetitions):
+            frame = session.sql(text)
+            frame.to_arrow()
+            beyond += [s.elapsed_s - max(s.run_s) for s in frame.metrics().by_stage if s.tasks <= 2]
+    return {"stage beyond its slowest task, median ms": 1000 * statistics.median(beyond)}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
