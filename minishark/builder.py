@@ -48,7 +48,13 @@ class SessionBuilder(CamelCase, Generic[Made]):
         return SessionBuilder(self._connect, self._settings, name)
 
     def master(self, address: str) -> SessionBuilder[Made]:
-        """Where tasks run: "local", "local[4]" for four slots, "local[*]" for one per core."""
+        """Where tasks run.
+
+        "local", "local[4]" for four slots, "local[*]" for one per core, or the address of a
+        running cluster.
+        """
+        if "://" in address:
+            return self.config("cluster", address)
         found = re.fullmatch(r"local(?:\[(\d+|\*)\])?", address)
         if found is None:
             raise OptionError(f"{address!r} is no cluster of this machine; write local[4].")

@@ -10,13 +10,16 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, assert_never
 
 import pyarrow as pa
 
 from minishark.builder import SessionBuilder
+from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.backend import Cluster
+from minishark.cluster.launch import resolve
 from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
 from minishark.cluster.progress import ProgressHandler
 from minishark.cluster.status import NodeState, node_states
@@ -61,7 +64,9 @@ _OWN_SETTINGS = re.compile(
 
 
 def connect(
+    cluster: str | None = None,
     *,
+    keys: str | Path | None = None,
     nodes: int | None = None,
     executors_per_node: int | None = None,
     schedulers: int | None = None,
@@ -71,9 +76,14 @@ def connect(
     in_process: bool = False,
     single_task_rows: int = SINGLE_TASK_ROWS,
 ) -> Session:
-    """Start a cluster on this machine, and a session on it.
+    """A session on a cluster of its own on this machine, or on one that runs already.
 
     Args:
+        cluster: where a cluster runs: `tcp://host:port` or `ipc://path` of one of its nodes, or the
+            name that it was started with on this machine. None starts one that ends with the
+            session; only then `nodes`, `executors_per_node`, `schedulers` and `in_process` count.
+        keys: the folder of the cluster's keys, for tcp; None for the one that the environment
+            variable MINISHARK_KEYS names, or that the cluster was started with.
         nodes: how many nodes; None for two (one on a machine with one core).
         executors_per_node: executor processes per node; None for one slot per core in all.
         schedulers: how many Sparrow schedulers; None for two, or one where there is one node.
@@ -87,7 +97,7 @@ def connect(
 
     Raises:
         OptionError: an argument makes no sense.
-        ClusterError: the cluster does not start.
+        ClusterError: the cluster does not start, or does not answer, or has other versions.
 
     Examples:
         >>> import minishark
@@ -95,20 +105,38 @@ def connect(
         ...     session.sql("SELECT 42 AS answer").collect()
         [Row(answer=42)]
     """
-    chosen = default_options()
-    node_count = chosen.nodes if nodes is None else nodes
-    options = ClusterOptions(
-        node_count,
-        chosen.executors_per_node if executors_per_node is None else executors_per_node,
-        (1 if node_count == 1 else 2) if schedulers is None else schedulers,
-        in_process,
-    )
     if placement not in PLACEMENTS:
         raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
     if not 1 <= probe_ratio < math.inf:
         raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
     check_partitions(partitions)
-    return Session(OwnCluster(options), partitions, placement, probe_ratio, single_task_rows)
+    found: Cluster
+    if cluster is not None:
+        if in_process or not (nodes is executors_per_node is schedulers is None):
+            raise OptionError("A cluster that runs already has its nodes; connect without them.")
+        found = _attached(cluster, keys)
+    else:
+        if keys is not None:
+            raise OptionError("keys go with the address of a cluster.")
+        found = OwnCluster(_own_options(nodes, executors_per_node, schedulers, in_process))
+    return Session(found, partitions, placement, probe_ratio, single_task_rows)
+
+
+def _attached(cluster: str, keys: str | Path | None) -> Cluster:
+    return AttachedCluster(*resolve(cluster, None if keys is None else str(keys)))
+
+
+def _own_options(
+    nodes: int | None, executors_per_node: int | None, schedulers: int | None, in_process: bool
+) -> ClusterOptions:
+    chosen = default_options()
+    node_count = chosen.nodes if nodes is None else nodes
+    return ClusterOptions(
+        node_count,
+        chosen.executors_per_node if executors_per_node is None else executors_per_node,
+        (1 if node_count == 1 else 2) if schedulers is None else schedulers,
+        in_process,
+    )
 
 
 class _Builder:

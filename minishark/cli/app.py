@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import click
 
+from minishark.cli.cluster_command import cluster as cluster_group
 from minishark.cli.options import data_options, debug_option, debugging, version_option
 from minishark.cli.sql_command import ClosedPipeError, sql
 from minishark.cli.sql_command import run as run_file
@@ -89,7 +90,14 @@ Each command has its own help: minishark tpch --help
 @version_option
 @debug_option
 @click.pass_context
-def group(context: click.Context, *, scale: float | None, data: Sequence[Path], nodes: int) -> None:
+def group(
+    context: click.Context,
+    *,
+    scale: float | None,
+    data: Sequence[Path],
+    nodes: int,
+    cluster: str | None,
+) -> None:
     """SQL over replicated in-memory Arrow partitions, scheduled by Sparrow.
 
     Without a command: a shell on a terminal, else what stdin says.
@@ -99,11 +107,14 @@ def group(context: click.Context, *, scale: float | None, data: Sequence[Path], 
     if sys.stdin.isatty() and sys.stdout.isatty():
         from minishark.cli.shell_command import shell
 
-        shell(scale, data, nodes)
+        shell(scale, data, nodes, cluster)
     else:
-        context.invoke(run_file, file=Path("-"), scale=scale, data=data, nodes=nodes)
+        context.invoke(
+            run_file, file=Path("-"), scale=scale, data=data, nodes=nodes, cluster=cluster
+        )
 
 
+group.add_command(cluster_group)
 group.add_command(sql)
 group.add_command(run_file, "run")
 group.add_command(tpch)

@@ -48,6 +48,33 @@ def version_option(command: _Command) -> _Command:
     )(command)
 
 
+def keys_option(command: _Command) -> _Command:
+    """Adds --keys to a command."""
+    return click.option(
+        "--keys",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        envvar="MINISHARK_KEYS",
+        show_envvar=True,
+        help="The cluster's keys, needed for tcp; `minishark cluster keygen` makes them.",
+    )(command)
+
+
+def cluster_option(command: _Command) -> _Command:
+    """Adds --cluster to a command."""
+    return click.option(
+        "--cluster",
+        metavar="CLUSTER",
+        help="Use a cluster that runs already: the name that it was started with on this machine, "
+        "or the address of one of its nodes. MINISHARK_KEYS names the folder of its keys.",
+    )(command)
+
+
+def cluster_arguments(nodes: int, cluster: str | None) -> dict[str, Any]:
+    """What `minishark.connect` is told: a cluster that runs already, or how many nodes to start."""
+    return {"nodes": nodes} if cluster is None else {"cluster": cluster}
+
+
 def check_scale(
     _context: click.Context, _parameter: click.Parameter, scale: float | None
 ) -> float | None:
@@ -103,8 +130,9 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
 
 
 def data_options(command: _Command) -> _Command:
-    """Adds --scale, --data and --nodes: what a command works on, and with what."""
+    """Adds --scale, --data, --nodes and --cluster: what a command works on, and with what."""
     for option in (
+        cluster_option,
         click.option(
             "--nodes",
             type=click.IntRange(min=1),

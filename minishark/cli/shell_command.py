@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def shell(scale: float | None, data: Sequence[Path], nodes: int) -> None:
-    """Start a cluster, load what was asked for, and ask for statements until the user leaves.
+def shell(scale: float | None, data: Sequence[Path], nodes: int, cluster: str | None) -> None:
+    """Load what was asked for into a cluster, and ask for statements until the user leaves.
 
     Raises:
         MinisharkError: the data is not there, or the cluster does not start.
@@ -15,6 +15,7 @@ def shell(scale: float | None, data: Sequence[Path], nodes: int) -> None:
     import minishark
     from minishark.cli.console import open_reporter, standard_error, standard_output
     from minishark.cli.data import chosen_tables
+    from minishark.cli.options import cluster_arguments
     from minishark.cli.output import Output
     from minishark.cli.shell.commands import load_sample
     from minishark.cli.shell.interpreter import Interpreter
@@ -26,8 +27,8 @@ def shell(scale: float | None, data: Sequence[Path], nodes: int) -> None:
     tables = chosen_tables(scale, data) if named else {}
     output = Output(standard_output())
     output.fits_screen = True
-    with minishark.connect(nodes=nodes) as session:
-        slots = f"{nodes} nodes, {session.total_slots} slots"
+    with minishark.connect(**cluster_arguments(nodes, cluster)) as session:
+        slots = f"{len(session.nodes())} nodes, {session.total_slots} slots"
         output.say(f"minishark {minishark.__version__}: {slots}. .help lists commands.")
         interpreter = Interpreter(session, output, standard_error(), timer=True)
         with open_reporter(verbose=False) as reporter:

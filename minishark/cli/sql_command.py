@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minishark.cli.options import FILE_FORMATS, data_options, debug_option, output_options
+from minishark.cli.options import (
+    FILE_FORMATS,
+    cluster_arguments,
+    data_options,
+    debug_option,
+    output_options,
+)
 
 if TYPE_CHECKING:
     from minishark.cli.shell.interpreter import Interpreter
@@ -43,6 +49,7 @@ def sql(
     scale: float | None,
     data: Sequence[Path],
     nodes: int,
+    cluster: str | None,
     form: str | None,
     output: Path | None,
     rows_max: int,
@@ -57,7 +64,7 @@ def sql(
     Ctrl-C.
     """
     with interpreter(
-        statement, scale, data, nodes, form, output, rows_max, verbose=verbose
+        statement, scale, data, nodes, cluster, form, output, rows_max, verbose=verbose
     ) as shell:
         shell.run_text(statement, "")
 
@@ -74,6 +81,7 @@ def run(
     scale: float | None,
     data: Sequence[Path],
     nodes: int,
+    cluster: str | None,
     form: str | None,
     output: Path | None,
     rows_max: int,
@@ -87,7 +95,9 @@ def run(
     from minishark.cli.shell.interpreter import read_script
 
     text = sys.stdin.read() if str(file) == "-" else read_script(file)
-    with interpreter(text, scale, data, nodes, form, output, rows_max, verbose=verbose) as shell:
+    with interpreter(
+        text, scale, data, nodes, cluster, form, output, rows_max, verbose=verbose
+    ) as shell:
         shell.run_text(text, "stdin" if str(file) == "-" else str(file))
 
 
@@ -101,6 +111,7 @@ def interpreter(
     scale: float | None,
     data: Sequence[Path],
     nodes: int,
+    cluster: str | None,
     form: str | None,
     output: Path | None,
     rows_max: int,
@@ -128,7 +139,7 @@ def interpreter(
     needed = _needed(text, chosen_tables(scale, data))
     answers = Output(standard_output(), rows_max=rows_max or None)
     answers.set_form(chosen, output)
-    with minishark.connect(nodes=nodes) as session:
+    with minishark.connect(**cluster_arguments(nodes, cluster)) as session:
         with open_reporter(verbose=verbose) as reporter:
             reporter.detail(f"Tables: {', '.join(needed.values()) or 'none'}")
             load_tables(session, needed, reporter, replicas=default_replicas(nodes))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from minishark.cli.options import check_output_file, check_scale, debug_option
+from minishark.cli.options import check_output_file, check_scale, cluster_option, debug_option
 
 _EXAMPLES = """\b
 Examples:
@@ -48,6 +48,7 @@ Examples:
     show_default=True,
     help="Executors on each node.",
 )
+@cluster_option
 @click.option(
     "--partitions",
     type=click.IntRange(min=1),

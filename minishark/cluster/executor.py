@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
+from minishark.cluster.connections import Connections
 from minishark.cluster.folders import remove_if_orphaned
+from minishark.cluster.remote_files import RemoteFiles
+from minishark.errors import ClusterError
 from minishark.execution.run_task import TaskError, TaskRunner
 from minishark.execution.store import Store, StorePlaces
-from minishark.execution.task import StageTask, TaskProblem, decode_payload, decode_stage, encode
-from sparrow_core import TaskFailure
+from minishark.execution.task import (
+    Peer,
+    StageTask,
+    TaskProblem,
+    decode_payload,
+    decode_stage,
+    encode,
+)
+from sparrow_core import SparrowError, TaskFailure
+from sparrow_core.transport.keys import Keys, read_keys
 
 RUNNER = "minishark.cluster.executor:make_runner"
+OWN_KEY = "own.key"
+ALLOWED_KEYS = "allowed.keys"
 _STAGES_MAX = 256
 _STUCK_S = 1.0
 _STUCK_STATUS = 75
+_TIDY_S = 2.0
 
 
 def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
@@ -42,13 +57,40 @@ def runner_config(
     }
 
 
+def shared_runner_config(
+    node: Peer, memory_limit_bytes: int, keys_folder: str | None
+) -> dict[str, str]:
+    """What the executors of a node with folders of its own must know."""
+    places = StorePlaces(Path(node.memory), Path(node.disk))
+    config = runner_config(node.name, places, memory_limit_bytes, own_process=True)
+    config |= {"host": node.host}
+    return config | ({"keys": keys_folder} if keys_folder is not None else {})
+
+
+def load_keys(folder: str | None) -> Keys | None:
+    """The keys in a folder, if one is named.
+
+    Raises:
+        ClusterError: they can't be read.
+    """
+    if folder is None:
+        return None
+    try:
+        return read_keys(Path(folder, OWN_KEY), Path(folder, ALLOWED_KEYS))
+    except SparrowError as error:
+        raise ClusterError(f"The keys in {folder} are of no use: {error}") from error
+
+
 class ExecutorRunner:
     """Decodes tasks, runs them, encodes their outcomes; one per slot."""
 
     def __init__(self, config: dict[str, str], slot: int) -> None:
         self._places = StorePlaces(Path(config["memory"]), Path(config["disk"]))
-        spill = self._places.disk / config["node"] / "spill" / str(slot)
-        self._store = Store(self._places, config["node"])
+        # Executors of a node have the same slot numbers, and DuckDB the same names for its files.
+        spill = self._places.disk / config["node"] / "spill" / f"{os.getpid()}-{slot}"
+        self._connections = Connections(load_keys(config.get("keys")))
+        files = RemoteFiles(self._connections) if "host" in config else None
+        self._store = Store(self._places, config["node"], config.get("host", ""), files)
         self._runner = TaskRunner(
             self._store,
             memory_limit_bytes=int(config["memory_limit_bytes"]),
@@ -56,6 +98,13 @@ class ExecutorRunner:
         )
         self._stages: dict[str, StageTask] = {}
         self._own_process = bool(config["own_process"])
+        self._closing = threading.Event()
+        threading.Thread(target=self._tidy, name="minishark-tidy", daemon=True).start()
+
+    def _tidy(self) -> None:
+        """Free the memory of tables that were dropped, also while no task comes."""
+        while not self._closing.wait(_TIDY_S):
+            self._store.forget_removed()
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
         """Run one task.
@@ -68,6 +117,7 @@ class ExecutorRunner:
             stage = self._stages[job_id] = decode_stage(shared)
             if len(self._stages) > _STAGES_MAX:
                 del self._stages[next(iter(self._stages))]
+        self._connections.interrupted.clear()
         try:
             self._store.meet(stage.peers)
             return encode(self._runner.run(stage, decode_payload(payload)))
@@ -80,6 +130,7 @@ class ExecutorRunner:
 
         User code that waits somewhere in C hears nothing; its process ends, and is started anew.
         """
+        self._connections.interrupted.set()
         if self._runner.interrupt() > _STUCK_S and self._own_process:
             os._exit(_STUCK_STATUS)
 
@@ -91,6 +142,8 @@ class ExecutorRunner:
 
     def close(self) -> None:
         """The executor ends; if the session that it belonged to is dead, nobody else tidies up."""
+        self._closing.set()
         self._runner.close()
+        self._connections.close()
         remove_if_orphaned(self._places.memory)
         remove_if_orphaned(self._places.disk)

@@ -41,6 +41,14 @@ class ClusterFolders:
     warning: str | None
     _locks: list[IO[str]]
 
+    def unlock(self) -> None:
+        """Give both folders away; whoever locks them within a minute has them."""
+        for lock in self._locks:
+            lock.close()
+        self._locks.clear()
+        for folder in dict.fromkeys((self.memory, self.disk)):
+            (folder / _LOCK).unlink()
+
     def remove(self) -> None:
         """Remove both folders and all in them."""
         for lock in self._locks:
@@ -48,6 +56,26 @@ class ClusterFolders:
         self._locks.clear()
         shutil.rmtree(self.memory, ignore_errors=True)
         shutil.rmtree(self.disk, ignore_errors=True)
+
+
+def lock_folders(memory: Path, disk: Path) -> ClusterFolders:
+    """Take possession of folders that somebody else made for this process.
+
+    Raises:
+        ResourceError: they are gone, or another process has them.
+    """
+    try:
+        locks = [_lock(folder) for folder in dict.fromkeys((disk, memory))]
+    except OSError as error:
+        raise ResourceError(f"Can't use {memory} and {disk} ({error.strerror}).") from error
+    return ClusterFolders(memory, disk, None, locks)
+
+
+def unlocked_folders() -> tuple[Path, Path]:
+    """Folders in shared memory and on disk for a process that is about to start."""
+    made = make_folders()
+    made.unlock()
+    return made.memory, made.disk
 
 
 def make_folders(shared_memory: Path | None = None) -> ClusterFolders:

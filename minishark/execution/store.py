@@ -15,6 +15,7 @@ import contextlib
 import errno
 import os
 import shutil
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -98,13 +99,9 @@ class Fetcher(Protocol):
         """
         ...
 
-    def interrupt(self) -> None:
-        """Make what is under way fail soon; called from another thread."""
-        ...
-
 
 class Store:
-    """One executor's view of the store."""
+    """One executor's view of the store; safe to tidy from another thread."""
 
     def __init__(
         self, places: StorePlaces, node: str, host: str = "", fetcher: Fetcher | None = None
@@ -126,6 +123,7 @@ class Store:
             OrderedDict()
         )
         self._tables: OrderedDict[tuple[FileSlice, ...], pa.Table] = OrderedDict()
+        self._lock = threading.Lock()  # guards the two above
 
     def meet(self, peers: Sequence[Peer]) -> None:
         """Learn where nodes with folders of their own keep their files, now."""
@@ -140,9 +138,10 @@ class Store:
         table = self._tables.get(slices)
         if table is None:
             table = pa.concat_tables([self._slice(item) for item in slices])
-            self._tables[slices] = table
-            if len(self._tables) > _CACHED_FILES_MAX:
-                self._tables.popitem(last=False)
+            with self._lock:
+                self._tables[slices] = table
+                if len(self._tables) > _CACHED_FILES_MAX:
+                    self._tables.popitem(last=False)
         return table
 
     def _slice(self, item: FileSlice) -> pa.Table:
@@ -164,9 +163,10 @@ class Store:
             if path is None:
                 return None
             reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            self._open[key] = reader
-            if len(self._open) > _CACHED_FILES_MAX:
-                self._open.popitem(last=False)
+            with self._lock:
+                self._open[key] = reader
+                if len(self._open) > _CACHED_FILES_MAX:
+                    self._open.popitem(last=False)
         return reader
 
     def _find(self, file: str, node: str) -> Path | None:
@@ -211,24 +211,40 @@ class Store:
     def forget(self, folder: str) -> None:
         """Drop what is cached of the files in `folder`."""
         prefix = f"{folder}/"
-        for opened in [key for key in self._open if key[0].startswith(prefix)]:
-            del self._open[opened]
-        for key in [k for k in self._tables if any(s.file.startswith(prefix) for s in k)]:
-            del self._tables[key]
+        with self._lock:
+            for opened in [key for key in self._open if key[0].startswith(prefix)]:
+                del self._open[opened]
+            for key in [k for k in self._tables if any(s.file.startswith(prefix) for s in k)]:
+                del self._tables[key]
+
+    def forget_removed(self) -> None:
+        """Drop what is cached of files whose folder is gone, so that their memory is freed."""
+        with self._lock:
+            files = [file for file, _ in self._open]
+            files += [item.file for slices in self._tables for item in slices]
+        roots = [place / self._node for place in (self._places.memory, self._places.disk)]
+        for folder in dict.fromkeys(file.rpartition("/")[0] for file in files):
+            if not any((root / folder).exists() for root in roots):
+                self.forget(folder)
 
     def forget_all(self) -> None:
         """Drop all that is cached."""
-        self._open.clear()
-        self._tables.clear()
+        with self._lock:
+            self._open.clear()
+            self._tables.clear()
 
     def write(
         self, file: str, schema: pa.Schema, groups: Sequence[Sequence[pa.RecordBatch]]
     ) -> StoredFile:
         """Write batches to `file` on this node; shared memory first, then disk.
 
+        A node that joined later than the session did makes the folder when it first needs it.
+
         Raises:
             OSError: the disk is full too, or the folder of `file` is not there (any more).
         """
+        if self._peers:
+            self._make_folder_of_stranger(file)
         batches = [batch for group in groups for batch in group]
         size = sum(batch.nbytes for batch in batches)
         rows = sum(batch.num_rows for batch in batches)
@@ -241,6 +257,12 @@ class Store:
                     raise
         path = _write(self._places.disk / self._node / file, schema, batches)
         return StoredFile(path, size, rows, on_disk=self._places.disk != self._places.memory)
+
+    def _make_folder_of_stranger(self, file: str) -> None:
+        """Make the folder of `file` if this node has never heard of its session."""
+        session, _, _ = file.partition("/")
+        if not (self._places.memory / self._node / session).exists():
+            self._places.make(file.rpartition("/")[0], (self._node,))
 
     def replicate(self, stored: StoredFile, file: str, nodes: Sequence[str]) -> None:
         """Give other nodes the file too; a link on the same host, a copy on others.

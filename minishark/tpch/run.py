@@ -38,6 +38,7 @@ class TpchOptions(msgspec.Struct, frozen=True):
         queries: Numbers from 1 to 22, in the order in which they run.
         nodes: How many nodes the local cluster has.
         executors: How many executors a node has.
+        cluster: A cluster that runs already, to use instead of a local one.
         partitions: How many partitions a table gets; None leaves it to the session.
         replicas: How many nodes hold each partition; None means 2, or 1 where there is one node.
         placement: `sparrow` or `random`.
@@ -54,6 +55,7 @@ class TpchOptions(msgspec.Struct, frozen=True):
     placement: str = "sparrow"
     repetitions: int = 1
     data: Path | None = None
+    cluster: str | None = None
 
 
 def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
@@ -68,8 +70,9 @@ def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
     tables = tpch_tables(_make_data(options, reporter))
     reporter.step("Starting the cluster")
     with minishark.connect(
-        nodes=options.nodes,
-        executors_per_node=options.executors,
+        options.cluster,
+        nodes=None if options.cluster else options.nodes,
+        executors_per_node=None if options.cluster else options.executors,
         placement=options.placement,
         partitions=options.partitions,
     ) as session:

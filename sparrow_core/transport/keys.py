@@ -84,6 +84,14 @@ def split_endpoint(endpoint: str) -> tuple[str, bytes | None]:
     return socket, bytes.fromhex(key)
 
 
+def answer_admission(request: list[bytes], keys: Keys) -> list[bytes]:
+    """The answer to ZeroMQ's question whether a peer may connect (ZAP, RFC 27)."""
+    version, request_id, *_, credentials = request
+    known = credentials.hex() in keys.allowed
+    status = (b"200", b"OK") if known else (b"400", b"not on the allow-list")
+    return [version, request_id, *status, b"", b""]
+
+
 def check_private(socket: Path) -> None:
     """Insist that nobody else can reach a socket file.
 

@@ -28,7 +28,7 @@ from sparrow_core.errors import InsecureTransport, SparrowError
 from sparrow_core.ids import Address
 from sparrow_core.machine import Machine
 from sparrow_core.messages import PROTOCOL_VERSION, Message
-from sparrow_core.transport.keys import Keys, check_private, split_endpoint
+from sparrow_core.transport.keys import Keys, answer_admission, check_private, split_endpoint
 from sparrow_core.transport.local_driver import LocalDriver
 
 _HIGH_WATER_MARK = 10_000  # frames, for each peer
@@ -170,14 +170,12 @@ class ZmqDriver(LocalDriver):
                 self._watched[ready]()
 
     def _admit(self, request: list[bytes]) -> None:
-        """Answer ZeroMQ's question whether a peer may connect (ZAP, RFC 27)."""
+        """Answer whether a peer may connect."""
         assert self._keys is not None
         assert self._zap is not None
-        version, request_id, *_, credentials = request
-        known = credentials.hex() in self._keys.allowed
-        self.refused += not known
-        status = (b"200", b"OK") if known else (b"400", b"not on the allow-list")
-        self._zap.send_multipart([version, request_id, *status, b"", b""])
+        answer = answer_admission(request, self._keys)
+        self.refused += answer[2] != b"200"
+        self._zap.send_multipart(answer)
 
     def _receive(self) -> None:
         for _ in range(_FRAMES_PER_TURN):

@@ -1,0 +1,200 @@
+"""A session's part of a cluster that it shares with others, and that outlives it.
+
+The session is a holder of files like a node, with a service of its own: executors read from it what
+a program loads, and it reads results from them. All that it has on the nodes lies in one folder of
+its name, which they keep for as long as it says that it lives.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import getpass
+import os
+import secrets
+import threading
+from collections.abc import Sequence
+
+import psutil
+
+from minishark.cluster.backend import Backend, Placement
+from minishark.cluster.connections import Connections
+from minishark.cluster.executor import load_keys
+from minishark.cluster.folders import make_folders
+from minishark.cluster.joining import Listening, greet, open_schedulers
+from minishark.cluster.node import peer_of, service_address, this_host
+from minishark.cluster.node_service import SESSION_PREFIX
+from minishark.cluster.remote_files import RemoteFiles
+from minishark.cluster.service import Service
+from minishark.cluster.wire import (
+    EndSession,
+    Failure,
+    KeepSession,
+    MakeFolder,
+    RemoveFolder,
+    Request,
+)
+from minishark.errors import ClusterError, ResourceError
+from minishark.execution.store import Store, StorePlaces
+from minishark.execution.task import Peer
+from sparrow_core import NodeStatus
+
+_HELLO_S = 5.0
+_CALL_S = 5.0
+_KEEP_EVERY_S = 1.0
+_NODES_S = 10.0
+_POLL_S = 0.02
+_SILENCE_MAX_S = 1.0  # a busy machine is not a dead scheduler
+_LOCALITY_WAIT_S = 1.0
+
+
+class AttachedCluster:
+    """A cluster that runs already, as one session uses it."""
+
+    def __init__(self, address: str, keys_folder: str | None = None) -> None:
+        """Attach to the cluster of the node with this address.
+
+        Args:
+            address: `ipc://path` or `tcp://host:port`, if needed with `/<public key>`.
+            keys_folder: the folder of the cluster's keys, for tcp.
+
+        Raises:
+            ClusterError: nobody answers, the versions differ, or the keys are of no use.
+            OptionError: the address is none.
+            ResourceError: no folder can be made.
+        """
+        keys = load_keys(keys_folder)
+        self.warnings: tuple[str, ...] = ()
+        self._name = f"{SESSION_PREFIX}{secrets.token_hex(4)}"
+        self._host = this_host()
+        self._connections = Connections(keys)
+        self._stop = threading.Event()
+        self._closed = False
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._connections.close)
+            service = service_address(address, keys)
+            welcome = greet(self._connections, service)
+            self._folders = make_folders()
+            undo.callback(self._folders.remove)
+            places = StorePlaces(self._folders.memory, self._folders.disk)
+            listening = Listening(service, self._folders.disk)
+            self._service = Service(listening.endpoint("service"), places, self._name, keys=keys)
+            undo.callback(self._service.stop)
+            self._service.start()
+            self._own = Peer(
+                self._name,
+                self._host,
+                str(places.memory),
+                str(places.disk),
+                self._service.endpoint,
+            )
+            self._places = places
+            self._sparrow = open_schedulers(
+                welcome, listening.endpoint("front"), keys, _has_executors
+            )
+            undo.callback(self._sparrow.close)
+            self._keep = KeepSession(
+                self._name,
+                self._own,
+                getpass.getuser(),
+                os.getpid(),
+                psutil.Process().create_time(),
+            )
+            self._ask_nodes(self._keep)
+            undo.pop_all()
+        if self._folders.warning:
+            self.warnings = (self._folders.warning,)
+        self.total_slots = sum(each.slots for node in self.status() for each in node.executors)
+        self._keeper = threading.Thread(target=self._keep_alive, name="minishark-keep", daemon=True)
+        self._keeper.start()
+        atexit.register(self.close)  # for programs that forget to
+
+    # Who is there
+
+    @property
+    def backend(self) -> Backend:
+        """Where tasks are submitted."""
+        return self._sparrow
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that live, by name."""
+        return tuple(node.name for node in self._nodes())
+
+    def _nodes(self) -> tuple[Peer, ...]:
+        found = (peer_of(node.name, node.attributes) for node in self._sparrow.nodes())
+        return tuple(peer for peer in found if peer is not None)
+
+    @property
+    def holder(self) -> str:
+        """The holder of what the session itself writes into the store: itself."""
+        return self._name
+
+    def placement(self, policy: str, probe_ratio: float) -> Placement:
+        """How tasks are placed on the nodes that are there now."""
+        nodes = self._nodes()
+        names = tuple(node.name for node in nodes)
+        peers = (*nodes, self._own)
+        return Placement(policy, probe_ratio, names, self._name, _LOCALITY_WAIT_S, peers)
+
+    def status(self) -> tuple[NodeStatus, ...]:
+        """Each node with its processes."""
+        return self._sparrow.nodes()
+
+    # The store
+
+    def store(self) -> Store:
+        """The session's own view of the store."""
+        store = Store(self._places, self._name, self._host, RemoteFiles(self._connections))
+        store.meet((*self._nodes(), self._own))
+        return store
+
+    def folder(self, name: str) -> str:
+        """Where, in each node's storage, a folder of the session's lies."""
+        return f"{self._name}/{name}"
+
+    def make_folder(self, folder: str) -> None:
+        """Make a folder of the store on every node.
+
+        Raises:
+            ResourceError: a node can't.
+        """
+        self._places.make(folder, (self._name,))
+        self._ask_nodes(MakeFolder(folder))
+
+    def remove_folder(self, folder: str) -> None:
+        """Delete a folder of the store on every node; tasks that still want to write to it fail."""
+        self._places.remove(folder, (self._name,))
+        with contextlib.suppress(ResourceError, ClusterError):  # it goes with the session
+            self._ask_nodes(RemoveFolder(folder))
+
+    def _ask_nodes(self, request: Request, timeout_s: float = _CALL_S) -> None:
+        """Ask all nodes; one that does not answer in time is about to be known as dead."""
+        services = [node.service for node in self._nodes()]
+        for reply in self._connections.call_all(services, request, timeout_s).values():
+            if isinstance(reply, Failure):
+                raise ResourceError(f"A node can't keep files. {reply.message}")
+
+    def _keep_alive(self) -> None:
+        while not self._stop.wait(_KEEP_EVERY_S):
+            with contextlib.suppress(ResourceError, ClusterError):
+                self._ask_nodes(self._keep)
+
+    def close(self) -> None:
+        """Leave the cluster and remove all files of the session; may be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stop.set()
+        self._keeper.join()
+        with contextlib.suppress(ResourceError, ClusterError):
+            self._ask_nodes(EndSession(self._name))
+        self._sparrow.close()
+        self._service.stop()
+        self._connections.close()
+        self._folders.remove()
+        atexit.unregister(self.close)
+
+
+def _has_executors(nodes: Sequence[NodeStatus]) -> bool:
+    return any(node.executors for node in nodes)

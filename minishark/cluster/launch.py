@@ -1,0 +1,409 @@
+"""Clusters in the background of this machine: started, found by name, looked at, stopped.
+
+A small file for each of them, in a folder that only the user can enter, tells its address and its
+processes. A file whose processes are gone means nothing, and is removed by whoever finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from minishark.cluster.connections import Connections
+from minishark.cluster.executor import ALLOWED_KEYS, OWN_KEY, load_keys
+from minishark.cluster.folders import remove_if_orphaned, unlocked_folders
+from minishark.cluster.joining import visit
+from minishark.cluster.node import DUCKDB_MEMORY_SHARE, NodeOptions, service_address
+from minishark.cluster.wire import Hello, Welcome, own_versions
+from minishark.errors import ClusterError, OptionError
+from sparrow_core import NodeStatus, SparrowError
+from sparrow_core.transport.keys import generate, write_key_file
+
+DEFAULT_NAME = "default"
+KEYS_VARIABLE = "MINISHARK_KEYS"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]*")
+_START_S = 60.0
+_STOP_S = 5.0
+_POLL_S = 0.05
+_HELLO_S = 0.2
+_STARTED_TOLERANCE_S = 1.0
+_LOG_TAIL_CHARS = 2_000
+
+
+class NodeProcess(msgspec.Struct, frozen=True):
+    """A node that was started here: its process, where it serves, what it owns."""
+
+    name: str
+    pid: int
+    started_s: float
+    service: str
+    folders: tuple[str, str]
+    log: str
+
+    def process(self) -> psutil.Process | None:
+        """The process, unless it is gone; its number may be another's by now."""
+        try:
+            process = psutil.Process(self.pid)
+            if abs(process.create_time() - self.started_s) < _STARTED_TOLERANCE_S:
+                return None if process.status() == psutil.STATUS_ZOMBIE else process
+        except psutil.Error:
+            pass
+        return None
+
+
+class ClusterRecord(msgspec.Struct, frozen=True):
+    """What is known of a cluster that was started on this machine.
+
+    Attributes:
+        name: its name.
+        address: what `minishark.connect` takes.
+        keys: the folder of its keys, for tcp.
+        nodes: its nodes on this machine.
+    """
+
+    name: str
+    address: str
+    keys: str | None
+    nodes: tuple[NodeProcess, ...]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a node of it lives."""
+        return any(node.process() is not None for node in self.nodes)
+
+
+class StartOptions(msgspec.Struct, frozen=True):
+    """A cluster, or a part of one, to start on this machine.
+
+    Attributes:
+        name: its name, by which other programs of the user find it.
+        nodes: how many nodes.
+        executors_per_node: executor processes of each.
+        memory_limit_bytes: of all their DuckDBs together; None for a share of the machine's.
+        listen: `tcp://host:port` of the first node, for clusters of several machines; each further
+            node has the next two ports. None: ipc, for this machine only.
+        bind: where to listen if not at the addresses that others are told, such as `tcp://0.0.0.0`.
+        join: addresses of the cluster's nodes that have schedulers; none to start a new cluster.
+        keys: the folder of the cluster's keys, for tcp.
+    """
+
+    name: str = DEFAULT_NAME
+    nodes: int = 2
+    executors_per_node: int = 1
+    memory_limit_bytes: int | None = None
+    listen: str | None = None
+    bind: str | None = None
+    join: tuple[str, ...] = ()
+    keys: str | None = None
+
+    def check(self) -> None:
+        """Raise OptionError for what makes no sense."""
+        if not _NAME.fullmatch(self.name):
+            raise OptionError(f"{self.name!r} can't be a cluster's name: use letters and digits.")
+        if self.nodes < 1 or self.executors_per_node < 1:
+            raise OptionError("A cluster needs at least one node, and a node one executor.")
+        if self.join and self.listen is None:
+            raise OptionError("A node that joins a cluster needs an address of its own: --listen.")
+        if self.listen is not None and not re.fullmatch(r"tcp://[^/]+:\d+", self.listen):
+            raise OptionError(f"{self.listen!r} is no address to listen at; write tcp://HOST:PORT.")
+
+
+def state_folder() -> Path:
+    """The user's folder for what is known of clusters; made if it is not there.
+
+    Raises:
+        ClusterError: it is not the user's alone.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and Path(runtime).is_dir():
+        folder = Path(runtime, "minishark")
+    else:
+        folder = Path(tempfile.gettempdir(), f"minishark.{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
+        raise ClusterError(f"{folder} must be a folder of yours that nobody else can enter.")
+    return folder
+
+
+def resolve(cluster: str, keys: str | None) -> tuple[str, str | None]:
+    """The address of a cluster, and the folder of its keys.
+
+    Args:
+        cluster: an address, or the name or file of a cluster that was started on this machine.
+        keys: the folder of its keys; None for the one that the cluster was started with, or that
+            MINISHARK_KEYS in the environment names.
+
+    Raises:
+        ClusterError: there is no such cluster.
+    """
+    keys = keys or os.environ.get(KEYS_VARIABLE)
+    if "://" in cluster:
+        return cluster, keys
+    record = find_cluster(cluster)
+    return record.address, keys or record.keys
+
+
+def find_cluster(name: str) -> ClusterRecord:
+    """The cluster of that name, or that a file describes.
+
+    Raises:
+        ClusterError: there is none, or it has ended.
+    """
+    path = Path(name) if "/" in name else state_folder() / f"{name}.json"
+    try:
+        record = msgspec.json.decode(path.read_bytes(), type=ClusterRecord)
+    except FileNotFoundError:
+        known = ", ".join(record.name for record in running_clusters()) or "none"
+        raise ClusterError(
+            f"There is no cluster called {name!r} (running: {known}); "
+            "start one with `minishark cluster start`."
+        ) from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ClusterError(f"{path} describes no cluster: {error}") from error
+    if not record.is_alive:
+        raise ClusterError(f"Cluster {record.name} has ended; start it again.")
+    return record
+
+
+def running_clusters() -> tuple[ClusterRecord, ...]:
+    """The clusters on this machine, by name; files of those that are gone are removed."""
+    found = []
+    for path in sorted(state_folder().glob("*.json")):
+        try:
+            record = msgspec.json.decode(path.read_bytes(), type=ClusterRecord)
+        except (OSError, msgspec.MsgspecError):
+            continue
+        if record.is_alive:
+            found.append(record)
+        else:
+            _forget(record)
+    return tuple(found)
+
+
+def start_cluster(options: StartOptions) -> ClusterRecord:
+    """Start a cluster, or nodes of one, in the background; returns when all of them answer.
+
+    Raises:
+        ClusterError: one of that name runs already, or a node did not come up; nothing is left.
+        OptionError: the options make no sense.
+        ResourceError: no folder can be made.
+    """
+    options.check()
+    with _locked(options.name):
+        for record in running_clusters():
+            if record.name == options.name:
+                raise ClusterError(
+                    f"Cluster {options.name} runs already at {record.address}; stop it first."
+                )
+        nodes: list[NodeProcess] = []
+        try:
+            nodes.extend(map(_spawn, _node_options(options)))
+            _await_nodes(nodes, options)
+        except BaseException:
+            _end(nodes)
+            raise
+        keys = options.keys and str(Path(options.keys).absolute())
+        record = ClusterRecord(options.name, nodes[0].service, keys, tuple(nodes))
+        _write(_record_file(options.name), msgspec.json.encode(record))
+        return record
+
+
+def _node_options(options: StartOptions) -> list[NodeOptions]:
+    folders = [unlocked_folders() for _ in range(options.nodes)]
+    if options.listen is None:
+        services = [f"ipc://{disk}/service.sock" for _, disk in folders]
+        names = [f"node-{i}" for i in range(options.nodes)]
+    else:
+        host, _, port = options.listen.removeprefix("tcp://").rpartition(":")
+        ports = [int(port) + 2 * i for i in range(options.nodes)]
+        services = [f"tcp://{host}:{each}" for each in ports]
+        names = [node_name(service) for service in services]
+    keys = options.keys and str(Path(options.keys).absolute())
+    limit = options.memory_limit_bytes or psutil.virtual_memory().total * DUCKDB_MEMORY_SHARE
+    return [
+        NodeOptions(
+            name,
+            service,
+            options.name,
+            options.join or tuple(services[:2]),
+            options.executors_per_node,
+            int(limit / options.nodes),
+            bind_address(options.bind, service),
+            keys,
+            (str(memory), str(disk)),
+        )
+        for name, service, (memory, disk) in zip(names, services, folders, strict=True)
+    ]
+
+
+def default_executors(nodes: int) -> int:
+    """One executor for each core, shared by so many nodes of this machine."""
+    return max(1, len(os.sched_getaffinity(0)) // nodes)
+
+
+def node_name(listen: str) -> str:
+    """A name for the node that listens there, unique among nodes at different addresses."""
+    return re.sub("[^A-Za-z0-9]+", ".", listen.partition("://")[2]).strip(".")
+
+
+def bind_address(bind: str | None, listen: str) -> str | None:
+    """Where to listen: at the port of `listen`, on the network of `bind`."""
+    return bind and f"{bind.rstrip('/')}:{listen.rpartition(':')[2]}"
+
+
+def make_keys(folder: Path) -> str:
+    """Make a key pair that accepts itself, in a new folder; the public key.
+
+    Raises:
+        ClusterError: there are keys already, or the folder can't be written.
+    """
+    keys = generate()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_key_file(folder / OWN_KEY, keys)
+        (folder / ALLOWED_KEYS).write_text(f"{keys.public} # this cluster\n")
+    except (OSError, SparrowError) as error:
+        raise ClusterError(f"Can't make keys in {folder}: {error}") from error
+    return keys.public
+
+
+def _spawn(options: NodeOptions) -> NodeProcess:
+    assert options.folders is not None
+    log = state_folder() / f"{options.cluster}.{options.name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "minishark.cluster.node", options.cluster, options.name],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+        )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+        stdin.write(msgspec.json.encode(options) + b"\n")
+    started_s = psutil.Process(process.pid).create_time()
+    service = service_address(options.listen, load_keys(options.keys))
+    _children.append(process)
+    return NodeProcess(options.name, process.pid, started_s, service, options.folders, str(log))
+
+
+_children: list[subprocess.Popen[bytes]] = []
+"""Kept so that Python does not complain of processes that outlive it, as they shall."""
+
+
+def _await_nodes(nodes: Sequence[NodeProcess], options: StartOptions) -> None:
+    """Wait until the nodes answer and their executors are known to the schedulers."""
+    connections = Connections(load_keys(options.keys))
+    deadline = time.monotonic() + _START_S
+    try:
+        waiting = {node.service: node for node in nodes}
+        while waiting:
+            for service, reply in connections.call_all(
+                list(waiting), Hello(own_versions()), _HELLO_S
+            ).items():
+                if isinstance(reply, Welcome):
+                    del waiting[service]
+            for node in nodes:
+                if node.process() is None:
+                    raise ClusterError(f"Node {node.name} did not start.{_log_tail(node)}")
+            if time.monotonic() > deadline:
+                names = ", ".join(node.name for node in waiting.values())
+                raise ClusterError(f"Nodes {names} did not answer within {_START_S:g} s.")
+            time.sleep(_POLL_S)
+    finally:
+        connections.close()
+
+    def complete(known: Sequence[NodeStatus]) -> bool:
+        counts = {node.name: len(node.executors) for node in known}
+        return all(counts.get(node.name) == options.executors_per_node for node in nodes)
+
+    with visit(nodes[0].service, load_keys(options.keys), complete):
+        pass
+
+
+def _log_tail(node: NodeProcess) -> str:
+    with contextlib.suppress(OSError):
+        text = Path(node.log).read_text(errors="replace").strip()
+        return f" Its log ends with:\n{text[-_LOG_TAIL_CHARS:]}"
+    return ""
+
+
+def stop_cluster(name: str) -> ClusterRecord:
+    """Stop the nodes of a cluster that run on this machine; nothing of them is left.
+
+    Raises:
+        ClusterError: there is no such cluster.
+    """
+    record = find_cluster(name)
+    with _locked(record.name):
+        _end(record.nodes)
+        _forget(record)
+    return record
+
+
+def _end(nodes: Sequence[NodeProcess]) -> None:
+    """Ask processes to end, kill those that do not, and remove what they own."""
+    processes = [process for node in nodes if (process := node.process()) is not None]
+    family = list(processes)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            family += process.children(recursive=True)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGTERM)
+    for process in psutil.wait_procs(family, timeout=_STOP_S)[1]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(family, timeout=_STOP_S)
+    for node in nodes:
+        for folder in map(Path, node.folders):
+            if not remove_if_orphaned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+        Path(node.log).unlink(missing_ok=True)
+
+
+def _forget(record: ClusterRecord) -> None:
+    for node in record.nodes:
+        Path(node.log).unlink(missing_ok=True)
+    _record_file(record.name).unlink(missing_ok=True)
+
+
+def _record_file(name: str) -> Path:
+    return state_folder() / f"{name}.json"
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(content)
+    temporary.rename(path)
+
+
+@contextlib.contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """One start or stop of a cluster at a time."""
+    path = state_folder() / f"{name}.lock"
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ClusterError(f"Cluster {name} is being started or stopped right now.") from error
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)

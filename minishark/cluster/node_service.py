@@ -1,0 +1,196 @@
+"""What a node's service does beside handing out files: it keeps sessions, and takes replicas.
+
+A session says now and then that it lives. On the node's own host its process tells more surely: a
+session that is stopped for an hour keeps its tables, and one that was killed loses them at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from minishark.cluster.connections import Connections
+from minishark.cluster.folders import SHARED_MEMORY, reap, remove_if_orphaned
+from minishark.cluster.remote_files import RemoteFiles
+from minishark.cluster.service import Service
+from minishark.cluster.wire import (
+    Done,
+    EndSession,
+    Failure,
+    GetReport,
+    Hello,
+    KeepSession,
+    MakeFolder,
+    RemoveFolder,
+    Replicate,
+    Reply,
+    Report,
+    Request,
+    SessionReport,
+    Welcome,
+    own_versions,
+    versions_differ,
+)
+from minishark.execution.store import InputMissingError, Store, StorePlaces
+from minishark.execution.task import FileSlice, Peer
+from sparrow_core.transport.keys import Keys
+
+LEASE_S = 15.0
+"""A session on another host that is silent for so long is dead."""
+
+SESSION_PREFIX = "s-"
+_REAP_S = 5.0
+_STARTED_TOLERANCE_S = 1.0
+
+
+@dataclass(slots=True)
+class _Session:
+    kept: KeepSession | None
+    heard_s: float
+
+    def lives(self, host: str, now: float) -> bool:
+        if self.kept is None or self.kept.holder.host != host:
+            return now - self.heard_s < LEASE_S
+        try:
+            started_s: float = psutil.Process(self.kept.pid).create_time()
+        except psutil.Error:
+            return False
+        return abs(started_s - self.kept.started_s) < _STARTED_TOLERANCE_S
+
+
+class NodeService(Service):
+    """The service of a node."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        node: Peer,
+        cluster: str,
+        schedulers: tuple[str, ...],
+        *,
+        bind: str | None = None,
+        keys: Keys | None = None,
+    ) -> None:
+        """Listen; see `Service`.
+
+        Args:
+            endpoint: where others reach it.
+            node: the node; where it serves is filled in.
+            cluster: the cluster's name.
+            schedulers: addresses of the cluster's schedulers.
+            bind: where to listen over tcp, if not at `endpoint`.
+            keys: needed for tcp.
+        """
+        places = StorePlaces(Path(node.memory), Path(node.disk))
+        super().__init__(endpoint, places, node.name, bind=bind, keys=keys)
+        self.node = Peer(node.name, node.host, node.memory, node.disk, self.endpoint)
+        self._welcome = Welcome(cluster, self.node, schedulers)
+        self._versions = own_versions()
+        self._connections = Connections(keys)
+        self._sessions: dict[str, _Session] = {}
+        self._reaped_s = 0.0
+        self._roots = tuple(
+            path / node.name for path in dict.fromkeys((places.memory, places.disk))
+        )
+        for root in self._roots:
+            root.mkdir(exist_ok=True)
+
+    def answer(self, request: Request) -> Reply:
+        """Keep sessions and their folders."""
+        match request:
+            case Hello(versions):
+                problem = versions_differ(versions, self._versions)
+                return Failure(problem) if problem else self._welcome
+            case KeepSession(session):
+                self.path(session)
+                self._sessions[session] = _Session(request, time.monotonic())
+                for root in self._roots:
+                    (root / session).mkdir(exist_ok=True)
+                return Done()
+            case EndSession(session):
+                self._remove_session(str(self.path(session)))
+                return Done()
+            case MakeFolder(folder):
+                self._places.make(str(self.path(folder)), (self._holder,))
+                return Done()
+            case RemoveFolder(folder):
+                self._places.remove(str(self.path(folder)), (self._holder,))
+                return Done()
+            case GetReport():
+                return self._report()
+            case _:
+                return super().answer(request)
+
+    def work(self, request: Request) -> Callable[[], Reply] | None:
+        """Replicas are fetched on other threads."""
+        if isinstance(request, Replicate):
+            self.path(request.file)
+            return partial(self._replicate, request)
+        return None
+
+    def _replicate(self, request: Replicate) -> Reply:
+        item = FileSlice(request.file, (request.source.name,))
+        try:
+            table = RemoteFiles(self._connections).fetch(request.source, item)
+        except InputMissingError as error:
+            return Failure(str(error), missing=True)
+        Store(self._places, self._holder).write(request.file, table.schema, [table.to_batches()])
+        return Done()
+
+    def _report(self) -> Reply:
+        memory = psutil.virtual_memory()
+        sessions = tuple(
+            self._session_report(session.kept)
+            for session in self._sessions.values()
+            if session.kept is not None
+        )
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(self._places.memory).free
+            return Report(self.node, os.getpid(), sessions, memory.available, memory.total, free)
+        return Failure(f"The storage of {self._holder} is gone.")
+
+    def _session_report(self, kept: KeepSession) -> SessionReport:
+        sizes = [
+            file.stat().st_size
+            for root in self._roots
+            for file in (root / kept.session).rglob("*.arrow*")
+        ]
+        return SessionReport(
+            kept.session, kept.user, kept.pid, kept.holder.host, len(sizes), sum(sizes)
+        )
+
+    def tidy(self) -> None:
+        """Remove what sessions that died have left: here, and their own folders on this host."""
+        now = time.monotonic()
+        for root in self._roots:
+            for folder in root.glob(f"{SESSION_PREFIX}*"):
+                # One that a task has made, or that has just ended: it is given time.
+                self._sessions.setdefault(folder.name, _Session(None, now))
+        for name, session in list(self._sessions.items()):
+            if not session.lives(self.node.host, now):
+                self._remove_session(name)
+                if session.kept is not None and session.kept.holder.host == self.node.host:
+                    for path in (session.kept.holder.memory, session.kept.holder.disk):
+                        remove_if_orphaned(Path(path))
+        if now - self._reaped_s > _REAP_S:
+            self._reaped_s = now
+            for parent in dict.fromkeys((SHARED_MEMORY, self._places.disk.parent)):
+                reap(parent)
+
+    def _remove_session(self, name: str) -> None:
+        self._places.remove(name, (self._holder,))
+        self._sessions.pop(name, None)
+
+    def stop(self) -> None:
+        """Stop answering."""
+        self._connections.interrupted.set()
+        super().stop()
+        self._connections.close()

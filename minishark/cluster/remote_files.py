@@ -1,0 +1,133 @@
+"""Files of other hosts: fetched from the services of those that hold them, chunk by chunk.
+
+The asker grants credit for a few chunks and renews it as it reads, so that neither side ever has
+more than those in memory.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+import zmq
+
+from minishark.cluster.connections import Connections, NoAnswerError
+from minishark.cluster.wire import (
+    Chunk,
+    Credit,
+    Done,
+    Failure,
+    Fetch,
+    Replicate,
+    decode_reply,
+    encode_message,
+)
+from minishark.errors import ClusterError
+from minishark.execution.store import InputMissingError
+from minishark.execution.task import FileSlice, Peer
+
+_CREDIT = 8  # chunks
+_SILENCE_MAX_S = 10.0
+_REPLICATION_MAX_S = 300.0
+_DEAD_S = 5.0
+_CREDIT_MESSAGE = encode_message(Credit(1))
+
+
+class RemoteFiles:
+    """Brings files from other hosts, and takes them there; see `execution.store.Fetcher`."""
+
+    def __init__(self, connections: Connections) -> None:
+        """Reach services by these connections."""
+        self._connections = connections
+        self._dead_until: dict[str, float] = {}
+
+    def fetch(self, source: Peer, item: FileSlice) -> pa.Table:
+        """The rows of a slice that `source` holds.
+
+        Raises:
+            InputMissingError: it does not have the file, or does not answer.
+        """
+        if time.monotonic() < self._dead_until.get(source.service, 0.0):
+            raise InputMissingError(f"{source.name} does not answer")
+        try:
+            with self._connections.socket(source.service) as socket:
+                socket.send(encode_message(Fetch(item.file, item.first, item.last, _CREDIT)))
+                stream = _ChunkStream(self._connections, socket)
+                with pa.PythonFile(stream, mode="r") as file, pa.ipc.open_stream(file) as reader:
+                    table = reader.read_all()
+                stream.finish()
+                return table
+        except NoAnswerError as error:
+            self._dead_until[source.service] = time.monotonic() + _DEAD_S
+            raise InputMissingError(f"{source.name}: {error}") from error
+        except (ClusterError, pa.ArrowException) as error:
+            raise InputMissingError(f"{source.name}: {error}") from error
+
+    def replicate(self, file: str, source: Peer, target: Peer) -> None:
+        """Make `target` fetch a whole file from `source`.
+
+        Raises:
+            OSError: it could not.
+        """
+        request = Replicate(file, source)
+        try:
+            reply = self._connections.call(target.service, request, _REPLICATION_MAX_S)
+        except (NoAnswerError, ClusterError) as error:
+            raise OSError(f"{target.name} can't take a replica: {error}") from error
+        if not isinstance(reply, Done):
+            raise OSError(f"{target.name} can't take a replica: {reply}")
+
+
+class _ChunkStream:
+    """Chunks as a file that can be read once."""
+
+    closed = False
+
+    def __init__(self, connections: Connections, socket: zmq.Socket[bytes]) -> None:
+        self._connections = connections
+        self._socket = socket
+        self._chunk = memoryview(b"")
+        self._last = False
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes; fewer than `size` only at the end."""
+        parts = []
+        while size and (self._chunk or self._next()):
+            part = self._chunk if size < 0 else self._chunk[:size]
+            self._chunk = self._chunk[len(part) :]
+            size -= len(part) if size > 0 else 0
+            parts.append(part)
+        return b"".join(parts)
+
+    def _next(self) -> bool:
+        """Wait for the next chunk; whether there is one."""
+        if self._last:
+            return False
+        header, *frames = self._connections.receive(self._socket, _SILENCE_MAX_S)
+        match decode_reply(header):
+            case Chunk(last):
+                self._last = last
+            case Failure(message):
+                raise InputMissingError(message)
+            case other:
+                raise InputMissingError(f"no chunk but {other}")
+        if not self._last:
+            self._socket.send(_CREDIT_MESSAGE)
+        self._chunk = memoryview(frames[0])
+        return bool(self._chunk) or self._next()
+
+    def finish(self) -> None:
+        """Take what is left, so that the socket can be used again."""
+        while self._next():
+            self._chunk = memoryview(b"")
+
+    def close(self) -> None:
+        """Nothing to close: the socket is another's."""
+
+    def readable(self) -> bool:
+        """Whether it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """It can be read once."""
+        return False

@@ -1,0 +1,349 @@
+"""The service of a node, or of a session: one thread that hands out files and keeps folders.
+
+It is all that other hosts can reach of a node's storage, and only with a key that is on the list
+(tcp) or as the same user (ipc). Bounds: `_TRANSFERS_MAX` transfers under way, each with a record
+batch in memory and as many chunks on their way as the asker granted; `_REPLICATIONS_MAX` files that
+are being fetched for others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+import zmq
+
+from minishark.cluster.connections import MALFORMED
+from minishark.cluster.wire import (
+    Chunk,
+    Credit,
+    Failure,
+    Fetch,
+    Reply,
+    Request,
+    decode_request,
+    encode_message,
+)
+from minishark.errors import ClusterError
+from minishark.execution.store import StorePlaces
+from sparrow_core.errors import InsecureTransport
+from sparrow_core.transport.keys import Keys, answer_admission, check_private, split_endpoint
+
+CHUNK_BYTES = 1 << 20
+_TRANSFERS_MAX = 256
+_CREDIT_MAX = 64
+_TRANSFER_SILENCE_MAX_S = 30.0
+_TICK_MS = 500
+_WORKERS = 4
+_REPLICATIONS_MAX = 256
+
+Handler = Callable[[Request], Reply]
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """A file on its way to somebody."""
+
+    chunks: Iterator[tuple[memoryview, bool]]
+    credit: int
+    heard_s: float
+
+
+class Service:
+    """Serves the files of one holder."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        places: StorePlaces,
+        holder: str,
+        *,
+        bind: str | None = None,
+        keys: Keys | None = None,
+    ) -> None:
+        """Listen; `start` starts to answer.
+
+        Args:
+            endpoint: where others reach it, `ipc://path` or `tcp://host:port` (port "*": any that
+                is free). `self.endpoint` is that, over tcp with the public key.
+            places: the holder's folders.
+            holder: its name.
+            bind: where to listen over tcp, if not at `endpoint`.
+            keys: needed for tcp.
+
+        Raises:
+            ClusterError: it can't listen there.
+        """
+        self._places = places
+        self._holder = holder
+        self._keys = keys
+        self._transfers: dict[bytes, _Transfer] = {}
+        self._finished: queue.SimpleQueue[tuple[bytes, Reply]] = queue.SimpleQueue()
+        self._working = 0
+        self._stopping = False
+        self._context = zmq.Context()
+        self._zap: zmq.Socket[bytes] | None = None
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._poller = zmq.Poller()
+        try:
+            self.endpoint = self._bind(endpoint, bind or endpoint)
+        except (zmq.ZMQError, InsecureTransport) as error:
+            self._context.destroy(linger=0)
+            raise ClusterError(f"Can't listen at {endpoint}: {error}") from error
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._wake_r, zmq.POLLIN)
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="minishark-replication")
+        self._thread = threading.Thread(target=self._loop, name="minishark-service", daemon=True)
+
+    def _bind(self, endpoint: str, bind: str) -> str:
+        self._socket.setsockopt(zmq.LINGER, 0)
+        if endpoint.startswith("ipc://"):
+            check_private(Path(endpoint.removeprefix("ipc://")))
+            self._socket.bind(endpoint)
+            return endpoint
+        if self._keys is None:
+            raise InsecureTransport("tcp needs keys (see `minishark cluster keygen`)")
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.bind("inproc://zeromq.zap.01")
+        self._poller.register(self._zap, zmq.POLLIN)
+        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
+        self._socket.setsockopt(zmq.ZAP_DOMAIN, b"minishark")
+        self._socket.bind(bind)
+        if endpoint.endswith(":*"):
+            endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return f"{endpoint}/{self._keys.public}"
+
+    def start(self) -> None:
+        """Start to answer, on a thread."""
+        self._thread.start()
+
+    # What a node adds
+
+    def answer(self, request: Request) -> Reply:
+        """The answer to a request that is neither about files nor credit."""
+        return Failure(f"{self._holder} does not answer {type(request).__name__}.")
+
+    def work(self, request: Request) -> Callable[[], Reply] | None:
+        """What to do on another thread for a request that takes long; None for all others."""
+        del request
+        return None
+
+    def tidy(self) -> None:
+        """Called now and then."""
+
+    # The loop
+
+    def _loop(self) -> None:
+        ticked_s = 0.0
+        while not self._stopping:
+            for ready, _ in self._poller.poll(_TICK_MS):
+                if ready is self._socket:
+                    self._receive()
+                elif ready is self._zap:
+                    assert self._zap is not None
+                    assert self._keys is not None
+                    self._zap.send_multipart(
+                        answer_admission(self._zap.recv_multipart(), self._keys)
+                    )
+                else:
+                    os.read(self._wake_r, 4096)
+            self._send_finished()
+            if (now := time.monotonic()) - ticked_s >= _TICK_MS / 1e3:
+                ticked_s = now
+                self._drop_silent(now)
+                with contextlib.suppress(OSError):
+                    self.tidy()
+
+    def _receive(self) -> None:
+        asker, *frames = self._socket.recv_multipart()
+        try:
+            request = decode_request(frames[0] if frames else b"")
+        except MALFORMED:
+            self._reply(asker, Failure("This is no request that is known here."))
+            return
+        match request:
+            case Fetch():
+                self._begin(asker, request)
+            case Credit(count):
+                self._continue(asker, count)
+            case _:
+                self._answer(asker, request)
+
+    def _answer(self, asker: bytes, request: Request) -> None:
+        try:
+            long = self.work(request)
+            if long is None:
+                self._reply(asker, self.answer(request))
+                return
+        except (OSError, ClusterError) as error:
+            self._reply(asker, Failure(str(error)))
+            return
+        if self._working >= _REPLICATIONS_MAX:
+            self._reply(asker, Failure(f"{self._holder} fetches too many files already."))
+            return
+        self._working += 1
+        self._workers.submit(self._work, asker, long)
+
+    def _work(self, asker: bytes, long: Callable[[], Reply]) -> None:
+        try:
+            reply = long()
+        except Exception as error:  # noqa: BLE001 - the asker must hear of it, whatever it is
+            reply = Failure(f"{type(error).__name__}: {error}")
+        self._finished.put((asker, reply))
+        self._wake()
+
+    def _send_finished(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                asker, reply = self._finished.get_nowait()
+                self._working -= 1
+                self._reply(asker, reply)
+
+    def _reply(self, asker: bytes, reply: Reply) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # the asker is gone
+            self._socket.send_multipart([asker, encode_message(reply)], zmq.NOBLOCK)
+
+    # Files
+
+    def path(self, name: str) -> PurePosixPath:
+        """A name inside the holder's storage, checked.
+
+        Raises:
+            ClusterError: it leads out of it.
+        """
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise ClusterError(f"{name!r} is no name in a node's storage.")
+        return path
+
+    def _begin(self, asker: bytes, request: Fetch) -> None:
+        if len(self._transfers) >= _TRANSFERS_MAX:
+            self._reply(asker, Failure(f"{self._holder} sends too many files already."))
+            return
+        try:
+            found = self._places.find(str(self.path(request.file)), (self._holder,))
+            if found is None:
+                self._reply(asker, Failure(f"there is no {request.file}", missing=True))
+                return
+            chunks = _ended(_chunks(found, request.first, request.last))
+            self._transfers[asker] = _Transfer(chunks, 0, time.monotonic())
+            self._continue(asker, request.credit)
+        except (OSError, ClusterError, pa.ArrowException) as error:
+            self._fail(asker, error)
+
+    def _continue(self, asker: bytes, credit: int) -> None:
+        transfer = self._transfers.get(asker)
+        if transfer is None:
+            return  # its last chunk is on its way
+        transfer.heard_s = time.monotonic()
+        transfer.credit = min(_CREDIT_MAX, transfer.credit + credit)
+        try:
+            while transfer.credit > 0:
+                chunk, last = next(transfer.chunks)
+                transfer.credit -= 1
+                self._socket.send_multipart(
+                    [asker, encode_message(Chunk(last)), chunk], zmq.NOBLOCK, copy=False
+                )
+                if last:
+                    del self._transfers[asker]
+                    return
+        except (OSError, zmq.ZMQError, pa.ArrowException) as error:
+            self._fail(asker, error)
+
+    def _fail(self, asker: bytes, error: Exception) -> None:
+        self._transfers.pop(asker, None)
+        self._reply(asker, Failure(str(error)))
+
+    def _drop_silent(self, now: float) -> None:
+        for asker, transfer in list(self._transfers.items()):
+            if now - transfer.heard_s > _TRANSFER_SILENCE_MAX_S:
+                del self._transfers[asker]
+
+    # The end
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wake_w, b"\0")
+
+    def stop(self) -> None:
+        """Stop answering, and release the address."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._context.destroy(linger=0)
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+        self._wake_w = -1
+        where, key = split_endpoint(self.endpoint)
+        if key is None:
+            Path(where.removeprefix("ipc://")).unlink(missing_ok=True)
+
+
+def _chunks(path: Path, first: int, last: int | None) -> Iterator[memoryview]:
+    """Record batches of a file as an Arrow stream, a batch at a time in memory."""
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    sink = _Sink()
+    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), reader.schema) as writer:
+        for number in range(first, reader.num_record_batches if last is None else last):
+            writer.write_batch(reader.get_batch(number))
+            if sink.size >= CHUNK_BYTES:
+                yield from sink.take()
+    yield from sink.take()
+
+
+def _ended(chunks: Iterator[memoryview]) -> Iterator[tuple[memoryview, bool]]:
+    """Each chunk, and whether it is the last."""
+    before = next(chunks)
+    for chunk in chunks:
+        yield before, False
+        before = chunk
+    yield before, True
+
+
+class _Sink:
+    """A file that collects what is written to it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        """Collect."""
+        self._parts.append(bytes(data))
+        self.size += len(data)
+        return len(data)
+
+    def take(self) -> Iterator[memoryview]:
+        """What has been written since the last call, in chunks."""
+        data = memoryview(b"".join(self._parts))
+        self._parts.clear()
+        self.size = 0
+        for start in range(0, len(data), CHUNK_BYTES):
+            yield data[start : start + CHUNK_BYTES]
+
+    def flush(self) -> None:
+        """Nothing to flush."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def writable(self) -> bool:
+        """Whether it can be written to."""
+        return True
