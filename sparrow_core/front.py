@@ -7,6 +7,7 @@ order, and must be handled quickly there.
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
 import threading
 import time
@@ -60,6 +61,8 @@ class Front:
         self.poll_s = _POLL_STARTING_S
         self.schedulers = list(schedulers)
         self.known: dict[Address, dict[NodeName, NodeInfo]] = {}
+        self.silence_max_s = math.inf  # a scheduler that is silent for so long knows nothing
+        self._heard_at: dict[Address, float] = {}
         self.pids: dict[int, None] = {}  # of all executors ever heard of
         self.metrics: dict[str, str] = {}  # by process, as last heard
         self.on_scheduler_silent: OnSilent | None = None
@@ -71,12 +74,12 @@ class Front:
 
     def on_message(self, msg: _FrontIn, now: float) -> list[Envelope]:
         """Hand an event to its callback, or note what a scheduler knows."""
-        del now
         match msg:
             case Notify():
                 self._notify(msg.job_id, msg.events)
             case KnownNodes():
                 with self.changed:
+                    self._heard_at[msg.scheduler] = now
                     self.known[msg.scheduler] = {node.name: node for node in msg.nodes}
                     for node in msg.nodes:
                         self.pids.update((each.pid, None) for each in node.executors)
@@ -89,7 +92,7 @@ class Front:
                     self.metrics[msg.source] = msg.text
                     self.changed.notify_all()
             case Tick():
-                return self._on_tick(msg)
+                return self._on_tick(msg, now)
             case _:
                 assert_never(msg)
         return []
@@ -121,10 +124,14 @@ class Front:
         for job_id in tuple(self._callbacks):
             self._notify(job_id, (JobFailed(kind, message),))
 
-    def _on_tick(self, msg: Tick) -> list[Envelope]:
+    def _on_tick(self, msg: Tick, now: float) -> list[Envelope]:
         if msg.generation != self._generation:
             return []
         self._generation += 1
+        with self.changed:
+            for scheduler in tuple(self.known):
+                if now - self._heard_at[scheduler] > self.silence_max_s:
+                    del self.known[scheduler]
         out = [Envelope(to, GetNodes(self._client)) for to in self.schedulers]
         return [*out, Envelope(self.address, Tick(self._generation), self.poll_s)]
 

@@ -25,6 +25,7 @@ from sparrow_core.transport.zmq_driver import ZmqDriver
 
 _REPEAT_S = 0.5
 _ANSWER_S = 5.0
+_SILENCE_MAX_S = 3.0  # as long as schedulers give nodes
 
 
 class RemoteCluster(Cluster):
@@ -78,6 +79,7 @@ class RemoteCluster(Cluster):
         self._incompatible = driver.incompatible
         driver.on_incompatible = self._on_incompatible
         self._open(driver, self._schedulers)
+        self._front.silence_max_s = _SILENCE_MAX_S
         self._run()
         answered = False
         try:

@@ -40,7 +40,7 @@ from minishark.execution.task import Peer
 from sparrow_core import NodeStatus
 
 _HELLO_S = 5.0
-_CALL_S = 5.0
+_CALL_S = 2.0
 _KEEP_EVERY_S = 1.0
 _NODES_S = 10.0
 _POLL_S = 0.02
@@ -70,6 +70,7 @@ class AttachedCluster:
         self._connections = Connections(keys)
         self._stop = threading.Event()
         self._closed = False
+        self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
         with contextlib.ExitStack() as undo:
             undo.callback(self._connections.close)
             service = service_address(address, keys)
@@ -168,10 +169,14 @@ class AttachedCluster:
         with contextlib.suppress(ResourceError, ClusterError):  # it goes with the session
             self._ask_nodes(RemoveFolder(folder))
 
-    def _ask_nodes(self, request: Request, timeout_s: float = _CALL_S) -> None:
-        """Ask all nodes; one that does not answer in time is about to be known as dead."""
-        services = [node.service for node in self._nodes()]
-        for reply in self._connections.call_all(services, request, timeout_s).values():
+    def _ask_nodes(self, request: Request) -> None:
+        """Ask all nodes; one that does not answer is not waited for again until it is heard."""
+        asked = [node.service for node in self._nodes()]
+        if not isinstance(request, KeepSession):
+            asked = [service for service in asked if service not in self._silent]
+        replies = self._connections.call_all(asked, request, _CALL_S)
+        self._silent = frozenset(service for service in asked if service not in replies)
+        for reply in replies.values():
             if isinstance(reply, Failure):
                 raise ResourceError(f"A node can't keep files. {reply.message}")
 

@@ -17,6 +17,7 @@ from sparrow_core.transport.keys import Keys, split_endpoint
 
 _IDLE_MAX = 8  # sockets kept for each service
 _STEP_MS = 100
+_CLOSE_S = 5.0
 _HEARTBEAT_MS = 2_000
 
 
@@ -38,7 +39,8 @@ class Connections:
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 4096)
         self._idle: dict[str, list[zmq.Socket[bytes]]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()  # guards the three around it
+        self._in_use = 0
         self._closed = False
 
     @contextlib.contextmanager
@@ -52,7 +54,7 @@ class Connections:
         try:
             yield taken
         except BaseException:
-            taken.close(0)
+            self._throw_away(taken)
             raise
         self._give_back(service, taken)
 
@@ -61,7 +63,9 @@ class Connections:
             if self._closed:
                 raise ClusterError("The connection to the cluster is closed; connect again.")
             idle = self._idle.get(service)
-            return idle.pop() if idle else self._connected(service)
+            taken = idle.pop() if idle else self._connected(service)
+            self._in_use += 1
+            return taken
 
     def _give_back(self, service: str, socket: zmq.Socket[bytes]) -> None:
         with self._lock:
@@ -70,6 +74,14 @@ class Connections:
                 socket.close(0)
             else:
                 idle.append(socket)
+            self._in_use -= 1
+            self._lock.notify_all()
+
+    def _throw_away(self, socket: zmq.Socket[bytes]) -> None:
+        with self._lock:
+            socket.close(0)
+            self._in_use -= 1
+            self._lock.notify_all()
 
     def _connected(self, service: str) -> zmq.Socket[bytes]:
         try:
@@ -113,8 +125,8 @@ class Connections:
                 poller.register(socket, zmq.POLLIN)
                 socket.send(message)
             deadline = time.monotonic() + timeout_s
-            while waiting and (left_s := deadline - time.monotonic()) > 0:
-                for socket, _ in poller.poll(int(left_s * 1e3) + 1):
+            while waiting and time.monotonic() < deadline and not self.interrupted.is_set():
+                for socket, _ in poller.poll(_STEP_MS):
                     reply = decode_reply(socket.recv())
                     poller.unregister(socket)
                     service = waiting.pop(socket)
@@ -122,7 +134,7 @@ class Connections:
                     found[service] = reply
         finally:
             for socket in waiting:
-                socket.close(0)
+                self._throw_away(socket)
         return found
 
     def receive(self, socket: zmq.Socket[bytes], timeout_s: float) -> list[bytes]:
@@ -140,13 +152,12 @@ class Connections:
         return socket.recv_multipart()
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed by its user."""
+        """Make what is under way fail, and close all; may be called twice."""
+        self.interrupted.set()
         with self._lock:
             self._closed = True
-            for sockets in self._idle.values():
-                for socket in sockets:
-                    socket.close(0)
-            self._idle.clear()
+            if self._lock.wait_for(lambda: not self._in_use, _CLOSE_S):
+                self._context.destroy(linger=0)
 
 
 MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

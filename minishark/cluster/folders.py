@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -41,13 +42,16 @@ class ClusterFolders:
     warning: str | None
     _locks: list[IO[str]]
 
-    def unlock(self) -> None:
-        """Give both folders away; whoever locks them within a minute has them."""
+    @property
+    def locks(self) -> tuple[int, ...]:
+        """The files that hold the locks; a child that inherits them shares them."""
+        return tuple(lock.fileno() for lock in self._locks)
+
+    def give_away(self) -> None:
+        """A child has the locks now, and with them the folders."""
         for lock in self._locks:
             lock.close()
         self._locks.clear()
-        for folder in dict.fromkeys((self.memory, self.disk)):
-            (folder / _LOCK).unlink()
 
     def remove(self) -> None:
         """Remove both folders and all in them."""
@@ -58,24 +62,11 @@ class ClusterFolders:
         shutil.rmtree(self.disk, ignore_errors=True)
 
 
-def lock_folders(memory: Path, disk: Path) -> ClusterFolders:
-    """Take possession of folders that somebody else made for this process.
-
-    Raises:
-        ResourceError: they are gone, or another process has them.
-    """
-    try:
-        locks = [_lock(folder) for folder in dict.fromkeys((disk, memory))]
-    except OSError as error:
-        raise ResourceError(f"Can't use {memory} and {disk} ({error.strerror}).") from error
-    return ClusterFolders(memory, disk, None, locks)
-
-
-def unlocked_folders() -> tuple[Path, Path]:
-    """Folders in shared memory and on disk for a process that is about to start."""
-    made = make_folders()
-    made.unlock()
-    return made.memory, made.disk
+def inherit_folders(memory: Path, disk: Path, locks: Sequence[int]) -> ClusterFolders:
+    """The folders that a parent made for this process, with the locks as it passed them."""
+    for lock in locks:
+        os.set_inheritable(lock, False)
+    return ClusterFolders(memory, disk, None, [os.fdopen(lock, "w") for lock in locks])
 
 
 def make_folders(shared_memory: Path | None = None) -> ClusterFolders:

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ import psutil
 
 from minishark.cluster.connections import Connections
 from minishark.cluster.executor import ALLOWED_KEYS, OWN_KEY, load_keys
-from minishark.cluster.folders import remove_if_orphaned, unlocked_folders
+from minishark.cluster.folders import ClusterFolders, make_folders, remove_if_orphaned
 from minishark.cluster.joining import visit
 from minishark.cluster.node import DUCKDB_MEMORY_SHARE, NodeOptions, service_address
 from minishark.cluster.wire import Hello, Welcome, own_versions
@@ -35,6 +34,7 @@ from sparrow_core.transport.keys import generate, write_key_file
 DEFAULT_NAME = "default"
 KEYS_VARIABLE = "MINISHARK_KEYS"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]*")
+_FIRST_LOCK = 200  # the number that a lock's file gets in a node's process; others are smaller
 _START_S = 60.0
 _STOP_S = 5.0
 _POLL_S = 0.05
@@ -210,30 +210,34 @@ def start_cluster(options: StartOptions) -> ClusterRecord:
                 raise ClusterError(
                     f"Cluster {options.name} runs already at {record.address}; stop it first."
                 )
+        keys = options.keys and str(Path(options.keys).absolute())
+        load_keys(keys)
         nodes: list[NodeProcess] = []
+        folders = [make_folders() for _ in range(options.nodes)]
         try:
-            nodes.extend(map(_spawn, _node_options(options)))
+            nodes.extend(map(_spawn, _node_options(options, folders, keys), folders))
             _await_nodes(nodes, options)
         except BaseException:
             _end(nodes)
+            for made in folders:
+                made.remove()
             raise
-        keys = options.keys and str(Path(options.keys).absolute())
         record = ClusterRecord(options.name, nodes[0].service, keys, tuple(nodes))
         _write(_record_file(options.name), msgspec.json.encode(record))
         return record
 
 
-def _node_options(options: StartOptions) -> list[NodeOptions]:
-    folders = [unlocked_folders() for _ in range(options.nodes)]
+def _node_options(
+    options: StartOptions, folders: Sequence[ClusterFolders], keys: str | None
+) -> list[NodeOptions]:
     if options.listen is None:
-        services = [f"ipc://{disk}/service.sock" for _, disk in folders]
+        services = [f"ipc://{made.disk}/service.sock" for made in folders]
         names = [f"node-{i}" for i in range(options.nodes)]
     else:
         host, _, port = options.listen.removeprefix("tcp://").rpartition(":")
         ports = [int(port) + 2 * i for i in range(options.nodes)]
         services = [f"tcp://{host}:{each}" for each in ports]
         names = [node_name(service) for service in services]
-    keys = options.keys and str(Path(options.keys).absolute())
     limit = options.memory_limit_bytes or psutil.virtual_memory().total * DUCKDB_MEMORY_SHARE
     return [
         NodeOptions(
@@ -245,9 +249,10 @@ def _node_options(options: StartOptions) -> list[NodeOptions]:
             int(limit / options.nodes),
             bind_address(options.bind, service),
             keys,
-            (str(memory), str(disk)),
+            (str(made.memory), str(made.disk)),
+            tuple(range(_FIRST_LOCK, _FIRST_LOCK + len(made.locks))),
         )
-        for name, service, (memory, disk) in zip(names, services, folders, strict=True)
+        for name, service, made in zip(names, services, folders, strict=True)
     ]
 
 
@@ -282,29 +287,38 @@ def make_keys(folder: Path) -> str:
     return keys.public
 
 
-def _spawn(options: NodeOptions) -> NodeProcess:
-    assert options.folders is not None
+def _spawn(options: NodeOptions, folders: ClusterFolders) -> NodeProcess:
     log = state_folder() / f"{options.cluster}.{options.name}.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "minishark.cluster.node", options.cluster, options.name],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
-        )
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-        stdin.write(msgspec.json.encode(options) + b"\n")
-    started_s = psutil.Process(process.pid).create_time()
     service = service_address(options.listen, load_keys(options.keys))
-    _children.append(process)
-    return NodeProcess(options.name, process.pid, started_s, service, options.folders, str(log))
+    pid = _detached(msgspec.json.encode(options) + b"\n", log, folders.locks)
+    folders.give_away()
+    started_s = psutil.Process(pid).create_time()
+    places = (str(folders.memory), str(folders.disk))
+    return NodeProcess(options.name, pid, started_s, service, places, str(log))
 
 
-_children: list[subprocess.Popen[bytes]] = []
-"""Kept so that Python does not complain of processes that outlive it, as they shall."""
+def _detached(settings: bytes, log: Path, locks: Sequence[int]) -> int:
+    """A node process with nothing of ours but its settings on stdin and its locks; its number."""
+    read, write = os.pipe()
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-m", "minishark.cluster.node"],
+            {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, read, 0),
+                (os.POSIX_SPAWN_DUP2, output, 1),
+                (os.POSIX_SPAWN_DUP2, output, 2),
+                *((os.POSIX_SPAWN_DUP2, lock, _FIRST_LOCK + i) for i, lock in enumerate(locks)),
+            ],
+            setsid=True,
+        )
+        os.write(write, settings)  # far less than a pipe holds
+        return pid
+    finally:
+        for each in (read, write, output):
+            os.close(each)
 
 
 def _await_nodes(nodes: Sequence[NodeProcess], options: StartOptions) -> None:

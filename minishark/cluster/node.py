@@ -20,7 +20,7 @@ import psutil
 
 from minishark.cluster.connections import Connections
 from minishark.cluster.executor import RUNNER, load_keys, shared_runner_config
-from minishark.cluster.folders import ClusterFolders, lock_folders, make_folders
+from minishark.cluster.folders import ClusterFolders, inherit_folders, make_folders
 from minishark.cluster.node_service import NodeService
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
@@ -57,6 +57,7 @@ class NodeOptions(msgspec.Struct, frozen=True):
         bind: where to listen over tcp if not at `listen`, `tcp://address`.
         keys: the folder of `own.key` and `allowed.keys`, needed for tcp.
         folders: the folders in shared memory and on disk, made already; None to make them.
+        locks: open files that hold their locks.
         wait_s: how long to wait for one of the heads.
     """
 
@@ -69,6 +70,7 @@ class NodeOptions(msgspec.Struct, frozen=True):
     bind: str | None = None
     keys: str | None = None
     folders: tuple[str, str] | None = None
+    locks: tuple[int, ...] = ()
     wait_s: float = 30.0
 
 
@@ -134,7 +136,8 @@ def run(options: NodeOptions, on_ready: Callable[[Peer], None] = lambda _: None)
     if options.folders is None:
         folders = make_folders()
     else:
-        folders = lock_folders(Path(options.folders[0]), Path(options.folders[1]))
+        memory, disk = map(Path, options.folders)
+        folders = inherit_folders(memory, disk, options.locks)
     try:
         node = Peer(options.name, this_host(), str(folders.memory), str(folders.disk), "")
         service = NodeService(

@@ -191,6 +191,5 @@ class NodeService(Service):
 
     def stop(self) -> None:
         """Stop answering."""
-        self._connections.interrupted.set()
-        super().stop()
         self._connections.close()
+        super().stop()

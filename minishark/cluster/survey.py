@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
 from minishark.cluster.executor import load_keys
 from minishark.cluster.joining import visit
 from minishark.cluster.node import peer_of, service_address
 from minishark.cluster.wire import GetReport, Report, SessionReport
+from sparrow_core import RemoteCluster
 
 _REPORT_S = 5.0
+_SCHEDULERS_S = 2.0
+_POLL_S = 0.02
 
 
 class NodeSurvey(msgspec.Struct, frozen=True):
@@ -74,6 +79,7 @@ def survey(address: str, keys_folder: str | None) -> Survey:
     keys = load_keys(keys_folder)
     service = service_address(address, keys)
     with visit(service, keys, lambda _: True) as (welcome, connections, sparrow):
+        _await_schedulers(sparrow)
         statuses = sparrow.nodes()
         peers = {status.name: peer_of(status.name, status.attributes) for status in statuses}
         services = [peer.service for peer in peers.values() if peer is not None]
@@ -103,6 +109,13 @@ def survey(address: str, keys_folder: str | None) -> Survey:
             )
         schedulers = {str(name): count is not None for name, count in sparrow.schedulers().items()}
     return Survey(welcome.cluster, address, schedulers, tuple(nodes), _sessions(nodes))
+
+
+def _await_schedulers(sparrow: RemoteCluster) -> None:
+    """One has answered; the others get a moment."""
+    deadline = time.monotonic() + _SCHEDULERS_S
+    while None in sparrow.schedulers().values() and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
 
 
 def _sessions(nodes: list[NodeSurvey]) -> tuple[SessionSurvey, ...]:

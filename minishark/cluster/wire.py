@@ -177,10 +177,10 @@ def own_versions() -> dict[str, str]:
 
 
 def versions_differ(theirs: dict[str, str], own: dict[str, str]) -> str | None:
-    """A sentence that names what differs, with both versions; None if nothing does."""
+    """A sentence for the other side that names what differs; None if nothing does."""
     names = dict.fromkeys((*own, *theirs))
     different = [
-        f"{name} {own.get(name, '(none)')} here and {theirs.get(name, '(none)')} there"
+        f"{name} {own.get(name, '(none)')} in the cluster and {theirs.get(name, '(none)')} here"
         for name in names
         if own.get(name) != theirs.get(name)
     ]

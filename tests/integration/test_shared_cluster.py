@@ -1,0 +1,268 @@
+"""A cluster that outlives sessions: several of them at once, their ends, its own end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pyarrow as pa
+import pytest
+from processes import program, until
+
+import minishark
+from minishark.cli.app import run as run_command
+from minishark.cluster import joining
+from minishark.cluster.connections import Connections
+from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
+from minishark.cluster.survey import Survey, survey
+from minishark.cluster.wire import Failure, Hello, own_versions
+from minishark.errors import ClusterError, OptionError
+from minishark.session import Session
+
+_ROWS = 40_000
+_SUM = "SELECT k, count(*) AS n, sum(x)::BIGINT AS total FROM t GROUP BY k ORDER BY k"
+_ANSWER = [
+    {"k": k, "n": _ROWS // 8, "total": sum(range(k, _ROWS, 8))} for k in range(8)
+]  # fmt: skip
+
+
+def _rows() -> pa.Table:
+    return pa.table({"k": [i % 8 for i in range(_ROWS)], "x": range(_ROWS)})
+
+
+def _fill(session: Session) -> None:
+    session.create_table("t", _rows(), partition_by="k", partitions=4)
+
+
+def _answer(session: Session) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = session.sql(_SUM).to_arrow().to_pylist()
+    return found
+
+
+def _processes(record: ClusterRecord) -> list[psutil.Process]:
+    nodes = [psutil.Process(node.pid) for node in record.nodes]
+    return [*nodes, *(child for node in nodes for child in node.children(recursive=True))]
+
+
+def _held(record: ClusterRecord) -> list[Path]:
+    """The folders of sessions on the nodes."""
+    roots = [Path(folder, node.name) for node in record.nodes for folder in node.folders]
+    return [path for root in roots for path in root.glob("s-*")]
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of the tests' own for what is known of clusters."""
+    folder = tmp_path_factory.mktemp("runtime")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        yield folder / "minishark"
+
+
+@pytest.fixture(scope="module")
+def running(state: Path) -> Iterator[ClusterRecord]:
+    """A cluster of two nodes with one executor each."""
+    record = start_cluster(StartOptions(name="shared", nodes=2))
+    yield record
+    stop_cluster("shared")
+    assert [] == list(state.iterdir())
+    assert not any(Path(folder).exists() for node in record.nodes for folder in node.folders)
+
+
+@pytest.fixture
+def session(running: ClusterRecord) -> Iterator[Session]:
+    """A session on it that distributes even the smallest query, with a table."""
+    with minishark.connect(running.name, single_task_rows=0) as found:
+        _fill(found)
+        yield found
+
+
+def test_sessions_share_a_cluster_and_nothing_else(
+    session: Session, running: ClusterRecord
+) -> None:
+    """Each has its own tables, and the end of one frees only what it held."""
+    with minishark.connect(running.address) as other:
+        assert [] == other.tables
+        other.create_table("t", pa.table({"a": [1, 2]}))
+        assert [{"a": 1}, {"a": 2}] == other.sql("FROM t ORDER BY a").to_arrow().to_pylist()
+        assert 2 == len(_sessions(running))
+        both = set(_held(running))
+    remaining = set(_held(running))
+    assert remaining < both
+    assert {session._cluster.holder} == {path.name for path in remaining}
+    assert _ANSWER == _answer(session)
+
+
+def _sessions(record: ClusterRecord) -> list[str]:
+    return [each.name for each in survey(record.address, record.keys).sessions]
+
+
+def test_all_kinds_of_statements_run(session: Session) -> None:
+    """Joins with shuffles, whole statements, tables made by statements: as on an own cluster."""
+    joined = session.sql("SELECT count(*) AS n FROM t a JOIN t b ON a.x = b.x + 1")
+    assert [{"n": _ROWS - 1}] == joined.to_arrow().to_pylist()
+    session.sql("CREATE TABLE few AS SELECT k, x FROM t WHERE x < 3")
+    session.sql("INSERT INTO few VALUES (9, 9)")
+    assert [(0, 0), (1, 1), (2, 2), (9, 9)] == [
+        tuple(row.values()) for row in session.sql("FROM few ORDER BY x").to_arrow().to_pylist()
+    ]
+    big = session.sql("SELECT a.x, repeat('y', 100) AS y FROM t a")
+    assert (_ROWS, sum(range(_ROWS))) == (
+        big.to_arrow().num_rows,
+        sum(big.to_arrow().column("x").to_pylist()),
+    )
+
+
+def test_dropped_tables_free_memory(session: Session, running: ClusterRecord) -> None:
+    """No executor keeps a dropped table's memory, even if no task comes any more."""
+    assert _ANSWER == _answer(session)
+    session.drop_table("t")
+    executors = [each for each in _processes(running) if each.pid not in _node_pids(running)]
+
+    def mapped() -> list[str]:
+        maps = (found.path for each in executors for found in each.memory_maps())
+        return [path for path in maps if f"/{session._cluster.holder}/tables/" in path]
+
+    until(lambda: [] == mapped(), "executors without the table")
+
+
+def _node_pids(record: ClusterRecord) -> set[int]:
+    return {node.pid for node in record.nodes}
+
+
+def test_the_status_tells_what_is_there(
+    session: Session, running: ClusterRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`minishark cluster status` knows nodes, executors and sessions, for people and as JSON."""
+    assert 0 == run_command(["cluster", "status", running.name, "--json"])
+    found = msgspec.json.decode(capsys.readouterr().out, type=Survey)
+    assert ["node-0", "node-1"] == [node.name for node in found.nodes]
+    assert [node.pid for node in running.nodes] == [node.pid for node in found.nodes]
+    assert [1, 1] == [node.slots for node in found.nodes]
+    assert [True, True] == list(found.schedulers.values())
+    (mine,) = [each for each in found.sessions if each.name == session._cluster.holder]
+    assert (os.getpid(), True) == (mine.pid, mine.bytes > 16 * _ROWS)
+    assert 0 == run_command(["cluster", "status", running.address])
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("node-0", "node-1", mine.name))
+
+
+def test_a_killed_session_leaves_nothing(running: ClusterRecord) -> None:
+    """After SIGKILL the nodes remove its tables, and its own folders too."""
+    script = """
+import sys, time, minishark, pyarrow as pa
+session = minishark.connect(sys.argv[1])
+session.create_table("t", pa.table({"x": range(1000)}))
+print("holder", session._cluster.holder, file=sys.stderr)
+time.sleep(600)
+"""
+    with program("-c", script, running.address) as started:
+        started.wait_for("holder")
+        holder = started.seen.split()[-1]
+        assert holder in {path.name for path in _held(running)}
+        started.kill()
+        until(lambda: holder not in {path.name for path in _held(running)}, "an end of its tables")
+        until(lambda: not started.remains(), f"the end of {started.remains()}")
+
+
+def test_other_versions_are_refused(
+    running: ClusterRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program with another DuckDB hears at once which versions differ."""
+    monkeypatch.setattr(joining, "own_versions", lambda: own_versions() | {"DuckDB": "v1.0.0"})
+    with pytest.raises(ClusterError, match=r"DuckDB 2\S+ in the cluster and v1\.0\.0 here"):
+        minishark.connect(running.address)
+
+
+def test_nonsense_is_refused(running: ClusterRecord) -> None:
+    """Names that lead out of a node's storage, and bytes that are no request, get a refusal."""
+    from minishark.cluster.wire import Fetch, MakeFolder, decode_reply
+
+    connections = Connections()
+    try:
+        outside = (Fetch("../../x", 0, None, 1), MakeFolder("/tmp/x"), MakeFolder("a/../../b"))
+        for request in outside:
+            reply = connections.call(running.address, request, 5)
+            assert isinstance(reply, Failure)
+            assert "no name in a node's storage" in reply.message
+        with connections.socket(running.address) as socket:
+            socket.send(b"nonsense")
+            assert isinstance(decode_reply(connections.receive(socket, 5)[0]), Failure)
+        assert not isinstance(connections.call(running.address, Hello(own_versions()), 5), Failure)
+    finally:
+        connections.close()
+
+
+def test_wrong_addresses(running: ClusterRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no cluster's name or address is told in one sentence."""
+    monkeypatch.setattr(joining, "_HELLO_S", 0.2)
+    with pytest.raises(ClusterError, match=r"no cluster called 'nobody' \(running: shared\)"):
+        minishark.connect("nobody")
+    with pytest.raises(ClusterError, match="No cluster answers"):
+        minishark.connect(f"{running.address}.not")
+    with pytest.raises(OptionError, match="is no address"):
+        minishark.connect("http://localhost:1")
+    with pytest.raises(ClusterError, match="tcp needs the cluster's keys"):
+        minishark.connect("tcp://localhost:1")
+    with pytest.raises(OptionError, match="has its nodes"):
+        minishark.connect(running.name, nodes=3)
+    with pytest.raises(ClusterError, match="runs already"):
+        start_cluster(StartOptions(name="shared"))
+
+
+def test_commands_use_it(running: ClusterRecord, capfd: pytest.CaptureFixture[str]) -> None:
+    """--cluster takes a statement to a running cluster."""
+    command = ["sql", "SELECT count(*) AS regions FROM region", "--cluster", running.name]
+    assert 0 == run_command(command)
+    assert "regions" in capfd.readouterr().out
+
+
+# Clusters of their own
+
+
+def test_a_cluster_from_the_command_line(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`start` prints the address, `stop` leaves neither a process nor a file."""
+    assert 0 == run_command(["cluster", "start", "--name", "one", "--nodes", "1"])
+    address = capsys.readouterr().out.strip()
+    record = msgspec.json.decode((state / "one.json").read_bytes(), type=ClusterRecord)
+    assert address == record.address
+    family = _processes(record)
+    with minishark.connect(address) as session:
+        session.create_table("t", pa.table({"x": [1]}))
+        assert 0 == run_command(["cluster", "stop", "one"])
+        assert [] == psutil.wait_procs(family, timeout=10)[1]
+        assert not any(Path(folder).exists() for folder in record.nodes[0].folders)
+        assert not (state / "one.json").exists()
+        assert not list(state.glob("one.*"))
+    with pytest.raises(ClusterError, match="no cluster called 'one'"):
+        stop_cluster("one")
+
+
+def test_a_node_dies(state: Path) -> None:
+    """Replicas on the other node answer; executors and files of the dead one are gone."""
+    record = start_cluster(StartOptions(name="two", nodes=2))
+    try:
+        with minishark.connect("two", single_task_rows=0) as session:
+            _fill(session)
+            assert _ANSWER == _answer(session)
+            victim = psutil.Process(record.nodes[0].pid)
+            family = [victim, *victim.children(recursive=True)]
+            os.kill(victim.pid, signal.SIGKILL)
+            assert _ANSWER == _answer(session)
+            assert [] == psutil.wait_procs(family, timeout=10)[1]
+            folders = [Path(folder) for folder in record.nodes[0].folders]
+            until(lambda: not any(folder.exists() for folder in folders), "the end of its files")
+    finally:
+        stop_cluster("two")
+    assert not list(state.glob("two.*"))
+
+
+def test_a_node_that_cannot_start_leaves_nothing(state: Path, tmp_path: Path) -> None:
+    """A start that fails says why, and ends what it had begun."""
+    with pytest.raises(ClusterError, match="of no use"):
+        start_cluster(StartOptions(name="bad", listen="tcp://127.0.0.1:9", keys=str(tmp_path)))
+    assert not list(state.glob("bad.*"))
