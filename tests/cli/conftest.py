@@ -91,7 +91,8 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeSession]]:
     """Replaces minishark.connect; the list holds the sessions that were opened."""
     opened: list[FakeSession] = []
 
-    def connect(**options: Any) -> FakeSession:
+    def connect(cluster: str | None = None, **options: Any) -> FakeSession:
+        assert cluster is None
         opened.append(FakeSession(**options))
         return opened[-1]
 
