@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from minishark.catalog import Partition, Table
 from minishark.cluster.backend import Backend, JobEvent, Placement, job_error, task_error
+from minishark.cluster.locality import Holding, hosts_of, near, stage_holdings
 from minishark.cluster.progress import ProgressHandler, QueryProgress, StageProgress
 from minishark.cluster.sinks import Ending
 from minishark.errors import ExecutionError
@@ -251,7 +252,20 @@ class QueryRun:
 
     def _preferred(self, stage: Stage, tables: Mapping[str, Table], index: int) -> frozenset[str]:
         nodes = preferred_nodes(stage, tables, index)
+        if hosts := hosts_of(self.placement.nodes, self.placement.peers):
+            close = near(self._holdings(stage, tables, index), hosts)
+            nodes = (nodes & close) or close or nodes
         return self.ending.nodes(nodes, index) if self._is_last(stage) else nodes
+
+    def _holdings(self, stage: Stage, tables: Mapping[str, Table], index: int) -> Iterator[Holding]:
+        """What task `index` reads, and where it lies."""
+        for item in stage.inputs:
+            if isinstance(item, TableInput):
+                for partition in _read(item, tables, index):
+                    yield partition.holders, partition.bytes
+            else:
+                run = self._runs[item.stage]
+                yield from stage_holdings(run.complete(), run.nodes, item.mode, index)
 
     def _stage_task(self, stage: Stage, tables: Mapping[str, Table]) -> StageTask:
         shared = {

@@ -1,0 +1,197 @@
+"""A cluster of two hosts that share nothing but the network, here over loopback with keys."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import duckdb
+import psutil
+import pyarrow as pa
+import pytest
+from oracle import divergences
+from processes import until
+
+import minishark
+from minishark.cluster.launch import (
+    ClusterRecord,
+    StartOptions,
+    make_keys,
+    start_cluster,
+    stop_cluster,
+)
+from minishark.cluster.node import HOST_VARIABLE
+from minishark.errors import ClusterError
+from minishark.session import Session
+from minishark.tpch.queries import QUERY_COUNT, load_queries
+from minishark.tpch.schema import TABLES
+from minishark.tpch.tables import create_views
+
+_ROWS = 40_000
+_SUM = "SELECT k, count(*) AS n, sum(x)::BIGINT AS total FROM t GROUP BY k ORDER BY k"
+_ANSWER = [
+    {"k": k, "n": _ROWS // 8, "total": sum(range(k, _ROWS, 8))} for k in range(8)
+]  # fmt: skip
+_QUERIES = (
+    _SUM,
+    "SELECT count(*) AS n, sum(a.x)::BIGINT AS s FROM t a JOIN t b ON a.x = b.x + 1",
+    "SELECT s, count(*) AS n FROM t JOIN names USING (k) GROUP BY s ORDER BY s",
+    "SELECT x, row_number() OVER (PARTITION BY x % 10 ORDER BY x) AS r FROM t ORDER BY x LIMIT 9",
+    "SELECT DISTINCT x % 7 AS m FROM t ORDER BY m",
+    "SELECT *, repeat(chr((65 + k)::INTEGER), 50) AS long FROM t ORDER BY x",
+)
+
+
+def _free_port() -> int:
+    """A port that is free, and so is the next."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+def _start(host: str, keys: Path, ports: tuple[int, int], which: int) -> ClusterRecord:
+    """A node as a machine of its own would start it."""
+    heads = tuple(f"tcp://127.0.0.1:{port}" for port in ports)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOST_VARIABLE, host)
+        return start_cluster(
+            StartOptions(host, nodes=1, listen=heads[which], join=heads, keys=str(keys))
+        )
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cluster's keys, and a place of the tests' own for what is known of clusters."""
+    folder = tmp_path_factory.mktemp("hosts")
+    make_keys(folder / "keys")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        patch.setenv(HOST_VARIABLE, "front")
+        yield folder / "keys"
+
+
+@contextlib.contextmanager
+def _two_hosts(keys: Path, names: tuple[str, str]) -> Iterator[tuple[ClusterRecord, ...]]:
+    """A cluster of two hosts with one node each; both have a scheduler."""
+    ports = (_free_port(), _free_port())
+    records = tuple(_start(name, keys, ports, i) for i, name in enumerate(names))
+    yield records
+    for record in records:
+        if record.is_alive:
+            stop_cluster(record.name)
+        assert not any(Path(folder).exists() for node in record.nodes for folder in node.folders)
+
+
+@pytest.fixture(scope="module")
+def hosts(keys: Path) -> Iterator[tuple[ClusterRecord, ...]]:
+    """A cluster that all tests leave as it is."""
+    with _two_hosts(keys, ("ha", "hb")) as records:
+        yield records
+
+
+@pytest.fixture
+def frail(keys: Path) -> Iterator[tuple[ClusterRecord, ...]]:
+    """A cluster to lose a host of."""
+    with _two_hosts(keys, ("fa", "fb")) as records:
+        yield records
+
+
+def _connected(hosts: tuple[ClusterRecord, ...], keys: Path) -> Session:
+    """A session on a third host, with tables."""
+    session = minishark.connect(hosts[0].address, keys=keys, single_task_rows=0)
+    tables = _tables()
+    session.create_table("t", tables["t"], partition_by="k", partitions=4)
+    session.create_table("names", tables["names"])
+    return session
+
+
+def _tables() -> dict[str, pa.Table]:
+    return {
+        "t": pa.table({"k": [i % 8 for i in range(_ROWS)], "x": range(_ROWS)}),
+        "names": pa.table({"k": range(8), "s": pa.array(list("aabbccdd")).dictionary_encode()}),
+    }
+
+
+def test_hosts_answer_as_one_machine_does(hosts: tuple[ClusterRecord, ...], keys: Path) -> None:
+    """Shuffles, broadcasts, loads and results pass between hosts; the answers are DuckDB's."""
+    with duckdb.connect() as plain, _connected(hosts, keys) as session:
+        for name, table in _tables().items():
+            plain.register(name, table)
+        assert {} == {sql: found for sql in _QUERIES if (found := divergences(session, plain, sql))}
+        held = [_partitions(record) for record in hosts]
+        assert [["0.arrow", "1.arrow", "2.arrow", "3.arrow"]] * 2 == held
+
+
+def _partitions(record: ClusterRecord) -> list[str]:
+    """What a host holds of the first table."""
+    memory = Path(record.nodes[0].folders[0])
+    return sorted(path.name for path in memory.rglob("tables/0/*.arrow"))
+
+
+def test_other_keys_are_refused(
+    hosts: tuple[ClusterRecord, ...], keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has no key of the cluster learns nothing from it, not even that it is there."""
+    monkeypatch.setattr("minishark.cluster.joining._HELLO_S", 0.5)
+    make_keys(tmp_path / "others")
+    with pytest.raises(ClusterError, match="No cluster answers"):
+        minishark.connect(hosts[0].address, keys=tmp_path / "others")
+    with pytest.raises(ClusterError, match="needs the cluster's keys"):
+        minishark.connect(hosts[0].address.rpartition("/")[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_host_is_lost_in_the_middle_of_a_query(
+    frail: tuple[ClusterRecord, ...], keys: Path, which: int
+) -> None:
+    """Replicas answer, and what lay there only is computed again; nothing is left of the host."""
+    long = "SELECT count(*) AS n FROM t a JOIN t b ON a.x % 2 = b.x % 2 AND a.x + b.x < 1"
+    victim = psutil.Process(frail[which].nodes[0].pid)
+    family = [victim, *victim.children(recursive=True)]
+    with _connected(frail, keys) as session, ThreadPoolExecutor(1) as pool:
+        idle_s = family[1].cpu_times().user
+        running = pool.submit(lambda: session.sql(long).to_arrow().to_pylist())
+        until(lambda: family[1].cpu_times().user > idle_s + 0.3, "the query works")
+        assert not running.done()
+        victim.kill()
+        assert [{"n": 1}] == running.result(120)
+        assert _ANSWER == session.sql(_SUM).to_arrow().to_pylist()
+    assert [] == psutil.wait_procs(family, timeout=10)[1]
+    folders = [Path(folder) for folder in frail[which].nodes[0].folders]
+    until(lambda: not any(folder.exists() for folder in folders), "the end of its files")
+
+
+@pytest.mark.slow
+def test_tpch_between_hosts(
+    hosts: tuple[ClusterRecord, ...], keys: Path, tpch_files: dict[str, str]
+) -> None:
+    """All 22 answers are DuckDB's."""
+    with (
+        duckdb.connect() as plain,
+        minishark.connect(hosts[0].address, keys=keys, single_task_rows=0) as session,
+    ):
+        create_views(plain, tpch_files)
+        for table in TABLES:
+            session.create_table(
+                table.name,
+                tpch_files[table.name],
+                partition_by=table.partition_by,
+                partitions=4 if table.partition_by else None,
+                replicas=1,
+            )
+        queries = load_queries(range(1, QUERY_COUNT + 1))
+        assert {} == {
+            number: found
+            for number, sql in queries.items()
+            if (found := divergences(session, plain, sql))
+        }
