@@ -25,11 +25,11 @@ import msgspec
 import pyarrow as pa
 
 import minishark
+from minishark.answers.compare import differences
+from minishark.answers.ordering import output_order
 from minishark.errors import MinisharkError
-from minishark.tpch.compare import differences
 from minishark.tpch.generate import default_parts, generate
 from minishark.tpch.locations import default_data_folder
-from minishark.tpch.ordering import output_order
 from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.run import default_replicas, versions
 from minishark.tpch.tables import create_views, load_tables, tpch_tables

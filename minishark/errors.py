@@ -10,7 +10,8 @@
     ├── ExecutionError        the statement failed while it ran
     │   ├── TaskFailedError       a task raised; carries the task's own message
     │   ├── FunctionError         a Python function failed, or gave what its schema does not say
-    │   └── ResourceError         memory, shared memory or disk ran out
+    │   ├── ResourceError         memory, shared memory or disk ran out
+    │   └── VerificationError     the answer is not the one that plain DuckDB gives
     ├── QueryCancelledError   somebody cancelled it
     └── ClusterError          the cluster did not start, or is gone
 
@@ -79,6 +80,10 @@ class FunctionError(ExecutionError):
 
 class ResourceError(ExecutionError):
     """Memory, shared memory or disk ran out."""
+
+
+class VerificationError(ExecutionError):
+    """The answer of a query that was to be verified is not the one that plain DuckDB gives."""
 
 
 class QueryCancelledError(MinisharkError):

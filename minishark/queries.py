@@ -132,16 +132,17 @@ class Queries:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _here: threading.local = field(default_factory=threading.local)
 
-    def run(self, sql: str, *, lossless: bool = False) -> Answer:
+    def run(self, sql: str, *, lossless: bool = False, explained: bool = False) -> Answer:
         """Run a query to its end; `DataFrame.to_arrow` calls this.
 
         Args:
             sql: the query.
             lossless: keep types as DuckDB has them, instead of those in which users get results.
+            explained: let the metrics tell why each task ran where it did.
         """
         started = time.perf_counter()
         try:
-            return Answer(*self.run_for(sql, Rows(lossless)))
+            return Answer(*self.run_for(sql, Rows(lossless), explained=explained))
         except RefusedError as refused:
             refusal = TaskFailedError(str(refused))
         try:
@@ -152,12 +153,15 @@ class Queries:
         elapsed = time.perf_counter() - started
         return Answer(table, QueryMetrics(0, 0, 0, 0, elapsed, 0.0, (note,)))
 
-    def run_for(self, sql: str, goal: Goal[Result_co]) -> tuple[Result_co, QueryMetrics]:
+    def run_for(
+        self, sql: str, goal: Goal[Result_co], *, explained: bool = False
+    ) -> tuple[Result_co, QueryMetrics]:
         """Run a query to its end, for more than its rows.
 
         Args:
             sql: the query.
             goal: what becomes of its rows.
+            explained: let the metrics tell why each task ran where it did.
 
         Raises:
             RefusedError: no executor accepts it, not even as a whole.
@@ -166,12 +170,12 @@ class Queries:
         plan = self._plan_for(sql, goal)
         planned = time.perf_counter()
         try:
-            return self._run(plan, goal, started, planned)
+            return self._run(plan, goal, started, planned, explained)
         except (ExecutionError, TaskFailedError):
             if self._is_current(plan):
                 raise
         # A table was replaced while the query ran, and its old files are gone: once more.
-        return self._run(self._plan_for(sql, goal), goal, started, planned)
+        return self._run(self._plan_for(sql, goal), goal, started, planned, explained)
 
     def tasks(self, sql: str, goal: Goal[Result_co]) -> int:
         """In how many tasks the last stage of a query would run."""
@@ -184,17 +188,17 @@ class Queries:
         return self._staged(bound, self.planning.plan(bound), goal)
 
     def _run(
-        self, plan: _Plan, goal: Goal[Result_co], started: float, planned: float
+        self, plan: _Plan, goal: Goal[Result_co], started: float, planned: float, explained: bool
     ) -> tuple[Result_co, QueryMetrics]:
         """Run a planned query; as a whole statement if an executor does not accept a fragment."""
         try:
-            return self._execute(plan, goal, started, planned, ())
+            return self._execute(plan, goal, started, planned, explained, ())
         except FragmentRejectedError as rejected:
             whole = statement_plan(plan.bound, "DuckDB did not accept a fragment of it")
             note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
         staged = self._staged(plan.bound, whole, goal)
         try:
-            return self._execute(staged, goal, started, planned, (note,))
+            return self._execute(staged, goal, started, planned, explained, (note,))
         except FragmentRejectedError as rejected:
             raise RefusedError(str(rejected)) from None
 
@@ -281,6 +285,7 @@ class Queries:
         goal: Goal[Result_co],
         started: float,
         planned: float,
+        explained: bool,
         warnings: tuple[str, ...],
     ) -> tuple[Result_co, QueryMetrics]:
         folder = self.cluster.folder(f"queries/{next(self._numbers)}")
@@ -295,6 +300,7 @@ class Queries:
             self.settings,
             self.definitions,
             self._tell if self.progress_handlers or self._heard_here() else None,
+            explained,
         )
         self.cluster.make_folder(folder)
         try:

@@ -16,6 +16,8 @@ from typing import Any, Self, assert_never
 
 import pyarrow as pa
 
+from minishark.answers.compare import differences
+from minishark.answers.ordering import output_order
 from minishark.builder import SessionBuilder
 from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.backend import Cluster
@@ -31,6 +33,7 @@ from minishark.errors import (
     OptionError,
     QueryError,
     UnsupportedError,
+    VerificationError,
 )
 from minishark.kept import Keep, Layout, kept_exactly, table_schema
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
@@ -191,7 +194,13 @@ class Session(CamelCase, Sources):
 
     # Statements
 
-    def sql(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
+    def sql(
+        self,
+        text: str,
+        params: Sequence[Any] | Mapping[str, Any] | None = None,
+        *,
+        verify: bool = False,
+    ) -> DataFrame:
         """Statements in DuckDB's SQL; the last one's answer as a DataFrame.
 
         A SELECT runs when its rows are asked for. All other statements run at once, and answer with
@@ -200,6 +209,8 @@ class Session(CamelCase, Sources):
         Args:
             text: one statement, or several with semicolons between.
             params: values for `?` and `$1` (a sequence) or `$name` (a mapping); one statement only.
+            verify: whether actions compare the answer with plain DuckDB's; see
+                `DataFrame.to_arrow`.
 
         Raises:
             QueryError: it does not parse, or names what does not exist; with DuckDB's message.
@@ -213,7 +224,9 @@ class Session(CamelCase, Sources):
             statements = self._planning.statements(fill_parameters(statements[0].sql, params))
         for statement in statements[:-1]:
             self._statement(statement)
-        return self._statement(statements[-1])
+        frame = self._statement(statements[-1])
+        frame.verified = verify
+        return frame
 
     def parse(self, text: str) -> tuple[ParsedStatement, ...]:
         """The statements in a text, with what each of them is.
@@ -365,14 +378,32 @@ class Session(CamelCase, Sources):
                     self._tables.drop(table.name)
                 self._written.loaded(table)
 
-    def run_statement(self, sql: str, cancellation: Cancellation | None = None) -> Answer:
+    def run_statement(
+        self, sql: str, cancellation: Cancellation | None = None, *, explained: bool = False
+    ) -> Answer:
         """Run a query to its end; `DataFrame.to_arrow` calls this."""
         self._check_open()
         self._load_changed()
         if cancellation is None:
-            return self._queries.run(sql)
+            return self._queries.run(sql, explained=explained)
         with self._queries.heard_by(cancellation.check):
-            return self._queries.run(sql)
+            return self._queries.run(sql, explained=explained)
+
+    def verify_answer(self, sql: str, answer: pa.Table) -> None:
+        """Compare an answer with plain DuckDB's; `DataFrame.to_arrow(verify=True)` calls this.
+
+        Raises:
+            VerificationError: it is another.
+        """
+        expected = self._query_here(sql)
+        connection = self._planning.connection()
+        try:
+            order = output_order(connection, sql, expected.column_names)
+        finally:
+            connection.close()
+        found = differences(expected, answer, ordered_by=order)
+        if found:
+            raise VerificationError(f"The answer is not plain DuckDB's: {' '.join(found)}")
 
     def explain_statement(self, sql: str, mode: str) -> str:
         """Describe how a query runs; `DataFrame.explain` calls this."""

@@ -47,8 +47,14 @@ class Sources:
             """Statements; the last one's answer."""
             ...
 
-        def run_statement(self, sql: str, cancellation: Cancellation | None = None) -> Answer:
+        def run_statement(
+            self, sql: str, cancellation: Cancellation | None = None, *, explained: bool = False
+        ) -> Answer:
             """Run a query to its end."""
+            ...
+
+        def verify_answer(self, sql: str, answer: pa.Table) -> None:
+            """Compare an answer with plain DuckDB's."""
             ...
 
         def explain_statement(self, sql: str, mode: str) -> str:

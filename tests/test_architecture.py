@@ -15,6 +15,7 @@ LAYERS = (
     "errors",
     "statistics",
     "expressions",
+    "answers",
     "catalog",
     "logical",
     "sql",

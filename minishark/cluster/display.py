@@ -14,14 +14,15 @@ _HEADER = (
     "KB",
     "ms",
     "task ms min/median/max",
-    "queue ms median/max",
+    "queue ms min/median/max",
     "local",
+    "retries",
 )
 
 
 def metrics_text(metrics: QueryMetrics) -> str:
     """A table with one line per stage, then the totals."""
-    rows = [_HEADER, *(_cells(stage) for stage in metrics.by_stage)]
+    rows = stage_rows(metrics)
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     total = (
@@ -29,6 +30,11 @@ def metrics_text(metrics: QueryMetrics) -> str:
         f"planning; {_counted(metrics.stages, 'stage')}, {_counted(metrics.tasks, 'task')}"
     )
     return "\n".join([*lines, total, *metrics.warnings])
+
+
+def stage_rows(metrics: QueryMetrics) -> list[tuple[str, ...]]:
+    """The cells of that table, the titles first."""
+    return [_HEADER, *(_cells(stage) for stage in metrics.by_stage)]
 
 
 def _cells(stage: StageMetrics) -> tuple[str, ...]:
@@ -41,8 +47,9 @@ def _cells(stage: StageMetrics) -> tuple[str, ...]:
         f"{stage.bytes / 1024:,.0f}",
         f"{stage.elapsed_s * 1e3:.1f}",
         f"{min(run):.1f}/{median(run):.1f}/{max(run):.1f}",
-        f"{median(queued):.1f}/{max(queued):.1f}",
+        f"{min(queued):.1f}/{median(queued):.1f}/{max(queued):.1f}",
         local,
+        str(stage.retries),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
+from msgspec import structs
 
 from minishark.catalog import Partition, Table
 from minishark.cluster.backend import Backend, JobEvent, Placement, job_error, task_error
@@ -35,15 +36,44 @@ from sparrow_core import (
     JobFailed,
     JobFinished,
     JobId,
+    JobOptions,
     JobSpec,
     NodeName,
     TaskCompleted,
     TaskFailed,
     TaskSpec,
+    explain,
 )
 
 _POLL_S = 0.25
 _CANCEL_WAIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMetrics:
+    """What a task did.
+
+    Attributes:
+        node: where it ran.
+        executor: what ran it.
+        attempt: 1 for the first attempt.
+        rows: how many rows it gave.
+        bytes: their size.
+        run_s: how long it ran.
+        queue_s: how long it waited, messages included.
+        local: whether its node holds the table data that it reads; None if it reads none.
+        why: why it ran there, in words, if that was asked for.
+    """
+
+    node: str
+    executor: str
+    attempt: int
+    rows: int
+    bytes: int
+    run_s: float
+    queue_s: float
+    local: bool | None
+    why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +89,12 @@ class StageMetrics:
     queue_s: tuple[float, ...]
     constrained_tasks: int
     local_tasks: int
+    by_task: tuple[TaskMetrics, ...] = ()
+
+    @property
+    def retries(self) -> int:
+        """How many attempts failed and were made again."""
+        return sum(task.attempt - 1 for task in self.by_task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +133,8 @@ class _StageRun:
     nodes: list[str]
     run_s: list[float]
     queue_s: list[float]
+    job: JobSpec
+    events: list[JobEvent] = field(default_factory=list)
     job_id: JobId | None = None
     elapsed_s: float = 0.0
 
@@ -117,7 +155,25 @@ class _StageRun:
             tuple(self.queue_s),
             len(constrained),
             sum(self.nodes[i] in self.preferred[i] for i in constrained),
+            tuple(self._tasks()),
         )
+
+    def _tasks(self) -> Iterator[TaskMetrics]:
+        completed = {e.task_id: e for e in self.events if isinstance(e, TaskCompleted)}
+        reasons = explain(self.job, self.events) if self.job.options.explain else {}
+        for index, outcome in enumerate(self.complete()):
+            event, preferred = completed[index], self.preferred[index]
+            yield TaskMetrics(
+                event.node,
+                event.executor,
+                event.attempt,
+                outcome.rows,
+                outcome.nbytes,
+                event.run_s,
+                event.queue_s,
+                event.node in preferred if preferred else None,
+                tuple(reasons[index].lines()) if index in reasons else (),
+            )
 
 
 @dataclass(slots=True)
@@ -136,6 +192,7 @@ class QueryRun:
         definitions: statements that make what a whole statement may name: views, macros, types.
         on_progress: hears how far the query is, at least once a second; what it raises ends the
             query.
+        explained: whether the metrics tell why each task ran where it did.
     """
 
     stages: Sequence[Stage]
@@ -148,6 +205,7 @@ class QueryRun:
     settings: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
     on_progress: ProgressHandler | None = None
+    explained: bool = False
     _runs: dict[int, _StageRun] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
     _events: queue.SimpleQueue[tuple[int, JobEvent]] = field(default_factory=queue.SimpleQueue)
@@ -234,6 +292,7 @@ class QueryRun:
             user=self.placement.user,
             placement=self.placement.policy,
             probe_ratio=self.placement.probe_ratio,
+            options=JobOptions(explain=self.explained),
         )
         run = _StageRun(
             stage,
@@ -243,6 +302,8 @@ class QueryRun:
             [""] * stage.tasks,
             [0.0] * stage.tasks,
             [0.0] * stage.tasks,
+            # The payloads have been sent; what remains tells why tasks ran where they did.
+            structs.replace(job, tasks=tuple(_without_payload(task) for task in tasks), shared=b""),
         )
         self._runs[stage.index] = run
         run.job_id = self.backend.submit(job, partial(_tagged, self._events, stage.index))
@@ -319,7 +380,9 @@ class QueryRun:
                 run.nodes[event.task_id] = event.node
                 run.run_s[event.task_id] = event.run_s
                 run.queue_s[event.task_id] = event.queue_s
+                run.events.append(structs.replace(event, result=b""))
             case JobFinished():
+                run.events.append(event)
                 run.elapsed_s = time.perf_counter() - run.started_s
                 self._done.add(index)
                 self._start_ready()
@@ -350,6 +413,10 @@ class QueryRun:
                 continue
             if isinstance(event, JobFinished | JobFailed):
                 open_jobs.pop(index, None)
+
+
+def _without_payload(task: TaskSpec) -> TaskSpec:
+    return structs.replace(task, payload=b"")
 
 
 def _tagged(events: queue.SimpleQueue[tuple[int, JobEvent]], stage: int, event: JobEvent) -> None:

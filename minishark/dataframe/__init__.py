@@ -4,6 +4,7 @@ from minishark.dataframe.actions import EXPLAIN_MODES, Answer, Cancellation, Kep
 from minishark.dataframe.column import Column
 from minishark.dataframe.frame import DataFrame
 from minishark.dataframe.grouped import GroupedData
+from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row
 from minishark.dataframe.window import Window, WindowSpec
 
@@ -15,6 +16,7 @@ __all__ = [
     "DataFrame",
     "GroupedData",
     "KeptRows",
+    "Profile",
     "Row",
     "Runner",
     "Window",

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from minishark.cluster.progress import QueryProgress
 from minishark.cluster.query import QueryMetrics
+from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row, rows_of
 from minishark.dataframe.show import PlanText, columns_html, table_html, table_text
 from minishark.dataframe.writer import DataFrameWriter
@@ -93,8 +94,18 @@ class Runner(Protocol):
         """The columns of a SELECT, as Arrow has them."""
         ...
 
-    def run_statement(self, sql: str, cancellation: Cancellation | None = None) -> Answer:
+    def run_statement(
+        self, sql: str, cancellation: Cancellation | None = None, *, explained: bool = False
+    ) -> Answer:
         """Run a SELECT."""
+        ...
+
+    def verify_answer(self, sql: str, answer: pa.Table) -> None:
+        """Compare an answer with plain DuckDB's.
+
+        Raises:
+            VerificationError: it is another.
+        """
         ...
 
     def explain_statement(self, sql: str, mode: str) -> str:
@@ -144,6 +155,7 @@ class Actions:
 
     if TYPE_CHECKING:
         runner: Runner
+        verified: bool
         _explain: str | None
         _known: pa.Table | None
         _metrics: QueryMetrics | None
@@ -174,14 +186,34 @@ class Actions:
         """Whether the rows are here already: of statements that are no queries on the cluster."""
         return self._known is not None
 
-    def to_arrow(self) -> pa.Table:
+    def to_arrow(self, *, verify: bool = False) -> pa.Table:
         """Run the statement; its rows as an Arrow table.
+
+        Args:
+            verify: also run it on plain DuckDB in this process, over the same tables, and compare.
+                What has several right answers (random(), LIMIT without an order) can differ.
 
         Raises:
             ExecutionError: the statement failed while it ran, for example on a division by zero.
+            VerificationError: plain DuckDB has another answer.
             ClusterError: the cluster is gone.
         """
-        return self.rows(None)
+        answer = self.rows(None)
+        if (verify or self.verified) and self._known is None and not self._explain:
+            self.runner.verify_answer(self.sql(), answer)
+        return answer
+
+    def profile(self) -> Profile:
+        """Run the statement; what each stage and each task did, and why it ran where it did.
+
+        Raises:
+            OptionError: it is no query that runs on the cluster.
+        """
+        if self._known is not None or self._explain:
+            raise OptionError("Only queries that run on the cluster have a profile.")
+        answer = self.runner.run_statement(self.sql(), explained=True)
+        self._metrics = answer.metrics
+        return Profile(self.sql(), answer.metrics)
 
     def rows(self, cancellation: Cancellation | None) -> pa.Table:
         """`to_arrow`, which another thread can cancel."""

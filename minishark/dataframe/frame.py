@@ -39,6 +39,7 @@ class DataFrame(Shaping, CamelCase):
     Attributes:
         runner: the session.
         held: what must live as long as this.
+        verified: whether actions compare the answer with plain DuckDB's.
 
     Examples:
         >>> df = session.create_dataframe([("Ada", 36), ("Alan", 41)], ["name", "age"])
@@ -64,6 +65,7 @@ class DataFrame(Shaping, CamelCase):
         self._explain = explain
         self._known = known
         self.held = held
+        self.verified = False
         self._metrics: QueryMetrics | None = None
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import Self
 import duckdb
 import pyarrow as pa
 
-from minishark.tpch.ordering import output_order
+from minishark.answers.ordering import output_order
 from minishark.tpch.tables import create_views
 
 

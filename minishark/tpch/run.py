@@ -14,8 +14,8 @@ import msgspec
 import pyarrow as pa
 
 import minishark
+from minishark.answers.compare import differences
 from minishark.errors import MinisharkError
-from minishark.tpch.compare import differences
 from minishark.tpch.generate import default_parts, generate, scale_folder
 from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import QUERY_COUNT, load_queries

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import duckdb
 
+from minishark.answers.compare import differences
+from minishark.answers.ordering import output_order
 from minishark.session import Session
-from minishark.tpch.compare import differences
-from minishark.tpch.ordering import output_order
 
 
 def divergences(session: Session, plain: duckdb.DuckDBPyConnection, sql: str) -> list[str]:

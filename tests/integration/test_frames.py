@@ -9,10 +9,10 @@ import pytest
 
 from minishark import DataFrame, Row, Window
 from minishark import functions as F
+from minishark.answers.compare import differences
+from minishark.answers.ordering import output_order
 from minishark.errors import ColumnError, MinisharkError, OptionError, QueryError
 from minishark.session import Session
-from minishark.tpch.compare import differences
-from minishark.tpch.ordering import output_order
 
 Verbs = Callable[[DataFrame, DataFrame], DataFrame]
 

@@ -18,6 +18,7 @@ import pytest
 import minishark
 from minishark import DataFrame
 from minishark import functions as F
+from minishark.answers.compare import differences
 from minishark.errors import (
     CatalogError,
     ColumnError,
@@ -27,7 +28,6 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.session import Session
-from minishark.tpch.compare import differences
 
 ROWS = [("Ada", 36, "x"), ("Alan", 41, "y"), ("Grace", None, "x")]
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 import minishark
+from minishark.answers.compare import differences
+from minishark.answers.ordering import output_order
 from minishark.cluster.query import QueryMetrics
 from minishark.session import Session
-from minishark.tpch.compare import differences
-from minishark.tpch.ordering import output_order
 from minishark.tpch.queries import QUERY_COUNT, load_queries
 from minishark.tpch.schema import TABLES
 from minishark.tpch.tables import create_views

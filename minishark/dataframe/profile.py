@@ -1,0 +1,115 @@
+"""Profile: what a query did, stage by stage and task by task."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from minishark.cluster.display import metrics_text, stage_rows
+from minishark.cluster.query import QueryMetrics, StageMetrics, TaskMetrics
+from minishark.errors import OptionError
+
+_TASK_HEADER = ("task", "executor", "attempt", "rows", "KB", "run ms", "queue ms", "local")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a query did; printed, it is a table of its stages.
+
+    Attributes:
+        sql: the statement.
+        metrics: the figures, for programs.
+
+    Examples:
+        >>> profile = session.range(1000).group_by("id").count().profile()
+        >>> profile.metrics.stages
+        1
+        >>> print(profile.why(0, 0))  # doctest: +ELLIPSIS
+        task 0 ran on ..., attempt 1
+        ...
+    """
+
+    sql: str
+    metrics: QueryMetrics
+
+    def __str__(self) -> str:
+        return metrics_text(self.metrics)
+
+    __repr__ = __str__
+
+    def text(self, *, tasks: bool = False) -> str:
+        """The table of stages; with a table of the tasks of each, if wanted."""
+        if not tasks:
+            return str(self)
+        tables = (_tasks_text(stage) for stage in self.metrics.by_stage)
+        return "\n\n".join([str(self), *tables])
+
+    def why(self, stage: int, task: int) -> str:
+        """Why a task ran where it did: what it asked for, which nodes were probed, who answered.
+
+        Raises:
+            OptionError: there is no such task.
+        """
+        for found in self.metrics.by_stage:
+            if found.index == stage and 0 <= task < len(found.by_task):
+                return "\n".join(found.by_task[task].why)
+        raise OptionError(f"The query has no task {task} in a stage {stage}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures as plain dictionaries, lists and numbers, for JSON."""
+        figures: dict[str, Any] = msgspec.to_builtins(self.metrics)
+        return {"sql": self.sql, **figures}
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the stages, and the tasks of each to unfold."""
+        parts = [_html_table(stage_rows(self.metrics)), f"<p>{html.escape(_last_line(self))}</p>"]
+        for stage in self.metrics.by_stage:
+            inside = _html_table([_TASK_HEADER, *_task_rows(stage)])
+            why = "\n".join(line for task in stage.by_task for line in task.why)
+            parts.append(
+                f"<details><summary>stage {stage.index}: tasks</summary>{inside}"
+                f"<pre>{html.escape(why)}</pre></details>"
+            )
+        return "".join(parts)
+
+
+def _last_line(profile: Profile) -> str:
+    return str(profile).rsplit("\n", 1)[-1]
+
+
+def _tasks_text(stage: StageMetrics) -> str:
+    rows = [_TASK_HEADER, *_task_rows(stage)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_TASK_HEADER))]
+    lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join([f"stage {stage.index}", *lines])
+
+
+def _task_rows(stage: StageMetrics) -> Iterator[tuple[str, ...]]:
+    for number, task in enumerate(stage.by_task):
+        yield (
+            str(number),
+            task.executor,
+            str(task.attempt),
+            f"{task.rows:,}",
+            f"{task.bytes / 1024:,.0f}",
+            f"{task.run_s * 1e3:.1f}",
+            f"{task.queue_s * 1e3:.1f}",
+            _local(task),
+        )
+
+
+def _local(task: TaskMetrics) -> str:
+    return "-" if task.local is None else "yes" if task.local else "no"
+
+
+def _html_table(rows: list[tuple[str, ...]]) -> str:
+    def line(cells: tuple[str, ...], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    head, *body = rows
+    lines = "".join(line(row, "td") for row in body)
+    return f"<table><thead>{line(head, 'th')}</thead><tbody>{lines}</tbody></table>"

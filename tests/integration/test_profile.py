@@ -1,0 +1,58 @@
+"""Profiles and verification: what a query did, and whether its answer is DuckDB's."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from minishark import functions as F
+from minishark.errors import OptionError, VerificationError
+from minishark.session import Session
+
+
+def test_a_profile_tells_of_every_stage_and_task(toy_session: Session) -> None:
+    """Figures add up, go to JSON, and tell for each task why it ran where it did."""
+    frame = toy_session.table("skew").group_by("k").agg(F.sum("x").alias("x")).order_by("k")
+    profile = frame.profile()
+    metrics = profile.metrics
+    assert metrics.stages == len(metrics.by_stage) > 1
+    for stage in metrics.by_stage:
+        assert stage.tasks == len(stage.by_task)
+        assert stage.rows == sum(task.rows for task in stage.by_task)
+        assert stage.run_s == tuple(task.run_s for task in stage.by_task)
+        assert 0 == stage.retries
+    first = metrics.by_stage[0]
+    assert first.local_tasks == sum(task.local is True for task in first.by_task)
+    assert f"task 0 ran on {first.by_task[0].executor}, attempt 1" in profile.why(0, 0)
+    assert "reservation(s)" in profile.why(0, 0)
+    assert frame.count() == json.loads(json.dumps(profile.to_dict()))["by_stage"][-1]["rows"]
+    with pytest.raises(OptionError, match="no task 99"):
+        profile.why(0, 99)
+
+
+def test_a_profile_is_text_and_a_page(toy_session: Session) -> None:
+    """The text has a line a stage, with tasks a line a task; the page has both."""
+    profile = toy_session.table("skew").group_by("k").count().profile()
+    tasks = profile.metrics.tasks
+    assert 1 + profile.metrics.stages + 1 == len(str(profile).splitlines())
+    assert tasks == sum(" node-" in line for line in profile.text(tasks=True).splitlines())
+    assert profile.metrics.stages == profile._repr_html_().count("<details>")
+    with pytest.raises(OptionError, match="have a profile"):
+        toy_session.sql("SHOW TABLES").profile()
+
+
+def test_answers_can_be_verified(toy_session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A right answer passes; one that differs from DuckDB's raises and says in what."""
+    sql = "SELECT k, count(*) AS n FROM t GROUP BY k ORDER BY k"
+    right = toy_session.sql(sql, verify=True).to_arrow()
+    assert right == toy_session.sql(sql).to_arrow(verify=True)
+    wrong = right.set_column(1, "n", pa.array([0] * right.num_rows, pa.int64()))
+    monkeypatch.setattr(toy_session, "_query_here", lambda sql: wrong)
+    with pytest.raises(VerificationError, match="rows are missing"):
+        toy_session.sql(sql, verify=True).collect()
+    shuffled = right.take(pa.array(range(right.num_rows - 1, -1, -1)))
+    monkeypatch.setattr(toy_session, "_query_here", lambda sql: shuffled)
+    with pytest.raises(VerificationError, match="out of order"):
+        toy_session.sql(sql).to_arrow(verify=True)
