@@ -29,6 +29,7 @@ from minishark.expressions import (
     Schema,
     SortKey,
     WindowCall,
+    is_volatile,
     quote,
     quote_text,
     transform,
@@ -242,14 +243,29 @@ def _lower_function(json: Json, child: Schema) -> Expression:
     if kind == "OPERATOR_CAST":
         lenient = bool((json.get("function_data") or {}).get("try_cast"))
         return Cast(arguments[0], type_, lenient)
+    if kind == "COMPARE_BETWEEN":
+        return _lower_between(arguments, json.get("function_data") or {})
     name = json["qname"]["path"][-1]
     if kind != "BOUND_FUNCTION" or name.startswith("__internal"):
         raise PlanNotLowered(f"function {name} ({kind})")
+    if name == "error":  # its own type is that of NULL
+        return Cast(Call(name, arguments, _RENAMED_TYPES["SQLNULL"]), type_)
     if name in _FUNCTIONS_WITH_HIDDEN_ARGUMENTS:
         raise PlanNotLowered(f"function {name}")
     if not name.isidentifier():
         return _lower_symbol(name, arguments, type_)
     return Call(name, arguments, type_)
+
+
+def _lower_between(arguments: tuple[Expression, ...], flags: Json) -> Expression:
+    value, low, high = arguments
+    if is_volatile(value):
+        raise PlanNotLowered("BETWEEN of a volatile function, which must be called once")
+    bounds = (
+        Infix(">=" if flags.get("lower_inclusive") else ">", (value, low), "BOOLEAN"),
+        Infix("<=" if flags.get("upper_inclusive") else "<", (value, high), "BOOLEAN"),
+    )
+    return Infix("AND", bounds, "BOOLEAN")
 
 
 # What these were bound to is not in their arguments; their text would bind to something else.
@@ -277,7 +293,6 @@ _FUNCTIONS_WITH_HIDDEN_ARGUMENTS = frozenset(
         "array_aggr",
         "union_value",
         "constant_or_null",
-        "error",
         "write_log",
         "combine",
         "finalize",
