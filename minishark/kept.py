@@ -20,6 +20,7 @@ from minishark.expressions import Column, Schema
 from minishark.physical.plan import PhysicalPlan
 from minishark.physical.planner import PlannerOptions
 from minishark.physical.repartition import hash_columns, hashed_on, together
+from minishark.sql.arrow_types import kept_by_arrow
 from minishark.tables import Tables
 
 
@@ -162,4 +163,4 @@ def table_schema(schema: Schema) -> Schema:
 
 def kept_exactly(schema: Schema) -> bool:
     """Whether Arrow brings all columns back in the type that they have."""
-    return not any("ENUM(" in column.type for column in schema)
+    return kept_by_arrow(column.type for column in schema)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, assert_never
 
+import duckdb
 import pyarrow as pa
 
 from minishark.answers.compare import differences
@@ -24,6 +25,7 @@ from minishark.cluster.backend import Cluster
 from minishark.cluster.launch import resolve
 from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
 from minishark.cluster.progress import ProgressHandler
+from minishark.cluster.source import arrow_table
 from minishark.cluster.status import NodeState, node_states
 from minishark.dataframe import Answer, Cancellation, DataFrame
 from minishark.dataframe.names import CamelCase
@@ -39,6 +41,7 @@ from minishark.kept import Keep, Layout, kept_exactly, table_schema
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.queries import Queries, RefusedError
 from minishark.sources import KEPT_PREFIX, Sources
+from minishark.sql.arrow_types import kept_by_arrow
 from minishark.sql.planning import PlanningDatabase
 from minishark.sql.statements import (
     ParsedStatement,
@@ -48,8 +51,9 @@ from minishark.sql.statements import (
     fill_parameters,
     prepared_name_and_statement,
 )
+from minishark.sql.targets import written_target
 from minishark.tables import Tables, check_layout, check_partitions, named_columns
-from minishark.written_tables import WrittenTables, written_name
+from minishark.written_tables import WrittenTables
 
 PLACEMENTS = ("sparrow", "batch", "per_task", "random")
 _CREATED_AS = re.compile(
@@ -249,8 +253,12 @@ class Session(CamelCase, Sources):
                 return self._show(sql)
             case StatementKind.HERE:
                 return self._known(self._query_here(sql))
+            case StatementKind.OWN:
+                return self._run_here(sql)
             case StatementKind.DEFINITION | StatementKind.SETTING:
                 return self._define(statement)
+            case StatementKind.VARIABLE:
+                return self._set_variable(sql)
             case StatementKind.WRITE:
                 return self._write(sql)
             case StatementKind.COPY_OUT:
@@ -277,7 +285,8 @@ class Session(CamelCase, Sources):
         described = re.match(r"\s*(SHOW|DESCRIBE|DESC)\b", sql, re.IGNORECASE)
         if not described and self._planning.tables_in(sql):
             return self._known(self._query_here(sql))
-        return self._known(self._planning.show(sql))
+        names = [name for name in self._loaded_tables if not name.startswith(KEPT_PREFIX)]
+        return self._known(self._written.catalog(sql, names, self._tables.read))
 
     def _rows_of(self, query: str) -> pa.Table:
         """The rows of a query, in the types that DuckDB has."""
@@ -288,14 +297,29 @@ class Session(CamelCase, Sources):
 
     def _query(self, sql: str, explain: str | None) -> DataFrame:
         self._load_changed()
+        if self._written.is_elsewhere:
+            return self._queried_here(sql, explain)
         try:
             bound = self._planning.bind(sql)
         except QueryError:
-            if self._written.has_own and explain is None:
+            if self._written.has_own:
                 with contextlib.suppress(QueryError, CatalogError):
-                    return self._known(self._query_here(sql))
+                    return self._queried_here(sql, explain)
             raise
         return DataFrame.of_statement(self, sql, bound.schema, explain)
+
+    def _queried_here(self, sql: str, explain: str | None) -> DataFrame:
+        """A query of what only the session's own database knows."""
+        if explain is None:
+            return self._known(self._query_here(sql))
+        plan = self._written.explain(
+            sql, self._loaded_tables, self._tables.read, analyze=explain == "analyze"
+        )
+        return self._known(pa.table({"explain_value": [f"Runs in the front end\n{plan}"]}))
+
+    def _run_here(self, sql: str) -> DataFrame:
+        self._load_changed()
+        return self._known(self._written.run(sql, self._loaded_tables, self._tables.read))
 
     def _query_here(self, sql: str) -> pa.Table:
         """Run a query in the session's own database, over all rows of the cluster's tables."""
@@ -318,6 +342,8 @@ class Session(CamelCase, Sources):
         if setting and _OWN_SETTINGS.search(statement.sql):
             raise UnsupportedError("minishark chooses this setting itself; see connect().")
         self._load_changed()
+        if self._written.is_elsewhere and not setting:
+            return self._run_here(statement.sql)
         try:
             self._planning.define(statement.sql)
         except QueryError:
@@ -332,10 +358,21 @@ class Session(CamelCase, Sources):
             self._queries.definitions = (*self._queries.definitions, statement.sql)
         return self._changed_rows(0)
 
+    def _set_variable(self, sql: str) -> DataFrame:
+        """A variable, whose value may come from a query, for planning and for executors."""
+        self._load_changed()
+        known = self._written.set_variable(sql, self._loaded_tables, self._tables.read)
+        self._planning.define(known)
+        self._queries.settings = (*self._queries.settings, known)
+        return self._changed_rows(0)
+
     def _write(self, sql: str) -> DataFrame:
         """A statement that changes tables; the cluster hears of it before the next query."""
         created = _CREATED_AS.match(sql)
-        name = written_name(sql)
+        target = written_target(sql)
+        if self._written.is_elsewhere or (target is not None and not target.is_main):
+            return self._run_here(sql)
+        name = target.name if target is not None else None
         if created and name is not None and self._can_create(sql, name, created):
             self._keep(name, sql[created.end() :], Layout(replicas=2), replace=True)
             return self._changed_rows(self._tables.catalog.get(name).rows)
@@ -449,6 +486,12 @@ class Session(CamelCase, Sources):
         if isinstance(data, DataFrame) and not data.is_known:
             keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
             self._keep(name, data.sql(), Layout(keys, partitions, replicas), replace=replace)
+            return
+        if isinstance(data, duckdb.DuckDBPyRelation) and not kept_by_arrow(map(str, data.types)):
+            self._tables.check_new(name, replace=replace)
+            types = zip(data.columns, map(str, data.types), strict=True)
+            self._written.put(name, types, arrow_table(data))
+            self._warn(f"Table {name} stays in the front end, as Arrow lacks types of its columns.")
             return
         self._tables.create(
             name,

@@ -24,7 +24,9 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
-from minishark.expressions import quote
+from minishark.expressions import quote, quote_text
+from minishark.sql.arrow_types import kept_by_arrow
+from minishark.sql.targets import written_target
 
 ReadTable = Callable[[str], pa.Table]
 """All rows of a table in the cluster, memory-mapped."""
@@ -32,22 +34,9 @@ ReadTable = Callable[[str], pa.Table]
 _ROWS = " minishark rows"
 """A name that no user's table has."""
 
-_NAME = r'((?:"(?:[^"]|"")+"|\w+)(?:\.(?:"(?:[^"]|"")+"|\w+))*)'
-_TARGETS = tuple(
-    re.compile(rf"\s*{words}\s+{_NAME}", re.IGNORECASE)
-    for words in (
-        r"INSERT\s+(?:OR\s+\w+\s+)?INTO",
-        r"UPDATE(?:\s+ONLY)?",
-        r"DELETE\s+FROM",
-        r"TRUNCATE(?:\s+TABLE)?",
-        r"MERGE\s+INTO",
-        r"ALTER\s+TABLE(?:\s+IF\s+EXISTS)?",
-        r"COPY",
-        r"DROP\s+TABLE(?:\s+IF\s+EXISTS)?",
-        r"CREATE\s+(?:UNIQUE\s+)?INDEX\s+(?:IF\s+NOT\s+EXISTS\s+)?.*?\bON",
-        r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMP(?:ORARY)?\s+)?TABLE(?:\s+IF\s+NOT\s+EXISTS)?",
-    )
-)
+_OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
+_ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
+_VARIABLE = re.compile(r'\s*SET\s+VARIABLE\s+("(?:[^"]|"")+"|\w+)', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +68,8 @@ class WrittenTables:
         self._changes = count()
         self._definitions: list[str] = []
         self._own: dict[str, None] = {}
+        self._used = False
+        self._elsewhere = False
         self._lock = threading.RLock()
 
     def close(self) -> None:
@@ -103,7 +94,7 @@ class WrittenTables:
         with self._lock:
             if alone:
                 self._run(sql)
-                self._own[sql] = None
+                self._used = True
             else:
                 self._definitions.append(sql)
 
@@ -122,17 +113,59 @@ class WrittenTables:
             QueryError: DuckDB does not accept it.
             TaskFailedError: it failed on the data.
         """
-        target = written_name(sql)
+        target = written_target(sql)
+        name = target.name if target is not None else None
         with self._lock:
             self._show(tables, read)
-            for name in (target,) if target is not None else _mentioned(sql, tables):
-                self._take(name)
+            for taken in (name,) if name is not None else _mentioned(sql, tables):
+                self._take(taken)
             before = self._tables()
             answer = self._answer(sql)
-            for name in self._tables():
-                if target is None or name not in before or name == target.lower():
-                    self._changed[name] = next(self._changes)
+            for table in self._tables():
+                if name is None or table not in before or table == name.lower():
+                    self._changed[table] = next(self._changes)
             return answer
+
+    def run(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
+        """Run a statement about what only this database has: schemas, sequences, other databases.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+            TaskFailedError: it failed on the data.
+        """
+        with self._lock:
+            self._show(tables, read)
+            answer = self._answer(sql)
+            ((here,),) = self._run("SELECT (current_database(), current_schema())")
+            self._elsewhere = here != ("memory", "main")
+            return answer
+
+    def set_variable(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
+        """Run a SET VARIABLE; the same with the value that it came to.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+            UnsupportedError: the value can't be written down.
+        """
+        found = _VARIABLE.match(sql)
+        if found is None:
+            raise QueryError("Write SET VARIABLE name = value.")
+        name = found[1]
+        value = f"getvariable({quote_text(name.strip(chr(34)))})"
+        with self._lock:
+            self._show(tables, read)
+            self._run(sql)
+            ((type_, number),) = self._run(f"SELECT typeof({value}), {value}")
+            text = f"CAST({duckdb.ConstantExpression(number)} AS {type_})"
+            try:
+                same = self._run(f"SELECT {text} IS NOT DISTINCT FROM {value}")
+            except (QueryError, TaskFailedError):
+                same = []
+            if same != [(True,)]:
+                raise UnsupportedError(
+                    f"A variable of type {type_} can't be sent to executors; use a table."
+                )
+            return f"SET VARIABLE {name} = {text}"
 
     def query(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
         """Run a query here, over all rows of the tables that it names.
@@ -143,15 +176,58 @@ class WrittenTables:
         """
         with self._lock:
             self._show(tables, read)
-            self._run("RESET arrow_lossless_conversion")
+            if _ROW_NUMBERS.search(sql):
+                for name in _mentioned(sql, tables):
+                    self._take(name)  # what is only shown here has no row numbers
+            return self._handed_out(sql)
+
+    def catalog(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
+        """Answer what concerns the catalog only: SHOW, DESCRIBE, PRAGMA, information_schema ...
+
+        For as long as that takes, tables of the cluster are here as tables without rows.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+            TaskFailedError: it failed.
+        """
+        with self._lock:
+            self._show(tables, read)
+            self._run("BEGIN")
             try:
-                return self._answer(sql)
+                for name in self._shown(tables):
+                    self._run(f"CREATE TABLE {quote(name)} AS FROM temp.{quote(name)} LIMIT 0")
+                    self._run(f"DROP VIEW temp.{quote(name)}")
+                return self._handed_out(sql)
             finally:
-                self._con.execute("SET arrow_lossless_conversion = true")
+                self._run("ROLLBACK")
+
+    def explain(self, sql: str, tables: Iterable[str], read: ReadTable, *, analyze: bool) -> str:
+        """How a query runs here.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
+        with self._lock:
+            self._show(tables, read)
+            return "\n".join(text for _, text in self._run(f"{word} {sql}"))
+
+    def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
+        """Make a table of rows, with columns of just these types; one of that name is replaced."""
+        described = ", ".join(f"{quote(column)} {type_}" for column, type_ in columns)
+        with self._lock:
+            self._con.register(_ROWS, rows)
+            try:
+                self._run(f"CREATE OR REPLACE TABLE {quote(name)} ({described})")
+                self._run(f"INSERT INTO {quote(name)} FROM {quote(_ROWS)}")
+            finally:
+                self._con.unregister(_ROWS)
+            self._changed[name.lower()] = next(self._changes)
 
     def copy(self, table: pa.Table, target: str) -> int:
         """Write rows to files: `COPY rows TO target`; the number of rows."""
         with self._lock:
+            self._replay()
             self._con.register(_ROWS, table)
             try:
                 return int(self._run(f"COPY {quote(_ROWS)} TO {target}")[0][0])
@@ -182,18 +258,26 @@ class WrittenTables:
 
     @property
     def has_own(self) -> bool:
-        """Whether there is anything that only this database knows."""
-        return bool(self._own)
+        """Whether there may be anything that only this database knows."""
+        return self._used
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether names without a schema mean another schema than the cluster's tables are in."""
+        return self._elsewhere
 
     def _stored_as(self, name: str) -> pa.Table | None:
         """A table's rows, if Arrow brings its columns back as they are."""
-        (text,) = self._con.execute(
-            "SELECT sql FROM duckdb_tables() WHERE lower(table_name) = $1 AND schema_name = 'main'",
+        database, text = self._con.execute(
+            f"SELECT database_name, sql FROM duckdb_tables() WHERE {_OURS} "
+            "AND lower(table_name) = $1",
             [name],
         ).fetchall()[0]
         if re.search(r"\sCOLLATE\s", text, re.IGNORECASE):
             return None
-        relation = self._con.sql(f"FROM main.{quote(name)}")
+        relation = self._con.sql(f"FROM {quote(database)}.main.{quote(name)}")
+        if not kept_by_arrow(map(str, relation.types)):
+            return None
         rows = relation.to_arrow_table()
         self._con.register(_ROWS, rows)
         try:
@@ -215,16 +299,21 @@ class WrittenTables:
 
     def _tables(self) -> list[str]:
         rows = self._con.execute(
-            "SELECT lower(table_name) FROM duckdb_tables() WHERE schema_name = 'main'"
+            f"SELECT lower(table_name) FROM duckdb_tables() WHERE {_OURS}"
         ).fetchall()
         return [name for (name,) in rows]
 
     def _show(self, tables: Iterable[str], read: ReadTable) -> None:
         """Make the cluster's tables visible, without a copy, and the definitions over them."""
+        self._used = True
         own = self._tables()
         for name in tables:
             if name.lower() not in own:
                 self._con.register(name, read(name))
+        self._replay()
+
+    def _replay(self) -> None:
+        """Make the definitions and settings that are not made yet."""
         # A view over a table that was dropped waits until there is one of that name again.
         self._definitions = [sql for sql in self._definitions if not self._defined(sql)]
 
@@ -235,18 +324,29 @@ class WrittenTables:
             return False
         return True
 
+    def _shown(self, names: Iterable[str]) -> list[str]:
+        """Those of the cluster's tables that are only shown here, as views."""
+        wanted = {name.lower() for name in names}
+        rows = self._con.execute("SELECT view_name FROM duckdb_views() WHERE temporary").fetchall()
+        own = self._tables()
+        return [name for (name,) in rows if name.lower() in wanted and name.lower() not in own]
+
     def _take(self, name: str) -> None:
         """Copy a table of the cluster that is about to change."""
-        views = self._con.execute(
-            "SELECT view_name FROM duckdb_views() WHERE lower(view_name) = lower($1) AND temporary",
-            [name],
-        ).fetchall()
-        if views and name.lower() not in self._tables():
-            rows = self._con.table(name).to_arrow_table()
-            self._con.unregister(views[0][0])
+        for shown in self._shown((name,)):
+            rows = self._con.table(shown).to_arrow_table()
+            self._con.unregister(shown)
             self._con.register(_ROWS, rows)
             self._con.execute(f"CREATE TABLE {quote(name)} AS FROM {quote(_ROWS)}")
             self._con.unregister(_ROWS)
+
+    def _handed_out(self, sql: str) -> pa.Table:
+        """The answer in the types in which users get it."""
+        self._run("RESET arrow_lossless_conversion")
+        try:
+            return self._answer(sql)
+        finally:
+            self._run("SET arrow_lossless_conversion = true")
 
     def _answer(self, sql: str) -> pa.Table:
         try:
@@ -278,23 +378,3 @@ def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:
     """Those of `tables` whose names stand in a statement."""
     text = sql.lower()
     return [name for name in tables if name.lower() in text]
-
-
-def written_name(sql: str) -> str | None:
-    """The table that a statement writes, without its schema; None if that can't be told.
-
-    Raises:
-        UnsupportedError: it lies in another schema than main.
-    """
-    for pattern in _TARGETS:
-        found = pattern.match(sql)
-        if found:
-            *schema, name = (_unquoted(n) for n in re.findall(r'"(?:[^"]|"")+"|\w+', found[1]))
-            if schema and schema[-1].lower() != "main":
-                raise UnsupportedError("minishark keeps all tables in the schema main.")
-            return name
-    return None
-
-
-def _unquoted(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name

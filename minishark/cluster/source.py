@@ -159,6 +159,8 @@ def _relation_table(relation: duckdb.DuckDBPyRelation) -> pa.Table:
         # Only through the relation can its connection be reached.
         return relation.query("minishark_source", sql)
 
+    if any("AGGREGATE_STATE" in str(type_) for type_ in relation.types):
+        raise DataError("Aggregate states can't be loaded; finalize() them first.")
     before = run(f"SELECT current_setting('{setting}')").fetchall()[0][0]
     run(f"SET {setting} = true")
     try:

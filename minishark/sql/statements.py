@@ -30,6 +30,10 @@ class StatementKind(StrEnum):
     """Remember it for later statements: views, macros, types, sequences, schemas."""
     SETTING = "setting"
     """Remember it for later statements: SET, RESET."""
+    VARIABLE = "variable"
+    """Compute a value and remember it: SET VARIABLE."""
+    OWN = "own"
+    """What only the session's own database has: schemas, sequences, attached databases."""
     WRITE = "write"
     """Change tables."""
     COPY_OUT = "copy out"
@@ -67,33 +71,44 @@ _KINDS = {
     _TYPES.EXECUTE: StatementKind.EXECUTE,
     _TYPES.PRAGMA: StatementKind.SHOW,
     _TYPES.CALL: StatementKind.SHOW,
+    _TYPES.ATTACH: StatementKind.OWN,
+    _TYPES.DETACH: StatementKind.OWN,
 }
 _INSTEAD = {
     "TRANSACTION": "each statement is a transaction of its own",
-    "ATTACH": "load tables with Session.create_table",
-    "DETACH": "tables are removed with DROP TABLE",
+    "VACUUM": "statistics are measured when a table is loaded",
     "LOAD": "only the extensions that DuckDB brings along can be used",
     "EXPORT": "write tables with COPY ... TO",
 }
-_CREATED = re.compile(
-    r"\s*CREATE\s+(?:OR\s+REPLACE\s+|TEMP(?:ORARY)?\s+|RECURSIVE\s+|UNIQUE\s+)*(\w+)",
+_NOUN = re.compile(
+    r"\s*(?:CREATE|DROP|ALTER)\s+"
+    r"(?:OR\s+REPLACE\s+|(?:TEMP(?:ORARY)?|PERSISTENT|RECURSIVE|SECURE|UNIQUE)\s+)*(\w+)",
     re.IGNORECASE,
 )
-_DROPPED = re.compile(r"\s*DROP\s+(\w+)", re.IGNORECASE)
+_USED = re.compile(
+    r"\s*(?:USE\b|(?:RE)?SET\s+(?:(?:GLOBAL|LOCAL|SESSION)\s+)?(?:schema|search_path)\b)",
+    re.IGNORECASE,
+)
+_VARIABLE = re.compile(r"\s*SET\s+VARIABLE\b", re.IGNORECASE)
 _SHOWN = re.compile(r"\s*(?:SHOW|DESCRIBE|DESC)\b", re.IGNORECASE)
 _CATALOG = re.compile(
-    r"\b(duckdb_\w+\s*\(|pragma_\w+\s*\(|information_schema\s*\.|sqlite_master\b|pg_catalog\s*\.)",
+    r"\b(?:duckdb_\w+|pragma_\w+\s*\(|information_schema\s*\.|sqlite_(?:temp_)?(?:master|schema)\b"
+    r"|pg_(?!typeof\b)\w+|current_(?:schemas?|setting|database|catalog)\s*\()",
     re.IGNORECASE,
 )
 _STATEFUL = re.compile(
-    r"\b(nextval|currval)\s*\("
+    r"\b(nextval|currval)\s*\(|\b(?:store_rejects|rejects_\w+)\s*:?="
     r"|\bAS\s*(?:(?:NOT\s+)?MATERIALIZED\s*)?\(\s*(INSERT|UPDATE|DELETE|MERGE)\b",
     re.IGNORECASE,
 )
-_EXPLAINED = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?(?!\()", re.IGNORECASE)
+_EXPLAINED = re.compile(r"\s*EXPLAIN\s+(ANALY[ZS]E\s+)?(?!\()", re.IGNORECASE)
 _DEALLOCATED = re.compile(r"\s*DEALLOCATE\b", re.IGNORECASE)
 _COPIED = re.compile(r"\s*COPY\b.*?\bTO\s+'", re.IGNORECASE | re.DOTALL)
-_DEFINED = frozenset({"VIEW", "MACRO", "FUNCTION", "TYPE"})
+_KINDS_BY_NOUN = {
+    StatementKind.DEFINITION: ("VIEW", "MACRO", "FUNCTION", "TYPE"),
+    StatementKind.WRITE: ("TABLE", "INDEX"),
+    StatementKind.OWN: ("SCHEMA", "SEQUENCE", "DATABASE"),
+}
 
 
 def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedStatement]:
@@ -128,28 +143,33 @@ def _parsed(
         return ParsedStatement(StatementKind.SHOW, sql)
     if found := _STATEFUL.search(code):
         return ParsedStatement(StatementKind.WRITE if found[2] else StatementKind.HERE, sql)
+    if kind is StatementKind.SETTING:
+        return ParsedStatement(_setting_kind(bare), sql)
     if kind is not None:
         return ParsedStatement(kind, sql)
     if _DEALLOCATED.match(bare):
         return ParsedStatement(StatementKind.DEALLOCATE, sql)
     if type_ == _TYPES.EXPLAIN:
         return _explained(con, bare)
-    if type_ in (_TYPES.CREATE, _TYPES.DROP):
-        found = (_CREATED if type_ == _TYPES.CREATE else _DROPPED).match(bare)
-        noun = found[1].upper() if found else ""
-        if noun in _DEFINED:
-            return ParsedStatement(StatementKind.DEFINITION, sql)
-        if noun in ("TABLE", "SEQUENCE", "INDEX"):
-            return ParsedStatement(StatementKind.WRITE, sql)
+    if type_ in (_TYPES.CREATE, _TYPES.DROP, _TYPES.ALTER):
+        found = _NOUN.match(bare)
+        noun = found[1].upper() if found else bare.split()[0].upper()
+        for kind, nouns in _KINDS_BY_NOUN.items():
+            if noun in nouns:
+                return ParsedStatement(kind, sql)
         raise UnsupportedError(f"minishark does not run {type_.name} {noun}.")
     if type_ == _TYPES.COPY:
         out = _COPIED.match(bare)
         return ParsedStatement(StatementKind.COPY_OUT if out else StatementKind.WRITE, sql)
-    if type_ == _TYPES.ALTER and re.match(r"\s*ALTER\s+TABLE\b", bare, re.IGNORECASE):
-        return ParsedStatement(StatementKind.WRITE, sql)
     name = type_.name.replace("_", " ")
     instead = _INSTEAD.get(type_.name, "it runs SELECT, CREATE, INSERT, UPDATE, DELETE and COPY")
     raise UnsupportedError(f"minishark does not run {name} statements: {instead}.")
+
+
+def _setting_kind(sql: str) -> StatementKind:
+    if _VARIABLE.match(sql):
+        return StatementKind.VARIABLE
+    return StatementKind.OWN if _USED.match(sql) else StatementKind.SETTING
 
 
 def _explained(con: duckdb.DuckDBPyConnection, sql: str) -> ParsedStatement:
@@ -208,7 +228,9 @@ def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
             continue
         if type_ != duckdb.token_type.operator or text[:1] not in ("?", "$"):
             continue
-        if text.startswith("?"):
+        if text == "?" and following and following[0] == start + 1 and following[1].isdigit():
+            name, end, skip = following[1], start + 1 + len(following[1]), True
+        elif text.startswith("?"):
             position += 1
             name, end = str(position), start + 1
         else:

@@ -1,0 +1,142 @@
+"""What belongs to a session alone: schemas, attached databases, variables, odd types, row ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import minishark
+from minishark.errors import MinisharkError, QueryError, TaskFailedError
+from minishark.session import Session
+
+Rows = list[tuple[object, ...]]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """A session that distributes everything, with one table."""
+    with minishark.connect(
+        in_process=True, single_task_rows=0, nodes=2, partitions=3, executors_per_node=1
+    ) as found:
+        found.create_table("big", pa.table({"a": range(1000), "b": [i % 7 for i in range(1000)]}))
+        yield found
+
+
+def ask(session: Session, sql: str) -> Rows:
+    """The rows of the last statement."""
+    return [tuple(row.values()) for row in session.sql(sql).to_arrow().to_pylist()]
+
+
+def test_tables_of_other_schemas(session: Session) -> None:
+    """A table in a schema of its own can be written, joined with the cluster's, and dropped."""
+    ask(session, "CREATE SCHEMA s; CREATE TABLE s.t (a INT); INSERT INTO s.t FROM range(5)")
+    assert [(5,)] == ask(session, "SELECT count(*) FROM s.t JOIN big USING (a)")
+    assert ["Runs in the front end"] == [
+        text.splitlines()[0] for (text,) in ask(session, "EXPLAIN FROM s.t") if type(text) is str
+    ]
+    ask(session, "UPDATE s.t SET a = 7 WHERE a = 0; CREATE VIEW s.v AS SELECT max(a) AS m FROM s.t")
+    assert [(7,)] == ask(session, "FROM s.v")
+    ask(session, "DROP SCHEMA s CASCADE")
+    with pytest.raises(QueryError, match='schema "s" does not exist'):
+        ask(session, "FROM s.t")
+
+
+def test_use_changes_what_names_mean(session: Session) -> None:
+    """After USE, names mean that schema's tables first, then the cluster's."""
+    ask(session, "CREATE SCHEMA s; USE s; CREATE TABLE t AS SELECT 1 AS x; CREATE VIEW v AS FROM t")
+    assert [(1,)] == ask(session, "FROM v")
+    assert [(1000, "s")] == ask(session, "SELECT count(*), current_schema() FROM big")
+    ask(session, "USE memory.main")
+    with pytest.raises(QueryError):
+        ask(session, "FROM v")
+    ask(session, "DROP SCHEMA s CASCADE")
+
+
+def test_attached_databases(session: Session, tmp_path: Path) -> None:
+    """A database file is attached, written and read beside the cluster's tables."""
+    ask(session, f"ATTACH '{tmp_path / 'other.db'}' AS other; CREATE TABLE other.q AS FROM big")
+    assert [(1000,)] == ask(session, "SELECT count(*) FROM other.q JOIN big USING (a, b)")
+    ask(session, "DETACH other")
+    with pytest.raises(QueryError):
+        ask(session, "FROM other.q")
+
+
+def test_variables_hold_values_of_real_rows(session: Session) -> None:
+    """SET VARIABLE computes over the data; distributed and whole statements know the value."""
+    ask(session, "SET VARIABLE top = (SELECT max(a) FROM big)")
+    distributed = session.sql("SELECT count(*) AS n FROM big WHERE a < getvariable('top')")
+    assert "Statement" not in distributed.explain("logical")
+    assert [{"n": 999}] == distributed.to_arrow().to_pylist()
+    assert [(999, 3)] == ask(session, "SELECT getvariable('top'), i FROM range(3, 4) r(i)")
+    ask(session, "SET VARIABLE names = ['a', 'b''c']; RESET VARIABLE top")
+    assert [(["a", "b'c"], None)] == ask(
+        session, "SELECT getvariable('names'), getvariable('top') FROM range(1)"
+    )
+    with pytest.raises(MinisharkError):
+        ask(session, "SET VARIABLE nothing = (SELECT nothing FROM big)")
+
+
+def test_row_ids(session: Session) -> None:
+    """Rowid counts the rows of a table, in filters too."""
+    assert [(2, 2), (3, 3)] == ask(session, "SELECT a, rowid FROM big WHERE rowid IN (2, 3)")
+    assert [(997,)] == ask(session, "SELECT count(*) FROM big WHERE rowid >= 3")
+
+
+def test_types_that_arrow_forgets(session: Session) -> None:
+    """UNION tags and aggregate states are the same after CREATE TABLE AS and INSERT."""
+    union = "UNION(k INT, z VARCHAR)"
+    ask(session, f"CREATE TABLE un AS SELECT union_value(k := NULL::INT)::{union} AS u")
+    ask(session, "INSERT INTO un VALUES ('text')")
+    assert [("k", None), ("z", "text")] == ask(session, "SELECT union_tag(u), u FROM un")
+    ask(session, "CREATE TABLE st AS SELECT b, sum(a) EXPORT_STATE AS s FROM big GROUP BY b")
+    assert [(sum(range(1000)),)] == ask(session, "SELECT finalize(combine_aggr(s)) FROM st")
+    ask(session, "DROP TABLE un; DROP TABLE st")
+
+
+def test_states_of_aggregates_are_written_to_files(session: Session, tmp_path: Path) -> None:
+    """A column of aggregate states can be copied to a file, and no executor dies of it."""
+    ask(session, f"COPY (SELECT sum(a) EXPORT_STATE AS s FROM big) TO '{tmp_path / 's.parquet'}'")
+    assert [(sum(range(1000)),)] == ask(session, f"FROM '{tmp_path / 's.parquet'}'")
+
+
+def test_the_catalog_knows_constraints_and_defaults(session: Session) -> None:
+    """DESCRIBE and the catalog's views tell of a table what CREATE TABLE said."""
+    ask(session, "CREATE TABLE c (a INT PRIMARY KEY, b VARCHAR DEFAULT 'x')")
+    described = [("a", "INTEGER", "NO", "PRI", None), ("b", "VARCHAR", "YES", None, "'x'")]
+    assert described == [row[:5] for row in ask(session, "DESCRIBE c")]
+    assert [("big", False), ("c", True)] == ask(
+        session, "SELECT table_name, has_primary_key FROM duckdb_tables ORDER BY 1"
+    )
+    assert [("a", "BIGINT"), ("b", "BIGINT")] == [row[:2] for row in ask(session, "DESCRIBE big")]
+    ask(session, "DROP TABLE c")
+
+
+def test_rejected_rows_of_a_file_can_be_read(session: Session, tmp_path: Path) -> None:
+    """What read_csv rejects is there for later statements."""
+    (tmp_path / "x.csv").write_text("a\n1\nx\n3\n")
+    read = f"read_csv('{tmp_path / 'x.csv'}', columns = {{'a': 'INT'}}, store_rejects = true)"
+    assert [(2,)] == ask(session, f"SELECT count(a) FROM {read}")
+    assert [("x",)] == ask(session, "SELECT csv_line FROM reject_errors")
+
+
+def test_views_can_be_secure_and_renamed(session: Session) -> None:
+    """CREATE SECURE VIEW and ALTER VIEW define what later statements see."""
+    ask(session, "CREATE SECURE VIEW v AS SELECT max(a) AS m FROM big; ALTER VIEW v RENAME TO w")
+    assert [(999,)] == ask(session, "FROM w")
+    ask(session, "DROP VIEW w")
+
+
+def test_numbered_question_marks(session: Session) -> None:
+    """`?2` is the second parameter wherever it stands."""
+    rows = session.sql("SELECT ?2 AS a, ?1 AS b", [1, 2]).to_arrow().to_pylist()
+    assert [{"a": 2, "b": 1}] == rows
+
+
+def test_unreadable_files_fail_at_once(session: Session, tmp_path: Path) -> None:
+    """A file that is no Parquet is the statement's error; no other executor tries it again."""
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 nonsense PAR1")
+    with pytest.raises((QueryError, TaskFailedError), match=r"bad\.parquet"):
+        ask(session, f"FROM '{tmp_path / 'bad.parquet'}'")
