@@ -198,6 +198,19 @@ class PlanningDatabase:
             self._plans.clear()
             self._miniatures.version += 1
 
+    def show(self, sql: str) -> pa.Table:
+        """The answer to what concerns settings only, no table.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        with self._lock:
+            self._refresh()
+            try:
+                return self._con.sql(sql).to_arrow_table()
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from error
+
     def bind(self, sql: str) -> BoundStatement:
         """Resolve the names and types of a SELECT.
 

@@ -72,7 +72,7 @@ def check(session: Session, pair: tuple[TableShape, TableShape], texts: list[str
             )
         for text in texts:
             try:
-                judge.execute(text).fetchall()
+                judge.sql(text).to_arrow_table()
             except duckdb.Error:
                 with pytest.raises(MinisharkError):
                     session.sql(text).to_arrow()
