@@ -259,6 +259,8 @@ class Session(CamelCase, Sources):
                 return self._define(statement)
             case StatementKind.VARIABLE:
                 return self._set_variable(sql)
+            case StatementKind.ENUM:
+                return self._create_enum(sql)
             case StatementKind.WRITE:
                 return self._write(sql)
             case StatementKind.COPY_OUT:
@@ -356,6 +358,14 @@ class Session(CamelCase, Sources):
             self._queries.settings = (*self._queries.settings, statement.sql)
         else:
             self._queries.definitions = (*self._queries.definitions, statement.sql)
+        return self._changed_rows(0)
+
+    def _create_enum(self, sql: str) -> DataFrame:
+        """A type of the values that a query has, for planning and for executors."""
+        self._load_changed()
+        known = self._written.create_enum(sql, self._loaded_tables, self._tables.read)
+        self._planning.define(known)
+        self._queries.definitions = (*self._queries.definitions, known)
         return self._changed_rows(0)
 
     def _set_variable(self, sql: str) -> DataFrame:

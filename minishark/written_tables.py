@@ -36,6 +36,10 @@ _ROWS = " minishark rows"
 
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
+_ENUM = re.compile(
+    r'(.*?\bTYPE\s+)((?:"(?:[^"]|"")+"|\w+))\s+AS\s+ENUM\b', re.IGNORECASE | re.DOTALL
+)
+_COMMENT = re.compile(r"\s*COMMENT\b", re.IGNORECASE)
 _VARIABLE = re.compile(r'\s*SET\s+VARIABLE\s+("(?:[^"]|"")+"|\w+)', re.IGNORECASE)
 
 
@@ -135,10 +139,28 @@ class WrittenTables:
         """
         with self._lock:
             self._show(tables, read)
+            if _COMMENT.match(sql):
+                for name in _mentioned(sql, tables):
+                    self._take(name)
             answer = self._answer(sql)
             ((here,),) = self._run("SELECT (current_database(), current_schema())")
             self._elsewhere = here != ("memory", "main")
             return answer
+
+    def create_enum(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
+        """Run a CREATE TYPE AS ENUM (query); the same with the values that there are.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        found = _ENUM.match(sql)
+        if found is None:
+            raise QueryError("Write CREATE TYPE name AS ENUM (query).")
+        with self._lock:
+            self._show(tables, read)
+            self._run(sql)
+            ((values,),) = self._run(f"SELECT enum_range(NULL::{found[2]})::VARCHAR[]")
+            return f"{found[1]}{found[2]} AS ENUM ({', '.join(map(quote_text, values))})"
 
     def set_variable(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
         """Run a SET VARIABLE; the same with the value that it came to.

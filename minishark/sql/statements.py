@@ -32,6 +32,8 @@ class StatementKind(StrEnum):
     """Remember it for later statements: SET, RESET."""
     VARIABLE = "variable"
     """Compute a value and remember it: SET VARIABLE."""
+    ENUM = "enum"
+    """Define a type of the values that a query has: CREATE TYPE AS ENUM (SELECT ...)."""
     OWN = "own"
     """What only the session's own database has: schemas, sequences, attached databases."""
     WRITE = "write"
@@ -89,6 +91,9 @@ _USED = re.compile(
     r"\s*(?:USE\b|(?:RE)?SET\s+(?:(?:GLOBAL|LOCAL|SESSION)\s+)?(?:schema|search_path)\b)",
     re.IGNORECASE,
 )
+_ENUM_OF_QUERY = re.compile(
+    r"\s*CREATE\b.*?\bAS\s+ENUM\s*\(\s*(?:SELECT|FROM|WITH|VALUES|\()", re.IGNORECASE | re.DOTALL
+)
 _VARIABLE = re.compile(r"\s*SET\s+VARIABLE\b", re.IGNORECASE)
 _SHOWN = re.compile(r"\s*(?:SHOW|DESCRIBE|DESC)\b", re.IGNORECASE)
 _CATALOG = re.compile(
@@ -96,6 +101,7 @@ _CATALOG = re.compile(
     r"|pg_(?!typeof\b)\w+|current_(?:schemas?|setting|database|catalog)\s*\()",
     re.IGNORECASE,
 )
+_INSIDE = re.compile(r"\(\s*(?:SHOW|DESCRIBE|DESC)\s+[\w\"(]", re.IGNORECASE)
 _STATEFUL = re.compile(
     r"\b(nextval|currval)\s*\(|\b(?:store_rejects|rejects_\w+)\s*:?="
     r"|\bAS\s*(?:(?:NOT\s+)?MATERIALIZED\s*)?\(\s*(INSERT|UPDATE|DELETE|MERGE)\b",
@@ -107,7 +113,7 @@ _COPIED = re.compile(r"\s*COPY\b.*?\bTO\s+'", re.IGNORECASE | re.DOTALL)
 _KINDS_BY_NOUN = {
     StatementKind.DEFINITION: ("VIEW", "MACRO", "FUNCTION", "TYPE"),
     StatementKind.WRITE: ("TABLE", "INDEX"),
-    StatementKind.OWN: ("SCHEMA", "SEQUENCE", "DATABASE"),
+    StatementKind.OWN: ("SCHEMA", "SEQUENCE", "DATABASE", "COMMENT"),
 }
 
 
@@ -141,8 +147,12 @@ def _parsed(
     code = _code(bare) if kind is StatementKind.QUERY else ""
     if _CATALOG.search(code):
         return ParsedStatement(StatementKind.SHOW, sql)
+    if _INSIDE.search(code):
+        return ParsedStatement(StatementKind.SHOW, sql)
     if found := _STATEFUL.search(code):
         return ParsedStatement(StatementKind.WRITE if found[2] else StatementKind.HERE, sql)
+    if kind is StatementKind.HERE and _NOUN.match(bare):
+        kind, type_ = None, _TYPES.ALTER  # DuckDB takes a DEFAULT or PIVOT in it for several
     if kind is StatementKind.SETTING:
         return ParsedStatement(_setting_kind(bare), sql)
     if kind is not None:
@@ -154,6 +164,8 @@ def _parsed(
     if type_ in (_TYPES.CREATE, _TYPES.DROP, _TYPES.ALTER):
         found = _NOUN.match(bare)
         noun = found[1].upper() if found else bare.split()[0].upper()
+        if noun == "TYPE" and _ENUM_OF_QUERY.match(bare):
+            return ParsedStatement(StatementKind.ENUM, sql)
         for kind, nouns in _KINDS_BY_NOUN.items():
             if noun in nouns:
                 return ParsedStatement(kind, sql)

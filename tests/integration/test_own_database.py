@@ -79,6 +79,40 @@ def test_variables_hold_values_of_real_rows(session: Session) -> None:
         ask(session, "SET VARIABLE nothing = (SELECT nothing FROM big)")
 
 
+def test_an_enum_of_a_querys_values(session: Session) -> None:
+    """CREATE TYPE AS ENUM (query) takes the values of the real rows."""
+    ask(session, "CREATE TYPE digits AS ENUM (SELECT DISTINCT b::VARCHAR FROM big ORDER BY 1 DESC)")
+    assert [("6",), ("5",)] == ask(
+        session, "SELECT b::VARCHAR::digits AS d FROM big WHERE b > 4 GROUP BY d ORDER BY d"
+    )
+    ask(session, "DROP TYPE digits")
+
+
+def test_columns_with_defaults_are_added(session: Session) -> None:
+    """ALTER TABLE with a DEFAULT, which DuckDB takes for two statements, changes the table."""
+    ask(session, "CREATE SEQUENCE q; CREATE TABLE c AS SELECT 7 AS a")
+    ask(session, "ALTER TABLE c ADD COLUMN n INTEGER DEFAULT nextval('q')")
+    assert [(7, 1)] == ask(session, "FROM c")
+    ask(session, "DROP TABLE c; DROP SEQUENCE q")
+
+
+def test_comments_are_kept(session: Session) -> None:
+    """COMMENT ON is told by the catalog."""
+    ask(session, "COMMENT ON TABLE big IS 'many rows'")
+    assert [("many rows",)] == ask(
+        session, "SELECT comment FROM duckdb_tables() WHERE table_name = 'big'"
+    )
+
+
+def test_described_queries_can_be_queried(session: Session) -> None:
+    """DESCRIBE as a subquery tells what DESCRIBE tells."""
+    ask(session, "CREATE TABLE c (a INT PRIMARY KEY, b INT)")
+    assert [("a", "PRI"), ("b", None)] == ask(
+        session, "SELECT column_name, key FROM (DESCRIBE SELECT * FROM c)"
+    )
+    ask(session, "DROP TABLE c")
+
+
 def test_row_ids(session: Session) -> None:
     """Rowid counts the rows of a table, in filters too."""
     assert [(2, 2), (3, 3)] == ask(session, "SELECT a, rowid FROM big WHERE rowid IN (2, 3)")
