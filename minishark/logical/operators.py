@@ -98,10 +98,14 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """All rows in the order of `keys`; of them the columns at `output`."""
+    """All rows in the order of `keys`; of them the columns at `output`.
+
+    Where it is `stable`, rows with equal keys stay in the order in which they come.
+    """
 
     keys: tuple[SortKey, ...]
     output: tuple[int, ...]
+    stable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +118,12 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class TopN:
-    """The first `limit` rows after `offset` in the order of `keys`."""
+    """The first `limit` rows after `offset` in the order of `keys`; `stable` as in `Sort`."""
 
     keys: tuple[SortKey, ...]
     limit: int
     offset: int
+    stable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

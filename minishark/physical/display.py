@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from minishark.expressions import Schema, render
+from minishark.expressions import Schema, render, render_sort_keys
 from minishark.logical.display import aggregate_label, operator_label, tree
 from minishark.physical.plan import (
+    Boundaries,
     Broadcast,
     Distribution,
     FinalAggregate,
@@ -14,7 +15,10 @@ from minishark.physical.plan import (
     Hashed,
     PartialAggregate,
     PhysicalPlan,
+    Ranged,
+    RangeShuffle,
     Replicated,
+    SampleKeys,
     Shuffle,
     Single,
     Spread,
@@ -41,6 +45,13 @@ def physical_operator_label(plan: PhysicalPlan) -> str:
         case Shuffle(keys=keys, partitions=partitions):
             text = ", ".join(render(key, names) for key in keys)
             return f"Exchange shuffle by {text} to {partitions} partitions"
+        case RangeShuffle(keys=sort_keys, partitions=partitions):
+            text = render_sort_keys(sort_keys, names)
+            return f"Exchange range shuffle by {text} to {partitions} partitions"
+        case SampleKeys(keys=sort_keys, rows=rows):
+            return f"SampleKeys {render_sort_keys(sort_keys, names)} of {rows:,} rows"
+        case Boundaries(partitions=partitions):
+            return f"Boundaries of {partitions} ranges"
         case Broadcast():
             return "Exchange broadcast"
         case Gather():
@@ -62,6 +73,8 @@ def distribution_label(distribution: Distribution, schema: Schema) -> str:
                 "=".join(schema[i].name or f"#{i}" for i in sorted(key)) or "?" for key in keys
             )
             return f"hashed by {', '.join(names)} in {partitions}"
+        case Ranged(partitions=partitions):
+            return f"in ranges in {partitions}"
         case Spread(partitions=partitions):
             return f"spread over {partitions}"
         case Single():

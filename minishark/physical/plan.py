@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from minishark.expressions import Expression, Schema
+from minishark.expressions import Expression, Schema, SortKey
 from minishark.logical.operators import Aggregate, Operator
 
 
@@ -22,6 +22,13 @@ class Hashed:
     """
 
     keys: tuple[frozenset[int], ...]
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranged:
+    """In the order of some sort keys, all rows of a partition come before those of the next one."""
+
     partitions: int
 
 
@@ -46,7 +53,7 @@ class Replicated:
     partitions: int = 1
 
 
-Distribution: TypeAlias = Hashed | Spread | Single | Replicated
+Distribution: TypeAlias = Hashed | Ranged | Spread | Single | Replicated
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,17 @@ class Shuffle:
     """Rows go to partition `hash(keys) % partitions`."""
 
     keys: tuple[Expression, ...]
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeShuffle:
+    """Rows go to the partition whose range of sort keys they are in; equal keys to the same one.
+
+    Children: the rows, and the `Boundaries` between the ranges.
+    """
+
+    keys: tuple[SortKey, ...]
     partitions: int
 
 
@@ -67,7 +85,25 @@ class Gather:
     """One task reads all rows, in the order of the producer's partitions."""
 
 
-Exchange: TypeAlias = Shuffle | Broadcast | Gather
+Exchange: TypeAlias = Shuffle | RangeShuffle | Broadcast | Gather
+
+
+@dataclass(frozen=True, slots=True)
+class SampleKeys:
+    """The sort keys of at most `rows` rows of a partition, and for how many rows each stands."""
+
+    keys: tuple[SortKey, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Boundaries:
+    """One row: the first sort key of each range but the first, so that ranges are about equal.
+
+    NULLs where there is no sample.
+    """
+
+    partitions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +120,9 @@ class FinalAggregate:
     complete: Aggregate
 
 
-PhysicalOperator: TypeAlias = Operator | Exchange | PartialAggregate | FinalAggregate
+PhysicalOperator: TypeAlias = (
+    Operator | Exchange | PartialAggregate | FinalAggregate | SampleKeys | Boundaries
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import assert_never
 
 from minishark.catalog import Catalog, Table
@@ -74,12 +75,14 @@ from minishark.physical.plan import (
     Single,
     Spread,
 )
+from minishark.physical.ranges import ranged
 from minishark.statistics import ColumnStatistics
 
 SINGLE_TASK_ROWS = 150_000
 """Up to here one core is done before several could have been told what to do."""
 
 _UNNESTED_LENGTH = 10
+_OWN_CTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class PlannerOptions:
         gather_rows: partial results of at most this many rows are gathered instead of shuffled.
         read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
         stage_cost: what one more stage costs, in rows built into a hash table.
+        sort_rows: rows that are sorted in one task; more are sorted in ranges.
     """
 
     partitions: int
@@ -99,11 +103,12 @@ class PlannerOptions:
     gather_rows: int = 50_000
     read_whole_rows: int = 20_000
     stage_cost: float = 100_000.0
+    sort_rows: int = 300_000
 
     @classmethod
     def eager(cls, partitions: int) -> PlannerOptions:
         """Distribute everything, however small; for tests on small data."""
-        return cls(partitions, 0, 0, 0, 0.0)
+        return cls(partitions, 0, 0, 0, 0.0, 0)
 
 
 class _Costs:
@@ -153,6 +158,7 @@ class _Planner:
         self._options = options
         self._whole = whole
         self._ctes: dict[int, _Node] = {}
+        self._own_ctes = count(_OWN_CTES)
 
     def plan(self, logical: LogicalPlan) -> _Node:
         """The physical plan of one logical node and all below it."""
@@ -190,7 +196,7 @@ class _Planner:
             case Join():
                 return self._join(operator, children[0], children[1], logical.schema)
             case Sort():
-                return _sorted(operator, self._gathered(children[0]), logical.schema)
+                return self._sort(operator, children[0], logical.schema)
             case TopN() | Limit():
                 return self._limited(operator, children[0], logical.schema)
             case _:
@@ -372,9 +378,36 @@ class _Planner:
         keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(left.plan.schema))
         return self._shuffled(left, keys), self._shuffled(right, keys)
 
+    def _sort(self, sort: Sort, child: _Node, schema: Schema) -> _Node:
+        """Range by range where there are many rows, else in one task."""
+        sort = replace(sort, stable=self._in_source_order(child.plan))
+        keys = tuple(key.expression for key in sort.keys)
+        few = child.profile.rows <= self._options.sort_rows or self._options.partitions == 1
+        if child.in_one_task or few or any(map(is_volatile, keys)):
+            child = self._gathered(child)
+            distribution: Distribution = Single()
+        else:
+            index = next(self._own_ctes)
+            plan = ranged(child.plan, sort.keys, self._options.partitions, index)
+            child, distribution = _Node(plan, child.profile), plan.distribution
+        profile = Profile(child.profile.rows, tuple(child.profile.columns[i] for i in sort.output))
+        return _node(sort, (child,), schema, distribution, profile)
+
+    def _in_source_order(self, plan: PhysicalPlan) -> bool:
+        """Whether rows come in an order that does not depend on the number of partitions."""
+        match plan.operator:
+            case Filter() | Project():
+                return self._in_source_order(plan.children[0])
+            case Scan(table=table):
+                return not self._catalog.get(table).partition_by
+            case _:
+                return False
+
     def _limited(self, operator: TopN | Limit, child: _Node, schema: Schema) -> _Node:
         """First in each partition, then over what is left of all of them."""
         profile = child.profile
+        if isinstance(operator, TopN):
+            operator = replace(operator, stable=self._in_source_order(child.plan))
         if operator.limit is not None:
             profile = replace(profile, rows=float(min(profile.rows, operator.limit)))
         if not child.in_one_task and operator.limit is not None:
@@ -531,11 +564,6 @@ def _node(
 ) -> _Node:
     plans = tuple(child.plan for child in children)
     return _Node(PhysicalPlan(operator, plans, schema, distribution, profile.rows), profile)
-
-
-def _sorted(sort: Sort, child: _Node, schema: Schema) -> _Node:
-    profile = Profile(child.profile.rows, tuple(child.profile.columns[i] for i in sort.output))
-    return _node(sort, (child,), schema, Single(), profile)
 
 
 def _computed(expressions: Sequence[Expression], distribution: Distribution) -> Distribution:

@@ -18,7 +18,7 @@ DISTRIBUTED = {
     ),
     "LOGICAL_ANY_JOIN": "with one side broadcast, where the kind of join allows it",
     "LOGICAL_CROSS_PRODUCT": "with one side broadcast",
-    "LOGICAL_ORDER_BY": "in one task, after a gather",
+    "LOGICAL_ORDER_BY": "many rows in ranges of sampled keys, few in one task after a gather",
     "LOGICAL_TOP_N": "the first rows of each partition, then of these",
     "LOGICAL_LIMIT": "the first rows of each partition, then of these",
     "LOGICAL_DISTINCT": "in each partition, then after a shuffle; DISTINCT ON after a shuffle",

@@ -16,6 +16,7 @@ from minishark.expressions import (
     ColumnRef,
     Expression,
     Schema,
+    SortKey,
     quote,
     render,
     render_aggregate,
@@ -185,17 +186,31 @@ def _grouped(
 
 def sort_block(sort: Sort, child: Block, aliases: Aliases) -> Block:
     """All rows in order."""
+    child, order = _ordered(sort, child, aliases)
+    return replace(child, names=tuple(child.names[i] for i in sort.output), tail=order)
+
+
+def _ordered(sort: Sort | TopN, child: Block, aliases: Aliases) -> tuple[Block, str]:
+    """A block to be sorted, and its ORDER BY.
+
+    DuckDB's own sort is not stable: row numbers decide between equal keys where that matters.
+    """
     child = extensible(child, aliases)
-    tail = f"ORDER BY {render_sort_keys(sort.keys, child.names)}"
-    return replace(child, names=tuple(child.names[i] for i in sort.output), tail=tail)
+    number = ""
+    if sort.stable:
+        names = (*child.names, "row_number() OVER ()")
+        child = subquery(select(replace(child, names=names)), len(names), aliases)
+        number = f", {child.names[-1]}"
+        child = replace(child, names=child.names[:-1])
+    return child, f"ORDER BY {render_sort_keys(sort.keys, child.names)}{number}"
 
 
 def limit_block(limit: Limit | TopN, child: Block, aliases: Aliases) -> Block:
     """Some rows: the first ones, or the first ones in an order."""
     tail = ""
     if isinstance(limit, TopN):
-        child = extensible(child, aliases)
-        tail = f"ORDER BY {render_sort_keys(limit.keys, child.names)} "
+        child, order = _ordered(limit, child, aliases)
+        tail = f"{order} "
     elif "LIMIT" in child.tail or "OFFSET" in child.tail:
         child = closed(child, aliases)
     else:
@@ -361,3 +376,76 @@ def bucket_column(keys: Sequence[Expression], names: Sequence[str], buckets: int
     """The number of the bucket that a row belongs to; the same in every process and every stage."""
     arguments = ", ".join(render(key, names) for key in keys)
     return f"CAST(hash({arguments}, {HASH_SALT}) % {buckets} AS USMALLINT) AS bucket"
+
+
+def sort_key(keys: Sequence[SortKey], names: Sequence[str]) -> str:
+    """One BLOB that compares as the keys do in ORDER BY.
+
+    Of a few short keys alone DuckDB would make a number: text at the end prevents that.
+    """
+    pairs = (
+        f"{render(key.expression, names)}, '{'DESC' if key.descending else 'ASC'} "
+        f"NULLS {'FIRST' if key.nulls_first else 'LAST'}'"
+        for key in keys
+    )
+    return f"create_sort_key({', '.join(pairs)}, '', 'ASC NULLS LAST')"
+
+
+def sample_block(keys: Sequence[SortKey], rows: int, child: Block, aliases: Aliases) -> Block:
+    """Sort keys of some rows, and for how many rows each stands.
+
+    Rows are numbered as they pass; the highest number in the sample tells how many there are.
+    """
+    child = extensible(child, aliases)
+    values = tuple(render(key.expression, child.names) for key in keys)
+    numbered = select(replace(child, names=(*values, "row_number() OVER ()")))
+    plain = tuple(
+        replace(key, expression=ColumnRef(i, key.expression.type)) for i, key in enumerate(keys)
+    )
+    names = [f"c{i}" for i in range(len(keys))]
+    sql = (
+        f"SELECT {sort_key(plain, names)} AS c0, "
+        f"CAST(max(c{len(keys)}) OVER () / count(*) OVER () AS DOUBLE) AS c1 "
+        f"FROM ({numbered}) USING SAMPLE reservoir({rows} ROWS) REPEATABLE (1)"
+    )
+    return subquery(sql, 2, aliases)
+
+
+def boundaries_block(partitions: int, sample: Block, aliases: Aliases) -> Block:
+    """The sort keys that divide a sample into ranges of about as many rows, side by side."""
+    key, rows = extensible(sample, aliases).names
+    shares = (
+        f"SELECT {key} AS k, sum({rows}) OVER (ORDER BY {key} ROWS UNBOUNDED PRECEDING) "
+        f"/ sum({rows}) OVER () AS share FROM {sample.source}"
+    )
+    columns = ", ".join(
+        f"min(k) FILTER (WHERE share > {i}::DOUBLE / {partitions}) AS c{i - 1}"
+        for i in range(1, partitions)
+    )
+    return subquery(f"SELECT {columns} FROM ({shares})", partitions - 1, aliases)
+
+
+def ranges_select(
+    keys: Sequence[SortKey], block: Block, boundaries: str, partitions: int, aliases: Aliases
+) -> str:
+    """A complete SELECT of the block and, as "bucket", the range that each row's keys are in.
+
+    `boundaries` is a relation of one row: joined with it, rows stay in their order.
+    """
+    width = len(block.names)
+    keyed = subquery(select(block, [f"{sort_key(keys, block.names)} AS k"]), width, aliases)
+    alias = aliases.new()
+    key = f"{keyed.source.rpartition(' AS ')[2]}.k"
+    bucket = _range_number(key, [f"{alias}.c{i}" for i in range(partitions - 1)], 0)
+    joined = replace(keyed, source=f"{keyed.source} CROSS JOIN {boundaries} AS {alias}")
+    return select(joined, [f"CAST({bucket} AS USMALLINT) AS bucket"])
+
+
+def _range_number(key: str, boundaries: Sequence[str], first: int) -> str:
+    """How many boundaries are at most `key`, plus `first`; found by halves."""
+    if not boundaries:
+        return str(first)
+    middle = len(boundaries) // 2
+    below = _range_number(key, boundaries[:middle], first)
+    above = _range_number(key, boundaries[middle + 1 :], first + middle + 1)
+    return f"CASE WHEN {key} < {boundaries[middle]} THEN {below} ELSE {above} END"

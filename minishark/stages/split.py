@@ -30,12 +30,15 @@ from minishark.logical.operators import (
     Window,
 )
 from minishark.physical.plan import (
+    Boundaries,
     Broadcast,
     FinalAggregate,
     Gather,
     PartialAggregate,
     PhysicalPlan,
+    RangeShuffle,
     Replicated,
+    SampleKeys,
     Shuffle,
 )
 from minishark.stages import fragment
@@ -86,8 +89,9 @@ class _Regions:
             case Broadcast() | Gather() if isinstance(plan.children[0].operator, CteRef):
                 # Read as a whole where it is stored.
                 self.readers.setdefault(plan.children[0].operator.index, []).append(None)
-            case Shuffle() | Broadcast() | Gather():
-                self.visit(plan.children[0], self.start(plan.children[0]))
+            case Shuffle() | RangeShuffle() | Broadcast() | Gather():
+                for child in plan.children:
+                    self.visit(child, self.start(child))
             case _:
                 for child in plan.children:
                     self.visit(child, region)
@@ -141,46 +145,64 @@ class _Splitter:
         self._definitions: dict[int, PhysicalPlan] = {}
         self._stage_of: dict[int, int] = {}
 
-    def stage(self, plan: PhysicalPlan, shuffle: Shuffle | None = None) -> int:
-        """Add the stage that computes `plan`, after those that it reads; its number."""
-        known = self._stage_of.get(id(plan)) if shuffle is None else None
+    def stage(self, plan: PhysicalPlan, exchange: PhysicalPlan | None = None) -> int:
+        """Add the stage that computes `plan`, after those that it reads; its number.
+
+        Args:
+            plan: what it computes.
+            exchange: the shuffle above it, for which it divides its output.
+        """
+        known = self._stage_of.get(id(plan)) if exchange is None else None
         if known is not None:
             return known
         parts = _Fragment()
         if isinstance(plan.operator, Statement):
-            sql = self._statement(plan.operator, shuffle, parts)
+            sql = self._statement(plan.operator, exchange, parts)
         else:
-            sql = self._fragment(plan, shuffle, parts)
-        buckets = shuffle.partitions if shuffle else 0
+            sql = self._fragment(plan, exchange, parts)
+        buckets = exchange.distribution.partitions if exchange else 0
         tasks = plan.distribution.partitions
         index = len(self.stages)
         inputs = tuple(parts.inputs.values())
         self.stages.append(Stage(index, sql, inputs, plan.schema, tasks, buckets, plan))
-        if shuffle is None:
+        if exchange is None:
             self._stage_of[id(plan)] = index
         return index
 
-    def _statement(self, statement: Statement, shuffle: Shuffle | None, parts: _Fragment) -> str:
+    def _statement(
+        self, statement: Statement, exchange: PhysicalPlan | None, parts: _Fragment
+    ) -> str:
         for table in statement.tables:
             parts.inputs[(table, ReadMode.ALL)] = TableInput(table, table, ReadMode.ALL)
-        if shuffle is None:
+        if exchange is None:
             return statement.sql
         columns = [f"c{i}" for i in range(len(statement.schema))]
         block = Block(
             f"({statement.sql}) AS t({', '.join(columns)})", tuple(f"t.{c}" for c in columns)
         )
-        bucket = fragment.bucket_column(shuffle.keys, block.names, shuffle.partitions)
-        return fragment.select(block, [bucket])
+        return self._divided(block, exchange, parts)
 
-    def _fragment(self, plan: PhysicalPlan, shuffle: Shuffle | None, parts: _Fragment) -> str:
+    def _fragment(self, plan: PhysicalPlan, exchange: PhysicalPlan | None, parts: _Fragment) -> str:
         block = self._block(plan, parts)
-        extra = []
-        if shuffle:
-            block = fragment.extensible(block, parts.aliases)
-            extra = [fragment.bucket_column(shuffle.keys, block.names, shuffle.partitions)]
-        sql = fragment.select(block, extra)
+        sql = self._divided(block, exchange, parts) if exchange else fragment.select(block)
         ctes = ", ".join(f"cte{i} AS MATERIALIZED ({text})" for i, text in parts.ctes.items())
         return f"WITH {ctes} {sql}" if ctes else sql
+
+    def _divided(self, block: Block, exchange: PhysicalPlan, parts: _Fragment) -> str:
+        """A fragment whose rows say which bucket they belong to."""
+        block = fragment.extensible(block, parts.aliases)
+        match exchange.operator:
+            case Shuffle(keys=keys, partitions=partitions):
+                bucket = fragment.bucket_column(keys, block.names, partitions)
+                return fragment.select(block, [bucket])
+            case RangeShuffle(keys=sort_keys, partitions=partitions):
+                boundaries = parts.stage(self.stage(exchange.children[1]), ReadMode.ALL)
+                return fragment.ranges_select(
+                    sort_keys, block, boundaries, partitions, parts.aliases
+                )
+            case _:
+                message = "only shuffles divide rows"
+                raise AssertionError(message)
 
     def _block(self, plan: PhysicalPlan, parts: _Fragment) -> Block:
         operator, aliases = plan.operator, parts.aliases
@@ -194,8 +216,8 @@ class _Splitter:
                 return self._block(plan.children[1], parts)
             case CteRef():
                 return self._cte_ref(plan, operator, parts)
-            case Shuffle() | Broadcast() | Gather():
-                return self._exchange(plan, operator, parts)
+            case Shuffle() | RangeShuffle() | Broadcast() | Gather():
+                return self._exchange(plan, parts)
             case Statement():
                 message = "a whole statement is always a stage of its own"
                 raise AssertionError(message)
@@ -223,6 +245,10 @@ class _Splitter:
             case SetOperation():
                 left, right = blocks
                 return fragment.set_block(operator, left, right, aliases)
+            case SampleKeys(keys=keys, rows=rows):
+                return fragment.sample_block(keys, rows, blocks[0], aliases)
+            case Boundaries(partitions=partitions):
+                return fragment.boundaries_block(partitions, blocks[0], aliases)
             case Sort():
                 return fragment.sort_block(operator, blocks[0], aliases)
             case Limit() | TopN():
@@ -252,12 +278,10 @@ class _Splitter:
         relation = parts.stage(self.stage(definition), mode)
         return fragment.table_block(relation, columns, parts.aliases)
 
-    def _exchange(
-        self, plan: PhysicalPlan, exchange: Shuffle | Broadcast | Gather, parts: _Fragment
-    ) -> Block:
-        (child,) = plan.children
-        if isinstance(exchange, Shuffle):
-            relation = parts.stage(self.stage(child, exchange), ReadMode.BUCKET)
+    def _exchange(self, plan: PhysicalPlan, parts: _Fragment) -> Block:
+        child = plan.children[0]
+        if isinstance(plan.operator, Shuffle | RangeShuffle):
+            relation = parts.stage(self.stage(child, plan), ReadMode.BUCKET)
         elif isinstance(child.operator, CteRef):
             definition = self._definitions[child.operator.index]
             relation = parts.stage(self.stage(definition), ReadMode.ALL)
