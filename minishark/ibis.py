@@ -30,6 +30,7 @@ import ibis.expr.operations as ops
 import ibis.expr.schema as sch
 import ibis.expr.types as ir
 import pyarrow as pa
+from ibis import memtable
 from ibis.backends import NoUrl
 from ibis.backends.duckdb.converter import DuckDBPandasData, DuckDBPyArrowData
 from ibis.backends.sql import SQLBackend
@@ -190,7 +191,7 @@ class Backend(SQLBackend, NoUrl):
 
         Args:
             name: its name.
-            obj: an expression, or what `Session.create_table` takes.
+            obj: an expression, or rows: what `ibis.memtable` takes.
             schema: its columns, if there is no `obj`, or those to which `obj` is cast.
             database: none; there are no databases.
             temp: refused; every table ends with the session.
@@ -200,15 +201,17 @@ class Backend(SQLBackend, NoUrl):
         if temp:
             raise exc.UnsupportedArgumentError("Every table ends with the session; pass no temp.")
         wanted = None if schema is None else sch.schema(schema).to_pyarrow()
-        data = obj
         if isinstance(obj, ir.Expr):
             data = self._answer(obj, None, None)
-        elif obj is None:
-            if wanted is None:
-                raise ValueError("Pass the rows of the table, or its schema.")
+        elif obj is not None:
+            rows = memtable(obj).op()
+            data = rows.data.to_pyarrow(rows.schema)
+        elif wanted is not None:
             data = wanted.empty_table()
+        else:
+            raise ValueError("Pass the rows of the table, or its schema.")
         if wanted is not None:
-            data = pa.table(data).cast(wanted)
+            data = data.cast(wanted)
         self.con.create_table(name, data, replace=overwrite)
         return self.table(name)
 

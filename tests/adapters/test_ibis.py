@@ -62,7 +62,7 @@ def test_tables_are_made_listed_and_dropped(backend: Any) -> None:
     assert ["regions"] == backend.list_tables(like="regions")
     with pytest.raises(Exception, match="already"):
         backend.create_table("numbers", pa.table({"n": [1]}))
-    backend.create_table("numbers", pa.table({"n": [1]}), overwrite=True)
+    backend.create_table("numbers", {"n": [1]}, overwrite=True)
     backend.create_view("v", backend.table("numbers").mutate(m=ibis._.n + 1))
     assert [{"n": 1, "m": 2}] == backend.table("v").to_pyarrow().to_pylist()
     backend.drop_view("v")

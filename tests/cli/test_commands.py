@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
@@ -124,6 +125,8 @@ def test_json_has_parameters_versions_and_every_repetition(
         (["sql", "SELECT 1", "--data", "/dev"], "There are no Parquet tables in /dev"),
         (["sql", "SELECT 1", "--scale", "7"], "minishark tpch --scale 7"),
         (["sql"], "Missing argument 'STATEMENT'"),
+        (["sql", "SELECT 1", "--format", "parquet"], "name a file with --output"),
+        (["sql", "SELECT 1", "--format", "xml"], "'xml' is not one of"),
         (["nonsense"], "No such command 'nonsense'"),
     ],
 )
@@ -258,6 +261,65 @@ def test_steps_are_bars_that_vanish_on_a_terminal(
     shown = capsys.readouterr().err
     assert "Loading lineitem" in shown
     assert "some detail" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("minishark s", ["sql"]), ("minishark sql --format js", ["json", "jsonlines"])],
+)
+def test_the_users_shell_completes_commands(
+    words: str,
+    expected: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Click's completion knows commands and values."""
+    monkeypatch.setenv("_MINISHARK_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit):
+        run([])
+    assert [f"plain,{word}" for word in expected] == capsys.readouterr().out.split()
+
+
+def test_answers_go_to_a_file_in_its_format(
+    tmp_path: Path, sessions: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--output takes the format of the file's name, --format another one; stdout stays empty."""
+    for name, expected in (("a.csv", "a\n1\n"), ("a.jsonl", '{"a":1}\n')):
+        file = tmp_path / name
+        assert 0 == run(["sql", "SELECT 1 AS a", "--output", str(file)])
+        assert expected == file.read_text()
+    assert 0 == run(["sql", "SELECT 1 AS a", "-o", str(tmp_path / "b.csv"), "-f", "tsv"])
+    assert 0 == run(["sql", "SELECT 1 AS a", "-o", str(tmp_path / "c.parquet")])
+    assert {"a": [1]} == pq.read_table(tmp_path / "c.parquet").to_pydict()
+    assert "" == capsys.readouterr().out
+
+
+def test_several_tables_are_named_by_data(
+    tmp_path: Path, sessions: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--data takes files and folders; two tables of one name are refused."""
+    (tmp_path / "small.csv").write_text("n\n7\n")
+    data = ["--data", str(tmp_path / "small.csv"), "--data", str(sample_folder())]
+    query = "SELECT min(n) + count(*) AS n FROM small, region"
+    assert 0 == run(["sql", query, *data, "-f", "csv"])
+    assert "n\n12\n" == capsys.readouterr().out
+    assert ["small", "region"] == list(sessions[0].tables)
+    assert 2 == run(["sql", query, *data, "--data", str(tmp_path / "small.csv")])
+    assert "two tables small" in capsys.readouterr().err
+
+
+def test_a_script_loads_only_what_it_reads(
+    tmp_path: Path, sessions: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tables that a script makes itself are not looked for in the data."""
+    script = tmp_path / "script.sql"
+    script.write_text("CREATE TABLE made AS SELECT 1 AS a FROM region; SELECT a FROM made;")
+    run(["run", str(script), "--data", str(sample_folder())])
+    assert ["region"] == list(sessions[0].tables)
+    assert 2 == run(["run", str(tmp_path / "none.sql")])
+    assert "No such file" in capsys.readouterr().err
 
 
 def _environment() -> dict[str, str]:
