@@ -96,7 +96,7 @@ def progress_lines(
     """What is shown: a line per stage that runs, and what the query waits for if nothing happens.
 
     Args:
-        stages: all stages; none while the query is planned.
+        stages: all stages; none while it is planned, or runs in the front end.
         elapsed_s: since the query was asked for.
         quiet_s: since something was heard.
         nodes: the cluster's nodes, if nothing was heard for a while.
@@ -107,7 +107,7 @@ def progress_lines(
         lines.append(Text(f"and {len(open_stages) - _STAGES_MAX} more stages", style="dim"))
     done = sum(stage.done == stage.tasks for stage in stages)
     parts = [f"{elapsed_s:.1f} s"]
-    parts += [f"{done} of {len(stages)} stages done"] if stages else ["planning"]
+    parts += [f"{done} of {len(stages)} stages done"] if stages else ["working"]
     if quiet_s >= _QUIET_S and nodes:
         parts.append(waiting_text(quiet_s, nodes))
     parts.append("Ctrl-C cancels")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Self
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
@@ -36,6 +38,7 @@ from minishark.session import Session
 _PROMPT = "minishark> "
 _CONTINUATION = "      ...> "
 _STATUS_AGE_MAX_S = 1.0
+_INTERRUPT_AGAIN_S = 1.0
 _STYLE = Style.from_dict(
     {
         "prompt": "ansicyan bold",
@@ -48,10 +51,9 @@ _STYLE = Style.from_dict(
 
 def ask_until_over(shell: Interpreter) -> None:
     """Ask for entries and run them until the user leaves; errors are told, and it goes on."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     shell.confirm = confirm
     prompt = _prompt(shell.session)
-    try:
+    with _Interrupts() as interrupts:
         while not shell.is_over:
             try:
                 text = prompt.prompt([("class:prompt", _PROMPT)])
@@ -59,13 +61,39 @@ def ask_until_over(shell: Interpreter) -> None:
                 continue
             except EOFError:
                 return
-            _run(shell, text)
-    finally:
-        signal.signal(signal.SIGINT, previous)
+            _run(shell, text, interrupts)
 
 
-def _run(shell: Interpreter, text: str) -> None:
+class _Interrupts:
+    """What Ctrl-C does while something runs: KeyboardInterrupt, but not twice within a moment.
+
+    Who is impatient would interrupt the cancelling, and leave the shell with it.
+
+    Attributes:
+        wanted: whether something runs; at other times the signal is ignored.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._last_s = -math.inf
+
+    def __enter__(self) -> Self:
+        self._previous = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._previous)
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.wanted and now - self._last_s > _INTERRUPT_AGAIN_S:
+            self._last_s = now
+            raise KeyboardInterrupt
+
+
+def _run(shell: Interpreter, text: str, interrupts: _Interrupts) -> None:
     try:
+        interrupts.wanted = True
         for entry in split(text):
             shell.run(entry)
             if shell.is_over:
@@ -79,6 +107,8 @@ def _run(shell: Interpreter, text: str) -> None:
             shell.errors.print("Cancelled.", style="yellow")  # what DuckDB makes of Ctrl-C
         else:
             print_error(shell.errors, error)
+    finally:
+        interrupts.wanted = False
 
 
 def print_error(console: Console, error: Exception) -> None:
