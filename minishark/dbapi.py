@@ -27,7 +27,7 @@ from minishark import errors
 from minishark.python_values import python_rows
 from minishark.session import Session
 from minishark.session import connect as connect_session
-from minishark.sql.statements import StatementKind
+from minishark.sql.statements import COUNTED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,14 +37,6 @@ threadsafety = 2
 paramstyle = "qmark"
 
 Parameters = Sequence[Any] | Mapping[str, Any]
-_WRITES = (
-    StatementKind.WRITE,
-    StatementKind.COPY_OUT,
-    StatementKind.DEFINITION,
-    StatementKind.SETTING,
-    StatementKind.PREPARE,
-    StatementKind.DEALLOCATE,
-)
 
 
 class Warning(Exception):  # noqa: A001, N818 - the name is PEP 249's
@@ -261,7 +253,7 @@ class Cursor:
             frame = session.sql(operation, parameters or None)
             table = frame.to_arrow()
             types = [type_ for _, type_ in frame.dtypes]
-        if kind in _WRITES and table.column_names == ["Count"]:
+        if kind in COUNTED and table.column_names == ["Count"]:
             self.rowcount = sum(table.column(0).to_pylist())
             return self
         self.rowcount = table.num_rows

@@ -5,18 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from minishark.cli.options import (
-    FILE_FORMATS,
-    cluster_arguments,
-    data_options,
-    debug_option,
-    output_options,
-)
+from minishark.cli.options import FILE_FORMATS, data_options, debug_option, output_options
 
 if TYPE_CHECKING:
     from minishark.cli.shell.interpreter import Interpreter
@@ -37,24 +32,27 @@ Examples:
 """
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """What statements run over, and where their answers go; the options of the commands."""
+
+    scale: float | None
+    data: Sequence[Path]
+    nodes: int
+    cluster: str | None
+    form: str | None
+    output: Path | None
+    rows_max: int
+    verbose: bool
+
+
 @click.command(epilog=_SQL_EXAMPLES)
 @click.argument("statement")
 @data_options
 @output_options
 @click.option("--verbose", "-v", is_flag=True, help="Say more about each step, on stderr.")
 @debug_option
-def sql(
-    *,
-    statement: str,
-    scale: float | None,
-    data: Sequence[Path],
-    nodes: int,
-    cluster: str | None,
-    form: str | None,
-    output: Path | None,
-    rows_max: int,
-    verbose: bool,
-) -> None:
+def sql(*, statement: str, **options: Any) -> None:
     """Run a SQL statement, or several, and print the answers.
 
     EXPLAIN before a SELECT prints the logical plan, the physical plan and the stages instead;
@@ -63,9 +61,7 @@ def sql(
     The exit status is 0, 1 if a statement fails, 2 if the command is written wrongly, 130 after
     Ctrl-C.
     """
-    with interpreter(
-        statement, scale, data, nodes, cluster, form, output, rows_max, verbose=verbose
-    ) as shell:
+    with interpreter(statement, RunOptions(**options)) as shell:
         shell.run_text(statement, "")
 
 
@@ -75,18 +71,7 @@ def sql(
 @output_options
 @click.option("--verbose", "-v", is_flag=True, help="Say more about each step, on stderr.")
 @debug_option
-def run(
-    *,
-    file: Path,
-    scale: float | None,
-    data: Sequence[Path],
-    nodes: int,
-    cluster: str | None,
-    form: str | None,
-    output: Path | None,
-    rows_max: int,
-    verbose: bool,
-) -> None:
+def run(*, file: Path, **options: Any) -> None:
     """Run a file of statements and dot-commands; - reads them from stdin.
 
     It ends at the first statement that fails, and says in which line that stands. The exit status
@@ -95,9 +80,7 @@ def run(
     from minishark.cli.shell.interpreter import read_script
 
     text = sys.stdin.read() if str(file) == "-" else read_script(file)
-    with interpreter(
-        text, scale, data, nodes, cluster, form, output, rows_max, verbose=verbose
-    ) as shell:
+    with interpreter(text, RunOptions(**options)) as shell:
         shell.run_text(text, "stdin" if str(file) == "-" else str(file))
 
 
@@ -106,18 +89,7 @@ class ClosedPipeError(Exception):
 
 
 @contextmanager
-def interpreter(
-    text: str,
-    scale: float | None,
-    data: Sequence[Path],
-    nodes: int,
-    cluster: str | None,
-    form: str | None,
-    output: Path | None,
-    rows_max: int,
-    *,
-    verbose: bool,
-) -> Iterator[Interpreter]:
+def interpreter(text: str, options: RunOptions) -> Iterator[Interpreter]:
     """A session with the tables that a text needs, and what runs the text there.
 
     Raises:
@@ -133,16 +105,16 @@ def interpreter(
     from minishark.tpch.run import default_replicas
     from minishark.tpch.tables import load_tables
 
-    chosen = form or (format_of(output) if output else "table")
-    if chosen in FILE_FORMATS and output is None:
-        raise click.BadParameter(f"{chosen} is no text; name a file with --output.")
-    needed = _needed(text, chosen_tables(scale, data))
-    answers = Output(standard_output(), rows_max=rows_max or None)
-    answers.set_form(chosen, output)
-    with minishark.connect(**cluster_arguments(nodes, cluster)) as session:
-        with open_reporter(verbose=verbose) as reporter:
+    form = options.form or (format_of(options.output) if options.output else "table")
+    if form in FILE_FORMATS and options.output is None:
+        raise click.BadParameter(f"{form} is no text; name a file with --output.")
+    needed = _needed(text, chosen_tables(options.scale, options.data))
+    answers = Output(standard_output(), rows_max=options.rows_max or None)
+    answers.set_form(form, options.output)
+    with minishark.connect(**cluster_arguments(options.nodes, options.cluster)) as session:
+        with open_reporter(verbose=options.verbose) as reporter:
             reporter.detail(f"Tables: {', '.join(needed.values()) or 'none'}")
-            load_tables(session, needed, reporter, replicas=default_replicas(nodes))
+            load_tables(session, needed, reporter, replicas=default_replicas(options.nodes))
             for warning in session.warnings:
                 reporter.warning(warning)
         try:

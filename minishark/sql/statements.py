@@ -45,6 +45,18 @@ class StatementKind(StrEnum):
     DEALLOCATE = "deallocate"
 
 
+COUNTED = (
+    StatementKind.DEFINITION,
+    StatementKind.SETTING,
+    StatementKind.WRITE,
+    StatementKind.COPY_OUT,
+    StatementKind.PREPARE,
+    StatementKind.DEALLOCATE,
+)
+"""Kinds of statements that answer with a number of rows in a column called Count, if not RETURNING
+asks for more."""
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedStatement:
     """One statement.

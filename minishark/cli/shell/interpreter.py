@@ -16,7 +16,7 @@ from minishark.cli.output import Output
 from minishark.cli.progress import shown_progress
 from minishark.cli.shell.splitting import Entry, split
 from minishark.errors import MinisharkError, OptionError, QueryError
-from minishark.sql.statements import StatementKind
+from minishark.sql.statements import COUNTED, StatementKind
 
 if TYPE_CHECKING:
     from minishark.dataframe import DataFrame
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 _READ_DEPTH_MAX = 16
 _PLACE = re.compile(r"\nLINE (\d+): ")
 _CHANGES_ROWS = re.compile(r"(INSERT|UPDATE|DELETE|MERGE|COPY)\b", re.IGNORECASE)
-_COUNTED = (
-    StatementKind.WRITE,
-    StatementKind.COPY_OUT,
-    StatementKind.DEFINITION,
-    StatementKind.SETTING,
-    StatementKind.PREPARE,
-    StatementKind.DEALLOCATE,
-)
 
 
 @dataclass
@@ -95,7 +87,7 @@ class Interpreter:
     def _run_statement(self, text: str) -> None:
         started_s = time.perf_counter()
         with shown_progress(self.session, self.errors):
-            (parsed,) = self.session.parse(text)
+            parsed = self.session.parse(text)[-1]
             frame = self.session.sql(text)
             if parsed.kind is StatementKind.QUERY:
                 self.last = frame
@@ -103,7 +95,7 @@ class Interpreter:
         took = f" in {duration_text(time.perf_counter() - started_s)}" if self.timer else ""
         if parsed.kind is StatementKind.EXPLAIN:
             self.output.print(table.column(0)[0].as_py())
-        elif parsed.kind in _COUNTED and table.column_names == ["Count"]:
+        elif parsed.kind in COUNTED and table.column_names == ["Count"]:
             self.output.say(f"{_changed(parsed.sql, table)}{took}")
         else:
             self.output.write(table, took)
