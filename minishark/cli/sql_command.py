@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minishark.cli.options import FILE_FORMATS, data_options, debug_option, output_options
+from minishark.cli.options import (
+    FILE_FORMATS,
+    cluster_arguments,
+    data_options,
+    debug_option,
+    output_options,
+)
 
 if TYPE_CHECKING:
     from minishark.cli.shell.interpreter import Interpreter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from minishark.cli.formats import format_of, write_text
 from minishark.cli.output import Output
 from minishark.cli.shell.interpreter import Interpreter
 from minishark.cli.shell.prompt import history_file, print_error
+from minishark.cluster.status import ExecutorState, NodeState
 from minishark.errors import ClusterError, DataError, MinisharkError, OptionError, QueryError
 from minishark.session import Session
 from minishark.tpch.locations import sample_folder
@@ -255,9 +257,14 @@ def test_a_files_name_tells_its_format() -> None:
 def test_an_executor_is_killed_only_where_there_is_one(
     shell: Interpreter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all nodes dead there is nobody to kill."""
+    """With all nodes dead there is nobody to kill; a stranger's process is left alone."""
     monkeypatch.setattr(Session, "nodes", lambda self: ())
     with pytest.raises(ClusterError, match="no executor"):
+        ask(shell, ".kill-executor")
+    other = ExecutorState("node-0-e0", os.getppid(), 1, 0)
+    node = NodeState("node-0", 1, True, (other,), 0, 0)
+    monkeypatch.setattr(Session, "nodes", lambda self: (node,))
+    with pytest.raises(ClusterError, match="not a process of this machine"):
         ask(shell, ".kill-executor")
 
 

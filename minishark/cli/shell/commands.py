@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import os
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 
 from minishark.cli.console import open_reporter
@@ -216,8 +216,12 @@ def _kill_executor(shell: Interpreter, argument: str) -> None:
     if victim.pid == os.getpid():
         raise OptionError("This cluster runs inside the shell's own process.")
     try:
-        os.kill(victim.pid, signal.SIGKILL)
-    except ProcessLookupError:
+        process = psutil.Process(victim.pid)
+        # The number may be another process's by now, or one's on another machine.
+        if not process.cmdline()[-1].endswith(f"/{victim.name}.log"):
+            raise ClusterError(f"Executor {victim.name} is not a process of this machine.")
+        process.kill()
+    except (psutil.Error, IndexError):
         raise ClusterError(f"Executor {victim.name} is gone already; try again.") from None
     shell.output.say(f"Killed executor {victim.name} (pid {victim.pid}); its node starts another.")
 
