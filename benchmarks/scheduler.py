@@ -169,7 +169,7 @@ class Daemons:
         self.schedulers = [self.start_scheduler(number) for number in range(2)]
         self.node = self._start(
             "node-monitor",
-            f'[node]\nname = "n0"\nlisten = "ipc://{folder}/n0.sock"\n'
+            f'[node]\nname = "n0"\nlisten = "ipc://{folder}/n0.sock"\nlogs = "{folder}"\n'
             '[[node.executors]]\nrunner = "scheduler:make_runner"\nslots = 4\n',
         )
 

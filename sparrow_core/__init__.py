@@ -26,6 +26,8 @@ from sparrow_core.runner import Runner
 from sparrow_core.specs import ExecutorGroup
 from sparrow_core.why import Why, explain
 
+__version__ = "0.1.0"
+
 __all__ = [
     "ClusterClosed",
     "ClusterStartError",
@@ -51,5 +53,6 @@ __all__ = [
     "TaskFailure",
     "TaskSpec",
     "Why",
+    "__version__",
     "explain",
 ]

@@ -63,13 +63,16 @@ class SchedulerSection(_Section, frozen=True):
 
 
 class NodeSection(_Section, frozen=True):
-    """A node: its executors, what jobs may require of it, its limits and policy."""
+    """A node: its executors, what jobs may require of it, its limits and policy.
+
+    `logs` is a folder for what executors print, by default one in `$XDG_STATE_HOME/sparrow`.
+    """
 
     name: str
     listen: str
     executors: tuple[ExecutorGroup, ...]
     bind: str | None = None
-    run_dir: str | None = None
+    logs: str | None = None
     attributes: tuple[str, ...] = ()
     limits: NodeMonitorConfig = NodeMonitorConfig()
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 from sparrow_core.config import SCHEDULER_NAME, Config
@@ -19,6 +19,7 @@ from sparrow_core.ids import Address
 from sparrow_core.messages import Drain
 from sparrow_core.scheduler import Scheduler
 from sparrow_core.transport.child import NodeSettings
+from sparrow_core.transport.folders import log_folder, make_private, socket_folder
 from sparrow_core.transport.http_metrics import HttpMetrics
 from sparrow_core.transport.observe import observed
 from sparrow_core.transport.process import calm_collector, run_node
@@ -37,6 +38,7 @@ def run_scheduler(config: Config) -> int:
     section = config.scheduler
     if section is None:
         raise ConfigError("there is no [scheduler] table in the file")
+    _make_socket_folder(section.listen)
     driver = ZmqDriver(section.listen, config.keys, section.bind)
     driver.on_incompatible = _warn_of_version
     scheduler = Scheduler(driver.address(SCHEDULER_NAME), Random(), section.limits)
@@ -69,14 +71,17 @@ def run_node_monitor(config: Config) -> int:
             for number in _SIGNALS:
                 signal.signal(number, lambda *_: _drain(driver, monitor))
             _say(f"node {node.name} at {driver.endpoint}")
+            _say(f"what its executors print goes to {logs}")
             driver.run()
 
-    with contextlib.ExitStack() as stack:
-        run_dir = node.run_dir and config.path(node.run_dir)
+    logs = Path(config.path(node.logs)) if node.logs else log_folder(node.name)
+    make_private(logs)
+    _make_socket_folder(node.listen)
+    with socket_folder() as run_dir:
         settings = NodeSettings(
             node.name,
             node.listen,
-            run_dir or stack.enter_context(tempfile.TemporaryDirectory(prefix="sparrow-")),
+            str(run_dir),
             node.executors,
             config.scheduler_addresses,
             attributes=node.attributes,
@@ -85,9 +90,15 @@ def run_node_monitor(config: Config) -> int:
             keys=config.keys,
             audit_dir=config.audit_dir,
             metrics=True,
+            log_dir=str(logs),
         )
         calm_collector()
         return run_node(settings, until_told)
+
+
+def _make_socket_folder(endpoint: str) -> None:
+    if endpoint.startswith("ipc://"):
+        make_private(Path(endpoint.removeprefix("ipc://")).parent)
 
 
 def _drain(driver: ZmqDriver, monitor: Address) -> None:

@@ -240,7 +240,7 @@ class Executor:
         for result in results:
             job.mean_s = policy.smoothed(job.mean_s, result.run_s)
         job.load_max = 1 + policy.tasks_ahead(job.mean_s)
-        job.batch = policy.batch_size(job.mean_s)
+        job.batch = min(policy.batch_size(job.mean_s), job.load_max)
 
     def _end_job(self, job_id: JobId) -> list[Envelope]:
         job = self._jobs.pop(job_id, None)

@@ -9,7 +9,7 @@ When a scheduler falls silent, jobs move to the next of the list by themselves.
 
 from __future__ import annotations
 
-import tempfile
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from sparrow_core.ids import Address, NodeName, address, endpoint_of
 from sparrow_core.messages import Drain, GetMetrics
 from sparrow_core.parts import NodeInfo
 from sparrow_core.specs import NodeStatus
+from sparrow_core.transport.folders import socket_folder
 from sparrow_core.transport.keys import Keys
 from sparrow_core.transport.zmq_driver import ZmqDriver
 
@@ -59,7 +60,7 @@ class RemoteCluster(Cluster):
         self._schedulers = tuple(schedulers)
         self._listen = listen
         self._keys = keys
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = contextlib.ExitStack()
         self._incompatible: dict[str, int] = {}
 
     def start(self, timeout_s: float = 5.0) -> None:
@@ -73,8 +74,7 @@ class RemoteCluster(Cluster):
             raise ClusterClosed("a connection can be opened once")
         listen = self._listen
         if listen is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="sparrow-")
-            listen = f"ipc://{self._folder.name}/front.sock"
+            listen = f"ipc://{self._folder.enter_context(socket_folder())}/front.sock"
         driver = ZmqDriver(listen, self._keys)
         self._incompatible = driver.incompatible
         driver.on_incompatible = self._on_incompatible
@@ -169,8 +169,7 @@ class RemoteCluster(Cluster):
 
     def _end(self) -> None:
         self._driver.close()
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._folder.close()
 
 
 def _no_problem() -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import click
 
+from sparrow_core import __version__
 from sparrow_core.cli import tables
 from sparrow_core.cli.submitting import Submission
 from sparrow_core.errors import SparrowError
+from sparrow_core.messages import PROTOCOL_VERSION
 from sparrow_core.parts import JobOptions, TaskSpec
 from sparrow_core.placement import PLACEMENTS
 from sparrow_core.specs import JobSpec
@@ -28,7 +30,8 @@ class _Group(click.Group):
             raise click.ClickException(str(error)) from error
 
 
-@click.group(cls=_Group)
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message=f"sparrow {__version__}, protocol {PROTOCOL_VERSION}")
 def main() -> None:
     """Schedule tasks without a central scheduler.
 
@@ -143,6 +146,7 @@ def drain(config: Path, node: str) -> None:
     with connect(config) as cluster:
         if not cluster.drain(node):
             raise click.ClickException(f"no node {node!r} is known")
+    click.echo(f"{node} takes no new task, and ends when its last one has")
 
 
 @main.command()

@@ -25,6 +25,9 @@ def show_status(
     for scheduler, count in schedulers.items():
         state = "silent" if count is None else f"up, knows {count} node(s)"
         click.echo(f"scheduler {endpoint_of(scheduler)}: {state}")
+    if not nodes:
+        click.echo("no node has registered")
+        return
     table = _table("node", "executors", "slots", "running", "queued", "attributes")
     for node in nodes:
         name = f"{node.name} (draining)" if node.draining else node.name

@@ -29,7 +29,7 @@ class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
     Attributes:
         name: The node.
         endpoint: Where it listens.
-        run_dir: Folder of sockets and logs.
+        run_dir: Folder of sockets.
         groups: Its executors.
         schedulers: Addresses of all schedulers.
         own_schedulers: Names of those that live in this process.
@@ -43,6 +43,7 @@ class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
         audit_dir: Folder for audit logs, if they are wanted.
         metrics: Count messages, for metrics on request.
         orphaned_folders: What to remove at the end if the parent was killed.
+        log_dir: Folder of logs; None for `run_dir`.
     """
 
     name: str
@@ -60,6 +61,7 @@ class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
     audit_dir: str | None = None
     metrics: bool = False
     orphaned_folders: tuple[str, ...] = ()
+    log_dir: str | None = None
 
 
 class ExecutorSettings(msgspec.Struct, frozen=True, tag="executor"):

@@ -100,4 +100,6 @@ def check_private(socket: Path) -> None:
     """
     folder = socket.parent
     if folder.is_dir() and folder.stat().st_mode & 0o077:
-        raise InsecureTransport(f"{folder} is open to others: sockets need a folder of mode 0700")
+        raise InsecureTransport(
+            f"{folder} is open to others: sockets need a folder of mode 0700: chmod 700 {folder}"
+        )

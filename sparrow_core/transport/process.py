@@ -102,7 +102,7 @@ class Supervisor:
                 settings.keys,
                 settings.audit_dir,
             ),
-            Path(settings.run_dir, f"{name}.log"),
+            Path(settings.log_dir or settings.run_dir, f"{name}.log"),
             new_session=False,
         )
         self._children[index] = child

@@ -28,17 +28,21 @@ FAULTS_END_S = 8.0
 
 
 def random_job(rng: Random, number: int) -> StartJob:
-    """Constrained, unconstrained or mixed; with or without a shared part; any placement."""
+    """Constrained, unconstrained or mixed; with or without a shared part; any placement.
+
+    Some have many tasks that take next to no time, which travel and run in batches.
+    """
     share = rng.choice((0.0, 0.0, 0.5, 1.0))
     wait_s = rng.choice((None, None, 0.05))
+    mean_s, tasks_max = rng.choice(((0.05, 12), (0.05, 12), (0.05, 12), (0.00002, 150)))
     tasks = tuple(
         TaskSpec(
             task_id,
-            payload_of(rng.expovariate(20)),
+            payload_of(rng.expovariate(1 / mean_s)),
             tuple(rng.sample(NODES, rng.randint(1, 3))) if rng.random() < share else (),
             wait_s,
         )
-        for task_id in range(rng.randint(1, 12))
+        for task_id in range(rng.randint(1, tasks_max))
     )
     placement = rng.choice(("sparrow", "sparrow", "sparrow", "random", "batch", "per_task"))
     options = JobOptions(
@@ -47,6 +51,7 @@ def random_job(rng: Random, number: int) -> StartJob:
         requires=rng.choice(((), (), (), ("even",))) if share == 0 else (),
         task_s=rng.choice((0.05, 1.0)),
         straggler_factor=rng.choice((0.0, 2.0)),
+        explain=rng.choice((False, True)),
     )
     shared, user = rng.choice((b"", b"common")), rng.choice(("u0", "u1", "u2"))
     ratio = rng.choice((1.0, 2.0))

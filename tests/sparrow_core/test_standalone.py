@@ -22,7 +22,7 @@ import zmq
 from click.testing import CliRunner, Result
 from harness import LIMIT_S, until
 
-from sparrow_core import JobFailed, JobFinished, JobSpec, TaskSpec
+from sparrow_core import JobFailed, JobFinished, JobSpec, TaskSpec, __version__
 from sparrow_core.cli import main
 from sparrow_core.config import read_config
 from sparrow_core.errors import ClusterStartError, ConfigError
@@ -30,6 +30,7 @@ from sparrow_core.ids import address
 from sparrow_core.messages import PROTOCOL_VERSION
 from sparrow_core.metrics import Metrics
 from sparrow_core.remote import RemoteCluster
+from sparrow_core.transport.folders import socket_folder
 from sparrow_core.transport.http_metrics import HttpMetrics
 from sparrow_core.transport.local_driver import LocalDriver
 
@@ -55,7 +56,8 @@ class Standalone:
         """Start a daemon with a file of its own; its first line, without what it is."""
         (self.folder / f"{name}.toml").write_text(text)
         daemon = subprocess.Popen(
-            [*COMMAND, kind, f"{name}.toml"], cwd=self.folder, env=ENVIRONMENT,
+            [*COMMAND, kind, f"{name}.toml"], cwd=self.folder,
+            env={**ENVIRONMENT, "XDG_STATE_HOME": str(self.folder)},
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.daemons[name] = daemon
@@ -365,6 +367,49 @@ def test_commands_say_what_is_missing(standalone: Standalone) -> None:
         assert message in done.stderr
         assert "Traceback" not in done.stderr
         assert done.exit_code > 0
+
+
+def test_every_command_explains_itself(standalone: Standalone) -> None:
+    """By -h as by --help; --version tells the protocol's as well."""
+    for command in ("", *main.commands):
+        arguments = [command] if command else []
+        short, long = (standalone.sparrow(*arguments, option) for option in ("-h", "--help"))
+        assert (0, long.stdout) == (short.exit_code, short.stdout)
+        assert "Usage: " in short.stdout
+    told = standalone.sparrow("--version").stdout
+    assert f"sparrow {__version__}, protocol {PROTOCOL_VERSION}\n" == told
+
+
+def test_folders_of_sockets_and_logs_are_made(standalone: Standalone) -> None:
+    """Nobody else may enter the first; the second outlives the node."""
+    folder = standalone.folder / "sockets" / "own"
+    endpoint = f"ipc://{folder}/s.sock"
+    standalone.start(
+        "scheduler", "s", f'schedulers = ["{endpoint}"]\n[scheduler]\nlisten = "{endpoint}"'
+    )
+    assert 0o700 == folder.stat().st_mode & 0o777
+    standalone.start_node("n0", f"ipc://{folder}/n0.sock", [endpoint])
+    (standalone.folder / "client.toml").write_text(f'schedulers = ["{endpoint}"]')
+    until(lambda: nodes_of(standalone), "the node")
+    standalone.daemons["n0"].kill()
+    standalone.daemons["n0"].wait()
+    assert (standalone.folder / "sparrow" / "n0" / "n0-e0.log").exists()
+
+
+def test_a_killed_process_leaves_no_folder_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who makes the next folder removes those whose processes are dead, and no other."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with socket_folder() as living:
+        abandoned = tmp_path / "sparrow-run-dead"
+        abandoned.mkdir()
+        (abandoned / "lock").touch()
+        (abandoned / "front.sock").touch()
+        with socket_folder() as other:
+            assert {living, other} == set(tmp_path.iterdir())
+            assert 0o700 == other.stat().st_mode & 0o777
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_limits_are_read(tmp_path: Path) -> None:
