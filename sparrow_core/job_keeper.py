@@ -41,6 +41,7 @@ from sparrow_core.parts import JobOptions, JobReport, TaskSpec
 from sparrow_core.placement import Placer, Reservations, make_placer
 
 ENDED_MAX = 4096
+_REFUSALS_A_NODE = 2  # before refused reservations are no longer sent to others at once
 
 
 class SchedulerConfig(Struct, frozen=True):
@@ -270,10 +271,12 @@ class JobKeeper:
             return self._abort(job, "overloaded", text, job.story)
         count = min(msg.count, job.reserved[msg.node].count)
         nodes = self._ledger.eligible(job.submit.options)
+        if job.refusals > _REFUSALS_A_NODE * len(nodes):
+            return []  # all are full: the node's heartbeat makes us try it again
         moved = job.placer.refused(msg.node, count, nodes)
         if moved:
             self._ledger.consume(job, msg.node, count)
-        return self._reserve(job, moved, now)  # if none, the node's heartbeat makes us try again
+        return self._reserve(job, moved, now)  # or none: it is tried again, too
 
     def _cancel_reservations(self, job: Job) -> list[Envelope]:
         nodes = tuple(job.reserved)

@@ -182,16 +182,19 @@ class NodeMonitor:
     # --- reservations and tasks ----------------------------------------------------------------
 
     def _on_reserve(self, msg: Reserve, now: float) -> list[Envelope]:
-        if msg.count <= 0:
-            return []
-        if self._draining or self._queued + msg.count > self._config.queue_max:
-            refused = RefuseReservations(msg.job_id, self.name, msg.count)
-            return [Envelope(msg.scheduler, refused)]
+        room = 0 if self._draining else self._config.queue_max - self._queued
+        count = min(msg.count, room)
+        out: list[Envelope] = []
+        if count < msg.count:
+            refused = RefuseReservations(msg.job_id, self.name, msg.count - count)
+            out.append(Envelope(msg.scheduler, refused))
+        if not count:
+            return out
         queued = self._queue.setdefault(msg.job_id, Queued(msg.scheduler, 0, msg.claim, now))
-        queued.count += msg.count
+        queued.count += count
         queued.claim = msg.claim
-        self._queued += msg.count
-        return self._wake()
+        self._queued += count
+        return [*out, *self._wake()]
 
     def _unqueue(self, job_id: JobId) -> None:
         queued = self._queue.pop(job_id, None)

@@ -376,10 +376,12 @@ def test_frameworks_share_the_slots_of_a_node() -> None:
 
 
 def test_a_full_queue_refuses_in_words() -> None:
-    """Reservations beyond the limit go back to the scheduler; the others stay."""
+    """Reservations beyond the limit go back to the scheduler; those that fit stay."""
     node = with_policy(queue_max=3)
-    assert [] == node(Reserve(JOB, S, 3))
+    assert [Envelope(S, RefuseReservations(JOB, N, 2))] == node(Reserve(JOB, S, 5))
     assert [Envelope(S, RefuseReservations(OTHER, N, 1))] == node(Reserve(OTHER, S, 1))
+    (beat,) = [e.msg for e in node(Tick(0)) if isinstance(e.msg, RegisterNode)]
+    assert (HeldJob(JOB, 3),) == beat.held
 
 
 def test_it_tells_its_load() -> None:

@@ -547,13 +547,20 @@ def test_a_soft_preference_for_dead_nodes_is_none() -> None:
 
 
 def test_refused_reservations_move_on() -> None:
-    """A full queue's reservations go to other nodes; the job fails after too many refusals."""
-    scheduler = Driven("a", "b", refusals_max=2)
+    """A full queue's reservations go to other nodes; the job fails after too many refusals.
+
+    When all nodes have refused twice, reservations wait for a heartbeat.
+    """
+    scheduler = Driven("a", "b", refusals_max=5)
     scheduler(submit(task(0)))
-    assert {monitor("b"): 1} == reserved(scheduler(RefuseReservations(JOB, A, 1)))
-    assert {monitor("a"): 2} == reserved(scheduler(RefuseReservations(JOB, B, 2)))
-    out = scheduler(RefuseReservations(JOB, A, 2))
-    assert [("overloaded", "nodes with full queues refused it 3 times")] == aborted(out)
+    for _ in range(2):
+        assert {monitor("b"): 1} == reserved(scheduler(RefuseReservations(JOB, A, 1)))
+        assert {monitor("a"): 1} == reserved(scheduler(RefuseReservations(JOB, B, 1)))
+    assert [] == scheduler(RefuseReservations(JOB, A, 1))
+    again = scheduler(register("a"), 1.5)
+    assert {monitor("a"): 1} == reserved(again)
+    out = scheduler(RefuseReservations(JOB, A, 1))
+    assert [("overloaded", "nodes with full queues refused it 6 times")] == aborted(out)
     assert [] == scheduler(RefuseReservations(JOB, A, 2))
 
 
