@@ -34,7 +34,7 @@ def random_job(rng: Random, number: int) -> StartJob:
     """
     share = rng.choice((0.0, 0.0, 0.5, 1.0))
     wait_s = rng.choice((None, None, 0.05))
-    mean_s, tasks_max = rng.choice(((0.05, 12), (0.05, 12), (0.05, 12), (0.00002, 150)))
+    mean_s, tasks_max = rng.choice(((0.05, 12), (0.05, 12), (0.05, 12), (0.00002, 40)))
     tasks = tuple(
         TaskSpec(
             task_id,
@@ -196,15 +196,20 @@ def test_every_job_ends_in_thousands_of_histories(first: int) -> None:
 
 
 def test_failures_are_rare_even_under_faults() -> None:
-    """Almost all jobs finish: the machines heal rather than give up."""
-    finished = ended = 0
+    """Almost all jobs that can finish do: the machines heal rather than give up.
+
+    A task that must run on a node that is dead for seconds can't.
+    """
+    given_up = ended = 0
     for seed in SEEDS[::5]:
         chaos = Chaos(seed)
         chaos.run()
         events = chaos.cluster.recorder.ended.values()
         ended += len(events)
-        finished += sum(isinstance(event, JobFinished) for event in events)
-    assert finished / ended > 0.95
+        given_up += sum(
+            isinstance(event, JobFailed) and event.kind != "unsatisfiable" for event in events
+        )
+    assert given_up / ended < 0.02
 
 
 def test_nothing_is_left_when_all_jobs_are_over() -> None:
@@ -254,7 +259,7 @@ def test_a_quiet_cluster_runs_each_task_once(policy: str) -> None:
     for job in jobs:
         world.post(cluster.client, job, 1.0)
     world.run(60.0, done=lambda: len(cluster.recorder.ended) == len(jobs))
-    assert {JobFinished()} == set(cluster.recorder.ended.values())
+    assert {JobFinished} == {type(event) for event in cluster.recorder.ended.values()}
     assert sum(len(job.tasks) for job in jobs) == len(cluster.starts)
     assert {1} == set(cluster.starts.values())
 
