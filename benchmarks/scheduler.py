@@ -3,8 +3,11 @@
     python benchmarks/scheduler.py [SECTION ...] [--failovers 50] [--json FILE]
 
 latency     one empty task at a time, from `submit` to its result
-throughput  one job of many empty tasks, 2 nodes of 1, 4 and 16 slots, from `submit` to the end
+throughput  one job of many empty tasks, 2 nodes of 1, 4 and 16 slots, from `submit` to the end; and
+            what a task costs each process in CPU time, which says more on a busy machine
 schedulers  several jobs at once, 4 nodes of 4 slots, 1 to 4 schedulers
+decisions   tasks a second that 1 to 4 schedulers place, each in a process of its own with nothing
+            else: jobs of 100 tasks on 100 imagined nodes, every message encoded and decoded
 failover    SIGKILL of a scheduler's process, until a job of its runs again at the other one
 delay       100 nodes of 4 slots emulated in this process, in real time and with the real machines:
             how long a task of ten 100 ms tasks waits at 80 % load
@@ -27,11 +30,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any
+
+import msgspec
+import psutil
 
 from sparrow_core import (
     InProcessCluster,
@@ -46,9 +54,22 @@ from sparrow_core import (
     TaskSpec,
 )
 from sparrow_core.executor import Executor
-from sparrow_core.ids import NodeName, address, name_of
-from sparrow_core.messages import SlotReady
+from sparrow_core.ids import Address, JobId, NodeName, address, name_of
+from sparrow_core.messages import (
+    PROTOCOL_VERSION,
+    AssignTasks,
+    EndJob,
+    GetTasks,
+    Message,
+    RegisterNode,
+    ReportTasks,
+    Reserve,
+    SlotReady,
+    SubmitJob,
+)
+from sparrow_core.parts import ExecutorInfo, JobReport
 from sparrow_core.report import quantiles
+from sparrow_core.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.sim.cluster import SimulatedSlot, payload_of
 from sparrow_core.specs import ExecutorGroup
 from sparrow_core.transport.local_driver import LocalDriver
@@ -58,6 +79,7 @@ sys.path.insert(0, str(HERE))  # children load the runner from here
 LATENCY_REPETITIONS = 500
 TASKS = 20_000
 DELAY_S = 5.0
+DECISIONS_S = 3.0
 Row = dict[str, Any]
 
 
@@ -139,12 +161,28 @@ def spread(seconds: Iterator[float]) -> dict[str, float]:
 
 
 def throughput(_: argparse.Namespace) -> Iterator[Row]:
-    """Empty tasks a second, the best of five jobs."""
+    """Empty tasks a second, the best of five jobs; and CPU time by process."""
     for slots in (1, 4, 16):
         with local(2, slots) as cluster:
             run_s(cluster, job_of(1000))
+            before = _cpu_s(cluster)
             best_s = min(run_s(cluster, job_of(TASKS)) for _ in range(5))
-            yield {"slots": slots, "tasks_per_s": round(TASKS / best_s)}
+            cpu_us = {
+                name: round(1e6 * (after_s - before[name]) / (5 * TASKS), 1)
+                for name, after_s in _cpu_s(cluster).items()
+            }
+            rate = round(TASKS / best_s)
+            total_us = sum(cpu_us.values())
+            yield {"slots": slots, "tasks_per_s": rate, "cpu_us": total_us, "of": cpu_us}
+
+
+def _cpu_s(cluster: LocalCluster) -> dict[str, float]:
+    """CPU time so far: of this process, of nodes (the first has the scheduler), of executors."""
+    pids = {"front end": os.getpid()}
+    for node in cluster.nodes():
+        pids[node.name] = node.pid
+        pids |= {each.name: each.pid for each in node.executors}
+    return {name: sum(psutil.Process(pid).cpu_times()[:2]) for name, pid in pids.items()}
 
 
 def schedulers(_: argparse.Namespace) -> Iterator[Row]:
@@ -154,6 +192,63 @@ def schedulers(_: argparse.Namespace) -> Iterator[Row]:
             run_s(cluster, *[job_of(500)] * 4)
             best_s = min(run_s(cluster, *[job_of(TASKS // 4)] * 4) for _ in range(5))
             yield {"schedulers": count, "tasks_per_s": round(TASKS / best_s)}
+
+
+def decisions(_: argparse.Namespace) -> Iterator[Row]:
+    """Schedulers share nothing, so that each core adds what one of them can do."""
+    for count in (1, 2, 4):
+        with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+            rates = list(pool.map(placed_a_second, range(count)))
+        yield {
+            "schedulers": count,
+            "tasks_per_s": round(sum(rate for rate, _ in rates)),
+            "tasks_per_cpu_s": round(statistics.mean(rate for _, rate in rates)),
+        }
+
+
+def placed_a_second(seed: int) -> tuple[float, float]:
+    """Drive one scheduler for a while with jobs, and with nodes that ask and report.
+
+    Returns:
+        Tasks a second, and tasks a second of CPU time.
+    """
+    me, client = Address("s#scheduler"), Address("c#client")
+    config = SchedulerConfig(settle_s=0.0)
+    scheduler = Scheduler(me, Random(seed), config)
+    decoder = msgspec.msgpack.Decoder(Scheduler.inputs)
+    encode = msgspec.msgpack.Encoder().encode
+
+    def say(msg: Message) -> list[Message]:
+        out = [each.msg for each in scheduler.on_message(decoder.decode(encode(msg)), 0.0)]
+        for each in out:
+            encode(each)
+        return out
+
+    names = [NodeName(f"n{number}") for number in range(100)]
+    for name in names:
+        executors = (ExecutorInfo(Address(f"{name}#e"), 1, 4),)
+        at = Address(f"{name}#monitor")
+        say(RegisterNode(PROTOCOL_VERSION, name, at, executors, (), ()))
+    tasks = tuple(TaskSpec(task_id, b"") for task_id in range(100))
+    rng, placed = Random(seed), 0
+    started, cpu_started = time.perf_counter(), time.process_time()
+    while time.perf_counter() < started + DECISIONS_S:
+        job_id = JobId(f"{seed}.{placed}")
+        submit = SubmitJob(PROTOCOL_VERSION, job_id, client, "u", tasks, b"", "sparrow", 2.0)
+        reserved = sum(isinstance(each, Reserve) for each in say(submit))
+        waiting = len(tasks)
+        for name in rng.sample(names, reserved):
+            answers = say(GetTasks(job_id, name, 1, 2, ()))
+            given = next(each.tasks for each in answers if isinstance(each, AssignTasks))
+            say(ReportTasks((JobReport(job_id, tuple(task.task_id for task in given)),)))
+            waiting -= len(given)
+            if not waiting:
+                break
+        assert not waiting
+        say(EndJob(job_id, finished=True))
+        placed += len(tasks)
+    elapsed_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
+    return placed / elapsed_s, placed / cpu_s
 
 
 # --- failover ----------------------------------------------------------------------------------
@@ -358,6 +453,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "latency": latency,
     "throughput": throughput,
     "schedulers": schedulers,
+    "decisions": decisions,
     "failover": failover,
     "delay": delay,
     "peers": peers,
