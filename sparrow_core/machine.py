@@ -25,6 +25,15 @@ class Envelope(Struct, frozen=True, gc=False):
     delay_s: float = 0.0
 
 
+class Figure(Struct, frozen=True):
+    """A number for an operator to see, about a part of a machine that `labels` name."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+    kind: str = "gauge"  # or "counter"
+
+
 class Machine(Protocol[In_contra]):
     """A sans-IO state machine; `inputs` is the union that its messages are decoded with."""
 

@@ -7,11 +7,11 @@ asked it reads the others' gauges.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sparrow_core.ids import Address, name_of
-from sparrow_core.machine import Envelope, Machine
+from sparrow_core.machine import Envelope, Figure, Machine
 from sparrow_core.messages import GetMetrics, Message, MetricsText
 
 
@@ -25,6 +25,7 @@ class Metrics:
         source: str,
         machines: Mapping[str, Machine[Any]],
         counters: Callable[[], Mapping[str, int]],
+        figures: Callable[[], Iterable[Figure]] = tuple,
     ) -> None:
         """Make metrics of a process.
 
@@ -32,10 +33,12 @@ class Metrics:
             source: What the process calls itself.
             machines: All that its driver hosts, by name.
             counters: What its driver has counted.
+            figures: What else there is to tell.
         """
         self._source = source
         self._machines = machines
         self._counters = counters
+        self._figures = figures
         self._messages: Counter[tuple[str, str, str]] = Counter()
 
     def tap(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
@@ -70,17 +73,21 @@ class Metrics:
         for name, count in self._counters().items():
             yield f"# TYPE sparrow_{name}_total counter"
             yield _line(f"sparrow_{name}_total", {"process": self._source}, count)
-        gauges = sorted(
-            (name, machine, value)
+        gauges = [
+            Figure(name, {"machine": machine}, value)
             for machine, each in self._machines.items()
             for name, value in each.gauges().items()
-        )
+        ]
         before = ""
-        for name, machine, value in gauges:
-            if name != before:
-                yield f"# TYPE sparrow_{name} gauge"
-                before = name
-            yield _line(f"sparrow_{name}", {"machine": machine}, value)
+        for figure in sorted([*gauges, *self._figures()], key=_place):
+            if figure.name != before:
+                yield f"# TYPE sparrow_{figure.name} {figure.kind}"
+                before = figure.name
+            yield _line(f"sparrow_{figure.name}", figure.labels, figure.value)
+
+
+def _place(figure: Figure) -> tuple[str, list[str]]:
+    return figure.name, list(figure.labels.values())
 
 
 def _line(name: str, labels: Mapping[str, str], value: float) -> str:

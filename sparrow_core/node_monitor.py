@@ -22,7 +22,7 @@ from msgspec import Struct
 from sparrow_core import policy
 from sparrow_core.disciplines import Candidates, Queued, make_discipline
 from sparrow_core.ids import Address, JobId, NodeName, name_of
-from sparrow_core.machine import Envelope
+from sparrow_core.machine import Envelope, Figure
 from sparrow_core.messages import (
     PROTOCOL_VERSION,
     AssignTasks,
@@ -355,6 +355,7 @@ class NodeMonitor:
                 continue  # told twice, or given up before
             if job is not None and end.run_s is not None:
                 job.mean_s = policy.smoothed(job.mean_s, end.run_s)
+            self._pool.sum_up(task.executor, end)
             self._end_task(key, end.lost, now - task.at)
         return self._wake()
 
@@ -506,6 +507,10 @@ class NodeMonitor:
             "slots_free": max(0, self._pool.total_room()),
             "executors": len(self._pool.executors),
         }
+
+    def figures(self) -> Iterator[Figure]:
+        """What each executor has, and has done."""
+        return self._pool.figures()
 
     def check(self) -> None:
         """Assert that slots are never overcommitted and the indexes agree."""

@@ -7,15 +7,17 @@ node's cap federates its slots among the frameworks, whose executors may have mo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from sparrow_core import policy
 from sparrow_core.disciplines import Discipline
-from sparrow_core.ids import Address, JobId
+from sparrow_core.ids import Address, JobId, name_of
+from sparrow_core.machine import Figure
 from sparrow_core.messages import AssignTasks
-from sparrow_core.parts import Assignment, Claim, ExecutorInfo, TaskKey
+from sparrow_core.parts import Assignment, AttemptEnd, Claim, ExecutorInfo, TaskKey
 
 
 @dataclass(slots=True)
@@ -57,11 +59,17 @@ class NodeJob:
 
 @dataclass(slots=True)
 class NodeExecutor:
-    """An executor and the attempts that it has."""
+    """An executor and the attempts that it has.
+
+    `done`, `lost` and `run_s` sum up those that have ended.
+    """
 
     info: ExecutorInfo
     heard_at: float
     running: dict[TaskKey, None] = field(default_factory=dict)
+    done: int = 0
+    lost: int = 0
+    run_s: float = 0.0
 
     @property
     def free(self) -> int:
@@ -134,6 +142,26 @@ class SlotPool:
         if idlest is None or self._discipline.unbounded:
             return idlest
         return idlest if most + self.ahead * idlest.info.slots > 0 else None
+
+    def sum_up(self, address: Address, end: AttemptEnd) -> None:
+        """Count what an executor says that has ended."""
+        executor = self.executors.get(address)
+        if executor is None:
+            return
+        executor.lost += end.lost is not None
+        if end.run_s is not None:
+            executor.done += 1
+            executor.run_s += end.run_s
+
+    def figures(self) -> Iterator[Figure]:
+        """What each executor has, and has done."""
+        for executor in self.executors.values():
+            labels = {"executor": name_of(executor.info.address)}
+            yield Figure("executor_slots", labels, executor.info.slots)
+            yield Figure("executor_running", labels, len(executor.running))
+            yield Figure("executor_tasks_total", labels, executor.done, "counter")
+            yield Figure("executor_lost_total", labels, executor.lost, "counter")
+            yield Figure("executor_run_seconds_total", labels, executor.run_s, "counter")
 
     def silent(self, now: float, timeout_s: float, interval_s: float) -> list[Address]:
         """The executors silent for too long; to be asked every `interval_s`.

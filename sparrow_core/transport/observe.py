@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sparrow_core.audit import AuditFile
+from sparrow_core.machine import Figure
 from sparrow_core.metrics import Metrics
 from sparrow_core.transport.local_driver import LocalDriver
 
 
 @contextmanager
 def observed(
-    driver: LocalDriver, name: str, audit_dir: str | None, *, metrics: bool
+    driver: LocalDriver,
+    name: str,
+    audit_dir: str | None,
+    *,
+    metrics: bool,
+    figures: Callable[[], Iterable[Figure]] = tuple,
 ) -> Iterator[None]:
     """Observe what a driver delivers.
 
@@ -23,9 +29,10 @@ def observed(
         name: What the process is called.
         audit_dir: Where to write `<name>.<pid>.jsonl`; None for no log.
         metrics: Host a machine "metrics" that answers GetMetrics.
+        figures: What that tells beside messages and the machines' gauges.
     """
     if metrics:
-        machine = Metrics(name, driver.machines, driver.counters)
+        machine = Metrics(name, driver.machines, driver.counters, figures)
         driver.taps.append(machine.tap)
         driver.host("metrics", machine)
     if audit_dir is None:

@@ -173,7 +173,13 @@ def run_node(settings: NodeSettings, until_told: Callable[[ZmqDriver, Address], 
         config=settings.limits,
     )
     driver.host(f"monitor-{settings.name}", monitor)
-    with observed(driver, settings.name, settings.audit_dir, metrics=settings.metrics):
+    with observed(
+        driver,
+        settings.name,
+        settings.audit_dir,
+        metrics=settings.metrics,
+        figures=monitor.figures,
+    ):
         until_told(driver, node_monitor)
         supervisor.close()
         driver.close()

@@ -464,3 +464,21 @@ def test_newer_weights_replace_older_ones() -> None:
     beat = node(Tick(0))[1].msg
     assert isinstance(beat, RegisterNode)
     assert (weights, ("gpu",)) == (beat.weights, beat.attributes)
+
+
+def test_executors_are_summed_up() -> None:
+    """What each has, has done and has lost, for metrics; what is told twice counts once."""
+    node = Driven(e0=2)
+    node(Reserve(JOB, S, 3))
+    node(assign(1, 0, 1))
+    node(ended(0, run_s=0.5), ended(0, run_s=0.5), ended(1, "retry"))
+    node(assign(2, 2))
+    found = {each.name: each.value for each in node.machine.figures()}
+    expected = {
+        "executor_slots": 2,
+        "executor_running": 1,
+        "executor_tasks_total": 1,
+        "executor_lost_total": 1,
+        "executor_run_seconds_total": 0.5,
+    }
+    assert expected == found
