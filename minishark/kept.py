@@ -7,13 +7,17 @@ in the query's order, or divided by the hash of columns.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+
+import pyarrow as pa
 
 from minishark.catalog import Table
 from minishark.cluster.load import TableSource, holders, stored_table
 from minishark.cluster.query import QueryRun
-from minishark.cluster.sinks import Ending, Partitions, Pieces, Sink
+from minishark.cluster.sinks import Ending, Gathered, Layout, Partitions, Pieces, Sink
 from minishark.cluster.source import SourceSize
+from minishark.dataframe.names import numbered
 from minishark.errors import CatalogError
 from minishark.execution.task import FileSlice, TaskFunction
 from minishark.expressions import Column, Schema
@@ -22,21 +26,6 @@ from minishark.physical.planner import PlannerOptions
 from minishark.physical.repartition import hash_columns, hashed_on, together
 from minishark.sql.arrow_types import kept_by_arrow
 from minishark.tables import Tables
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How the rows of a query are to be kept.
-
-    Attributes:
-        partition_by: columns whose hash decides a row's partition; none for the query's order.
-        partitions: how many; None for as many as the query has, or as its size asks for.
-        replicas: on how many nodes each lies.
-    """
-
-    partition_by: tuple[str, ...] = ()
-    partitions: int | None = None
-    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +75,7 @@ class Keep:
         No columns where rows may lie anywhere.
         """
         count = plan.distribution.partitions
-        if self.layout.partitions not in (None, count):
+        if self.layout.even or self.layout.partitions not in (None, count):
             return None
         if self.function is not None:
             return None if self.layout.partition_by else ()
@@ -124,6 +113,34 @@ class Keep:
             return self.tables.load(self.name, self.folder, source, layout)
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The goal to have what a function makes of a query's rows here, as one Arrow table.
+
+    Attributes:
+        function: the function.
+    """
+
+    function: TaskFunction
+
+    def options(self, options: PlannerOptions) -> PlannerOptions:
+        """Python takes its time with few rows, too: partitions stay apart for it."""
+        return replace(options, single_task_rows=0)
+
+    def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """As it is."""
+        return plan
+
+    def ending(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Ending:
+        """What the function gives comes to the front end."""
+        del plan
+        return Ending(Gathered(), columns, self.function)
+
+    def reached(self, run: QueryRun) -> pa.Table:
+        """All that it gave, partition by partition."""
+        return run.result()
+
+
 def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:
     """What the last stage left, as a source in the query's order."""
     slices: list[FileSlice] = []
@@ -142,23 +159,40 @@ def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:
 
 
 def table_schema(schema: Schema) -> Schema:
-    """Columns with names that a table can have: those that are equal get numbers, as in DuckDB.
+    """Columns with names that a table can have.
 
     Raises:
         CatalogError: there is no column.
     """
     if not schema:
         raise CatalogError("A table needs at least one column.")
-    taken: dict[str, None] = {}
-    columns = []
-    for column in schema:
-        name, number = column.name, 0
-        while name.lower() in taken:
-            number += 1
-            name = f"{column.name}_{number}"
-        taken[name.lower()] = None
-        columns.append(Column(name, column.type))
-    return tuple(columns)
+    names = numbered(column.name for column in schema)
+    return tuple(Column(name, column.type) for name, column in zip(names, schema, strict=True))
+
+
+_ENUM = re.compile(r"ENUM\('(?:[^']|'')*'(?:, '(?:[^']|'')*')*\)")
+
+
+def stored_schema(schema: Schema) -> Schema:
+    """Columns in types that Arrow brings back as they are: text for ENUMs."""
+    return tuple(Column(c.name, _ENUM.sub("VARCHAR", c.type)) for c in schema)
+
+
+def as_stored(sql: str, schema: Schema) -> str:
+    """A query with its columns in the types of `stored_schema`.
+
+    Args:
+        sql: the query.
+        schema: its columns.
+    """
+    if kept_exactly(schema):
+        return sql
+    names = [f"c{i}" for i in range(len(schema))]
+    casts = [
+        f"CAST({name} AS {column.type}) AS {name}"
+        for name, column in zip(names, stored_schema(schema), strict=True)
+    ]
+    return f"SELECT {', '.join(casts)} FROM ({sql}) AS t({', '.join(names)})"
 
 
 def kept_exactly(schema: Schema) -> bool:

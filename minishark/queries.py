@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
 from minishark.cluster.sinks import Ending, Gathered
 from minishark.dataframe import Answer
 from minishark.errors import ExecutionError, MinisharkError, TaskFailedError
+from minishark.execution.task import ScalarFunction
 from minishark.logical.display import logical_text
 from minishark.logical.plan import LogicalPlan
 from minishark.physical.display import physical_text
@@ -114,6 +115,8 @@ class Queries:
         run_here: runs a query in the session's own database, for what no executor accepts.
         settings: SET statements that hold for all queries.
         definitions: views, macros and types, for statements that run as a whole.
+        scalars: Python functions that SQL may call, by name.
+        make_tables: makes those of the named tables that are only promised; whether there were any.
         progress_handlers: who hears how far each query is.
     """
 
@@ -126,6 +129,8 @@ class Queries:
     run_here: Callable[[str], pa.Table]
     settings: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
+    scalars: dict[str, ScalarFunction] = field(default_factory=dict)
+    make_tables: Callable[[Sequence[str]], bool] = lambda _: False
     progress_handlers: tuple[ProgressHandler, ...] = ()
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
@@ -184,8 +189,15 @@ class Queries:
     def _plan_for(self, sql: str, goal: Goal[Result_co]) -> _Plan:
         if isinstance(goal, Rows):
             return self._plan(sql)
-        bound = self.planning.bind(sql)
-        return self._staged(bound, self.planning.plan(bound), goal)
+        return self._staged(*self._logical(sql), goal)
+
+    def _logical(self, sql: str) -> tuple[BoundStatement, LogicalPlan]:
+        """A statement's logical plan, once all tables that it reads are there."""
+        while True:
+            bound = self.planning.bind(sql)
+            logical = self.planning.plan(bound)
+            if not self.make_tables((*bound.tables, *scanned_tables(logical))):
+                return bound, logical
 
     def _run(
         self, plan: _Plan, goal: Goal[Result_co], started: float, planned: float, explained: bool
@@ -222,7 +234,7 @@ class Queries:
 
     def explain(self, sql: str, mode: str) -> str:
         """Describe how a SELECT runs; `DataFrame.explain` calls this."""
-        plan = self._plan(sql)
+        plan = self._plan(sql, describe=True)
         parts = {
             "logical": lambda: logical_text(plan.logical),
             "physical": lambda: physical_text(plan.physical),
@@ -244,9 +256,12 @@ class Queries:
 
         return stages_text(plan.stages, preferred, sql=sql)
 
-    def _plan(self, sql: str) -> _Plan:
-        bound = self.planning.bind(sql)
-        logical = self.planning.plan(bound)
+    def _plan(self, sql: str, *, describe: bool = False) -> _Plan:
+        """All phases of a plan; to describe it only, its tables need not be there."""
+        if describe:
+            bound = self.planning.bind(sql)
+            return self._staged(bound, self.planning.plan(bound))
+        bound, logical = self._logical(sql)
         key = (sql, self.planning.version)
         with self._lock:
             known = self._plans.get(key)
@@ -299,6 +314,7 @@ class Queries:
             goal.ending(plan.physical, tuple(column.name for column in plan.bound.schema)),
             self.settings,
             self.definitions,
+            tuple(self.scalars.values()),
             self._tell if self.progress_handlers or self._heard_here() else None,
             explained,
         )

@@ -25,10 +25,13 @@ from minishark.cluster.backend import Cluster
 from minishark.cluster.launch import resolve
 from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
 from minishark.cluster.progress import ProgressHandler
+from minishark.cluster.sinks import Layout
 from minishark.cluster.source import arrow_table
 from minishark.cluster.status import NodeState, node_states
+from minishark.copies import parsed_copy
 from minishark.dataframe import Answer, Cancellation, DataFrame
 from minishark.dataframe.names import CamelCase
+from minishark.derived import DerivedTables
 from minishark.errors import (
     CatalogError,
     ClusterError,
@@ -37,10 +40,12 @@ from minishark.errors import (
     UnsupportedError,
     VerificationError,
 )
-from minishark.kept import Keep, Layout, kept_exactly, table_schema
+from minishark.expressions import Schema
+from minishark.jobs.session import PartitionedJobs
+from minishark.kept import Keep, kept_exactly, table_schema
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.queries import Queries, RefusedError
-from minishark.sources import KEPT_PREFIX, Sources
+from minishark.sources import KEPT_PREFIX
 from minishark.sql.arrow_types import kept_by_arrow
 from minishark.sql.planning import PlanningDatabase
 from minishark.sql.statements import (
@@ -50,6 +55,7 @@ from minishark.sql.statements import (
     executed_name_and_values,
     fill_parameters,
     prepared_name_and_statement,
+    split_arguments,
 )
 from minishark.sql.targets import written_target
 from minishark.tables import Tables, check_layout, check_partitions, named_columns
@@ -153,7 +159,7 @@ class _Builder:
         return SessionBuilder(connect, {})
 
 
-class Session(CamelCase, Sources):
+class Session(CamelCase, PartitionedJobs):
     """Tables in a cluster's memory, and SQL over them; use `connect` to make one.
 
     Safe to use from several threads. It is also a context manager.
@@ -192,6 +198,8 @@ class Session(CamelCase, Sources):
             self._query_here,
         )
         self._prepared: dict[str, str] = {}
+        self._derived = DerivedTables(self._tables, self._queries)
+        self._queries.make_tables = self._derived.make
         self._stopped = False
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
@@ -264,8 +272,7 @@ class Session(CamelCase, Sources):
             case StatementKind.WRITE:
                 return self._write(sql)
             case StatementKind.COPY_OUT:
-                query, target = copied_query_and_target(sql)
-                return self._changed_rows(self._written.copy(self._rows_of(query), target))
+                return self._copy(*copied_query_and_target(sql))
             case StatementKind.PREPARE:
                 name, prepared = prepared_name_and_statement(sql)
                 self._prepared[name] = prepared
@@ -321,10 +328,12 @@ class Session(CamelCase, Sources):
 
     def _run_here(self, sql: str) -> DataFrame:
         self._load_changed()
+        self._derived.make(self._planning.tables_in(sql))
         return self._known(self._written.run(sql, self._loaded_tables, self._tables.read))
 
     def _query_here(self, sql: str) -> pa.Table:
         """Run a query in the session's own database, over all rows of the cluster's tables."""
+        self._derived.make(self._planning.tables_in(sql))
         return self._written.query(sql, self._loaded_tables, self._tables.read)
 
     def _known(self, table: pa.Table) -> DataFrame:
@@ -388,7 +397,30 @@ class Session(CamelCase, Sources):
             return self._changed_rows(self._tables.catalog.get(name).rows)
         if _DROPPED.match(sql) and name is not None:
             return self._drop(sql, name)
+        self._derived.make(self._planning.tables_in(sql))
         return self._known(self._written.write(sql, self._loaded_tables, self._tables.read))
+
+    def _copy(self, query: str, target: str) -> DataFrame:
+        """COPY ... TO, written by tasks where they can."""
+        self._load_changed()
+        copy = parsed_copy(target, split_arguments)
+        (statement,) = self._planning.statements(query)
+        here = self._written.is_elsewhere or statement.kind is not StatementKind.QUERY
+        if copy is not None and not here:
+            with contextlib.suppress(RefusedError):
+                schema = self._bound_or_none(query)
+                if schema is not None:
+                    return self._changed_rows(self._copy_in_tasks(query, schema, copy))
+        return self._known(self._written.copy(self._rows_of(query), target))
+
+    def _bound_or_none(self, query: str) -> Schema | None:
+        """A query's columns; None if only the session's own database may know them."""
+        try:
+            return self._planning.bind(query).schema
+        except QueryError:
+            if not self._written.has_own:
+                raise
+            return None
 
     def _can_create(self, sql: str, name: str, created: re.Match[str]) -> bool:
         """Whether a CREATE TABLE AS can run on the cluster.
@@ -417,7 +449,7 @@ class Session(CamelCase, Sources):
     def _load_changed(self) -> None:
         """Load into the cluster what statements have changed since the last query."""
         with self._loading:
-            self._drop_released()
+            self._derived.sweep()
             for table in self._written.changed():
                 if table.rows is not None:
                     self._tables.create(table.name, table.rows, replace=True)
@@ -551,7 +583,8 @@ class Session(CamelCase, Sources):
 
     @property
     def _loaded_tables(self) -> list[str]:
-        return [table.name for table in self._tables.catalog]
+        names = [table.name for table in self._tables.catalog]
+        return [name for name in names if self._derived.is_made(name)]
 
     @property
     def tables(self) -> list[str]:

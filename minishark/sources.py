@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
-import weakref
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +22,6 @@ from minishark.written_tables import WrittenTables
 
 KEPT_PREFIX = "_kept_"
 """How the names of tables start that only DataFrames know."""
-
-
-class _Handle:
-    """Lives as long as a DataFrame needs the rows that were loaded for it."""
-
-    __slots__ = ("__weakref__",)
 
 
 class Sources:
@@ -73,6 +64,10 @@ class Sources:
             """Load data into the cluster's memory as a table."""
             ...
 
+        def keep_rows(self, data: Any) -> KeptRows:
+            """Load rows into the cluster, for as long as the handle lives."""
+            ...
+
         def _check_open(self) -> None: ...
 
         def _load_changed(self) -> None: ...
@@ -83,8 +78,6 @@ class Sources:
             ...
 
     def __init__(self) -> None:
-        self._kept = itertools.count()
-        self._released: deque[str] = deque()
         self._views: dict[str, DataFrame] = {}
 
     # Tables and views
@@ -202,21 +195,6 @@ class Sources:
     def from_relation(self, relation: Any) -> DataFrame:
         """A DataFrame of the rows of a DuckDB relation, which runs where it is."""
         return self.create_dataframe(relation)
-
-    def keep_rows(self, data: Any) -> KeptRows:
-        """Load rows into the cluster, for as long as the handle lives."""
-        self._check_open()
-        name = f"{KEPT_PREFIX}{next(self._kept)}"
-        self._tables.create(name, data)
-        handle = _Handle()
-        # A finalizer may run anywhere; the table is dropped when the next statement comes.
-        weakref.finalize(handle, self._released.append, name).atexit = False
-        return KeptRows(name, self._tables.catalog.get(name).schema, handle)
-
-    def _drop_released(self) -> None:
-        """Free the rows that no DataFrame needs any more."""
-        while self._released:
-            self._tables.drop(self._released.popleft())
 
     # What DataFrames ask
 

@@ -35,7 +35,7 @@ def check_partitions(count: int | None) -> None:
 
 def _is_whole_number(value: object, most: int) -> bool:
     """Whether a user passed a whole number from 1 to `most`, whatever the type hints say."""
-    return isinstance(value, int) and 1 <= value <= most
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
 @dataclass(slots=True)

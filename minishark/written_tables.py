@@ -102,6 +102,11 @@ class WrittenTables:
             else:
                 self._definitions.append(sql)
 
+    def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
+        """Change what statements may name."""
+        with self._lock:
+            how(self._con)
+
     def write(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
         """Run a statement that changes tables.
 
@@ -246,13 +251,13 @@ class WrittenTables:
                 self._con.unregister(_ROWS)
             self._changed[name.lower()] = next(self._changes)
 
-    def copy(self, table: pa.Table, target: str) -> int:
-        """Write rows to files: `COPY rows TO target`; the number of rows."""
+    def copy(self, table: pa.Table, target: str) -> pa.Table:
+        """Write rows to files: `COPY rows TO target`; DuckDB's answer."""
         with self._lock:
             self._replay()
             self._con.register(_ROWS, table)
             try:
-                return int(self._run(f"COPY {quote(_ROWS)} TO {target}")[0][0])
+                return self._answer(f"COPY {quote(_ROWS)} TO {target}")
             finally:
                 self._con.unregister(_ROWS)
 

@@ -25,6 +25,7 @@ from minishark.execution.store import InputMissingError, Store
 from minishark.execution.task import (
     FileSlice,
     OutputKind,
+    ScalarFunction,
     StageTask,
     TaskOutcome,
     TaskPayload,
@@ -190,6 +191,7 @@ class QueryRun:
         ending: what becomes of the last stage's rows.
         settings: SET statements that hold for the query.
         definitions: statements that make what a whole statement may name: views, macros, types.
+        scalars: Python functions that SQL may call.
         on_progress: hears how far the query is, at least once a second; what it raises ends the
             query.
         explained: whether the metrics tell why each task ran where it did.
@@ -204,6 +206,7 @@ class QueryRun:
     ending: Ending
     settings: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
+    scalars: tuple[ScalarFunction, ...] = ()
     on_progress: ProgressHandler | None = None
     explained: bool = False
     _runs: dict[int, _StageRun] = field(default_factory=dict)
@@ -348,8 +351,14 @@ class QueryRun:
             prelude=self.settings + (self.definitions if stage.is_statement else ()),
             rows=stage.plan.rows / stage.tasks,
             peers=self.placement.peers,
+            scalars=self._called_in(stage),
         )
         return self.ending.stage(task, stage.schema) if self._is_last(stage) else task
+
+    def _called_in(self, stage: Stage) -> tuple[ScalarFunction, ...]:
+        """The Python functions that a stage may call; a whole statement may by way of a macro."""
+        text = stage.sql.lower()
+        return tuple(f for f in self.scalars if stage.is_statement or f.name in text)
 
     def _payload(self, stage: Stage, tables: Mapping[str, Table], index: int) -> TaskPayload:
         own = {

@@ -12,6 +12,23 @@ from minishark.expressions import Schema
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """How rows that stay in the cluster are to lie.
+
+    Attributes:
+        partition_by: columns whose hash decides a row's partition; none for the query's order.
+        partitions: how many; None for as many as the query has, or as its size asks for.
+        replicas: on how many nodes each lies.
+        even: whether partitions shall be of equal size, however the query's rows lie.
+    """
+
+    partition_by: tuple[str, ...] = ()
+    partitions: int | None = None
+    replicas: int = 1
+    even: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Gathered:
     """They come to the front end.
 

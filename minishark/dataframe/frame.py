@@ -25,13 +25,14 @@ from minishark.dataframe.column import (
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join
 from minishark.dataframe.names import CamelCase, ident, nearest, spelt_otherwise
+from minishark.dataframe.partitioned import Partitioned, Unkept
 from minishark.dataframe.select import Item, Select, parenthesized, relation, statement
 from minishark.dataframe.shaping import Shaping
 from minishark.errors import ColumnError, OptionError
 from minishark.expressions import Schema
 
 
-class DataFrame(Shaping, CamelCase):
+class DataFrame(Shaping, Partitioned, CamelCase):
     """A lazy statement; it runs again for each action, and its rows are not kept.
 
     All methods have PySpark's names in snake_case, and answer to camelCase too.
@@ -66,6 +67,7 @@ class DataFrame(Shaping, CamelCase):
         self._known = known
         self.held = held
         self.verified = False
+        self._unkept: Unkept | None = None
         self._metrics: QueryMetrics | None = None
 
     @classmethod

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from minishark.dataframe.column import Column, Kind, Level, call, column
+from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import CamelCase
 from minishark.dataframe.select import Select, is_number
 from minishark.errors import OptionError
@@ -83,6 +84,36 @@ class GroupedData(CamelCase):
     def max(self, *columns: str) -> DataFrame:
         """The greatest value of each column; of all numbers if none is named."""
         return self._each("max", columns)
+
+    def apply_in_arrow(self, fn: Callable[..., Any], schema: SchemaLike) -> DataFrame:
+        """What a function makes of each group of rows.
+
+        Args:
+            fn: `fn(table)` or `fn(key, table)`; takes a pyarrow table, gives a table. The key is a
+                tuple of Arrow scalars, one for each column of the groups.
+            schema: the columns that it gives: "id BIGINT, name VARCHAR", a mapping of names to
+                types, or a pyarrow schema.
+
+        Raises:
+            DataError: the schema is none.
+            OptionError: the function can't be sent to other processes, or the groups are not those
+                of plain columns.
+        """
+        return self._applied(fn, schema, pandas=False)
+
+    def apply_in_pandas(self, fn: Callable[..., Any], schema: SchemaLike) -> DataFrame:
+        """What a function makes of each group of rows, as pandas frames.
+
+        Args:
+            fn: `fn(frame)` or `fn(key, frame)`, gives a frame. The key is a tuple of values.
+            schema: the columns that it gives; see `apply_in_arrow`.
+        """
+        return self._applied(fn, schema, pandas=True)
+
+    def _applied(self, fn: Callable[..., Any], schema: SchemaLike, *, pandas: bool) -> DataFrame:
+        if self.sets or self.pivot_on is not None:
+            raise OptionError("Functions apply to plain groups: without rollup, cube and pivot.")
+        return self.frame.apply_to_groups(self.keys, fn, schema, pandas=pandas)
 
     def pivot(self, column_: str | Column, values: Sequence[Any] | None = None) -> GroupedData:
         """The values of a column become columns, each with the aggregates of its rows.

@@ -13,6 +13,7 @@ from minishark.dataframe.column import sql_type
 from minishark.dataframe.names import ident
 from minishark.dataframe.row import Row
 from minishark.errors import DataError
+from minishark.expressions import quote
 
 SchemaLike: TypeAlias = Sequence[str] | Mapping[str, Any] | pa.Schema | str | None
 """Names of columns; names with types: a mapping, "a BIGINT, b VARCHAR", a pyarrow schema; None."""
@@ -42,6 +43,19 @@ def local_table(data: Any, schema: SchemaLike = None) -> pa.Table:
         raise DataError(f"The data has {table.num_columns} columns, the schema {len(names)}.")
     table = table.rename_columns(list(names))
     return table if types is None else _cast(table, names, types)
+
+
+def declared_columns(schema: SchemaLike) -> tuple[tuple[str, str], ...]:
+    """Names and DuckDB types of the columns of a schema that has both.
+
+    Raises:
+        DataError: it is none, lacks types, or has a name twice.
+    """
+    names, types = names_and_types(schema)
+    if not names or types is None:
+        raise DataError('A schema with types is needed, such as "id BIGINT, name VARCHAR".')
+    _, types = _declared(", ".join(f"{quote(n)} {t}" for n, t in zip(names, types, strict=True)))
+    return tuple(zip(names, types, strict=True))
 
 
 def names_and_types(

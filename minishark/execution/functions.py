@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import cloudpickle
@@ -30,6 +31,7 @@ from minishark.expressions import quote
 if TYPE_CHECKING:
     import pandas as pd
 
+_PACKAGE = str(Path(__file__).parents[1])
 _RETURNED = "function_rows"
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _NUMBERS = frozenset((*_INTEGERS, *(f"U{t}" for t in _INTEGERS), "FLOAT", "DOUBLE", "BIGNUM"))
@@ -40,7 +42,7 @@ _DATES = frozenset(("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTA
 class Function(Protocol):
     """What a task's rows go through."""
 
-    def __call__(self, rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         """Take the rows of one task, give others."""
         ...
 
@@ -63,7 +65,10 @@ class FunctionFailedError(Exception):
         """What user code raised, ready to travel."""
         if isinstance(error, FunctionFailedError):
             return error
-        trace = "".join(traceback.format_exception(error)).rstrip()
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            frames = frames.tb_next
+        trace = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
         message = traceback.format_exception_only(error)[-1].strip()
         return cls(message, trace, _pickled(error))
 
@@ -89,9 +94,9 @@ class MapTable:
 
     fn: Callable[[pa.Table], Any]
 
-    def __call__(self, rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         """All rows at once."""
-        yield _arrow(self.fn(rows.read_all()))
+        return (_arrow(self.fn(rows.read_all())),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +105,9 @@ class MapBatches:
 
     fn: Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
 
-    def __call__(self, rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         """Batch by batch, as the function asks for them."""
-        yield from map(_arrow, _iterable(self.fn(iter(rows))))
+        return map(_arrow, _iterable(self.fn(iter(rows))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +116,10 @@ class MapFrames:
 
     fn: Callable[[Iterator[pd.DataFrame]], Iterable[Any]]
 
-    def __call__(self, rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         """Batch by batch, as the function asks for them."""
         frames = (batch.to_pandas() for batch in rows)
-        yield from map(_arrow, _iterable(self.fn(frames)))
+        return map(_arrow, _iterable(self.fn(frames)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +140,17 @@ class MapGroups:
     with_key: bool
     pandas: bool
 
-    def __call__(self, rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         """Group by group."""
         table = rows.read_all()
         last = table.num_columns - 1
         runs = pc.run_end_encode(table.column(last).combine_chunks())
         table = table.remove_column(last)
-        first = 0
-        for end in runs.run_ends.to_pylist():
-            yield self._called(table.slice(first, end - first))
-            first = end
+        ends = runs.run_ends.to_pylist()
+        return [
+            self._called(table.slice(first, end - first))
+            for first, end in zip([0, *ends], ends, strict=False)
+        ]
 
     def _called(self, group: pa.Table) -> pa.Table:
         scalars = tuple(group.column(i)[0] for i in self.keys)
@@ -159,10 +165,10 @@ class ForEach:
 
     fn: Callable[[pa.Table], Any]
 
-    def __call__(self, rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         """All rows at once."""
         self.fn(rows.read_all())
-        yield from ()
+        return ()
 
 
 def _iterable(value: object) -> Iterable[Any]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minishark.execution import functions
+from minishark.execution.scalars import Scalars
 from minishark.execution.statistics import partition_statistics, text_sample
 from minishark.execution.store import InputMissingError, Store, StoredFile
 from minishark.execution.task import (
@@ -142,6 +143,7 @@ class TaskRunner:
         self._output_settings: Mapping[str, str] = {}
         self._user_code = functions.UserCode()
         self._functions = PickledFunctions()
+        self._scalars = Scalars()
         self._written = itertools.count()
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
@@ -160,7 +162,7 @@ class TaskRunner:
         try:
             if stage.prelude != self._prelude:
                 self._prepare(stage, task)
-            if stage.function is None:
+            if stage.function is None and not stage.scalars:
                 return self._run(stage, task)
             with self._user_code.running():
                 return self._run(stage, task)
@@ -180,6 +182,7 @@ class TaskRunner:
         self._con = self._connect()
         self._output_settings = {}
         self._prelude = ()
+        self._scalars.forget()
 
     def _prepare(self, stage: StageTask, task: TaskPayload) -> None:
         """Start anew with the settings and definitions of `stage`.
@@ -197,7 +200,7 @@ class TaskRunner:
         if not stage.sql:
             with _problems():
                 return self._store_partition(stage, task, self._store.read(task.inputs["in0"]))
-        with _problems(), self._inputs(stage, task) as variables:
+        with _problems(), self._inputs(stage, task) as variables, self._known(stage):
             if stage.target is not None:
                 return self._write_files(stage, stage.target, task, variables)
             rows = self._rows(stage, variables)
@@ -207,6 +210,10 @@ class TaskRunner:
                 return self._put_out(stage, task, self._passed(stage, stage.function, rows))
             finally:
                 functions.release(self._con)
+
+    def _known(self, stage: StageTask) -> contextlib.AbstractContextManager[None]:
+        """While the fragment runs, the functions of users that it calls."""
+        return self._scalars.known_to(self._con, stage.scalars)
 
     def _put_out(self, stage: StageTask, task: TaskPayload, rows: _Rows) -> TaskOutcome:
         match stage.output:
@@ -245,9 +252,14 @@ class TaskRunner:
 
     def _passed(self, stage: StageTask, function: TaskFunction, rows: _Rows) -> _Rows:
         """What the stage's function makes of the rows."""
-        call = self._functions.get(function.pickled)
-        with rows.to_arrow_reader(BATCH_ROWS) as reader:
-            tables = functions.called(call, reader, [name for name, _ in stage.columns])
+        names = [name for name, _ in stage.columns]
+        try:
+            call = self._functions.get(function.pickled)
+            with rows.to_arrow_reader(BATCH_ROWS) as reader:
+                tables = functions.called(call, reader, names)
+        except BaseException:
+            self._con.abort()  # or the rows that are left keep it from anything else
+            raise
         relation = functions.conformed(self._con, tables, function.returns, function.label)
         self._set_output_types(_stored_types(stage, map(str, relation.types)))
         return relation
@@ -258,7 +270,8 @@ class TaskRunner:
         Returns:
             For how many seconds user code that it runs has not obeyed.
         """
-        self._con.interrupt()
+        with contextlib.suppress(duckdb.ConnectionException):  # it is just starting anew
+            self._con.interrupt()
         return self._user_code.stop()
 
     def forget(self, folder: str) -> None:
@@ -345,7 +358,7 @@ class TaskRunner:
         variables: Mapping[str, pa.Table],
     ) -> TaskOutcome:
         # Each attempt writes an entry of its own: an earlier one may have died half-way.
-        entry = f"{task.index}-{os.getpid()}-{next(self._written)}"
+        entry = f"{task.index}-{os.getpid()}-{next(self._written)}{target.suffix}"
         path = f"{target.folder}/{entry}"
         names = [f"c{i} AS {quote(name)}" for i, (name, _) in enumerate(stage.columns)]
         rows = f"SELECT {', '.join(names)} FROM ({_typed(stage) if stage.types else stage.sql})"

@@ -72,16 +72,40 @@ class TaskFunction(msgspec.Struct, frozen=True, array_like=True):
     keys: tuple[int, ...] = ()
 
 
+class ScalarFunction(msgspec.Struct, frozen=True, array_like=True):
+    """A Python function that SQL calls.
+
+    Attributes:
+        name: in lower case.
+        pickled: the function, by cloudpickle.
+        returns: the DuckDB type that it gives.
+        parameters: the DuckDB types that it takes; None for any.
+        vectorized: whether it takes Arrow arrays instead of values.
+        sees_nulls: whether it is called where an argument is NULL.
+        volatile: whether equal arguments may give different results.
+    """
+
+    name: str
+    pickled: bytes
+    returns: str
+    parameters: tuple[str, ...] | None = None
+    vectorized: bool = False
+    sees_nulls: bool = False
+    volatile: bool = False
+
+
 class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
     """Where FILES go.
 
     Attributes:
         folder: an absolute path; each task makes an entry of its own in it.
         options: the text between the parentheses of DuckDB's COPY.
+        suffix: how the entries' names end.
     """
 
     folder: str
     options: str
+    suffix: str
 
 
 class StageTask(msgspec.Struct, frozen=True, array_like=True):
@@ -105,6 +129,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         peers: where the holders of files keep them; those that are not named use the same folders
             as the executor.
         cuts: into how many batches at least a PIECE is cut, if it has the rows; 0 for as they come.
+        scalars: Python functions that the fragment calls.
         function: what the rows go through before they are put out.
         target: where the files go, for FILES.
     """
@@ -122,6 +147,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     rows: float = math.inf
     peers: tuple[Peer, ...] = ()
     cuts: int = 0
+    scalars: tuple[ScalarFunction, ...] = ()
     function: TaskFunction | None = None
     target: CopyTarget | None = None
 

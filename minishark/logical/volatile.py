@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from minishark.expressions import Expression, is_volatile
+from minishark.expressions import Call, Expression, children, is_volatile
 from minishark.logical.operators import (
     Aggregate,
     Cte,
@@ -50,6 +50,16 @@ def volatile_reason(plan: LogicalPlan) -> str | None:
     if others or not all(isinstance(caller, _ROW_BY_ROW) for caller in callers):
         return "a volatile function such as random()"
     return None
+
+
+def called_functions(plan: LogicalPlan) -> Iterator[str]:
+    """The names of the functions that `plan` calls, with repetitions."""
+    waiting = [e for operator in _operators(plan) for e in expressions_of(operator)]
+    while waiting:
+        expression = waiting.pop()
+        if isinstance(expression, Call):
+            yield expression.name
+        waiting += children(expression)
 
 
 def _operators(plan: LogicalPlan) -> Iterator[Operator]:

@@ -11,7 +11,7 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from minishark.expressions import Column, Schema
 from minishark.logical.operators import Statement
 from minishark.logical.plan import LogicalPlan, make_plan
 from minishark.logical.rewrite import rewrite
-from minishark.logical.volatile import volatile_reason
+from minishark.logical.volatile import called_functions, volatile_reason
 from minishark.sql.lower import lower_plan
 from minishark.sql.miniature import Miniatures
 from minishark.sql.plan_json import PlanNotLowered
@@ -86,6 +86,7 @@ class PlanningDatabase:
             self._con.execute(f"SET {name} = {value}")
         self._con.execute(f"SET disabled_optimizers = '{','.join(DISABLED_OPTIMIZERS)}'")
         self._miniatures = Miniatures()
+        self.volatile: frozenset[str] = frozenset()
         self._names: dict[str, str] = {}
         self._plans: OrderedDict[tuple[str, int], LogicalPlan] = OrderedDict()
         self._lock = threading.RLock()
@@ -141,6 +142,14 @@ class PlanningDatabase:
             ).fetchall()
         return [name for (name,) in rows]
 
+    def has_function(self, name: str) -> bool:
+        """Whether SQL knows a function of that name."""
+        with self._lock:
+            rows = self._con.execute(
+                "SELECT 1 FROM duckdb_functions() WHERE lower(function_name) = $1 LIMIT 1", [name]
+            ).fetchall()
+        return bool(rows)
+
     def tables_in(self, sql: str) -> tuple[str, ...]:
         """The tables of the catalog that a statement names."""
         with self._lock:
@@ -155,6 +164,29 @@ class PlanningDatabase:
         with self._lock:
             described = self._con.sql(f"FROM {relation}")
             return _schema(described)
+
+    def check(self, test: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
+        """Try something with DuckDB.
+
+        Raises:
+            QueryError: it raised an error; with DuckDB's message.
+        """
+        with self._lock:
+            try:
+                test(self._con)
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from error
+
+    def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
+        """Change what statements may name; plans that were made before serve no longer.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        with self._lock:
+            self.check(how)
+            self._plans.clear()
+            self._miniatures.version += 1
 
     def count_rows(self, relations: Sequence[str]) -> list[int]:
         """The number of rows of each SQL relation.
@@ -282,6 +314,9 @@ class PlanningDatabase:
             plan = rewrite(lower_plan(self._serialized(bound.sql), bound.schema))
         except PlanNotLowered as reason:
             return statement_plan(bound, f"{reason} has no distributed form")
+        user_volatile = [name for name in called_functions(plan) if name in self.volatile]
+        if user_volatile:
+            return statement_plan(bound, f"function {user_volatile[0]} is not deterministic")
         volatile = volatile_reason(plan)
         if volatile is not None:
             return statement_plan(bound, f"{volatile} has no distributed form here")

@@ -310,14 +310,14 @@ def executed_name_and_values(sql: str) -> tuple[str, Sequence[SqlText] | Mapping
     if found is None:
         raise QueryError("Write EXECUTE name(arguments).")
     inside = bare[found.end() :].strip()
-    arguments = _split_arguments(inside[1:-1]) if inside.startswith("(") else []
+    arguments = split_arguments(inside[1:-1]) if inside.startswith("(") else []
     named = [re.match(r"(\w+)\s*:?=\s*(.*)", a, re.DOTALL) for a in arguments]
     if arguments and all(named):
         return found[1].strip('"').lower(), {n[1]: SqlText(n[2]) for n in named if n}
     return found[1].strip('"').lower(), [SqlText(a) for a in arguments]
 
 
-def _split_arguments(text: str) -> list[str]:
+def split_arguments(text: str) -> list[str]:
     """The parts of `text` between commas that stand in no brackets."""
     parts, depth, first = [], 0, 0
     for start, token, type_ in sql_tokens(text):

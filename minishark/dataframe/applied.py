@@ -1,0 +1,74 @@
+"""Python functions of users, made ready to travel to where rows lie."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from minishark.dataframe.local import SchemaLike, declared_columns
+from minishark.errors import DataError, OptionError
+from minishark.execution.functions import Function
+from minishark.execution.task import TaskFunction
+
+
+def task_function(
+    label: str, function: Function, schema: SchemaLike, keys: tuple[int, ...] = ()
+) -> TaskFunction:
+    """A function with the columns that it declares to give.
+
+    Args:
+        label: what users call it.
+        function: takes the rows of a task.
+        schema: names and types of the columns that it gives.
+        keys: positions of the columns whose equal values make a group.
+
+    Raises:
+        DataError: the schema is none.
+        OptionError: the function can't travel.
+    """
+    returns = declared_columns(schema)
+    for name, type_ in returns:
+        if "ENUM(" in type_:
+            raise DataError(f"Column {name!r} of {label} can't be an ENUM; declare VARCHAR.")
+    return TaskFunction(label, pickled(label, function), returns, keys)
+
+
+def pickled(label: str, function: Any) -> bytes:
+    """A function by cloudpickle.
+
+    Raises:
+        OptionError: it can't travel, as it holds something like an open file.
+    """
+    try:
+        data: bytes = cloudpickle.dumps(function)
+    except Exception as error:
+        raise OptionError(
+            f"The function of {label} can't be sent to other processes: {error}"
+        ) from error
+    return data
+
+
+def check_callable(label: str, fn: object) -> None:
+    """Raise OptionError unless `fn` can be called."""
+    if not callable(fn):
+        raise OptionError(f"{label}() takes a function, not a {type(fn).__name__}.")
+
+
+def takes_key(label: str, fn: Callable[..., Any]) -> bool:
+    """Whether a function of groups is `fn(key, rows)` instead of `fn(rows)`."""
+    check_callable(label, fn)
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # some functions that are written in C tell nothing
+        return False
+    positional = [
+        p
+        for p in parameters
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(positional) not in (1, 2):
+        raise OptionError(f"The function of {label} takes (rows) or (key, rows).")
+    return len(positional) == 2

@@ -1,0 +1,190 @@
+"""Tables that only DataFrames know: made when first needed, gone when none needs them.
+
+A promise is a name with a recipe. The planning database knows its columns, so statements over it
+bind; the first query that reads it makes it. `forget` takes the rows away and leaves the promise.
+
+    promised ──make──► made ──forget──► promised ── its last handle dies ──► gone
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from minishark.catalog import Partition, Table
+from minishark.cluster.sinks import Layout
+from minishark.execution.task import TaskFunction
+from minishark.expressions import Column, Schema
+from minishark.kept import Keep, as_stored, stored_schema, table_schema
+from minishark.queries import Queries
+from minishark.sources import KEPT_PREFIX
+from minishark.statistics import ColumnStatistics, TableStatistics
+from minishark.tables import Tables, check_layout, named_columns
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a table is made.
+
+    Attributes:
+        sql: the query.
+        schema: the table's columns.
+        layout: how it is to lie.
+        function: what the rows go through.
+        needs: what must live as long as the recipe.
+    """
+
+    sql: str
+    schema: Schema
+    layout: Layout
+    function: TaskFunction | None = None
+    needs: tuple[object, ...] = ()
+
+
+class Handle:
+    """A table's DataFrames hold this; when it dies, the table goes."""
+
+    __slots__ = ("__weakref__", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@dataclass(slots=True)
+class _Derived:
+    """A table, or the promise of one. It must not hold its handle."""
+
+    recipe: Recipe | None
+    made: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(slots=True)
+class DerivedTables:
+    """The tables of a session that have no name for users.
+
+    Attributes:
+        tables: stores them.
+        queries: runs the recipes.
+    """
+
+    tables: Tables
+    queries: Queries
+    _found: dict[str, _Derived] = field(default_factory=dict)
+    _released: deque[str] = field(default_factory=deque)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def promise(self, recipe: Recipe) -> Handle:
+        """A table that will be there when a query reads it."""
+        handle = self._new(_Derived(recipe))
+        self.tables.publish(_promised(handle.name, recipe.schema), replace=False)
+        return handle
+
+    def loaded(self, data: Any, partitions: int | None = None) -> Handle:
+        """A table of rows that are here."""
+        handle = self._new(_Derived(None, made=True))
+        self.tables.create(handle.name, data, partitions=partitions)
+        return handle
+
+    def _new(self, derived: _Derived) -> Handle:
+        # Names end in a mark, so that none is the beginning of another.
+        handle = Handle(f"{KEPT_PREFIX}{next(self._numbers)}_")
+        self._found[handle.name] = derived
+        # A finalizer may run anywhere, also where locks are held: `sweep` does the work.
+        weakref.finalize(handle, self._released.append, handle.name).atexit = False
+        return handle
+
+    def sweep(self) -> None:
+        """Drop the tables whose last handle has died."""
+        while self._released:
+            name = self._released.popleft()
+            derived = self._found.pop(name)
+            if name in self.tables.catalog:  # else loading it failed
+                self.tables.drop(name)
+            del derived  # with what its recipe needs, which may release more
+
+    def is_made(self, name: str) -> bool:
+        """Whether a table's rows are there, or it is none of these tables."""
+        derived = self._found.get(name)
+        return derived is None or derived.made
+
+    def make(self, names: Iterable[str]) -> bool:
+        """Make those of the tables that are only promised; whether there were any."""
+        promised = [name for name in dict.fromkeys(names) if not self.is_made(name)]
+        for name in promised:
+            derived = self._found[name]
+            with derived.lock:
+                if not derived.made and derived.recipe is not None:
+                    self._make(name, derived.recipe)
+                    derived.made = True
+        return bool(promised)
+
+    def _make(self, name: str, recipe: Recipe) -> None:
+        with self.tables.folder() as folder:
+            goal = Keep(self.tables, name, recipe.schema, folder, recipe.layout, recipe.function)
+            table, _ = self.queries.run_for(recipe.sql, goal)
+            self.tables.publish(table, replace=True)
+
+    def forget(self, name: str) -> None:
+        """Free a table's rows; a query that needs them makes them again."""
+        derived = self._found[name]
+        with derived.lock:
+            if derived.made and derived.recipe is not None:
+                derived.made = False
+                self.tables.publish(_promised(name, derived.recipe.schema), replace=True)
+
+    def settle(self, name: str) -> None:
+        """Make a table and forget its recipe, with all that it needed."""
+        self.make((name,))
+        self._found[name].recipe = None
+
+    @property
+    def made(self) -> list[Table]:
+        """The tables whose rows are there."""
+        with contextlib.suppress(RuntimeError):  # one more came meanwhile
+            return [self.tables.catalog.get(n) for n, d in self._found.items() if d.made]
+        return self.made
+
+
+def recipe(
+    sql: str,
+    schema: Schema,
+    layout: Layout,
+    function: TaskFunction | None = None,
+    needs: tuple[object, ...] = (),
+) -> Recipe:
+    """A recipe for the rows of a query.
+
+    Args:
+        sql: the query.
+        schema: its columns.
+        layout: how the rows are to lie; names of columns in any case.
+        function: what they go through.
+        needs: what must live as long as the recipe.
+
+    Raises:
+        CatalogError: `layout` names a column that there is not.
+        OptionError: it has a number that makes no sense.
+    """
+    if function is None:
+        sql, kept = as_stored(sql, schema), stored_schema(table_schema(schema))
+    else:
+        kept = tuple(Column(name, type_) for name, type_ in function.returns)
+    check_layout(layout.partitions, layout.replicas)
+    columns = [column.name for column in kept]
+    keys = named_columns("of the DataFrame", layout.partition_by, columns)
+    return Recipe(sql, kept, dataclasses.replace(layout, partition_by=keys), function, needs)
+
+
+def _promised(name: str, schema: Schema) -> Table:
+    """What the catalog says of a table that is not there yet: it has columns."""
+    nowhere = Partition(0, f"promised/{name}/0.arrow", (), 0, 0)
+    statistics = TableStatistics(0, 0, tuple(ColumnStatistics() for _ in schema))
+    return Table(name, schema, (nowhere,), (), statistics)
