@@ -27,9 +27,10 @@ class SessionBuilder(CamelCase, Generic[Made]):
     """`Session.builder`: settings, then a session.
 
     Examples:
-        >>> builder = minishark.Session.builder.app_name("report").config("nodes", 1)
-        >>> with builder.get_or_create() as other:  # doctest: +SKIP
-        ...     other.sql("SELECT 42 AS answer").show()
+        >>> builder = minishark.Session.builder.app_name("report").config("in_process", True)
+        >>> with builder.get_or_create() as other:
+        ...     other.sql("SELECT 42 AS answer").collect()
+        [Row(answer=42)]
     """
 
     # Sessions by their settings; they end when they are stopped, not when they are forgotten here.

@@ -75,9 +75,8 @@ def _str(value: str) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise OptionError(f"This text is no valid Unicode: {error}.") from error
-    return (
-        " || ".join(_piece(part) for part in value.split("\0")) if "\0" in value else _piece(value)
-    )
+    # No literal can hold the character zero.
+    return " || chr(0) || ".join(_piece(part) for part in value.split("\0"))
 
 
 def _piece(text: str) -> str:

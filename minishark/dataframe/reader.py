@@ -35,8 +35,9 @@ class DataFrameReader(CamelCase):
     PySpark's are understood too. `session.create_table` loads files into memory instead.
 
     Examples:
-        >>> session.read.csv("people.csv", header=True)  # doctest: +SKIP
-        >>> session.read.format("json").option("format", "array").load("x.json")  # doctest: +SKIP
+        >>> session.range(3).write.csv("numbers.csv", header=True)
+        >>> session.read.option("header", True).csv("numbers.csv").count()
+        3
     """
 
     def __init__(

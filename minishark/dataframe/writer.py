@@ -26,7 +26,10 @@ class DataFrameWriter(CamelCase):
     DuckDB's COPY.
 
     Examples:
-        >>> df.write.mode("overwrite").partition_by("day").parquet("out")  # doctest: +SKIP
+        >>> df = session.create_dataframe([("mon", 1), ("tue", 2)], ["day", "n"])
+        >>> df.write.mode("overwrite").partition_by("day").parquet("days")
+        >>> session.read.parquet("days").filter("day = 'tue'").collect()
+        [Row(n=2, day='tue')]
     """
 
     def __init__(
