@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 
 import duckdb
@@ -10,18 +9,12 @@ import pytest
 from generators import TableShape, queries, shapes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from moving import rows_moved_by
 from oracle import divergences
 
 from minishark.errors import MinisharkError
-from minishark.physical import planner
 from minishark.session import Session
 
-# What moving rows costs, to make the planner choose each way of it.
-_COSTS: dict[str, dict[str, float]] = {
-    "as planned": {},
-    "shuffle": {"BROADCAST": 1e6},
-    "broadcast": {"SHUFFLE": 1e9, "BROADCAST": 0.0, "BUILD": 0.0},
-}
 _QUICK = settings(
     max_examples=6,
     deadline=None,
@@ -46,15 +39,8 @@ _CASES = {
 )
 def session(request: pytest.FixtureRequest, toy_session: Session) -> Iterator[Session]:
     """The toy session with one way of moving rows."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in _COSTS[request.param].items():
-            patch.setattr(planner._Costs, name, value)
-        options = planner.PlannerOptions.eager(3)
-        if request.param == "as planned":
-            options = planner.PlannerOptions(3, single_task_rows=0)
-        patch.setattr(toy_session._queries, "options", options)
-        patch.setattr(toy_session._queries, "_plans", OrderedDict())
-        yield toy_session
+    with rows_moved_by(toy_session, request.param) as found:
+        yield found
 
 
 def check(session: Session, pair: tuple[TableShape, TableShape], texts: list[str]) -> None:
