@@ -335,13 +335,47 @@ def _lower_operator(json: Json, child: Schema) -> Expression:
         case "OPERATOR_NOT":
             return Prefix("NOT", arguments[0], type_)
         case "OPERATOR_IS_NULL" | "OPERATOR_IS_NOT_NULL":
-            return IsNull(arguments[0], json["type"] == "OPERATOR_IS_NOT_NULL")
+            return _lower_null_check(arguments[0], json["type"] == "OPERATOR_IS_NOT_NULL")
         case "COMPARE_IN" | "COMPARE_NOT_IN":
             return InList(arguments[0], arguments[1:], json["type"] == "COMPARE_NOT_IN")
         case "OPERATOR_COALESCE":
             return Call("coalesce", arguments, type_)
         case other:
             raise PlanNotLowered(f"operator {other}")
+
+
+def _lower_null_check(argument: Expression, negated: bool) -> Expression:
+    """IS [NOT] NULL of what arithmetic is made of.
+
+    DuckDB knows from statistics which columns have nulls, and often computes nothing; computed
+    without them, the arithmetic could overflow where DuckDB answers.
+    """
+    parts = tuple(dict.fromkeys(_null_parts(argument)))
+    checks: tuple[Expression, ...] = tuple(IsNull(part, negated) for part in parts)
+    if not checks:
+        return Literal("true" if negated else "false", "BOOLEAN")
+    return checks[0] if len(checks) == 1 else Infix("AND" if negated else "OR", checks, "BOOLEAN")
+
+
+def _null_parts(expression: Expression) -> tuple[Expression, ...]:
+    """The parts of which one is NULL wherever a numeric expression is."""
+    if not _is_numeric(expression.type):
+        return (expression,)
+    match expression:
+        case Infix("+" | "-" | "*", arguments):
+            return tuple(part for a in arguments for part in _null_parts(a))
+        case Prefix("+" | "-", argument):
+            return _null_parts(argument)
+        case Cast(argument, _, False) if _is_numeric(argument.type):
+            return _null_parts(argument)
+        case Literal(value=int() | float()):
+            return ()
+        case _:
+            return (expression,)
+
+
+def _is_numeric(type_: str) -> bool:
+    return type_ in _INTEGER_TYPES or type_ in ("FLOAT", "DOUBLE") or type_.startswith("DECIMAL(")
 
 
 def lower_sort_keys(items: list[Json], child: Schema) -> tuple[SortKey, ...]:

@@ -290,6 +290,20 @@ def test_operator(kind: str, expected: object) -> None:
     assert expected == lower_expression(json, CHILD)
 
 
+def test_null_checks_compute_nothing() -> None:
+    """Arithmetic that is only asked whether it is NULL can't overflow."""
+    product = function("*", function("-", REF_A), function("+", REF_B, REF_A))
+    quotient = function("/", REF_A, REF_B)
+    kinds = {"OPERATOR_IS_NOT_NULL": ("AND", True), "OPERATOR_IS_NULL": ("OR", False)}
+    for kind, (word, negated) in kinds.items():
+        operator = {"expression_class": "BOUND_OPERATOR", "type": kind}
+        checks = (IsNull(A, negated), IsNull(B, negated))
+        found = lower_expression({**operator, "children": [product]}, CHILD)
+        assert Infix(word, checks, "BOOLEAN") == found
+        division = lower_expression({**operator, "children": [quotient]}, CHILD)
+        assert IsNull(Infix("/", (A, B), "INTEGER"), negated) == division
+
+
 def test_decimal_constants_in_sums_lose_their_cast() -> None:
     """Bound again with its cast, a DECIMAL sum would be wider than DuckDB planned it."""
     decimal = {"id": "DECIMAL", "type_info": {"width": 16, "scale": 2}}
