@@ -42,7 +42,9 @@ def _cells(stage: StageMetrics) -> tuple[str, ...]:
     run, queued = _milliseconds(stage.run_s), _milliseconds(stage.queue_s)
     return (
         str(stage.index),
-        str(stage.tasks),
+        f"{stage.tasks} ({stage.skipped_tasks} skipped)"
+        if stage.skipped_tasks
+        else str(stage.tasks),
         f"{stage.rows:,}",
         f"{stage.bytes / 1024:,.0f}",
         f"{stage.elapsed_s * 1e3:.1f}",

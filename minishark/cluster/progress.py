@@ -14,7 +14,7 @@ class StageProgress:
     Attributes:
         index: the stage's number, as EXPLAIN prints it.
         tasks: how many tasks it has.
-        done: how many of them have finished.
+        done: how many of them have finished, or turned out not to be needed.
         rows: how many rows these gave.
         started: whether its tasks have been submitted.
     """

@@ -79,7 +79,10 @@ class TaskMetrics:
 
 @dataclass(frozen=True, slots=True)
 class StageMetrics:
-    """What a stage did; times in seconds, per task."""
+    """What a stage did; times in seconds, per task that finished.
+
+    Skipped tasks were cancelled, or never started, as no row of theirs was needed any more.
+    """
 
     index: int
     tasks: int
@@ -90,6 +93,7 @@ class StageMetrics:
     queue_s: tuple[float, ...]
     constrained_tasks: int
     local_tasks: int
+    skipped_tasks: int = 0
     by_task: tuple[TaskMetrics, ...] = ()
 
     @property
@@ -143,8 +147,27 @@ class _StageRun:
         """The outcomes of all tasks."""
         return [outcome for outcome in self.outcomes if outcome is not None]
 
+    def output(self) -> list[tuple[TaskOutcome, str]]:
+        """What each task has done, in order, and on which node."""
+        pairs = zip(self.outcomes, self.nodes, strict=True)
+        return [(outcome, node) for outcome, node in pairs if outcome is not None]
+
+    def has_enough(self) -> bool:
+        """Whether the first tasks have given all rows that are needed, and others still run."""
+        missing = self.stage.enough_rows
+        if missing is None or None not in self.outcomes:
+            return False
+        for outcome in self.outcomes:
+            if outcome is None:
+                return False
+            missing -= outcome.rows
+            if missing <= 0:
+                return True
+        return False
+
     def metrics(self) -> StageMetrics:
-        constrained = [i for i, nodes in enumerate(self.preferred) if nodes]
+        finished = [i for i, outcome in enumerate(self.outcomes) if outcome is not None]
+        constrained = [i for i in finished if self.preferred[i]]
         outcomes = self.complete()
         return StageMetrics(
             self.stage.index,
@@ -152,17 +175,20 @@ class _StageRun:
             sum(outcome.rows for outcome in outcomes),
             sum(outcome.nbytes for outcome in outcomes),
             self.elapsed_s,
-            tuple(self.run_s),
-            tuple(self.queue_s),
+            tuple(self.run_s[i] for i in finished),
+            tuple(self.queue_s[i] for i in finished),
             len(constrained),
             sum(self.nodes[i] in self.preferred[i] for i in constrained),
+            self.stage.tasks - len(finished),
             tuple(self._tasks()),
         )
 
     def _tasks(self) -> Iterator[TaskMetrics]:
         completed = {e.task_id: e for e in self.events if isinstance(e, TaskCompleted)}
         reasons = explain(self.job, self.events) if self.job.options.explain else {}
-        for index, outcome in enumerate(self.complete()):
+        for index, outcome in enumerate(self.outcomes):
+            if outcome is None:
+                continue
             event, preferred = completed[index], self.preferred[index]
             yield TaskMetrics(
                 event.node,
@@ -234,8 +260,7 @@ class QueryRun:
 
     def outcomes(self) -> list[tuple[TaskOutcome, str]]:
         """What each task of the last stage has done, and on which node."""
-        last = self._runs[self.stages[-1].index]
-        return list(zip(last.complete(), last.nodes, strict=True))
+        return self._runs[self.stages[-1].index].output()
 
     def result(self) -> pa.Table:
         """The rows that were gathered."""
@@ -256,7 +281,8 @@ class QueryRun:
         run = self._runs.get(stage.index)
         outcomes = run.complete() if run is not None else []
         rows = sum(outcome.rows for outcome in outcomes)
-        return StageProgress(stage.index, stage.tasks, len(outcomes), rows, run is not None)
+        done = stage.tasks if stage.index in self._done else len(outcomes)
+        return StageProgress(stage.index, stage.tasks, done, rows, run is not None)
 
     def _report(self) -> None:
         if self.on_progress is not None:
@@ -374,13 +400,15 @@ class QueryRun:
     ) -> tuple[FileSlice, ...]:
         if isinstance(item, TableInput):
             return tuple(FileSlice(p.file, p.holders) for p in _read(item, tables, index))
-        run = self._runs[item.stage]
-        return stage_slices(run.complete(), run.nodes, item.mode, index)
+        outcomes, nodes = zip(*self._runs[item.stage].output(), strict=True)
+        return stage_slices(outcomes, nodes, item.mode, index)
 
     def _handle_next(self) -> None:
         try:
             index, event = self._events.get(timeout=_POLL_S)
         except queue.Empty:
+            return
+        if index in self._done:  # its other tasks were not needed
             return
         run = self._runs[index]
         match event:
@@ -390,15 +418,22 @@ class QueryRun:
                 run.run_s[event.task_id] = event.run_s
                 run.queue_s[event.task_id] = event.queue_s
                 run.events.append(structs.replace(event, result=b""))
+                if run.has_enough():
+                    assert run.job_id is not None
+                    self.backend.cancel(run.job_id)
+                    self._finish(run)
             case JobFinished():
                 run.events.append(event)
-                run.elapsed_s = time.perf_counter() - run.started_s
-                self._done.add(index)
-                self._start_ready()
+                self._finish(run)
             case TaskFailed():
                 raise task_error(event, is_own_text=run.stage.is_statement)
             case JobFailed():
                 raise job_error(event)
+
+    def _finish(self, run: _StageRun) -> None:
+        run.elapsed_s = time.perf_counter() - run.started_s
+        self._done.add(run.stage.index)
+        self._start_ready()
 
     def _read(self, outcome: TaskOutcome, node: str) -> pa.Table:
         if outcome.inline is not None:

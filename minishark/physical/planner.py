@@ -103,7 +103,7 @@ class PlannerOptions:
     gather_rows: int = 50_000
     read_whole_rows: int = 20_000
     stage_cost: float = 100_000.0
-    sort_rows: int = 300_000
+    sort_rows: int = 500_000
 
     @classmethod
     def eager(cls, partitions: int) -> PlannerOptions:

@@ -20,7 +20,9 @@ DISTRIBUTED = {
     "LOGICAL_CROSS_PRODUCT": "with one side broadcast",
     "LOGICAL_ORDER_BY": "many rows in ranges of sampled keys, few in one task after a gather",
     "LOGICAL_TOP_N": "the first rows of each partition, then of these",
-    "LOGICAL_LIMIT": "the first rows of each partition, then of these",
+    "LOGICAL_LIMIT": (
+        "the first rows of each partition, then of these; tasks that can add nothing are cancelled"
+    ),
     "LOGICAL_DISTINCT": "in each partition, then after a shuffle; DISTINCT ON after a shuffle",
     "LOGICAL_WINDOW": "after a shuffle on the partition keys that all windows share, else in one task",
     "LOGICAL_UNNEST": "in each partition",

@@ -34,6 +34,8 @@ def _stage_text(
     lines = [f"Stage {stage.index}: {stage.tasks} {noun}{why}"]
     lines += [f"  reads {_input_text(item, stages)}" for item in stage.inputs]
     lines.append(f"  puts out {_output_text(stage, stages)}")
+    if stage.enough_rows is not None:
+        lines.append(f"  ends early: {stage.enough_rows:,} rows of its first tasks are enough")
     lines += [f"  {line}" for line in _preference_lines(stage, preferred)]
     if sql:
         lines += [f"  | {line}" for line in textwrap.wrap(stage.sql, _WIDTH)]

@@ -117,6 +117,17 @@ class _Regions:
         return frozenset(found)
 
 
+def _enough_rows(plan: PhysicalPlan) -> int | None:
+    """How many rows of `plan`, in the order of its partitions, anybody can want.
+
+    A limit in several partitions stands below a gather and a limit of at most as many rows.
+    """
+    limit = plan.operator
+    if isinstance(limit, Limit) and not limit.offset and plan.distribution.partitions > 1:
+        return limit.limit
+    return None
+
+
 @dataclass(slots=True)
 class _Fragment:
     """A stage's SQL while it is being written."""
@@ -164,7 +175,8 @@ class _Splitter:
         tasks = plan.distribution.partitions
         index = len(self.stages)
         inputs = tuple(parts.inputs.values())
-        self.stages.append(Stage(index, sql, inputs, plan.schema, tasks, buckets, plan))
+        enough = _enough_rows(plan) if exchange is None else None
+        self.stages.append(Stage(index, sql, inputs, plan.schema, tasks, buckets, plan, enough))
         if exchange is None:
             self._stage_of[id(plan)] = index
         return index

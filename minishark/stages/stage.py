@@ -56,6 +56,8 @@ class Stage:
         tasks: how many tasks run it, one per partition.
         buckets: into how many buckets a task divides its output; 0 for one undivided piece.
         plan: the part of the physical plan that it computes.
+        enough_rows: this many rows, of its tasks in their order, serve all who read it; None for
+            no limit.
     """
 
     index: int
@@ -65,6 +67,7 @@ class Stage:
     tasks: int
     buckets: int
     plan: PhysicalPlan
+    enough_rows: int | None = None
 
     @property
     def is_statement(self) -> bool:

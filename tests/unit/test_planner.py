@@ -330,7 +330,7 @@ def test_limit_in_one_task_is_taken_once(physical: type) -> None:
 
 def test_sorting_gathers(physical: type) -> None:
     """A total order is made in one task."""
-    assert ["Gather"] == physical("SELECT a FROM t ORDER BY a").exchanges()
+    assert ["Gather"] == physical("SELECT a FROM medium ORDER BY a").exchanges()
 
 
 # Other operators
