@@ -46,6 +46,11 @@ class Output:
         """Whether the form is for people, who also want to know what has no rows."""
         return self.form == "table"
 
+    @property
+    def width(self) -> int:
+        """Of the screen, in characters; large where there is none."""
+        return self._console.width
+
     def redirect(self, path: Path | None) -> None:
         """Write what follows to a file; None for the screen again.
 

@@ -78,7 +78,7 @@ def test_an_error_names_file_and_line(shell: Interpreter, tmp_path: Path) -> Non
         shell.read(script)
     assert [f"({script}, line 4)"] == found.value.__notes__
     assert "a\n─\n1\n1 row\n" == written(shell)
-    errors = Console(file=io.StringIO(), width=80)
+    errors = Console(file=io.StringIO(), width=300)
     print_error(errors, found.value)
     assert isinstance(errors.file, io.StringIO)
     told = errors.file.getvalue().splitlines()

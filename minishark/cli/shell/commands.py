@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from minishark.tpch.schema import TABLES
 from minishark.tpch.tables import load_tables
 
 _REPLICAS = 2
+_HELP_NOTE = "Statements end with a semicolon. Ctrl-C cancels a query, Ctrl-D leaves."
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,16 @@ def _help(shell: Interpreter, argument: str) -> None:
     if wanted and wanted not in COMMANDS:
         raise OptionError(f"There is no command {wanted}: .help lists them all.")
     shown = [COMMANDS[wanted]] if wanted else list(COMMANDS.values())
-    width = max(len(command.usage) for command in shown)
-    lines = [f"{command.usage.ljust(width)}  {command.help}" for command in shown]
+    indent = max(len(command.usage) for command in shown) + 2
+    lines = [_help_lines(command, indent, shell.output.width) for command in shown]
     if not wanted:
-        lines += ["", "Statements end with a semicolon. Ctrl-C cancels a query, Ctrl-D leaves."]
+        lines += ["", textwrap.fill(_HELP_NOTE, shell.output.width)]
     shell.output.print("\n".join(lines))
+
+
+def _help_lines(command: Command, indent: int, width: int) -> str:
+    help_lines = textwrap.wrap(command.help, max(20, width - indent))
+    return command.usage.ljust(indent) + f"\n{' ' * indent}".join(help_lines)
 
 
 def _tables(shell: Interpreter, argument: str) -> None:

@@ -117,11 +117,12 @@ def print_error(console: Console, error: Exception) -> None:
         traceback.print_exception(error)
     kind = "" if isinstance(error, MinisharkError) else f"{type(error).__name__}: "
     first, _, rest = error_text(error).partition("\n")
-    console.print(f"Error: {kind}{first}", style="bold red", markup=False, soft_wrap=True)
+    console.print(f"Error: {kind}{first}", style="bold red", markup=False)
     for line in rest.splitlines():
-        marks = bool(line) and not line.strip(" ^")
-        style = "bold red" if marks else ""
-        console.print(line, style=style, markup=False, soft_wrap=True)
+        is_mark = bool(line) and not line.strip(" ^")
+        is_excerpt = is_mark or line.startswith("LINE ")  # a mark stands under its place
+        style = "bold red" if is_mark else ""
+        console.print(line, style=style, markup=False, soft_wrap=is_excerpt)
 
 
 def confirm(question: str) -> bool:
