@@ -124,6 +124,11 @@ def test_the_last_query_is_explained_and_profiled(shell: Interpreter) -> None:
             ask(shell, line)
     ask(shell, "SELECT 1 AS a; CREATE TABLE made AS SELECT 2 AS b;")
     assert ask(shell, ".profile").splitlines()[0].split()[:3] == ["stage", "tasks", "rows"]
+    assert "task" in ask(shell, ".profile tasks")
+    assert ask(shell, ".profile why 0 0").startswith("task 0 ran on node-")
+    for line in (".profile why 7 0", ".profile why", ".profile all"):
+        with pytest.raises(OptionError):
+            ask(shell, line)
     assert "1" in ask(shell, ".explain sql").splitlines()[-1]
     assert "made" in ask(shell, ".explain stages FROM made")
 

@@ -112,8 +112,15 @@ def _explain(shell: Interpreter, argument: str) -> None:
 
 
 def _profile(shell: Interpreter, argument: str) -> None:
-    _no_argument(".profile", argument)
-    shell.run_last(lambda frame: metrics_text(frame.metrics()))
+    match argument.split():
+        case []:
+            shell.run_last(lambda frame: metrics_text(frame.metrics()))
+        case ["tasks"]:
+            shell.run_last(lambda frame: frame.profile().text(tasks=True))
+        case ["why", stage, task] if stage.isdecimal() and task.isdecimal():
+            shell.run_last(lambda frame: frame.profile().why(int(stage), int(task)))
+        case _:
+            raise OptionError("Write .profile, .profile tasks, or .profile why STAGE TASK.")
 
 
 def _timer(shell: Interpreter, argument: str) -> None:
@@ -266,7 +273,12 @@ COMMANDS = {
             _explain,
             (*EXPLAIN_MODES, "*statement"),
         ),
-        Command(".profile", "what each stage of the last query did", _profile),
+        Command(
+            ".profile [tasks|why STAGE TASK]",
+            "what each stage of the last query did; run again: each task, and why it ran there",
+            _profile,
+            ("tasks", "why"),
+        ),
         Command(".timer on|off", "whether times are shown", _timer, ("on", "off")),
         Command(
             ".mode FORMAT [FILE]",

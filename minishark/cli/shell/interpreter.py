@@ -123,7 +123,9 @@ class Interpreter:
         """
         if self.last is None:
             raise QueryError("No query has run yet.")
-        self.output.print(action(self.last))
+        with shown_progress(self.session, self.errors):
+            text = action(self.last)
+        self.output.print(text)
 
     def columns(self) -> Mapping[str, list[tuple[str, str]]]:
         """Name and type of the columns of each table and view, by name."""
