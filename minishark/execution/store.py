@@ -137,7 +137,7 @@ class Store:
         """
         table = self._tables.get(slices)
         if table is None:
-            table = pa.concat_tables([self._slice(item) for item in slices])
+            table = _joined([self._slice(item) for item in slices])
             with self._lock:
                 self._tables[slices] = table
                 if len(self._tables) > _CACHED_FILES_MAX:
@@ -317,3 +317,18 @@ def _temporary(path: Path) -> Iterator[Path]:
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    """All rows of tables of which some may have text as dictionaries, and some as it is."""
+    if all(table.schema == tables[0].schema for table in tables):
+        return pa.concat_tables(tables)
+    return pa.concat_tables([_without_dictionaries(table) for table in tables])
+
+
+def _without_dictionaries(table: pa.Table) -> pa.Table:
+    for position, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            plain = table.column(position).cast(field.type.value_type)
+            table = table.set_column(position, field.name, plain)
+    return table

@@ -197,3 +197,14 @@ def test_forget_drops_what_is_cached(places: StorePlaces) -> None:
 def test_missing_folder_has_no_room(tmp_path: Path) -> None:
     """A memory folder that is gone counts as full."""
     assert 0 == store_module._free_bytes(tmp_path / "missing")
+
+
+def test_text_may_be_a_dictionary_in_some_files(places: StorePlaces) -> None:
+    """Files of which some have a text column as a dictionary are read as one table."""
+    store = Store(places, "n0")
+    plain = pa.record_batch({"x": pa.array(["a", None])})
+    encoded = pa.record_batch({"x": pa.array(["b", "a", None]).dictionary_encode()})
+    for name, rows in (("q/1/plain.arrow", plain), ("q/1/encoded.arrow", encoded)):
+        store.write(name, rows.schema, [[rows]])
+    both = (FileSlice("q/1/plain.arrow", ("n0",)), FileSlice("q/1/encoded.arrow", ("n0",)))
+    assert ["a", None, "b", "a", None] == store.read(both).column("x").to_pylist()
