@@ -3,7 +3,8 @@
     python benchmarks/simulated.py [--json FILE]
 
 Scheduling delay: response time of jobs of ten 100 ms tasks beyond those 100 ms, at 80 % load, by
-placement. Messages: between nodes, and within them, for each task of jobs of 100 at probe ratio 2.
+placement. Messages: between nodes (and the most frequent kinds of them), and within nodes, for each
+task of jobs of 100 at probe ratio 2.
 Cancellation: reservations without use that nobody asked for after the last task of their job was
 bound, and slot time spent on waiting for answers. Failover: from the death of a scheduler to the
 first task that runs again, as a client finds out by silence.
@@ -38,7 +39,8 @@ from sparrow_core.sim.world import World
 
 Row = dict[str, float | int | str]
 PLACEMENTS = ("central", "sparrow", "batch", "per_task", "random")
-SHAPES = ((100, 4), (50, 8), (25, 16))
+SHAPES = ((400, 1), (100, 4), (50, 8), (25, 16))
+KINDS = ("Reserve", "GetTasks", "AssignTasks", "CancelReservations", "TaskResults")
 _QUIET_S = 1000.0  # between heartbeats: nothing fails
 
 
@@ -84,6 +86,7 @@ def messages_a_task(jobs: int = 60) -> list[Row]:
                 "nodes": nodes,
                 "slots": slots,
                 "network": meter.network.total() / meter.bound,
+                **{kind: meter.network[kind] / meter.bound for kind in KINDS},
                 "within_nodes": meter.local.total() / meter.bound,
             }
         )
