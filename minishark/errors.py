@@ -10,6 +10,7 @@
     ├── ExecutionError        the statement failed while it ran
     │   ├── TaskFailedError       a task raised; carries the task's own message
     │   ├── FunctionError         a Python function failed, or gave what its schema does not say
+    │   ├── TasksLostError        nodes died, with tasks or with what tasks need
     │   ├── ResourceError         memory, shared memory or disk ran out
     │   └── VerificationError     the answer is not the one that plain DuckDB gives
     ├── QueryCancelledError   somebody cancelled it
@@ -76,6 +77,10 @@ class FunctionError(ExecutionError):
         self.partition = partition
         self.node = node
         self.traceback = traceback
+
+
+class TasksLostError(ExecutionError):
+    """Tasks were lost with their nodes too often, or what they need is on no node that lives."""
 
 
 class ResourceError(ExecutionError):

@@ -20,7 +20,7 @@ from minishark.cluster.progress import ProgressHandler, QueryProgress
 from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
 from minishark.cluster.sinks import Ending, Gathered
 from minishark.dataframe import Answer
-from minishark.errors import ExecutionError, MinisharkError, TaskFailedError
+from minishark.errors import ExecutionError, MinisharkError, TaskFailedError, TasksLostError
 from minishark.execution.task import ScalarFunction
 from minishark.logical.display import logical_text
 from minishark.logical.plan import LogicalPlan
@@ -33,6 +33,7 @@ from minishark.stages.split import split
 from minishark.stages.stage import Stage, TableInput
 
 _CACHED_PLANS_MAX = 256
+_LOSSES_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +171,22 @@ class Queries:
 
         Raises:
             RefusedError: no executor accepts it, not even as a whole.
+            TasksLostError: nodes were lost again and again, or all that hold a table's partition.
         """
         started = time.perf_counter()
+        for _ in range(_LOSSES_MAX):
+            nodes = self.cluster.nodes
+            try:
+                return self._attempt(sql, goal, started)
+            except TasksLostError:
+                # With a node goes what earlier stages have left there: once more, without it.
+                if not self.cluster.has_lost(nodes):
+                    raise
+        return self._attempt(sql, goal, started)
+
+    def _attempt(
+        self, sql: str, goal: Goal[Result_co], started: float
+    ) -> tuple[Result_co, QueryMetrics]:
         plan = self._plan_for(sql, goal)
         planned = time.perf_counter()
         try:

@@ -13,6 +13,7 @@ import getpass
 import os
 import secrets
 import threading
+import time
 from collections.abc import Sequence
 
 import psutil
@@ -45,6 +46,8 @@ _KEEP_EVERY_S = 1.0
 _NODES_S = 10.0
 _POLL_S = 0.02
 _SILENCE_MAX_S = 1.0  # a busy machine is not a dead scheduler
+_LOSS_S = 5.0  # schedulers give a node three seconds, and are asked twice a second
+_POLL_S = 0.1
 _LOCALITY_WAIT_S = 1.0
 
 
@@ -141,6 +144,13 @@ class AttachedCluster:
     def status(self) -> tuple[NodeStatus, ...]:
         """Each node with its processes."""
         return self._sparrow.nodes()
+
+    def has_lost(self, nodes: Sequence[str]) -> bool:
+        """Whether files are gone with one of these nodes; takes the time that it takes to know."""
+        deadline = time.monotonic() + _LOSS_S
+        while not (lost := not set(nodes).issubset(self.nodes)) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return lost
 
     # The store
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -18,6 +18,7 @@ from minishark.errors import (
     QueryCancelledError,
     ResourceError,
     TaskFailedError,
+    TasksLostError,
 )
 from minishark.execution.store import Store
 from minishark.execution.task import Peer, ProblemDetail, TaskProblem, decode_problem
@@ -106,6 +107,10 @@ class Cluster(Protocol):
         """Each node with its processes."""
         ...
 
+    def has_lost(self, nodes: Sequence[str]) -> bool:
+        """Whether files are gone with one of these nodes; takes the time that it takes to know."""
+        ...
+
     def store(self) -> Store:
         """The session's own view of the store."""
         ...
@@ -189,6 +194,8 @@ def job_error(event: JobFailed) -> MinisharkError:
     match event.kind:
         case "cancelled":
             return QueryCancelledError("The query was cancelled.")
+        case "task_lost":
+            return TasksLostError(f"The query failed: {event.message}{story}")
         case "no_nodes" | "no_scheduler":
             return ClusterError(f"The cluster can't run the query: {event.message}{story}")
         case _:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,6 +125,11 @@ class OwnCluster:
     def status(self) -> tuple[NodeStatus, ...]:
         """Each node with its processes."""
         return self._sparrow.nodes()
+
+    def has_lost(self, nodes: Sequence[str]) -> bool:
+        """Never: all nodes share the folders, which are the session's."""
+        del nodes
+        return False
 
     def store(self) -> Store:
         """The front end's view of the store, as if it were on the first node."""

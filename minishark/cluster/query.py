@@ -20,7 +20,7 @@ from minishark.cluster.backend import Backend, JobEvent, Placement, job_error, t
 from minishark.cluster.locality import Holding, hosts_of, near, stage_holdings
 from minishark.cluster.progress import ProgressHandler, QueryProgress, StageProgress
 from minishark.cluster.sinks import Ending
-from minishark.errors import ExecutionError
+from minishark.errors import TasksLostError
 from minishark.execution.store import InputMissingError, Store
 from minishark.execution.task import (
     FileSlice,
@@ -442,7 +442,7 @@ class QueryRun:
         try:
             return self.store.read((FileSlice(outcome.file, (node,)),))
         except InputMissingError as error:
-            raise ExecutionError(f"A part of the result is gone: {error}.") from error
+            raise TasksLostError(f"A part of the result is gone: {error}.") from error
 
     def _cancel(self) -> None:
         """Stop what is still running, and wait a little until it has stopped."""
