@@ -234,7 +234,7 @@ class Service:
         try:
             found = self._places.find(str(self.path(request.file)), (self._holder,))
             if found is None:
-                self._reply(asker, Failure(f"there is no {request.file}", missing=True))
+                self._reply(asker, Failure(f"{self._holder} has no {request.file}", missing=True))
                 return
             chunks = _ended(_chunks(found, request.first, request.last))
             self._transfers[asker] = _Transfer(chunks, 0, time.monotonic())

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from sparrow_core import NodeStatus
+from minishark.cluster.node import peer_of, this_host
+from sparrow_core import ExecutorStatus, NodeStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class ExecutorState:
 
     Attributes:
         name: its name in the cluster, such as "node-0-e1".
-        pid: its process.
+        pid: its process; 0 if that is on another host.
         slots: how many tasks it runs at a time.
         memory_bytes: what it holds of this machine's memory, shared memory included; 0 if it is
             gone.
@@ -66,15 +67,22 @@ def node_states(statuses: Sequence[NodeStatus]) -> tuple[NodeState, ...]:
             status.name,
             status.pid,
             status.alive,
-            tuple(
-                ExecutorState(each.name, each.pid, each.slots, _memory(each.pid))
-                for each in status.executors
-            ),
+            tuple(_executor(each, is_here=_is_here(status)) for each in status.executors),
             status.running,
             status.queued,
         )
         for status in statuses
     )
+
+
+def _is_here(status: NodeStatus) -> bool:
+    peer = peer_of(status.name, status.attributes)
+    return peer is None or peer.host == this_host()
+
+
+def _executor(status: ExecutorStatus, *, is_here: bool) -> ExecutorState:
+    pid = status.pid if is_here else 0
+    return ExecutorState(status.name, pid, status.slots, _memory(pid) if is_here else 0)
 
 
 def _memory(pid: int) -> int:

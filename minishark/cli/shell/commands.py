@@ -223,9 +223,9 @@ def _kill_executor(shell: Interpreter, argument: str) -> None:
     if argument and argument not in nodes:
         raise OptionError(f"There is no node {argument}; the nodes are {', '.join(nodes)}.")
     chosen = [nodes[argument]] if argument else list(nodes.values())
-    executors = [each for node in chosen if node.alive for each in node.executors]
+    executors = [each for node in chosen if node.alive for each in node.executors if each.pid]
     if not executors:
-        raise ClusterError("There is no executor to kill.")
+        raise ClusterError("There is no executor on this machine to kill.")
     victim = executors[0]
     if victim.pid == os.getpid():
         raise OptionError("This cluster runs inside the shell's own process.")

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from minishark.cluster import remote_files, service
+from minishark.cluster.connections import Connections
+from minishark.cluster.remote_files import RemoteFiles
+from minishark.cluster.service import Service
+from minishark.execution.store import InputMissingError, Store, StorePlaces
+from minishark.execution.task import FileSlice, Peer
+
+FOLDER = "s-1/queries/0"
+FILE = f"{FOLDER}/0.arrow"
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> StorePlaces:
+    """Folders of the node n0."""
+    tmp_path.chmod(0o700)
+    found = StorePlaces(tmp_path / "memory", tmp_path / "disk")
+    found.make(FOLDER, ("n0",))
+    return found
+
+
+@pytest.fixture
+def source(places: StorePlaces, tmp_path: Path) -> Iterator[Peer]:
+    """The node n0, which serves its files."""
+    endpoint = f"ipc://{tmp_path}/s.sock"
+    serving = Service(endpoint, places, "n0")
+    serving.start()
+    yield Peer("n0", "far", str(places.memory), str(places.disk), serving.endpoint)
+    serving.stop()
+    serving.stop()
+    assert not (tmp_path / "s.sock").exists()
+
+
+@pytest.fixture
+def connections() -> Iterator[Connections]:
+    """Connections to it."""
+    made = Connections()
+    yield made
+    made.close()
+    made.close()
+
+
+def table(rows: int) -> pa.Table:
+    """Numbers, and text with few values as a dictionary."""
+    text = pa.array([f"value {i % 3}" for i in range(rows)])
+    return pa.table({"x": pa.array(range(rows), pa.int64()), "t": text.dictionary_encode()})
+
+
+def write(places: StorePlaces, rows: int, batch_rows: int) -> pa.Table:
+    """A file on the node n0."""
+    written = table(rows)
+    Store(places, "n0").write(FILE, written.schema, [written.to_batches(batch_rows)])
+    return written
+
+
+@pytest.mark.parametrize(("rows", "batch_rows"), [(0, 1), (1, 1), (10, 3), (300_000, 100_000)])
+def test_a_file_comes_as_it_is(
+    places: StorePlaces, source: Peer, connections: Connections, rows: int, batch_rows: int
+) -> None:
+    """All rows and types come, be it in one chunk or in more than the asker has credit for."""
+    expected = write(places, rows, batch_rows)
+    assert expected == RemoteFiles(connections).fetch(source, FileSlice(FILE, ("n0",)))
+
+
+def test_more_chunks_than_credit(
+    places: StorePlaces,
+    source: Peer,
+    connections: Connections,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The asker renews its credit until it has all."""
+    monkeypatch.setattr(service, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(remote_files, "_CREDIT", 2)
+    expected = write(places, 5000, 700)
+    files = RemoteFiles(connections)
+    for _ in range(2):  # the second time over the same socket
+        assert expected == files.fetch(source, FileSlice(FILE, ("n0",)))
+
+
+def test_a_part_of_a_file(places: StorePlaces, source: Peer, connections: Connections) -> None:
+    """Only the batches that are asked for come."""
+    expected = write(places, 10, 3).slice(3, 6)
+    assert expected == RemoteFiles(connections).fetch(source, FileSlice(FILE, ("n0",), 1, 3))
+
+
+def test_a_missing_file(source: Peer, connections: Connections) -> None:
+    """The holder says that it is not there."""
+    with pytest.raises(InputMissingError, match="n0 has no"):
+        RemoteFiles(connections).fetch(source, FileSlice(f"{FOLDER}/9.arrow", ("n0",)))
+
+
+def test_a_dead_holder(
+    source: Peer, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not answer is waited for once; the next holder is asked at once."""
+    monkeypatch.setattr(remote_files, "_SILENCE_MAX_S", 0.2)
+    dead = Peer("n1", "far", "", "", f"{source.service}.not")
+    files = RemoteFiles(connections)
+    with pytest.raises(InputMissingError, match=r"no answer within 0\.2 s"):
+        files.fetch(dead, FileSlice(FILE, ("n1",)))
+    with pytest.raises(InputMissingError, match="n1 does not answer"):
+        files.fetch(dead, FileSlice(FILE, ("n1",)))
+
+
+def test_an_interrupted_wait(source: Peer, connections: Connections) -> None:
+    """Whoever waits for a file can be interrupted from another thread."""
+    dead = Peer("n1", "far", "", "", f"{source.service}.not")
+    threading.Timer(0.1, connections.interrupted.set).start()
+    with pytest.raises(InputMissingError, match="interrupted"):
+        RemoteFiles(connections).fetch(dead, FileSlice(FILE, ("n1",)))
+
+
+def test_a_store_fetches_what_is_far(
+    places: StorePlaces, source: Peer, connections: Connections, tmp_path: Path
+) -> None:
+    """A whole file is kept beside the node's own files, a part is not; paths are not looked at."""
+    expected = write(places, 10, 3)
+    own = StorePlaces(tmp_path / "own", tmp_path / "own")
+    own.make(FOLDER, ("n1",))
+    store = Store(own, "n1", "near", RemoteFiles(connections))
+    store.meet((source, Peer("n1", "near", str(own.memory), str(own.disk), "")))
+    part = FileSlice(FILE, ("n0",), 0, 1)
+    assert expected.slice(0, 3) == store.read((part,))
+    assert [] == list((own.memory / "n1" / FOLDER).iterdir())
+    whole = FileSlice(FILE, ("n0",))
+    assert expected == store.read((whole,))
+    assert [f"{FILE}@n0"] == [
+        str(path.relative_to(own.memory / "n1")) for path in (own.memory / "n1").rglob("*.arrow*")
+    ]
+    (places.memory / "n0" / FILE).unlink()
+    again = Store(own, "n1", "near", RemoteFiles(connections))
+    again.meet((source,))
+    assert expected == again.read((whole,))
+    with pytest.raises(InputMissingError, match="on none of the nodes n0"):
+        again.read((part,))
+
+
+def test_removed_folders_are_forgotten(places: StorePlaces) -> None:
+    """What a store keeps open of a folder that is gone is let go; other files stay."""
+    write(places, 10, 3)
+    store = Store(places, "n0")
+    item = FileSlice(FILE, ("n0",))
+    assert 10 == store.read((item,)).num_rows
+    store.forget_removed()
+    (places.memory / "n0" / FILE).unlink()
+    assert 10 == store.read((item,)).num_rows
+    places.remove(FOLDER, ("n0",))
+    store.forget_removed()
+    with pytest.raises(InputMissingError):
+        store.read((item,))
