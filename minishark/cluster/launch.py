@@ -152,6 +152,7 @@ def resolve(cluster: str, keys: str | None) -> tuple[str, str | None]:
         ClusterError: there is no such cluster.
     """
     keys = keys or os.environ.get(KEYS_VARIABLE)
+    keys = keys and str(Path(keys).expanduser())
     if "://" in cluster:
         return cluster, keys
     record = find_cluster(cluster)
