@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 
 import psutil
+import zmq
 
 from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.connections import Connections
@@ -192,7 +193,7 @@ class AttachedCluster:
 
     def _keep_alive(self) -> None:
         while not self._stop.wait(_KEEP_EVERY_S):
-            with contextlib.suppress(ResourceError, ClusterError):
+            with contextlib.suppress(ResourceError, ClusterError, zmq.ZMQError):
                 self._ask_nodes(self._keep)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import os
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -188,6 +189,10 @@ class Service:
                 return
         except (OSError, ClusterError) as error:
             self._reply(asker, Failure(str(error)))
+            return
+        except Exception as error:  # noqa: BLE001 - one request's fault must not end the service
+            traceback.print_exc()
+            self._reply(asker, Failure(f"{type(error).__name__}: {error}"))
             return
         if self._working >= _REPLICATIONS_MAX:
             self._reply(asker, Failure(f"{self._holder} fetches too many files already."))
