@@ -177,15 +177,15 @@ class Queries:
         for _ in range(_LOSSES_MAX):
             nodes = self.cluster.nodes
             try:
-                return self._attempt(sql, goal, started)
+                return self._attempt(sql, goal, started, explained)
             except TasksLostError:
                 # With a node goes what earlier stages have left there: once more, without it.
                 if not self.cluster.has_lost(nodes):
                     raise
-        return self._attempt(sql, goal, started)
+        return self._attempt(sql, goal, started, explained)
 
     def _attempt(
-        self, sql: str, goal: Goal[Result_co], started: float
+        self, sql: str, goal: Goal[Result_co], started: float, explained: bool
     ) -> tuple[Result_co, QueryMetrics]:
         plan = self._plan_for(sql, goal)
         planned = time.perf_counter()
