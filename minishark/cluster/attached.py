@@ -136,8 +136,14 @@ class AttachedCluster:
         return self._name
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
-        """How tasks are placed on the nodes that are there now."""
+        """How tasks are placed on the nodes that are there now.
+
+        Raises:
+            ClusterError: there is none.
+        """
         nodes = self._nodes()
+        if not nodes:
+            raise ClusterError("No node of the cluster answers any more; connect again.")
         names = tuple(node.name for node in nodes)
         peers = (*nodes, self._own)
         return Placement(policy, probe_ratio, names, self._name, _LOCALITY_WAIT_S, peers)

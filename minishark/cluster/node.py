@@ -7,6 +7,7 @@ the next.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -235,6 +236,8 @@ def _run_until_signal(settings: NodeSettings, on_ready: Callable[[], None]) -> i
         return run_node(settings, until_told)
     except SparrowError as error:
         raise ClusterError(f"The node can't run: {error}") from error
+    finally:
+        gc.unfreeze()  # else DuckDB complains, when Python ends, of what is still there
 
 
 def _warn_of_version(peer: str, version: int) -> None:
