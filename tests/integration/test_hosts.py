@@ -13,7 +13,7 @@ import psutil
 import pyarrow as pa
 import pytest
 from oracle import divergences
-from processes import until
+from processes import program, until
 
 import minishark
 from minishark.cluster.launch import (
@@ -177,6 +177,31 @@ def test_a_host_is_lost_in_the_middle_of_a_query(
     assert [] == psutil.wait_procs(family, timeout=10)[1]
     folders = [Path(folder) for folder in frail[which].nodes[0].folders]
     until(lambda: not any(folder.exists() for folder in folders), "the end of its files")
+
+
+@pytest.mark.slow
+def test_a_node_joins_and_leaves(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`minishark cluster node` adds a node that open sessions use; SIGTERM ends it, all of it."""
+    head, own = (f"tcp://127.0.0.1:{_free_port()}" for _ in range(2))
+    start_cluster(StartOptions("ja", nodes=1, listen=head, keys=str(keys)))
+    command = ("cluster", "node", "--listen", own, "--join", head, "--keys", str(keys))
+    try:
+        with minishark.connect("ja", single_task_rows=0, partitions=4) as session:
+            session.create_table("t", _tables()["t"])
+            monkeypatch.setenv(HOST_VARIABLE, "jb")
+            with program("-m", "minishark.cli", *command) as joining:
+                until(lambda: [1, 1] == [node.slots for node in session.nodes()], "a second node")
+                session.create_table("u", _tables()["t"], replicas=2)
+                for _ in range(5):
+                    assert _ANSWER == session.sql(_SUM).to_arrow().to_pylist()
+                    found = session.sql("SELECT count(*) AS n FROM t JOIN u USING (x)")
+                    assert [{"n": _ROWS}] == found.to_arrow().to_pylist()
+                joining.process.terminate()
+                assert 0 == joining.process.wait(20)
+                until(lambda: not joining.remains(), f"the end of {joining.remains()}")
+            assert _ANSWER == session.sql(_SUM).to_arrow().to_pylist()
+    finally:
+        stop_cluster("ja")
 
 
 @pytest.mark.slow
