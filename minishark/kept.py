@@ -23,7 +23,7 @@ from minishark.execution.task import FileSlice, TaskFunction
 from minishark.expressions import Column, Schema
 from minishark.physical.plan import PhysicalPlan
 from minishark.physical.planner import PlannerOptions
-from minishark.physical.repartition import hash_columns, hashed_on, together
+from minishark.physical.repartition import hash_columns, hashed_on, ranged_on, together
 from minishark.sql.arrow_types import kept_by_arrow
 from minishark.tables import Tables
 
@@ -57,17 +57,18 @@ class Keep:
         if self.function is not None:
             keys = self.function.keys
             return together(plan, keys, self._count) if keys else plan
-        keys = self._positions()
+        if self.layout.ranges:
+            return ranged_on(plan, self._positions(self.layout.ranges), self._count)
+        keys = self._positions(self.layout.partition_by)
         return hashed_on(plan, keys, self._count) if keys and self._count > 1 else plan
 
     @property
     def _count(self) -> int:
         return self.layout.partitions or self.tables.partitions
 
-    def _positions(self) -> tuple[int, ...]:
-        """The columns that the table is to be partitioned by."""
+    def _positions(self, wanted: tuple[str, ...]) -> tuple[int, ...]:
         names = [column.name for column in self.schema]
-        return tuple(names.index(name) for name in self.layout.partition_by)
+        return tuple(names.index(name) for name in wanted)
 
     def _kept_by(self, plan: PhysicalPlan) -> tuple[str, ...] | None:
         """The columns by which the tasks' rows are partitions already; None if they are not.
@@ -77,6 +78,8 @@ class Keep:
         count = plan.distribution.partitions
         if self.layout.even or self.layout.partitions not in (None, count):
             return None
+        if self.layout.ranges:
+            return ()
         if self.function is not None:
             return None if self.layout.partition_by else ()
         found = hash_columns(plan) if count > 1 else None

@@ -20,12 +20,14 @@ class Layout:
         partitions: how many; None for as many as the query has, or as its size asks for.
         replicas: on how many nodes each lies.
         even: whether partitions shall be of equal size, however the query's rows lie.
+        ranges: columns of whose values each partition shall have one range, in their order.
     """
 
     partition_by: tuple[str, ...] = ()
     partitions: int | None = None
     replicas: int = 1
     even: bool = False
+    ranges: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,9 +220,27 @@ class Partitioned:
         names = columns if count is not None else (partitions, *columns)
         if not names:
             return self._of_kept(self._derived(Layout((), count, 1, even=True)))
-        unique = numbered(attribute.name for attribute in self.select_now.attributes)
-        keys = tuple(unique[position] for position in self._positions(names))
-        return self._of_kept(self._derived(Layout(keys, count)))
+        return self._of_kept(self._derived(Layout(self._stored_names(names), count)))
+
+    def repartition_by_range(self, partitions: int | str | Column, *columns: Any) -> DataFrame:
+        """The same rows with one range of the columns' values in each partition, in their order.
+
+        Ranges are of about the same size, as a sample of the values tells; equal values, and all
+        NULLs, lie in one partition, NULLs last.
+
+        Args:
+            partitions: how many; may be left out.
+            columns: whose values decide.
+
+        Raises:
+            ColumnError: there is no such column.
+            OptionError: a number makes no sense, or there are no columns.
+        """
+        count = partitions if isinstance(partitions, int) else None
+        names = columns if count is not None else (partitions, *columns)
+        if not names:
+            raise OptionError("repartition_by_range() needs columns.")
+        return self._of_kept(self._derived(Layout((), count, 1, ranges=self._stored_names(names))))
 
     def coalesce(self, partitions: int) -> DataFrame:
         """The same rows in at most so many partitions."""
@@ -335,6 +353,11 @@ class Partitioned:
                 raise OptionError("A field of a struct is no column; use with_column() first.")
             found.append(position)
         return tuple(found)
+
+    def _stored_names(self, columns: Sequence[Any]) -> tuple[str, ...]:
+        """What columns are called where rows are kept."""
+        unique = numbered(attribute.name for attribute in self.select_now.attributes)
+        return tuple(unique[position] for position in self._positions(columns))
 
     def _derived(self, layout: Layout) -> KeptRows:
         return self._jobs.derive(self.sql(), layout, needs=self.held)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minishark.expressions import ColumnRef
+from minishark.expressions import ColumnRef, SortKey
+from minishark.logical.operators import Cte
 from minishark.physical.distribution import in_one_task
 from minishark.physical.plan import Gather, Hashed, PhysicalPlan, Shuffle, Single
+from minishark.physical.ranges import ranged
 
 
 def hashed_on(plan: PhysicalPlan, columns: Sequence[int], partitions: int) -> PhysicalPlan:
@@ -44,6 +46,23 @@ def together(plan: PhysicalPlan, columns: Sequence[int], partitions: int) -> Phy
     if isinstance(distribution, Hashed) and all(key & set(columns) for key in distribution.keys):
         return plan
     return hashed_on(plan, columns, partitions)
+
+
+def ranged_on(plan: PhysicalPlan, columns: Sequence[int], partitions: int) -> PhysicalPlan:
+    """`plan` with one range of the values of `columns` in each partition, in their order."""
+    if partitions == 1:
+        return in_one_partition(plan)
+    keys = tuple(
+        SortKey(ColumnRef(i, plan.schema[i].type), descending=False, nulls_first=False)
+        for i in columns
+    )
+    return ranged(plan, keys, partitions, _free_index(plan))
+
+
+def _free_index(plan: PhysicalPlan) -> int:
+    """A number that no common table expression of `plan` has."""
+    own = plan.operator.index + 1 if isinstance(plan.operator, Cte) else 0
+    return max([own, *map(_free_index, plan.children)])
 
 
 def in_one_partition(plan: PhysicalPlan) -> PhysicalPlan:

@@ -13,6 +13,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import minishark
 from minishark.dataframe import DataFrame
@@ -457,6 +459,24 @@ def test_equal_keys_lie_in_one_partition(t: DataFrame, partitions: int) -> None:
     assert ROWS == frame.count()
 
 
+@pytest.mark.parametrize("partitions", [1, 3, 7])
+def test_ranges_of_values(session: Session, partitions: int) -> None:
+    """Partitions hold one range each, in order; equal values are never apart."""
+    rows = session.sql("SELECT CASE WHEN a % 9 > 0 THEN a * 7 % 50 END AS x, a FROM t")
+    frame = rows.repartition_by_range(partitions, "x")
+    bounds = frame.map_partitions(
+        lambda r: pa.table({"low": [pc.min(r["x"]).as_py()], "high": [pc.max(r["x"]).as_py()]}),
+        "low BIGINT, high BIGINT",
+    )
+    assert partitions == frame.num_partitions
+    found = [bound for row in bounds.collect() for bound in row if bound is not None]
+    assert sorted(found) == found
+    assert len(set(found[1:-1])) == len(found[1:-1])
+    assert rows.order_by("a").to_arrow() == frame.order_by("a").to_arrow()
+    least = min(place.rows for place in frame.placement())
+    assert least > ROWS / partitions / 3
+
+
 def test_wrong_partitions(t: DataFrame) -> None:
     """What makes no sense is refused at once."""
     for wrong in (0, -1, 5000, True):
@@ -464,6 +484,8 @@ def test_wrong_partitions(t: DataFrame) -> None:
             t.repartition(wrong)
     with pytest.raises(ColumnError):
         t.repartition(3, "zz")
+    with pytest.raises(OptionError, match="needs columns"):
+        t.repartition_by_range(3)
     with pytest.raises(CatalogError):
         t.persist(partition_by="zz")
     with pytest.raises(OptionError, match="persist"):
@@ -482,3 +504,72 @@ def test_tables_and_files_of_derived_rows(session: Session, t: DataFrame, tmp_pa
     session.sql(f"INSERT INTO firsts {third.sql()}")
     assert 8 == session.table("firsts").count()
     session.drop_table("firsts")
+
+
+# Types that DuckDB writes and reads back, with some values of each.
+_VALUES = {
+    "BOOLEAN": ["true", "false"],
+    "UTINYINT": ["255"],
+    "HUGEINT": ["-170141183460469231731687303715884105728", "1"],
+    "UHUGEINT": ["340282366920938463463374607431768211455"],
+    "FLOAT": ["'nan'", "'-inf'", "0.1"],
+    "DOUBLE": ["'nan'", "1e300", "-0.0"],
+    "DECIMAL(38,10)": ["1.5", "-9999999999999999999999999999.9999999999"],
+    "DECIMAL(4,1)": ["999.9"],
+    "VARCHAR": ["''", "'\u00e4\U0001f600'"],
+    "BLOB": ["'\\x00\\xFF'"],
+    "BIT": ["'0101'"],
+    "DATE": ["'infinity'", "'0044-03-15 (BC)'"],
+    "TIME": ["'23:59:59.999999'"],
+    "TIMESTAMP": ["'2020-02-02 02:02:02.000002'"],
+    "TIMESTAMP_NS": ["'2020-02-02 02:02:02.000000002'"],
+    "TIMESTAMP WITH TIME ZONE": ["'2020-02-02 02:02:02+02'"],
+    "TIME WITH TIME ZONE": ["'02:02:02+05:30'"],
+    "INTERVAL": ["INTERVAL 5 MONTH", "INTERVAL '-3 days 4 seconds'"],
+    "UUID": ["'12345678-1234-5678-1234-567812345678'"],
+    "BIGNUM": ["'123456789012345678901234567890123456789012345678901234567890'"],
+    "ENUM('b', 'a')": ["'a'", "'b'"],
+    "JSON": ["'{\"a\": 1}'"],
+    "UNION(i INTEGER, s VARCHAR)": ["'x'", "7"],
+}
+
+
+@st.composite
+def _typed_values(draw: st.DrawFn) -> tuple[str, list[str]]:
+    """A type, perhaps nested, and texts of values of it."""
+    name = draw(st.sampled_from(sorted(_VALUES)))
+    values = [f"CAST({v} AS {name})" for v in draw(st.lists(st.sampled_from(_VALUES[name])))]
+    values += draw(st.lists(st.just("NULL"), max_size=2))
+    match draw(st.sampled_from(["plain", "plain", "list", "struct", "map"])):
+        case "list":
+            return f"{name}[]", [f"[{value}, NULL]" for value in values]
+        case "struct":
+            return f"STRUCT(f {name}, g INTEGER)", [f"{{f: {v}, g: 1}}" for v in values]
+        case "map":
+            return f"MAP(INTEGER, {name})", [f"MAP {{1: {value}}}" for value in values]
+        case _:
+            return name, values
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(_typed_values(), min_size=1, max_size=3), st.sampled_from([None, 1, 3]))
+def test_kept_rows_are_what_they_were(
+    session: Session, columns: list[tuple[str, list[str]]], partitions: int | None
+) -> None:
+    """Names, types, values and order survive, whatever the types and the partitions."""
+    rows = max(len(values) for _, values in columns)
+    items = [
+        f"CAST(unnest([{', '.join((values + ['NULL'] * rows)[:rows])}]) AS {type_}) AS c{i}"
+        for i, (type_, values) in enumerate(columns)
+    ]
+    frame = session.sql(f"SELECT {', '.join(items)}" if rows else f"SELECT 1 AS a, {rows} AS b")
+    dtypes = frame.dtypes
+    expected = _texts(frame)
+    kept = frame.persist(partitions=partitions)
+    assert dtypes == kept.dtypes
+    assert expected == _texts(kept)
+
+
+def _texts(frame: DataFrame) -> list[Any]:
+    texts = [f"CAST({name} AS VARCHAR) AS {name}" for name, _ in frame.dtypes]
+    return frame.select_expr(*texts).collect()
