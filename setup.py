@@ -59,6 +59,7 @@ setup(
     package_data={
         "minishark": ["py.typed"],
         "sparrow_core": ["py.typed"],
+        "sparrow_core.lab": ["*.json"],
         "minishark._resources.queries": ["*.sql"],
         "minishark._resources.sample": ["*.parquet"],
     },

@@ -15,20 +15,16 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from sparrow_core.ids import Address, JobId, NodeName
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import Message, RunTasks, StartJob
-from sparrow_core.parts import TaskSpec
+from sparrow_core.ids import NodeName
 from sparrow_core.scheduler import SchedulerConfig
-from sparrow_core.sim.cluster import SimulatedCluster, payload_of
+from sparrow_core.sim.cluster import SimulatedCluster
+from sparrow_core.sim.failover import simulated_failover
 from sparrow_core.sim.meter import Meter
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import (
-    Arrival,
     Workload,
     make_jobs,
     percentile,
@@ -112,7 +108,7 @@ def cancellation(jobs: int = 300) -> list[Row]:
 
 def failover(repetitions: int = 50) -> list[Row]:
     """One of two schedulers dies in the middle of a job."""
-    delays_ms = [1000 * _failover_s(seed) for seed in range(repetitions)]
+    delays_ms = [1000 * simulated_failover(10, 2, seed).again_s for seed in range(repetitions)]
     return [
         {
             "figure": "failover by silence",
@@ -120,24 +116,6 @@ def failover(repetitions: int = 50) -> list[Row]:
             "max_ms": max(delays_ms),
         }
     ]
-
-
-def _failover_s(seed: int) -> float:
-    world = World(seed, Network())
-    cluster = SimulatedCluster(world, nodes=10, slots=2, schedulers=2)
-    killed_at_s = 1.3 + Random(seed).uniform(0, 0.1)
-    world.call(killed_at_s, lambda: world.kill("s1"))
-    again_s: list[float] = []
-
-    def tap(to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        del to, out
-        if isinstance(msg, RunTasks) and msg.job_id == "job~1":
-            again_s.append(now)
-
-    world.taps.append(tap)
-    specs = tuple(TaskSpec(task_id, payload_of(0.2)) for task_id in range(100))
-    run_jobs(cluster, [Arrival(1.0, StartJob(JobId("job"), "user", specs, b"", "sparrow", 2.0))])
-    return again_s[0] - killed_at_s
 
 
 def figures() -> list[Row]:

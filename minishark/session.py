@@ -118,10 +118,7 @@ def connect(
         ...     session.sql("SELECT 42 AS answer").collect()
         [Row(answer=42)]
     """
-    if placement not in PLACEMENTS:
-        raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
-    if not 1 <= probe_ratio < math.inf:
-        raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
+    _check_placement(placement, probe_ratio)
     check_partitions(partitions)
     found: Cluster
     if cluster is not None:
@@ -150,6 +147,13 @@ def _own_options(
         (1 if node_count == 1 else 2) if schedulers is None else schedulers,
         in_process,
     )
+
+
+def _check_placement(placement: str, probe_ratio: float) -> None:
+    if placement not in PLACEMENTS:
+        raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
+    if not 1 <= probe_ratio < math.inf:
+        raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
 
 
 class _Builder:
@@ -203,6 +207,15 @@ class Session(CamelCase, PartitionedJobs):
         self._stopped = False
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
+
+    def place(self, placement: str, probe_ratio: float = 2.0) -> None:
+        """Place the tasks of queries in another way from now on; see `connect`.
+
+        Raises:
+            OptionError: there is no such placement, or the ratio is below 1.
+        """
+        _check_placement(placement, probe_ratio)
+        self._queries.placement = partial(self._cluster.placement, placement, probe_ratio)
 
     # Statements
 

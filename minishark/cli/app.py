@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import click
 
+from minishark.cli.bench_command import bench
 from minishark.cli.cluster_command import cluster as cluster_group
 from minishark.cli.options import data_options, debug_option, debugging, version_option
 from minishark.cli.sql_command import ClosedPipeError, sql
@@ -115,6 +116,7 @@ def group(
 
 
 group.add_command(cluster_group)
+group.add_command(bench)
 group.add_command(sql)
 group.add_command(run_file, "run")
 group.add_command(tpch)

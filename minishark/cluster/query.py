@@ -82,6 +82,7 @@ class StageMetrics:
     """What a stage did; times in seconds, per task that finished.
 
     Skipped tasks were cancelled, or never started, as no row of theirs was needed any more.
+    `after` are the stages that it reads.
     """
 
     index: int
@@ -95,6 +96,7 @@ class StageMetrics:
     local_tasks: int
     skipped_tasks: int = 0
     by_task: tuple[TaskMetrics, ...] = ()
+    after: tuple[int, ...] = ()
 
     @property
     def retries(self) -> int:
@@ -181,6 +183,7 @@ class _StageRun:
             sum(self.nodes[i] in self.preferred[i] for i in constrained),
             self.stage.tasks - len(finished),
             tuple(self._tasks()),
+            tuple(self.stage.parents),
         )
 
     def _tasks(self) -> Iterator[TaskMetrics]:

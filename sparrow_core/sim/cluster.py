@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, assert_never
 
 import msgspec
@@ -37,15 +37,26 @@ _DURATION = struct.Struct("<d")
 _RESPAWN_S = 0.3
 
 
-def payload_of(duration_s: float) -> bytes:
-    """The payload of a simulated task: how long it runs."""
-    return _DURATION.pack(duration_s)
+def payload_of(
+    duration_s: float, homes: Sequence[str] = (), remote_factor: float = 1.0
+) -> bytes:  # fmt: skip
+    """The payload of a simulated task: how long it runs.
+
+    If it has homes (nodes that hold its data), it takes `remote_factor` times as long elsewhere.
+    """
+    if not homes:
+        return _DURATION.pack(duration_s)
+    return _DURATION.pack(duration_s) + _DURATION.pack(remote_factor) + ",".join(homes).encode()
 
 
-def duration_of(payload: bytes) -> float:
-    """How long a simulated task runs, in seconds."""
-    (duration_s,) = _DURATION.unpack(payload)
-    return float(duration_s)
+def duration_of(payload: bytes, node: str = "") -> float:
+    """How long a simulated task runs on a node (at home, if none is named), in seconds."""
+    duration_s = float(_DURATION.unpack_from(payload)[0])
+    if not node or len(payload) == _DURATION.size:
+        return duration_s
+    homes = payload[2 * _DURATION.size :].decode().split(",")
+    factor = 1.0 if node in homes else float(_DURATION.unpack_from(payload, _DURATION.size)[0])
+    return duration_s * factor
 
 
 class SimulatedSlot:
@@ -59,8 +70,10 @@ class SimulatedSlot:
         executor: Address,
         on_run: Callable[[TaskKey], None],
         slowness: float,
+        node: str = "",
     ) -> None:
         """Make a slot; `on_run` is told of each start; tasks take `slowness` times their time."""
+        self._node = node
         self._slowness = slowness
         self._address = at
         self._executor = executor
@@ -100,7 +113,7 @@ class SimulatedSlot:
         self._running = next(iter(self._queue))
         payload = self._queue.pop(self._running)
         self._on_run(self._running)
-        duration_s = duration_of(payload) * self._slowness
+        duration_s = duration_of(payload, self._node) * self._slowness
         done = SlotDone(self._address, (SlotOutcome(self._running, duration_s, payload),))
         return [Envelope(self._address, done, duration_s)]
 
@@ -270,7 +283,7 @@ class SimulatedCluster:
         self.world.host(at, executor)
         for slot in slots:
             on_run = functools.partial(self._on_run, name)
-            self.world.host(slot, SimulatedSlot(slot, at, on_run, self._slowness(name)))
+            self.world.host(slot, SimulatedSlot(slot, at, on_run, self._slowness(name), name))
             self.world.post(at, SlotReady(slot))
 
     def _on_run(self, name: NodeName, key: TaskKey) -> None:

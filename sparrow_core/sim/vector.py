@@ -144,6 +144,11 @@ class VectorCluster:
             waiting = np.delete(waiting, np.sort(first))
         return last_s + self._delay_s - at_s
 
+    def busy_share(self, at_s: float, probes: Indexes) -> float:
+        """The share of the probed nodes whose reservation of a job will wait."""
+        reached_at = at_s + 2 * self._delay_s
+        return float((self._free[probes, 0] > reached_at).mean())
+
     def loads(self, at_s: float, probes: Indexes) -> Indexes:
         """What the probed nodes of a job answer: reservations in the queue, or minus free slots."""
         assert self._ring is not None, "made without memory"
@@ -228,7 +233,7 @@ def choose_each(probes: Indexes, loads: Indexes) -> Indexes:
     return chosen
 
 
-def _distinct(rng: np.random.Generator, nodes: int, count: int, jobs: int) -> Iterator[Indexes]:
+def distinct(rng: np.random.Generator, nodes: int, count: int, jobs: int) -> Iterator[Indexes]:
     """For each job that many different random nodes.
 
     The first different ones of random draws are a fair sample, and quicker than a shuffle.
@@ -303,14 +308,14 @@ def response_times_s(
             case "central":
                 found += map(central.run, arrivals_s, times_s.tolist())
             case "sparrow":
-                sampled = _distinct(rng, nodes, probes, jobs)
+                sampled = distinct(rng, nodes, probes, jobs)
                 found += map(cluster.late_binding, arrivals_s, sampled, times_s)
             case "random":
                 chosen = rng.integers(0, nodes, (jobs, workload.tasks))
                 found += map(cluster.bound, arrivals_s, chosen, times_s)
             case "batch":
                 for at_s, each, times in zip(
-                    arrivals_s, _distinct(rng, nodes, probes, jobs), times_s, strict=True
+                    arrivals_s, distinct(rng, nodes, probes, jobs), times_s, strict=True
                 ):
                     levels = fill_levels(cluster.loads(at_s, each), workload.tasks)
                     found.append(cluster.bound(at_s, each[levels], times, ways=4))

@@ -1,0 +1,106 @@
+"""Records how TPC-H queries run on minishark, for the emulation of a hundred nodes.
+
+    python benchmarks/record_stages.py --scale 1 --json sparrow_core/lab/tpch_stages.json
+
+Each query runs alone, with as many partitions as a user's table has in the papers; of its runs the
+one with the least work is kept: stages, what they wait for, and the service time of every task.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+import minishark
+from minishark.cluster.query import QueryMetrics
+from minishark.session import Session
+from minishark.tpch.generate import default_parts, generate
+from minishark.tpch.locations import default_data_folder
+from minishark.tpch.queries import load_queries
+from minishark.tpch.run import versions
+from minishark.tpch.tables import load_tables, tpch_tables
+from sparrow_core.lab.emulated import RecordedQuery, RecordedStage, Recording
+
+
+class Quiet:
+    """Hears of the steps of loading."""
+
+    def step(self, title: str) -> None:
+        """Say what begins."""
+        print(title, flush=True)
+
+    def progress(self, done: int, total: int) -> None:
+        """Say nothing."""
+
+    def detail(self, text: str) -> None:
+        """Say nothing."""
+
+    def warning(self, text: str) -> None:
+        """Say it."""
+        print(text, flush=True)
+
+
+def record(session: Session, number: int, text: str, repetitions: int) -> RecordedQuery:
+    """The run of a query with the least work."""
+    runs = []
+    for _ in range(repetitions):
+        frame = session.sql(text)
+        frame.to_arrow()
+        runs.append(frame.metrics())
+    best = min(runs, key=work_s)
+    position = {stage.index: place for place, stage in enumerate(best.by_stage)}
+    stages = tuple(
+        RecordedStage(
+            tuple(round(1000 * each, 3) for each in stage.run_s),
+            stage.constrained_tasks > 0,
+            tuple(position[each] for each in stage.after),
+        )
+        for stage in best.by_stage
+    )
+    return RecordedQuery(f"q{number}", stages)
+
+
+def work_s(metrics: QueryMetrics) -> float:
+    """Seconds of service."""
+    return sum(sum(stage.run_s) for stage in metrics.by_stage)
+
+
+def main() -> None:
+    """Run and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--partitions", type=int, default=30)
+    parser.add_argument("--queries", type=int, nargs="*", default=[1, 3, 6, 12])
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--data", type=Path, default=default_data_folder())
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    options = parser.parse_args()
+    folder = generate(
+        options.scale,
+        options.data,
+        parts=default_parts(options.scale),
+        on_progress=Quiet().progress,
+    )
+    # One of three nodes holds each partition, so that it is known which tasks read partitions.
+    with minishark.connect(
+        nodes=3, executors_per_node=1, partitions=options.partitions, single_task_rows=0
+    ) as session:
+        tables = tpch_tables(folder)
+        load_tables(session, tables, Quiet(), partitions=options.partitions, replicas=1)
+        queries = tuple(
+            record(session, number, text, options.repetitions)
+            for number, text in load_queries(options.queries).items()
+        )
+    about = (
+        f"TPC-H scale {options.scale:g}, {options.partitions} partitions, "
+        f"DuckDB {versions()['duckdb']}, one thread a task"
+    )
+    options.json.write_bytes(msgspec.json.format(msgspec.json.encode(Recording(about, queries))))
+    for query in queries:
+        print(query.name, *(f"{len(s.task_ms)} x {max(s.task_ms):.1f} ms" for s in query.stages))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""Live: users submit TPC-H queries to a cluster on this machine, placed in one way after another.
+
+The ways of placing tasks alternate in short rounds of one run, so that whatever else the machine
+does hits them alike. Beside each stands its ideal, computed as the papers do: what the queries of
+its rounds would have taken had no task waited, by the service times that were observed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import minishark
+from minishark.cluster.query import QueryMetrics
+from minishark.errors import ExecutionError
+from minishark.session import Session
+from minishark.tpch.generate import default_parts, generate
+from minishark.tpch.locations import default_data_folder, sample_folder
+from minishark.tpch.queries import load_queries
+from minishark.tpch.tables import find_tables, load_tables
+from sparrow_core.lab.experiment import Advance, Chart, Experiment
+from sparrow_core.lab.placements import NAMES
+from sparrow_core.lab.rows import Response, response
+
+_CALIBRATION_RUNS = 3
+
+
+@dataclass(frozen=True)
+class LivePlacement:
+    """Users on a cluster of this machine.
+
+    Attributes:
+        scale: TPC-H's scale factor; 0 for the bundled sample.
+        data: Folder of generated data; "" for the usual one.
+        queries: Of TPC-H, asked for at random.
+        nodes: Of one executor each.
+        partitions: Of each large table, on `replicas` nodes.
+        users: Each asks as a Poisson process of its own.
+        load: The work that is asked for, as a share of what `cores` can do.
+        cores: Of this machine.
+        placements: In turn.
+        rounds: Of each placement.
+        seconds: How long a round is.
+    """
+
+    scale: float = 0.1
+    data: str = ""
+    queries: tuple[int, ...] = (1, 3, 6, 12)
+    nodes: int = 4
+    partitions: int = 8
+    replicas: int = 2
+    users: int = 4
+    load: float = 0.6
+    cores: int = 2
+    placements: tuple[str, ...] = ("sparrow", "batch", "per_task", "random")
+    rounds: int = 4
+    seconds: float = 8.0
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A query that was answered: which, how long it took, and how long it would have ideally."""
+
+    number: int
+    took_s: float
+    ideal_s: float
+
+
+def live_placement(parameters: LivePlacement, seed: int, advance: Advance) -> Sequence[Response]:
+    """Response times of queries under each placement, and what they would be without queueing."""
+    queries = load_queries(parameters.queries)
+    with minishark.connect(
+        nodes=parameters.nodes, executors_per_node=1, partitions=parameters.partitions,
+        single_task_rows=0,
+    ) as session:  # fmt: skip
+        tables = find_tables(_data_folder(parameters))
+        load_tables(
+            session, tables, _Silent(), partitions=parameters.partitions,
+            replicas=parameters.replicas,
+        )  # fmt: skip
+        work_s = _calibrate(session, queries)
+        asked: dict[str, list[_Asked]] = {name: [] for name in parameters.placements}
+        total = parameters.rounds * len(parameters.placements)
+        for number in range(parameters.rounds):
+            for placement in parameters.placements:
+                session.place(placement)
+                rng = Random(f"{seed} {number}")  # each placement is asked for the same
+                asked[placement] += _Round(session, queries, parameters, work_s, rng).run()
+                advance(1 / total)
+    return _rows(parameters, asked)
+
+
+def _data_folder(parameters: LivePlacement) -> Path:
+    if not parameters.scale:
+        return sample_folder()
+    root = Path(parameters.data) if parameters.data else default_data_folder()
+    return generate(
+        parameters.scale,
+        root,
+        parts=default_parts(parameters.scale),
+        on_progress=_Silent().progress,
+    )
+
+
+def _calibrate(session: Session, queries: dict[int, str]) -> float:
+    """Seconds of service in a query, on average, when nothing else runs."""
+    works = []
+    for _ in range(_CALIBRATION_RUNS):
+        metrics = [_metrics_of(session, text) for text in queries.values()]
+        works.append(sum(sum(stage.run_s) for each in metrics for stage in each.by_stage))
+    return min(works) / len(queries)
+
+
+def _metrics_of(session: Session, text: str) -> QueryMetrics:
+    frame = session.sql(text)
+    frame.to_arrow()
+    return frame.metrics()
+
+
+def ideal_s(metrics: QueryMetrics) -> float:
+    """What a query would take if each task ran as soon as the stages before it are done."""
+    ends: dict[int, float] = {}
+    for stage in metrics.by_stage:
+        begin = max((ends[each] for each in stage.after), default=metrics.planning_s)
+        ends[stage.index] = begin + max(stage.run_s, default=0.0)
+    return max(ends.values(), default=metrics.elapsed_s)
+
+
+class _Round:
+    """A few seconds of all users, with one placement."""
+
+    def __init__(
+        self, session: Session, queries: dict[int, str], parameters: LivePlacement,
+        work_s: float, rng: Random,
+    ) -> None:  # fmt: skip
+        self._session = session
+        self._queries = queries
+        self._seconds = parameters.seconds
+        self._asked: list[_Asked] = []
+        self._errors: list[BaseException] = []
+        rate = parameters.load * parameters.cores / work_s / parameters.users
+        seeds = [rng.random() for _ in range(parameters.users)]
+        self._users = [
+            threading.Thread(target=self._guarded, args=(Random(each), rate), daemon=True)
+            for each in seeds
+        ]
+
+    def run(self) -> list[_Asked]:
+        for user in self._users:
+            user.start()
+        for user in self._users:
+            user.join()
+        if self._errors:
+            raise ExecutionError(f"A user's query failed: {self._errors[0]}") from self._errors[0]
+        return self._asked
+
+    def _guarded(self, rng: Random, rate: float) -> None:
+        try:
+            self._ask(rng, rate)
+        except Exception as error:  # noqa: BLE001 - told to the caller, on its own thread
+            self._errors.append(error)
+
+    def _ask(self, rng: Random, rate: float) -> None:
+        started = time.perf_counter()
+        due_s = 0.0
+        while (due_s := due_s + rng.expovariate(rate)) < self._seconds and not self._errors:
+            time.sleep(max(0.0, started + due_s - time.perf_counter()))
+            number = rng.choice(list(self._queries))
+            metrics = _metrics_of(self._session, self._queries[number])
+            # From when it was due: a user whose last query took long is not the less impatient.
+            took_s = time.perf_counter() - started - due_s
+            self._asked.append(_Asked(number, took_s, ideal_s(metrics)))
+
+
+def _rows(parameters: LivePlacement, asked: dict[str, list[_Asked]]) -> list[Response]:
+    rows = []
+    panels: tuple[tuple[str, Callable[[_Asked], float]], ...] = (
+        ("as observed", lambda each: each.took_s),
+        ("ideal, by observed service times", lambda each: each.ideal_s),
+    )
+    for panel, value in panels:
+        for placement, found in asked.items():
+            for number in parameters.queries:
+                times = [value(each) for each in found if each.number == number]
+                if times:
+                    rows.append(response(panel, NAMES[placement], number, times))
+    return rows
+
+
+class _Silent:
+    """Hears of the steps of loading, and says nothing."""
+
+    def step(self, title: str) -> None:
+        """Say nothing."""
+
+    def progress(self, done: int, total: int) -> None:
+        """Say nothing."""
+
+    def detail(self, text: str) -> None:
+        """Say nothing."""
+
+    def warning(self, text: str) -> None:
+        """Say nothing."""
+
+
+EXPERIMENTS = (
+    Experiment(
+        "placement",
+        "TPC-H queries of several users on a cluster of this machine",
+        "Batch Sampling, figures 10 and 11; Sparrow, figure 8, on one machine",
+        "live",
+        LivePlacement(),
+        LivePlacement(0.0, "", (1, 6), 2, 2, 2, 2, 0.3, 2, ("sparrow", "random"), 1, 0.4),
+        live_placement,
+        Chart("TPC-H query"),
+    ),
+)

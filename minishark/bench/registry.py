@@ -1,0 +1,94 @@
+"""All experiments by name, and running one with parameters that differ from its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from minishark.bench import live
+from minishark.errors import OptionError
+from sparrow_core.lab import beyond, emulated, on_paper, placements, policies
+from sparrow_core.lab.charts import require_matplotlib
+from sparrow_core.lab.experiment import AnyExperiment
+from sparrow_core.lab.reports import PlotFormat, write_report
+
+EXPERIMENTS: dict[str, AnyExperiment] = {
+    experiment.name: experiment
+    for module in (on_paper, placements, policies, beyond, emulated, live)
+    for experiment in module.EXPERIMENTS
+}
+
+
+def find(name: str) -> AnyExperiment:
+    """The experiment of that name.
+
+    Raises:
+        OptionError: There is none.
+    """
+    if name not in EXPERIMENTS:
+        raise OptionError(f"There is no experiment {name!r}; `minishark bench list` has them all.")
+    return EXPERIMENTS[name]
+
+
+def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[str]) -> Any:
+    """An experiment's parameters, some of them changed.
+
+    Args:
+        experiment: Which.
+        quick: Start from the tiny ones.
+        changes: `name=value` each, with the value as in TOML: 0.8, [0.5, 0.9], "random".
+
+    Raises:
+        OptionError: There is no such parameter, or it cannot have that value.
+    """
+    chosen = experiment.quick if quick else experiment.parameters
+    values = msgspec.to_builtins(chosen)
+    for change in changes:
+        name, _, text = change.partition("=")
+        if name not in values:
+            raise OptionError(
+                f"{experiment.name} has no parameter {name!r}; it has {', '.join(values)}."
+            )
+        try:
+            values[name] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError as error:
+            raise OptionError(f"{text!r} is no value for {name}: {error}.") from error
+    try:
+        return msgspec.convert(values, type(chosen))
+    except msgspec.ValidationError as error:
+        raise OptionError(f"{experiment.name} can't run with that: {error}.") from error
+
+
+def run_experiment(
+    experiment: AnyExperiment,
+    parameters: Any,
+    seed: int,
+    folder: Path,
+    plot: PlotFormat,
+    advance: Callable[[float], None],
+) -> tuple[Path, ...]:
+    """Run an experiment and write its report; the files.
+
+    Raises:
+        SparrowError: A plot needs matplotlib, the folder can't be written to, or it failed.
+    """
+    require_matplotlib()  # before the work, not after it
+    rows = experiment.run(parameters, seed, advance)
+    return write_report(experiment, parameters, seed, rows, folder, plot)
+
+
+def describe(experiment: AnyExperiment) -> dict[str, Any]:
+    """An experiment as plain data, for those who list them."""
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "source": experiment.source,
+        "kind": experiment.kind,
+        "parameters": json.loads(json.dumps(dataclasses.asdict(experiment.parameters))),
+    }

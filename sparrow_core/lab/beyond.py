@@ -1,0 +1,295 @@
+"""Past the papers: shortest remaining work, soft constraints, and a probe ratio that adapts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparrow_core import policy
+from sparrow_core.ids import JobId
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.placements import NAMES
+from sparrow_core.lab.rows import Point, Response, response
+from sparrow_core.lab.streams import START_S, Stream, run_for
+from sparrow_core.messages import StartJob
+from sparrow_core.parts import JobOptions, TaskSpec
+from sparrow_core.sim.cluster import payload_of
+from sparrow_core.sim.express import ExpressCluster
+from sparrow_core.sim.vector import VectorCluster, distinct
+from sparrow_core.sim.workload import Arrival, CentralQueue
+
+# --- sticky probing with shortest remaining work first -----------------------------------------
+
+
+@dataclass(frozen=True)
+class ShortAndLong:
+    """Many short jobs and few long ones, which are most of the work, as in traces of clusters.
+
+    Attributes:
+        nodes: Of `slots` slots each.
+        short: Tasks and their time of nine jobs in ten, `long` of the tenth.
+        loads: Shares of slots that are busy.
+        seconds: How long jobs come; the first fifth is not counted.
+    """
+
+    nodes: int = 100
+    slots: int = 4
+    short: tuple[int, float] = (10, 0.1)
+    long: tuple[int, float] = (20, 2.0)
+    short_share: float = 0.9
+    loads: tuple[float, ...] = (0.5, 0.7, 0.8, 0.9, 0.95)
+    policies: tuple[str, ...] = ("fifo", "srpt")
+    seconds: float = 30.0
+
+
+_POLICY_NAMES = {"fifo": "Sparrow", "srpt": "sticky probing, SRPT"}
+
+
+def sticky_srpt(parameters: ShortAndLong, seed: int, advance: Advance) -> Sequence[Response]:
+    """Response times of short and long jobs, first in first out and by remaining work."""
+    cases = [(queue, load) for queue in parameters.policies for load in parameters.loads]
+    part = steps(advance, len(cases))
+    rows = []
+    for queue, load in cases:
+        streams = _two_streams(parameters, load)
+        cluster = ExpressCluster(
+            nodes=parameters.nodes, slots=parameters.slots, policy=queue, seed=seed
+        )
+        by_stream = [stream.jobs(seed) for stream in streams]
+        jobs = [job for each in by_stream for job in each]
+        times = run_for(cluster, jobs, 3 * parameters.seconds, part)
+        begin_s = START_S + parameters.seconds / 5
+        for stream, own in zip(streams, by_stream, strict=True):
+            counted = [times[each.job.job_id] for each in own if each.at_s >= begin_s]
+            rows.append(response(stream.user, _POLICY_NAMES[queue], load, counted))
+    return rows
+
+
+def _two_streams(parameters: ShortAndLong, load: float) -> tuple[Stream, Stream]:
+    slots = load * parameters.nodes * parameters.slots
+    work = [tasks * task_s for tasks, task_s in (parameters.short, parameters.long)]
+    short = parameters.short_share * work[0]
+    long = (1 - parameters.short_share) * work[1]
+
+    def stream(name: str, shape: tuple[int, float], share: float) -> Stream:
+        tasks, task_s = shape
+        return Stream(
+            f"{name} jobs: {tasks} tasks of {task_s:g} s", share * slots, tasks, task_s,
+            until_s=parameters.seconds, options=JobOptions(task_s=task_s),
+        )  # fmt: skip
+
+    return (
+        stream("short", parameters.short, short / (short + long)),
+        stream("long", parameters.long, long / (short + long)),
+    )
+
+
+# --- soft constraints --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HotPartitions:
+    """Tasks that read partitions, some of which are wanted more than others.
+
+    Attributes:
+        nodes: Of `slots` slots each.
+        partitions: How many, each on `replicas` random nodes; a job reads `tasks` of them.
+        skew: The k-th partition is wanted as k to the power of minus this.
+        remote_factor: How much longer a task takes on a node without its partition.
+        waits_ms: How long a task waits for a node that has it; None for ever (the paper's).
+        loads: Shares of slots that would be busy if all tasks ran at home.
+        jobs: That count at each point, after `warm_up` others.
+    """
+
+    nodes: int = 100
+    slots: int = 4
+    partitions: int = 100
+    replicas: int = 3
+    skew: float = 0.4
+    tasks: int = 10
+    task_s: float = 0.1
+    remote_factor: float = 1.5
+    waits_ms: tuple[float | None, ...] = (None, 200.0, 50.0, 0.0)
+    loads: tuple[float, ...] = (0.3, 0.5, 0.6, 0.7, 0.8)
+    jobs: int = 1200
+    warm_up: int = 300
+
+
+def soft_constraints(parameters: HotPartitions, seed: int, advance: Advance) -> Sequence[Response]:
+    """Response times by how long tasks insist on the nodes that hold their data."""
+    cases = [(wait, load) for wait in parameters.waits_ms for load in parameters.loads]
+    part = steps(advance, len(cases))
+    rows = []
+    for wait_ms, load in cases:
+        jobs = _reading_jobs(parameters, wait_ms, load, seed)
+        cluster = ExpressCluster(nodes=parameters.nodes, slots=parameters.slots, seed=seed)
+        times = run_for(cluster, jobs, math.inf, part)
+        counted = [times[each.job.job_id] for each in jobs[parameters.warm_up :]]
+        name = "hard constraints" if wait_ms is None else f"soft after {wait_ms:g} ms"
+        rows.append(response("", name, load, counted))
+    return rows
+
+
+def _reading_jobs(
+    parameters: HotPartitions, wait_ms: float | None, load: float, seed: int
+) -> list[Arrival]:
+    rng = np.random.default_rng(seed)
+    weights = np.arange(1, parameters.partitions + 1) ** -parameters.skew
+    homes = [
+        tuple(f"n{node}" for node in rng.permutation(parameters.nodes)[: parameters.replicas])
+        for _ in range(parameters.partitions)
+    ]
+    wait_s = None if wait_ms is None else wait_ms / 1000
+    interval_s = parameters.tasks * parameters.task_s
+    interval_s /= load * parameters.nodes * parameters.slots
+    at_s, arrivals = START_S, []
+    for number in range(parameters.warm_up + parameters.jobs):
+        at_s += rng.exponential(interval_s)
+        read = rng.choice(
+            parameters.partitions, parameters.tasks, replace=False, p=weights / weights.sum()
+        )
+        tasks = tuple(
+            TaskSpec(
+                task_id,
+                payload_of(parameters.task_s, homes[partition], parameters.remote_factor),
+                homes[partition],
+                wait_s,
+            )
+            for task_id, partition in enumerate(read.tolist())
+        )
+        start = StartJob(JobId(f"job{number}"), "user", tasks, b"", "sparrow", 2.0)
+        arrivals.append(Arrival(at_s, start))
+    return arrivals
+
+
+# --- a probe ratio that adapts -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Jobs of exponential tasks; each scheduler chooses the probe ratio by the load that it meets.
+
+    Attributes:
+        nodes: Of one slot each.
+        schedulers: Each knows only what its own reservations found.
+        headroom: Reservations are to find this many idle slots a task; that takes
+            `headroom / (1 - load)` of them.
+        ratios: The least and the most.
+        smoothing: Weight of the latest job in a scheduler's estimate of the load.
+        fixed: Probe ratio to compare with.
+        jobs: That count at each point, after `warm_up` others.
+    """
+
+    nodes: int = 10_000
+    tasks: int = 500
+    task_s: float = 0.1
+    schedulers: int = 10
+    headroom: float = 1.1
+    ratios: tuple[float, float] = (1.1, 6.0)
+    smoothing: float = 0.2
+    fixed: float = 2.0
+    loads: tuple[float, ...] = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+    jobs: int = 4000
+    warm_up: int = 2000
+
+
+def adaptive_ratio(parameters: Adaptive, seed: int, advance: Advance) -> Sequence[Point]:
+    """Median response times and reservations a task, with a fixed and an adaptive probe ratio."""
+    part = steps(advance, 2 * len(parameters.loads))
+    rows: list[Point] = []
+    names = {False: f"d = {parameters.fixed:g}", True: "adaptive"}
+    for adapts in (False, True):
+        for load in parameters.loads:
+            times, ratio = _adapting(parameters, load, seed, adapts=adapts)
+            median = 1000 * float(np.median(times))
+            p95 = 1000 * float(np.percentile(times, 95))
+            rows.append(Point("median response (ms)", names[adapts], load, median))
+            rows.append(Point("95th percentile (ms)", names[adapts], load, p95))
+            rows.append(Point("reservations a task", names[adapts], load, ratio))
+            part(1.0)
+    for load in parameters.loads:
+        ideal = np.array(_omniscient(parameters, load, seed))
+        for panel, percent in (("median response (ms)", 50), ("95th percentile (ms)", 95)):
+            rows.append(
+                Point(panel, NAMES["central"], load, 1000 * float(np.percentile(ideal, percent)))
+            )
+    return rows
+
+
+def _jobs(parameters: Adaptive, load: float, seed: int) -> tuple[list[float], np.random.Generator]:
+    rng = np.random.default_rng(seed)
+    interval_s = parameters.tasks * parameters.task_s / (load * parameters.nodes)
+    total = parameters.jobs + parameters.warm_up
+    return np.cumsum(rng.exponential(interval_s, total)).tolist(), rng
+
+
+def _omniscient(parameters: Adaptive, load: float, seed: int) -> list[float]:
+    arrivals_s, rng = _jobs(parameters, load, seed)
+    queue = CentralQueue(parameters.nodes, 0.0005)
+    times = [
+        queue.run(at_s, rng.exponential(parameters.task_s, parameters.tasks).tolist())
+        for at_s in arrivals_s
+    ]
+    return times[parameters.warm_up :]
+
+
+def _adapting(
+    parameters: Adaptive, load: float, seed: int, *, adapts: bool
+) -> tuple[list[float], float]:
+    """Response times, and the mean probe ratio."""
+    arrivals_s, rng = _jobs(parameters, load, seed)
+    cluster = VectorCluster(parameters.nodes)
+    estimates = [0.5] * parameters.schedulers
+    times, ratios = [], []
+    for number, at_s in enumerate(arrivals_s):
+        scheduler = number % parameters.schedulers
+        ratio = parameters.fixed
+        if adapts:
+            wanted = parameters.headroom / max(1e-3, 1 - estimates[scheduler])
+            ratio = min(max(wanted, parameters.ratios[0]), parameters.ratios[1])
+        count = min(parameters.nodes, policy.reservation_count(parameters.tasks, ratio))
+        (probes,) = distinct(rng, parameters.nodes, count, 1)
+        busy = cluster.busy_share(at_s, probes)
+        estimates[scheduler] += parameters.smoothing * (busy - estimates[scheduler])
+        task_times = rng.exponential(parameters.task_s, parameters.tasks)
+        times.append(cluster.late_binding(at_s, probes, task_times))
+        ratios.append(ratio)
+    counted = ratios[parameters.warm_up :]
+    return times[parameters.warm_up :], sum(counted) / len(counted)
+
+
+EXPERIMENTS = (
+    Experiment(
+        "sticky-srpt",
+        "Sticky probing and shortest remaining work first; 100 nodes of 4 slots",
+        "past the papers: Eagle's idea on Sparrow's machines",
+        "simulated",
+        ShortAndLong(),
+        ShortAndLong(10, 2, loads=(0.9,), seconds=3.0),
+        sticky_srpt,
+        Chart("Load", log_y=True, same_y=False),
+    ),
+    Experiment(
+        "soft-constraints",
+        "Delay scheduling: 100 partitions with 3 replicas, some hotter; remote tasks take 1.5 x",
+        "past the papers: sketched in Sparrow, section 8",
+        "simulated",
+        HotPartitions(),
+        HotPartitions(10, 2, 20, tasks=4, waits_ms=(None, 50.0), loads=(0.6,), jobs=30, warm_up=5),
+        soft_constraints,
+        Chart("Load", log_y=True),
+    ),
+    Experiment(
+        "adaptive-ratio",
+        "A probe ratio that adapts to load: 10,000 slots, jobs of 500 exponential tasks",
+        "past the papers: Tarcil's idea with what schedulers see anyway",
+        "simulated",
+        Adaptive(),
+        Adaptive(200, 10, loads=(0.5, 0.9), jobs=60, warm_up=20),
+        adaptive_ratio,
+        Chart("Load", "", "lines", same_y=False),
+    ),
+)

@@ -1,0 +1,106 @@
+"""A process of an emulated cluster: many nodes, or schedulers, behind one real ZeroMQ driver.
+
+`python -m sparrow_core.lab.emulated_host`, settings on stdin. Node monitors, executors and the
+messages to schedulers are the real ones; only the slots wait instead of working. It ends when its
+stdin ends.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from random import Random
+
+import msgspec
+
+from sparrow_core.executor import Executor
+from sparrow_core.ids import Address, NodeName, name_of
+from sparrow_core.messages import SlotReady
+from sparrow_core.node_monitor import NodeMonitor, NodeMonitorConfig
+from sparrow_core.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.sim.cluster import SimulatedSlot
+from sparrow_core.transport.local_driver import LocalDriver
+from sparrow_core.transport.observe import observed
+from sparrow_core.transport.process import calm_collector, run_until_stdin_ends
+from sparrow_core.transport.zmq_driver import ZmqDriver
+
+# Nothing fails, and hundreds of nodes share the processors: a late heartbeat means nothing.
+_PATIENCE_S = 60.0
+
+
+class HostSettings(msgspec.Struct, frozen=True):
+    """What the process is.
+
+    Attributes:
+        name: Of the process.
+        endpoint: Where it listens.
+        nodes: Names of its nodes; their slots are `slots` each.
+        own_schedulers: Names of its schedulers.
+        schedulers: Addresses of all.
+        heartbeat_s: Of nodes.
+        policy: Queue discipline of nodes.
+        seed: Of placement.
+        audit_dir: Folder for audit logs, if they are wanted.
+    """
+
+    name: str
+    endpoint: str
+    nodes: tuple[str, ...]
+    slots: int
+    own_schedulers: tuple[str, ...]
+    schedulers: tuple[str, ...]
+    heartbeat_s: float
+    policy: str
+    seed: int
+    audit_dir: str | None
+
+
+def host_node(
+    driver: LocalDriver, name: NodeName, slots: int, schedulers: tuple[Address, ...],
+    config: NodeMonitorConfig,
+) -> None:  # fmt: skip
+    """Host a node with one executor whose slots only take time."""
+    monitor = driver.address(f"monitor-{name}")
+    driver.host(f"monitor-{name}", NodeMonitor(name, monitor, schedulers, config=config))
+    at = driver.address(f"{name}-e0")
+    own = [driver.address(f"{name}-slot-{slot}") for slot in range(slots)]
+    driver.host(name_of(at), Executor(at, name, monitor, own, heartbeat_s=config.heartbeat_s))
+    for slot in own:
+        driver.host(name_of(slot), SimulatedSlot(slot, at, lambda _: None, 1.0, name))
+        driver.post(at, SlotReady(slot))
+
+
+def run_host(settings: HostSettings) -> None:
+    """Be the process until stdin ends."""
+    driver = ZmqDriver(settings.endpoint)
+    schedulers = tuple(map(Address, settings.schedulers))
+    for name in settings.own_schedulers:
+        config = SchedulerConfig(
+            node_timeout_s=_PATIENCE_S, lease_s=_PATIENCE_S, grace_s=_PATIENCE_S
+        )
+        driver.host(name, Scheduler(driver.address(name), Random(settings.seed), config))
+    limits = NodeMonitorConfig(
+        policy=settings.policy, heartbeat_s=settings.heartbeat_s, ask_timeout_s=_PATIENCE_S,
+        grace_s=_PATIENCE_S, executor_timeout_s=_PATIENCE_S,
+    )  # fmt: skip
+    for node in settings.nodes:
+        host_node(driver, NodeName(node), settings.slots, schedulers, limits)
+    with observed(driver, settings.name, settings.audit_dir, metrics=False):
+        run_until_stdin_ends(driver)
+    driver.close()
+
+
+def shares(names: list[str], parts: int) -> Iterator[tuple[str, ...]]:
+    """Names dealt out to processes."""
+    for part in range(parts):
+        yield tuple(names[part::parts])
+
+
+def main() -> None:
+    """Read the settings and be what they say."""
+    calm_collector()
+    run_host(msgspec.json.decode(sys.stdin.buffer.readline(), type=HostSettings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""An emulated cluster: hundreds of nodes in a few processes, over the real ZeroMQ control plane.
+
+    with EmulatedCluster(nodes=100, slots=4) as cluster:
+        times = run_queries(cluster, [...])
+
+A *query* is a directed graph of stages, each a job of tasks that sleep; a stage is submitted when
+those before it have finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from sparrow_core.audit import AuditEvent, read_events
+from sparrow_core.client import ClientConfig
+from sparrow_core.errors import ClusterStartError, SparrowError
+from sparrow_core.events import JobEvent, JobFailed, JobFinished
+from sparrow_core.front import Cluster
+from sparrow_core.ids import address
+from sparrow_core.lab.emulated_host import HostSettings, shares
+from sparrow_core.remote import RemoteCluster
+from sparrow_core.specs import JobSpec
+
+_SILENCE_MAX_S = 30.0  # nothing dies; processors are shared by hundreds of nodes
+_START_S = 60.0
+_END_S = 10.0
+_EVENT_WAIT_S = 60.0
+
+
+class EmulatedCluster:
+    """Nodes and schedulers in a few processes of this machine.
+
+    Attributes:
+        front: Takes jobs.
+
+    Args:
+        nodes: How many; they are called n0, n1 ...
+        slots: Of each.
+        schedulers: How many, all in one process.
+        processes: Into how many processes the nodes go.
+        policy: Queue discipline of nodes.
+        seed: Of placement.
+        audited: Whether all processes write audit logs.
+    """
+
+    def __init__(
+        self, *, nodes: int, slots: int, schedulers: int = 2, processes: int = 2,
+        policy: str = "fifo", seed: int = 1, audited: bool = False,
+    ) -> None:  # fmt: skip
+        """Describe a cluster; entering it starts it."""
+        self._folder = tempfile.TemporaryDirectory(prefix="sparrow-lab-")
+        self._audit_dir = f"{self._folder.name}/audit" if audited else None
+        self._nodes = nodes
+        names = [f"scheduler-{number}" for number in range(schedulers)]
+        schedulers_at = f"ipc://{self._folder.name}/schedulers.sock"
+        self._addresses = tuple(address(schedulers_at, name) for name in names)
+        self._children: list[subprocess.Popen[bytes]] = []
+
+        def host(name: str, nodes: tuple[str, ...], own: tuple[str, ...]) -> HostSettings:
+            return HostSettings(
+                name, f"ipc://{self._folder.name}/{name}.sock", nodes, slots, own,
+                self._addresses, max(0.5, 0.01 * self._nodes), policy, seed, self._audit_dir,
+            )  # fmt: skip
+
+        parts = shares([f"n{number}" for number in range(nodes)], processes)
+        self._hosts = [
+            host("schedulers", (), tuple(names)),
+            *(host(f"nodes-{number}", part, ()) for number, part in enumerate(parts)),
+        ]
+        self.front = RemoteCluster(
+            self._addresses, config=ClientConfig(silence_max_s=_SILENCE_MAX_S)
+        )
+
+    def __enter__(self) -> Self:
+        """Start all processes; returns when every scheduler knows every node.
+
+        Raises:
+            ClusterStartError: They do not come up.
+        """
+        try:
+            for settings in self._hosts:
+                self._children.append(_start(settings))
+            self.front.start(_START_S)
+            self._await_nodes()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _await_nodes(self) -> None:
+        deadline = time.monotonic() + _START_S
+        while set(self.front.schedulers().values()) != {self._nodes}:
+            dead = any(child.poll() is not None for child in self._children)
+            if dead or time.monotonic() > deadline:
+                raise ClusterStartError("the emulated nodes do not come up")
+            time.sleep(0.02)
+
+    def __exit__(self, *_: object) -> None:
+        """End all processes and remove their files."""
+        self.close()
+
+    def close(self) -> None:
+        """The same."""
+        self._end()
+        self._folder.cleanup()
+
+    def _end(self) -> None:
+        self.front.close()
+        children, self._children = self._children, []
+        for child in children:
+            assert child.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
+        for child in children:
+            try:
+                child.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+    def end_and_read_audit(self) -> list[AuditEvent]:
+        """End all processes; what they logged, in order of time."""
+        assert self._audit_dir is not None, "made without audit"
+        self._end()
+        return read_events(sorted(Path(self._audit_dir).glob("*.jsonl")))
+
+
+def _start(settings: HostSettings) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "sparrow_core.lab.emulated_host"],
+        stdin=subprocess.PIPE, env=environment, start_new_session=True,
+    )  # fmt: skip
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(msgspec.json.encode(settings) + b"\n")
+        child.stdin.flush()
+    return child
+
+
+class QueryStage(msgspec.Struct, frozen=True):
+    """A job, and the stages of its query that must have finished before."""
+
+    job: JobSpec
+    after: tuple[int, ...] = ()
+
+
+class Query(msgspec.Struct, frozen=True):
+    """What a user asks for at a time, in seconds from the start."""
+
+    at_s: float
+    stages: tuple[QueryStage, ...]
+
+
+def run_queries(
+    cluster: Cluster, queries: Sequence[Query], on_done: Callable[[], None] = lambda: None
+) -> list[float]:
+    """Submit queries as they become due, whatever becomes of others; their response times.
+
+    Args:
+        cluster: Where.
+        queries: In order of time.
+        on_done: Called at the end of each.
+
+    Raises:
+        SparrowError: A job failed, or nothing is heard for a minute.
+    """
+    return _QueryRuns(cluster, queries, on_done).run()
+
+
+class _QueryRuns:
+    """Queries under way: the stages that they wait for."""
+
+    def __init__(
+        self, cluster: Cluster, queries: Sequence[Query], on_done: Callable[[], None]
+    ) -> None:
+        self._cluster = cluster
+        self._queries = queries
+        self._on_done = on_done
+        self._events: queue.SimpleQueue[tuple[int, int, JobEvent, float]] = queue.SimpleQueue()
+        self._missing = [dict.fromkeys(range(len(query.stages))) for query in queries]
+        self._submitted: list[dict[int, None]] = [{} for _ in queries]
+        self._times_s = [0.0] * len(queries)
+
+    def run(self) -> list[float]:
+        order = itertools.count()
+        due = [(query.at_s, next(order)) for query in self._queries]
+        heapq.heapify(due)
+        started = time.perf_counter()
+        left = len(self._queries)
+        while left:
+            wait_s = due[0][0] - (time.perf_counter() - started) if due else _EVENT_WAIT_S
+            try:
+                event = self._events.get(timeout=max(1e-4, wait_s))
+            except queue.Empty:
+                if not due:
+                    raise SparrowError("the emulated cluster has fallen silent") from None
+                self._submit_ready(heapq.heappop(due)[1])
+                continue
+            left -= self._handle(started, *event)
+        return self._times_s
+
+    def _handle(
+        self, started: float, number: int, stage: int, event: JobEvent, at_s: float
+    ) -> bool:
+        """Take the end of a stage; whether its query is over."""
+        if isinstance(event, JobFailed):
+            raise SparrowError(f"an emulated job failed: {event.message}")
+        del self._missing[number][stage]
+        if self._missing[number]:
+            self._submit_ready(number)
+            return False
+        # From when it was due: a late submission is the cluster's delay, not a pause.
+        self._times_s[number] = at_s - started - self._queries[number].at_s
+        self._on_done()
+        return True
+
+    def _submit_ready(self, number: int) -> None:
+        missing, submitted = self._missing[number], self._submitted[number]
+        for index, stage in enumerate(self._queries[number].stages):
+            if index not in submitted and not any(each in missing for each in stage.after):
+                submitted[index] = None
+                self._cluster.submit(stage.job, partial(self._on_event, number, index))
+
+    def _on_event(self, number: int, stage: int, event: JobEvent) -> None:
+        if isinstance(event, JobFinished | JobFailed):
+            self._events.put((number, stage, event, time.perf_counter()))

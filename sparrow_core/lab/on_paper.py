@@ -1,0 +1,234 @@
+"""The papers' closed forms beside simulation: idle slots found, mean responses, idle time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from sparrow_core.ids import NodeName
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.rows import Point, mean_and_interval
+from sparrow_core.scheduler import SchedulerConfig
+from sparrow_core.sim import vector
+from sparrow_core.sim.analysis import (
+    late_binding_idle_share,
+    mean_response,
+    zero_wait_probability,
+)
+from sparrow_core.sim.cluster import SimulatedCluster
+from sparrow_core.sim.meter import Meter
+from sparrow_core.sim.network import Network
+from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
+from sparrow_core.sim.world import World
+
+_AT_ONCE = Network(0.0, 0.0)  # the formulas know no network
+_QUIET_S = 1000.0  # between heartbeats: nothing fails
+_NAMES = {"random": "random", "per_task": "per-task", "batch": "batch", "sparrow": "late binding"}
+
+
+@dataclass(frozen=True)
+class ZeroWait:
+    """Jobs of constant tasks; see `zero_wait`.
+
+    Attributes:
+        shapes: Tasks of a job and slots of a node, for each panel.
+        loads: At which it is simulated.
+        nodes: How many are simulated; the formulas are for infinitely many.
+        jobs: For each point, after `warm_up` task times.
+    """
+
+    shapes: tuple[tuple[int, int], ...] = ((10, 1), (100, 1), (10, 4))
+    loads: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    nodes: int = 10_000
+    jobs: int = 10_000
+    warm_up: float = 8.0
+
+
+def zero_wait(parameters: ZeroWait, seed: int, advance: Advance) -> Sequence[Point]:
+    """The probability that no task of a job waits, as derived and as simulated."""
+    rows: list[Point] = []
+    placements = ("random", "per_task", "batch")
+    part = steps(advance, len(parameters.shapes) * len(placements) * len(parameters.loads))
+    for tasks, slots in parameters.shapes:
+        panel = f"{tasks} tasks a job, {slots} slot{'s' * (slots > 1)} a node"
+        for placement in placements:
+            rows += [
+                Point(panel, _NAMES[placement], load, zero_wait_probability(
+                    placement, load, tasks, slots=slots))
+                for load in (step / 50 for step in range(1, 50))
+            ]  # fmt: skip
+        for placement in placements:
+            for load in parameters.loads:
+                rows.append(_no_wait(parameters, panel, (placement, load, tasks, slots), seed))
+                part(1.0)
+    return rows
+
+
+def _no_wait(
+    parameters: ZeroWait, panel: str, case: tuple[str, float, int, int], seed: int
+) -> Point:
+    placement, load, tasks, slots = case
+    # Batch sampling of the analysis finds idle slots wherever they are: that is late binding.
+    policy = "sparrow" if placement == "batch" else placement
+    warm_up = int(parameters.warm_up * load * parameters.nodes * slots / tasks)
+    workload = Workload(load, warm_up + parameters.jobs, tasks, 1.0, "constant", policy)
+    times = vector.response_times_s(
+        workload, nodes=parameters.nodes, slots=slots, seed=seed, network=_AT_ONCE
+    )
+    waited = times[-parameters.jobs :] > 1.0 + 1e-6
+    share, half = mean_and_interval((~waited).astype(float).tolist())
+    low, high = _wilson(share, parameters.jobs)
+    low, high = min(low, share - half), max(high, share + half)
+    return Point(panel, f"{_NAMES[placement]}, simulated", load, share, max(0.0, low), high)
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share, also where it is 0 or 1."""
+    z = 1.96
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    spread = share * (1 - share) / count + z * z / (4 * count * count)
+    half = z * math.sqrt(spread) / (1 + z * z / count)
+    return centre - half, centre + half
+
+
+@dataclass(frozen=True)
+class MeanResponse:
+    """Jobs of one exponential task of mean 1 on `nodes` nodes of one slot.
+
+    Attributes:
+        nodes: Random placement needs no more than `random_nodes`, which do not influence each
+            other and take long to settle.
+    """
+
+    loads: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)
+    nodes: int = 1000
+    random_nodes: int = 50
+    jobs: int = 60_000
+    warm_up: int = 30_000
+
+
+def mean_responses(parameters: MeanResponse, seed: int, advance: Advance) -> Sequence[Point]:
+    """M/M/1, the shorter of two queues, and the less work of two, as derived and as simulated."""
+    placements = ("random", "per_task", "sparrow")
+    part = steps(advance, len(placements) * len(parameters.loads))
+    rows = [
+        Point("", _NAMES[placement], step / 20, mean_response(placement, step / 20))
+        for placement in placements
+        for step in range(1, 19)
+    ]
+    for placement in placements:
+        for load in parameters.loads:
+            jobs = parameters.jobs + parameters.warm_up
+            workload = Workload(load, jobs, 1, 1.0, placement=placement)
+            times = vector.response_times_s(
+                workload,
+                nodes=parameters.random_nodes if placement == "random" else parameters.nodes,
+                seed=seed,
+                network=_AT_ONCE,
+            )
+            mean, half = mean_and_interval(times[parameters.warm_up :].tolist())
+            series = f"{_NAMES[placement]}, simulated"
+            rows.append(Point("", series, load, mean, mean - half, mean + half))
+            part(1.0)
+    return rows
+
+
+@dataclass(frozen=True)
+class IdleTime:
+    """Jobs of ten 100 ms tasks on nodes of one slot; a message takes `delay_ms`."""
+
+    ratios: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
+    load: float = 0.8
+    nodes: int = 100
+    jobs: int = 300
+    delay_ms: float = 0.5
+
+
+def idle_time(parameters: IdleTime, seed: int, advance: Advance) -> Sequence[Point]:
+    """The share of slot time that late binding spends on waiting for answers."""
+    part = steps(advance, 2 * len(parameters.ratios))
+    round_trip_s = 2 * parameters.delay_ms / 1000
+    rows = [
+        Point("", "bound of the paper", ratio, 100 * late_binding_idle_share(
+            ratio, round_trip_s, 0.1))
+        for ratio in parameters.ratios
+    ]  # fmt: skip
+    for cancellation in (False, True):
+        for ratio in parameters.ratios:
+            name = f"{'with' if cancellation else 'without'} cancellation, simulated"
+            share = _idle_share(parameters, ratio, seed, cancellation=cancellation)
+            rows.append(Point("", name, ratio, 100 * share))
+            part(1.0)
+    return rows
+
+
+def _idle_share(
+    parameters: IdleTime, ratio: float, seed: int, *, cancellation: bool
+) -> float:  # fmt: skip
+    world = World(seed, Network(parameters.delay_ms / 1000))
+    cluster = SimulatedCluster(
+        world, nodes=parameters.nodes, schedulers=4, heartbeat_s=_QUIET_S,
+        scheduler=SchedulerConfig(lease_s=_QUIET_S, cancellation=cancellation),
+    )  # fmt: skip
+    meter = Meter(world)
+    names = [NodeName(f"n{number}") for number in range(parameters.nodes)]
+    workload = Workload(
+        parameters.load, parameters.jobs, distribution="constant", probe_ratio=ratio
+    )
+    run_jobs(cluster, make_jobs(workload, names, 1, Random(seed)))
+    return meter.waited_s / (meter.bound * workload.task_s + meter.waited_s)
+
+
+def agreement(rows: Sequence[Point], tolerance: float = 0.0) -> float:
+    """The share of simulated points whose interval, widened by `tolerance`, holds the formula."""
+    derived: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+    for row in rows:
+        if math.isnan(row.low):
+            xs, ys = derived.setdefault((row.panel, row.series), ([], []))
+            xs.append(row.x)
+            ys.append(row.y)
+    inside = []
+    for row in rows:
+        if not math.isnan(row.low):
+            xs, ys = derived[row.panel, row.series.removesuffix(", simulated")]
+            expected = float(np.interp(row.x, xs, ys))
+            inside.append(row.low - tolerance <= expected <= row.high + tolerance)
+    return sum(inside) / len(inside)
+
+
+EXPERIMENTS = (
+    Experiment(
+        "zero-wait",
+        "Probability that no task of a job waits",
+        "Batch Sampling, section 4; Sparrow, section 5",
+        "paper",
+        ZeroWait(),
+        ZeroWait(((10, 1),), (0.2, 0.5), 1000, 200, 5.0),
+        zero_wait,
+        Chart("Load", "Probability", "lines"),
+    ),
+    Experiment(
+        "mean-response",
+        "Mean response time of single exponential tasks of mean 1",
+        "M/M/1; Mitzenmacher's two choices; the less loaded of two queues",
+        "paper",
+        MeanResponse(),
+        MeanResponse((0.5, 0.8), 100, 20, 1500, 500),
+        mean_responses,
+        Chart("Load", "Mean response time", "lines"),
+    ),
+    Experiment(
+        "idle-time",
+        "Slot time that late binding leaves idle",
+        "Batch Sampling, section 4.4",
+        "paper",
+        IdleTime(),
+        IdleTime((1.0, 2.0), nodes=30, jobs=20),
+        idle_time,
+        Chart("Probe ratio", "Idle (% of slot time)", "lines"),
+    ),
+)

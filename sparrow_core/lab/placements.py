@@ -1,0 +1,292 @@
+"""Thousands of nodes: the papers' simulations of placement, on the vectorised simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+from msgspec import structs
+
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.rows import Response, response
+from sparrow_core.sim import vector
+from sparrow_core.sim.vector import VectorCluster, distinct
+from sparrow_core.sim.workload import Workload
+
+NAMES = {
+    "central": "omniscient",
+    "sparrow": "batch + late binding",
+    "batch": "batch sampling",
+    "per_task": "per-task sampling",
+    "random": "random",
+}
+# Queues under random placement take far longer to fill: a slot's relaxation time at 90 % load is
+# 380 task times.
+_RANDOM_FACTOR = 6
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Jobs of equal size over a range of loads.
+
+    Attributes:
+        slots_in_all: Nodes times slots.
+        slots: Of a node, one or several to compare.
+        tasks: Of a job.
+        task_ms: Their mean.
+        loads: Shares of slots that are busy.
+        placements: To compare.
+        ratios: Probe ratios to compare.
+        distributions: Of task times, a panel each.
+        arrivals: Of jobs, a panel each.
+        cancellation: Whether reservations are withdrawn that are not needed; a panel each.
+        jobs: That count at each point, after `warm_up` others.
+    """
+
+    slots_in_all: int = 10_000
+    slots: tuple[int, ...] = (1,)
+    tasks: int = 500
+    task_ms: float = 100.0
+    loads: tuple[float, ...] = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+    placements: tuple[str, ...] = ("central", "sparrow")
+    ratios: tuple[float, ...] = (2.0,)
+    distributions: tuple[str, ...] = ("exponential",)
+    arrivals: tuple[str, ...] = ("poisson",)
+    cancellation: tuple[bool, ...] = (True,)
+    jobs: int = 4000
+    warm_up: int = 2000
+
+
+@dataclass(frozen=True)
+class _Case:
+    panel: str
+    series: str
+    slots: int
+    cancellation: bool
+    workload: Workload
+
+
+def _cases(sweep: Sweep) -> Iterator[_Case]:
+    panels = product(sweep.distributions, sweep.arrivals, sweep.cancellation)
+    for distribution, arrivals, cancellation in panels:
+        panel = _panel(sweep, distribution, arrivals, cancellation=cancellation)
+        for placement, ratio, slots in product(sweep.placements, sweep.ratios, sweep.slots):
+            if placement == "central" and ratio != sweep.ratios[0]:
+                continue
+            series = _series(sweep, placement, ratio, slots)
+            for load in sweep.loads:
+                workload = Workload(
+                    load, sweep.jobs, sweep.tasks, sweep.task_ms / 1000,
+                    distribution, placement, ratio, arrivals=arrivals,
+                )  # fmt: skip
+                yield _Case(panel, series, slots, cancellation, workload)
+
+
+def _panel(sweep: Sweep, distribution: str, arrivals: str, *, cancellation: bool) -> str:
+    parts = []
+    if len(sweep.distributions) > 1:
+        parts.append(f"{distribution} tasks")
+    if len(sweep.arrivals) > 1:
+        parts.append(f"{arrivals} arrivals")
+    if len(sweep.cancellation) > 1:
+        parts.append(f"{'with' if cancellation else 'without'} cancellation")
+    return ", ".join(parts)
+
+
+def _series(sweep: Sweep, placement: str, ratio: float, slots: int) -> str:
+    if placement != "central" and len(sweep.ratios) > 1:
+        return f"d = {ratio:g}"
+    name = NAMES[placement]
+    return f"{name}, {slots} slot{'s' * (slots > 1)}" if len(sweep.slots) > 1 else name
+
+
+def sweep_responses(sweep: Sweep, seed: int, advance: Advance) -> Sequence[Response]:
+    """Response times at each load, for each placement, ratio, slots and distribution."""
+    cases = list(_cases(sweep))
+    part = steps(advance, len(cases))
+    rows = []
+    for case in cases:
+        factor = _RANDOM_FACTOR if case.workload.placement == "random" else 1
+        total = (sweep.jobs + sweep.warm_up) * factor
+        times = vector.response_times_s(
+            structs.replace(case.workload, jobs=total),
+            nodes=sweep.slots_in_all // case.slots,
+            slots=case.slots,
+            seed=seed,
+            cancellation=case.cancellation,
+            on_jobs=partial(_advance, part, total),
+        )
+        counted = times[sweep.warm_up * factor :].tolist()
+        rows.append(response(case.panel, case.series, case.workload.load, counted))
+    return rows
+
+
+def _advance(part: Advance, total: int, jobs: int) -> None:
+    part(jobs / total)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Short jobs among long ones on a cluster of which `load` is busy.
+
+    Attributes:
+        nodes: How many.
+        slots: Of a node, a panel each.
+        tasks: Of a job of either kind.
+        short_ms: Task time of short jobs.
+        factors: How much longer the tasks of long jobs take, a line each.
+        long_shares: Shares of jobs that are long.
+        load: Share of slots that are busy.
+        jobs: That count at each point, after `warm_up` others.
+    """
+
+    nodes: int = 100
+    slots: tuple[int, ...] = (4, 16)
+    tasks: int = 10
+    short_ms: float = 100.0
+    factors: tuple[float, ...] = (10.0, 100.0, 1000.0)
+    long_shares: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+    load: float = 0.8
+    ratio: float = 2.0
+    jobs: int = 20_000
+    warm_up: int = 10_000
+
+
+def short_among_long(mixture: Mixture, seed: int, advance: Advance) -> Sequence[Response]:
+    """Response times of the short jobs."""
+    cases = [
+        (slots, factor, share)
+        for slots in mixture.slots
+        for factor in mixture.factors
+        for share in mixture.long_shares
+    ]
+    part = steps(advance, len(cases))
+    rows = []
+    for slots, factor, share in cases:
+        times = _short_times_s(mixture, slots, factor, share, seed)
+        panel = f"{slots} slots a node"
+        rows.append(response(panel, f"long tasks: {factor:g} x", 100 * share, times))
+        part(1.0)
+    return rows
+
+
+def _short_times_s(
+    mixture: Mixture, slots: int, factor: float, share: float, seed: int
+) -> list[float]:
+    rng = np.random.default_rng(seed)
+    total = mixture.jobs + mixture.warm_up
+    long = rng.random(total) < share
+    task_s = np.where(long, factor, 1.0) * mixture.short_ms / 1000
+    interval_s = task_s.mean() * mixture.tasks / (mixture.load * mixture.nodes * slots)
+    arrivals_s = np.cumsum(rng.exponential(interval_s, total)).tolist()
+    cluster = VectorCluster(mixture.nodes, slots)
+    probes = distinct(rng, mixture.nodes, round(mixture.ratio * mixture.tasks), total)
+    times = [
+        cluster.late_binding(at_s, each, np.full(mixture.tasks, time_s))
+        for at_s, each, time_s in zip(arrivals_s, probes, task_s.tolist(), strict=True)
+    ]
+    counted = zip(times[mixture.warm_up :], long[mixture.warm_up :].tolist(), strict=True)
+    return [time for time, is_long in counted if not is_long]
+
+
+FIVE = ("random", "per_task", "batch", "sparrow", "central")
+_TINY = Sweep(200, tasks=10, loads=(0.5, 0.9), jobs=60, warm_up=20)
+
+EXPERIMENTS = (
+    Experiment(
+        "probe-ratio-10k",
+        "Response times by probe ratio: 10,000 slots, jobs of 500 exponential tasks of 100 ms",
+        "Batch Sampling, figure 5",
+        "simulated",
+        Sweep(ratios=(1.0, 1.2, 1.5, 2.0, 3.0)),
+        replace(_TINY, ratios=(1.2, 2.0)),
+        sweep_responses,
+        Chart("Load"),
+    ),
+    Experiment(
+        "techniques",
+        "Response times by placement: 10,000 slots, jobs of 500 tasks of 100 ms",
+        "Batch Sampling, figure 6; Sparrow, figure 3",
+        "simulated",
+        Sweep(
+            placements=FIVE,
+            distributions=("exponential", "constant", "pareto", "bimodal"),
+            loads=(0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95),
+            jobs=3000,
+            warm_up=2000,
+        ),
+        replace(_TINY, placements=FIVE, distributions=("exponential", "pareto")),
+        sweep_responses,
+        Chart("Load", log_y=True, same_y=False),
+    ),
+    Experiment(
+        "slots",
+        "Response times by slots a node: 10,000 slots in all, jobs of 500 exponential tasks",
+        "Batch Sampling, figure 7",
+        "simulated",
+        Sweep(
+            slots=(1, 2, 4),
+            placements=("sparrow",),
+            loads=(0.5, 0.7, 0.8, 0.9, 0.95),
+            cancellation=(True, False),
+            jobs=6000,
+            warm_up=3000,
+        ),
+        replace(_TINY, slots=(1, 4), placements=("sparrow",)),
+        sweep_responses,
+        Chart("Load"),
+    ),
+    Experiment(
+        "bursts",
+        "Response times when jobs come in bursts (squared coefficient of variation 9)",
+        "past the papers",
+        "simulated",
+        Sweep(
+            slots_in_all=1000,
+            tasks=50,
+            placements=("per_task", "batch", "sparrow", "central"),
+            arrivals=("poisson", "bursty"),
+            loads=(0.3, 0.5, 0.7, 0.8, 0.9),
+            jobs=12_000,
+            warm_up=3000,
+        ),
+        replace(_TINY, placements=("sparrow",), arrivals=("poisson", "bursty")),
+        sweep_responses,
+        Chart("Load"),
+    ),
+    Experiment(
+        "probe-ratio",
+        "Response times by probe ratio: 100 nodes of 4 slots, jobs of ten 100 ms tasks",
+        "Sparrow, figure 12",
+        "simulated",
+        Sweep(
+            slots_in_all=400,
+            slots=(4,),
+            tasks=10,
+            placements=("sparrow",),
+            ratios=(1.0, 1.1, 1.2, 1.5, 2.0, 3.0),
+            distributions=("constant",),
+            loads=(0.5, 0.7, 0.8, 0.9, 0.95),
+            jobs=10_000,
+            warm_up=2000,
+        ),
+        replace(_TINY, ratios=(1.1, 2.0), distributions=("constant",)),
+        sweep_responses,
+        Chart("Load"),
+    ),
+    Experiment(
+        "heterogeneity",
+        "Short jobs (ten 100 ms tasks) among long ones, at 80 % load of 100 nodes",
+        "Sparrow, figure 13",
+        "simulated",
+        Mixture(),
+        Mixture(
+            nodes=25, slots=(4,), factors=(10.0,), long_shares=(0.0, 0.5), jobs=100, warm_up=20
+        ),
+        short_among_long,
+        Chart("Long jobs (%)", log_y=True),
+    ),
+)

@@ -1,0 +1,232 @@
+"""Shares and priorities: the papers' cluster experiments, simulated on production policies."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.rows import Point, Response, distribution, response
+from sparrow_core.lab.streams import (
+    START_S,
+    RunningTasks,
+    Stream,
+    run_for,
+)
+from sparrow_core.parts import JobOptions
+from sparrow_core.sim.express import ExpressCluster
+from sparrow_core.sim.failover import simulated_failover
+
+_SAMPLE_S = 0.1
+
+
+@dataclass(frozen=True)
+class FairShare:
+    """Two users with equal shares; the first wants everything.
+
+    Attributes:
+        nodes: How many.
+        slots: Of each.
+        tasks: Of a job; each takes 100 ms.
+        demands: Of the second user, as shares of all slots, one after the other.
+        phase_s: How long it keeps to each.
+        greed: Demand of the first user, as a share of all slots.
+    """
+
+    nodes: int = 100
+    slots: int = 4
+    tasks: int = 10
+    demands: tuple[float, ...] = (0.0, 0.25, 0.5, 0.25, 0.0)
+    phase_s: float = 10.0
+    greed: float = 1.0
+
+
+def fair_share(parameters: FairShare, seed: int, advance: Advance) -> Sequence[Point]:
+    """How many tasks of each user run, over time."""
+    slots = parameters.nodes * parameters.slots
+    end_s = parameters.phase_s * len(parameters.demands)
+    streams = [Stream("user 0", parameters.greed * slots, parameters.tasks, until_s=end_s)]
+    for number, demand in enumerate(parameters.demands):
+        begin_s = number * parameters.phase_s
+        until_s = begin_s + parameters.phase_s
+        streams.append(
+            Stream("user 1", demand * slots, parameters.tasks, from_s=begin_s, until_s=until_s)
+        )
+    cluster = ExpressCluster(
+        nodes=parameters.nodes, slots=parameters.slots, policy="fair", seed=seed
+    )
+    running = RunningTasks(cluster)
+    rows: list[Point] = []
+
+    def sample(at_s: float) -> None:
+        rows.extend(Point("", user, at_s, running.by_user[user]) for user in ("user 0", "user 1"))
+
+    for step in range(int(end_s / _SAMPLE_S) + 1):
+        at_s = step * _SAMPLE_S
+        cluster.call(START_S + at_s, partial(sample, at_s))
+    jobs = [job for stream in streams for job in stream.jobs(seed)]
+    run_for(cluster, jobs, end_s, advance)
+    return rows
+
+
+@dataclass(frozen=True)
+class ThreeUsers:
+    """Three users with a third of the cluster each; jobs of ten 100 ms tasks, Poisson.
+
+    Attributes:
+        nodes: Of `slots` slots each.
+        demands: Of the users, as shares of the cluster, a panel each.
+        seconds: How long.
+        warm_up: Share of that time that is not counted.
+    """
+
+    nodes: int = 100
+    slots: int = 4
+    demands: tuple[tuple[float, float, float], ...] = ((0.25, 0.25, 0.5), (0.25, 0.25, 0.25))
+    seconds: float = 40.0
+    warm_up: float = 0.1
+
+
+def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence[Response]:
+    """Response times of each user."""
+    slots = parameters.nodes * parameters.slots
+    part = steps(advance, len(parameters.demands))
+    rows = []
+    for demands in parameters.demands:
+        streams = [
+            Stream(f"user {number}", share * slots, until_s=parameters.seconds)
+            for number, share in enumerate(demands)
+        ]
+        cluster = ExpressCluster(
+            nodes=parameters.nodes, slots=parameters.slots, policy="fair", seed=seed
+        )
+        by_stream = [stream.jobs(seed) for stream in streams]
+        jobs = [job for each in by_stream for job in each]
+        # The greedy one's last jobs may wait long after the others are through.
+        times = run_for(cluster, jobs, 2 * parameters.seconds, part)
+        begin_s = START_S + parameters.warm_up * parameters.seconds
+        panel = "demands " + ", ".join(f"{share:.0%}" for share in demands)
+        for number, own in enumerate(by_stream):
+            counted = [times[each.job.job_id] for each in own if each.at_s >= begin_s]
+            rows.append(response(panel, f"user {number}", number, counted))
+    return rows
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """A user of high priority with a quarter of the cluster, and one of low priority.
+
+    Attributes:
+        nodes: Of `slots` slots each.
+        low: Demand of the low priority user, as shares of the cluster.
+        seconds: How long each; the first fifth is not counted.
+    """
+
+    nodes: int = 100
+    slots: int = 4
+    high: float = 0.25
+    low: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
+    tasks: int = 10
+    seconds: float = 10.0
+
+
+def isolation(parameters: Isolation, seed: int, advance: Advance) -> Sequence[Response]:
+    """Response times of both, as the low priority user demands more and more."""
+    slots = parameters.nodes * parameters.slots
+    part = steps(advance, len(parameters.low))
+    rows = []
+    for low in parameters.low:
+        streams = (
+            Stream("high priority", parameters.high * slots, parameters.tasks,
+                   until_s=parameters.seconds),
+            Stream("low priority", low * slots, parameters.tasks, until_s=parameters.seconds,
+                   options=JobOptions(priority=7)),
+        )  # fmt: skip
+        cluster = ExpressCluster(
+            nodes=parameters.nodes, slots=parameters.slots, policy="priority", seed=seed
+        )
+        by_stream = [stream.jobs(seed) for stream in streams]
+        jobs = [job for each in by_stream for job in each]
+        times = run_for(cluster, jobs, parameters.seconds * 1.2, part)
+        begin_s = START_S + parameters.seconds / 5
+        for stream, own in zip(streams, by_stream, strict=True):
+            counted = [
+                times[each.job.job_id]
+                for each in own
+                if each.at_s >= begin_s and each.job.job_id in times
+            ]
+            if counted:
+                total = 100 * (parameters.high + low)
+                rows.append(response("", stream.user, total, counted))
+    return rows
+
+
+@dataclass(frozen=True)
+class Failover:
+    """One of two schedulers dies in the middle of a job, again and again."""
+
+    nodes: int = 10
+    slots: int = 2
+    repetitions: int = 300
+
+
+def failover(parameters: Failover, seed: int, advance: Advance) -> Sequence[Point]:
+    """From the scheduler's death to its discovery, and to the first task that runs again."""
+    part = steps(advance, parameters.repetitions)
+    found: list[float] = []
+    again: list[float] = []
+    for number in range(parameters.repetitions):
+        times = simulated_failover(parameters.nodes, parameters.slots, seed * 10_000 + number)
+        found.append(1000 * times.found_s)
+        again.append(1000 * times.again_s)
+        part(1.0)
+    return [
+        *distribution("", f"noticed (median {statistics.median(found):.0f} ms)", found),
+        *distribution("", f"runs again (median {statistics.median(again):.0f} ms)", again),
+    ]
+
+
+EXPERIMENTS = (
+    Experiment(
+        "fair-share",
+        "Running tasks of two users with equal shares; 400 slots, d = 2",
+        "Sparrow, figure 11",
+        "simulated",
+        FairShare(),
+        FairShare(10, 2, 2, (0.0, 0.5), 0.5),
+        fair_share,
+        Chart("Time (s)", "Running tasks", "lines"),
+    ),
+    Experiment(
+        "three-users",
+        "Response times of three users with a third of 400 slots each",
+        "Batch Sampling, figure 12 and table 4",
+        "simulated",
+        ThreeUsers(),
+        ThreeUsers(10, 2, seconds=1.0),
+        three_users,
+        Chart("User", log_y=True),
+    ),
+    Experiment(
+        "isolation",
+        "Response times by priority; the high one wants 25 % of the cluster",
+        "Sparrow, table 3",
+        "simulated",
+        Isolation(),
+        Isolation(10, 2, low=(0.0, 1.5), seconds=1.0),
+        isolation,
+        Chart("Demand of both (% of the cluster)", log_y=True),
+    ),
+    Experiment(
+        "failover",
+        "From the death of a scheduler until its jobs run again, by silence",
+        "Sparrow, figure 10",
+        "simulated",
+        Failover(),
+        Failover(4, 2, 2),
+        failover,
+        Chart("Time (ms)", "Share", "steps"),
+    ),
+)

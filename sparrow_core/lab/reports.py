@@ -1,0 +1,91 @@
+"""Writes what an experiment found: a CSV file of rows, a JSON file of how, and a plot."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from sparrow_core.errors import SparrowError
+from sparrow_core.lab.charts import draw, save
+from sparrow_core.lab.experiment import AnyExperiment
+from sparrow_core.lab.rows import Row
+
+_PACKAGES = ("minishark", "numpy", "pyzmq", "msgspec", "duckdb", "matplotlib")
+PlotFormat = Literal["png", "svg"]
+
+
+def write_report(
+    experiment: AnyExperiment,
+    parameters: Any,
+    seed: int,
+    rows: Sequence[Row],
+    folder: Path,
+    plot: PlotFormat = "png",
+) -> tuple[Path, ...]:
+    """Write `<name>.csv`, `<name>.json` and the plot into a folder, which is made if need be.
+
+    Returns:
+        The files.
+
+    Raises:
+        SparrowError: The folder cannot be written to, or matplotlib is missing.
+    """
+    figure = draw(experiment.chart, f"{experiment.title}\n{experiment.source}", rows)
+    files = tuple(folder / f"{experiment.name}.{kind}" for kind in ("csv", "json", plot))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_rows(files[0], rows)
+        files[1].write_text(
+            json.dumps(_describe(experiment, parameters, seed, len(rows)), indent=2)
+        )
+        save(figure, files[2])
+    except OSError as error:
+        raise SparrowError(f"cannot write to {folder}: {error}") from error
+    return files
+
+
+def _write_rows(file: Path, rows: Sequence[Row]) -> None:
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow(field.name for field in dataclasses.fields(rows[0]))
+        for row in rows:
+            writer.writerow(map(_cell, dataclasses.astuple(row)))
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return "" if math.isnan(value) else f"{value:.6g}"
+
+
+def _describe(
+    experiment: AnyExperiment, parameters: Any, seed: int, rows: int
+) -> Mapping[str, Any]:
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "source": experiment.source,
+        "kind": experiment.kind,
+        "parameters": dataclasses.asdict(parameters),
+        "seed": seed,
+        "rows": rows,
+        "versions": {"python": platform.python_version(), **dict(_versions())},
+        "machine": platform.machine(),
+    }
+
+
+def _versions() -> list[tuple[str, str]]:
+    found = []
+    for package in _PACKAGES:
+        try:
+            found.append((package, metadata.version(package)))
+        except metadata.PackageNotFoundError:  # run from a folder, or an extra that is not there
+            continue
+    return found

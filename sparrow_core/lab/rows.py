@@ -1,0 +1,92 @@
+"""What experiments find: rows of plain values, which become lines of a CSV file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_BATCHES = 20
+_STUDENT = 2.093  # the 97.5 % quantile for as many batches
+
+
+@dataclass(frozen=True)
+class Response:
+    """Response times of the jobs of one run, in milliseconds.
+
+    Attributes:
+        panel: Which part of the figure.
+        series: Which line of it.
+        x: Where on the line.
+        jobs: How many were counted.
+        mean_ms: Their mean, `ci_ms` half the width of its 95 % confidence interval.
+        p5_ms: The 5th percentile, and so on.
+    """
+
+    panel: str
+    series: str
+    x: float
+    jobs: int
+    mean_ms: float
+    ci_ms: float
+    p5_ms: float
+    p50_ms: float
+    p95_ms: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a curve; `low` and `high` bound where the true value lies (95 %)."""
+
+    panel: str
+    series: str
+    x: float
+    y: float
+    low: float = math.nan
+    high: float = math.nan
+
+
+Row = Response | Point
+
+
+def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean of successive values, and half of its 95 % confidence interval, by batch means.
+
+    Successive response times depend on each other; means of long batches hardly do.
+    """
+    count = len(values)
+    mean = sum(values) / count
+    size = count // _BATCHES
+    if size == 0:
+        return mean, math.nan
+    means = [sum(values[i * size : (i + 1) * size]) / size for i in range(_BATCHES)]
+    centre = sum(means) / _BATCHES
+    spread = sum((each - centre) ** 2 for each in means) / (_BATCHES - 1)
+    return mean, _STUDENT * math.sqrt(spread / _BATCHES)
+
+
+def percentile(ranked: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile of values in order."""
+    return ranked[min(len(ranked) - 1, int(len(ranked) * percent / 100))]
+
+
+def response(panel: str, series: str, x: float, times_s: Iterable[float]) -> Response:
+    """Sum up the response times of jobs, given in order of arrival."""
+    times_ms = [1000 * float(each) for each in times_s]
+    mean, interval = mean_and_interval(times_ms)
+    ranked = sorted(times_ms)
+    p5, p50, p95 = (percentile(ranked, percent) for percent in (5, 50, 95))
+    return Response(panel, series, x, len(ranked), mean, interval, p5, p50, p95)
+
+
+def distribution(
+    panel: str, series: str, values: Iterable[float], points: int = 100
+) -> list[Point]:
+    """A cumulative distribution: at each value, the share of values that are not above it."""
+    ranked = sorted(values)
+    if not ranked:
+        return []
+    points = min(points, len(ranked))
+    shares = [step / points for step in range(points + 1)]
+    last = len(ranked) - 1
+    return [Point(panel, series, ranked[round(share * last)], share) for share in shares]

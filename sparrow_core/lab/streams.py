@@ -1,0 +1,83 @@
+"""Users of a simulated cluster: each a stream of equal jobs, and who runs what at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from random import Random
+
+from msgspec import Struct
+
+from sparrow_core.ids import JobId
+from sparrow_core.lab.experiment import Advance
+from sparrow_core.messages import StartJob
+from sparrow_core.parts import JobOptions, TaskSpec
+from sparrow_core.sim.cluster import payload_of
+from sparrow_core.sim.express import ExpressCluster
+from sparrow_core.sim.workload import ARRIVALS, Arrival
+
+START_S = 1.0  # when streams begin
+
+
+class Stream(Struct, frozen=True):
+    """A user's jobs.
+
+    Attributes:
+        user: Whose.
+        demand: Tasks that run on average if they get all slots that they want.
+        tasks: Of a job.
+        task_s: The time of each.
+        from_s: When it begins, in seconds from the start; `until_s` when it ends.
+        arrivals: Of jobs, a name in `workload.ARRIVALS`.
+        options: Of each job.
+        probe_ratio: Reservations a task.
+    """
+
+    user: str
+    demand: float
+    tasks: int = 10
+    task_s: float = 0.1
+    from_s: float = 0.0
+    until_s: float = 10.0
+    arrivals: str = "poisson"
+    options: JobOptions = JobOptions()
+    probe_ratio: float = 2.0
+
+    def jobs(self, seed: int) -> list[Arrival]:
+        """The jobs, in order of arrival."""
+        if self.demand <= 0:
+            return []
+        rng = Random(f"{seed} {self.user} {self.from_s}")
+        tasks = tuple(TaskSpec(number, payload_of(self.task_s)) for number in range(self.tasks))
+        interval_s = self.tasks * self.task_s / self.demand
+        arrivals: list[Arrival] = []
+        at_s = self.from_s
+        while (at_s := at_s + ARRIVALS[self.arrivals](rng) * interval_s) < self.until_s:
+            job_id = JobId(f"{self.user}/{self.from_s:g}/{len(arrivals)}")
+            start = StartJob(
+                job_id, self.user, tasks, b"", "sparrow", self.probe_ratio, self.options
+            )
+            arrivals.append(Arrival(START_S + at_s, start))
+        return arrivals
+
+
+def run_for(
+    cluster: ExpressCluster, jobs: Iterable[Arrival], until_s: float, advance: Advance
+) -> dict[JobId, float]:
+    """Run jobs until a time from the start; the response times of those that ended, by job."""
+    cluster.run(sorted(jobs, key=lambda job: job.at_s), START_S + until_s)
+    advance(1.0)
+    return cluster.ended_s
+
+
+class RunningTasks:
+    """How many tasks of each user run now."""
+
+    def __init__(self, cluster: ExpressCluster) -> None:
+        """Begin to count."""
+        self.by_user: Counter[str] = Counter()
+        cluster.on_run = self._on_run
+
+    def _on_run(self, job: StartJob, change: int, now: float) -> None:
+        del now
+        self.by_user[job.user] += change

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from minishark.bench.live import ideal_s
+from minishark.bench.registry import EXPERIMENTS, find, parameters_of
+from minishark.cli.app import run
+from minishark.cluster.query import QueryMetrics, StageMetrics
+from minishark.errors import OptionError
+
+
+def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a table, and as JSON with parameters."""
+    assert 0 == run(["bench", "list"])
+    table = capsys.readouterr().out
+    assert [] == [name for name in EXPERIMENTS if name not in table]
+    assert 0 == run(["bench", "list", "--json"])
+    listed = json.loads(capsys.readouterr().out)
+    assert list(EXPERIMENTS) == [each["name"] for each in listed]
+    assert 0.8 == next(each for each in listed if each["name"] == "idle-time")["parameters"]["load"]
+
+
+def test_an_experiment_writes_three_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows, parameters as changed, and a plot in the wanted format; their names go to stdout."""
+    out = tmp_path / "out"
+    options = ["--quick", "--seed", "3", "--set", "loads=[0.6]", "--format", "svg"]
+    assert 0 == run(["bench", "probe-ratio", *options, "--out", str(out)])
+    files = [out / f"probe-ratio.{kind}" for kind in ("csv", "json", "svg")]
+    assert [str(file) for file in files] == capsys.readouterr().out.split()
+    with files[0].open(encoding="utf-8") as lines:
+        assert {"0.6"} == {row["x"] for row in csv.DictReader(lines)}
+    described = json.loads(files[1].read_text())
+    assert ([0.6], 3) == (described["parameters"]["loads"], described["seed"])
+    assert "<svg" in files[2].read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "bench list"),
+        (["probe-ratio", "--set", "load=1"], "has no parameter 'load'"),
+        (["probe-ratio", "--set", "loads=oops"], "is no value for loads"),
+        (["probe-ratio", "--set", 'loads="much"'], "can't run with that"),
+        (["all", "--set", "jobs=1"], "goes with one experiment"),
+    ],
+)
+def test_mistakes_are_told(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With exit status 2 and what to do."""
+    assert 2 == run(["bench", *arguments, "--quick"])
+    assert message in capsys.readouterr().err
+
+
+def test_parameters_can_be_changed_one_by_one() -> None:
+    """All others stay as they are."""
+    experiment = find("placement")
+    changed = parameters_of(experiment, quick=True, changes=["load=0.5", "queries=[6]"])
+    assert (0.5, (6,), experiment.quick.users) == (changed.load, changed.queries, changed.users)
+    with pytest.raises(OptionError, match="no experiment"):
+        find("nothing")
+
+
+def test_queries_are_placed_live_in_turn(tmp_path: Path) -> None:
+    """Each placement has rows for its queries, and their ideal is never longer than they took."""
+    assert 0 == run(["bench", "placement", "--quick", "--out", str(tmp_path)])
+    with (tmp_path / "placement.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    panels = {row["panel"] for row in rows}
+    assert 2 == len(panels)
+    assert {"batch + late binding", "random"} == {row["series"] for row in rows}
+    for series in ("batch + late binding", "random"):
+        own = [row for row in rows if row["series"] == series]
+        observed = [float(row["mean_ms"]) for row in own if row["panel"] == "as observed"]
+        ideal = [float(row["mean_ms"]) for row in own if row["panel"] != "as observed"]
+        assert all(a > b for a, b in zip(observed, ideal, strict=True))
+
+
+def test_the_ideal_is_the_critical_path() -> None:
+    """Planning, then of each stage its longest task, after the slower of those that it reads."""
+
+    def stage(index: int, run_s: tuple[float, ...], after: tuple[int, ...] = ()) -> StageMetrics:
+        return StageMetrics(
+            index, len(run_s), 0, 0, 9.0, run_s, (5.0,) * len(run_s), 0, 0, after=after
+        )
+
+    stages = (stage(0, (1.0, 3.0)), stage(1, (2.0,)), stage(4, (0.5, 0.25), (0, 1)))
+    metrics = QueryMetrics(3, 5, 0, 0, 20.0, 0.25, (), stages)
+    assert 0.25 + 3.0 + 0.5 == pytest.approx(ideal_s(metrics))

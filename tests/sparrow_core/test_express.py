@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from sparrow_core.ids import JobId, NodeName
+from sparrow_core.lab.streams import RunningTasks
+from sparrow_core.messages import StartJob
+from sparrow_core.node_monitor import NodeMonitorConfig
+from sparrow_core.parts import JobOptions, TaskSpec
+from sparrow_core.scheduler import SchedulerConfig
+from sparrow_core.sim.cluster import SimulatedCluster, payload_of
+from sparrow_core.sim.express import ExpressCluster
+from sparrow_core.sim.network import Network
+from sparrow_core.sim.workload import Arrival, run_jobs
+from sparrow_core.sim.world import World
+
+QUIET_S = 1000.0
+NODES = [NodeName(f"n{number}") for number in range(20)]
+
+
+def jobs_of(placement: str, *, replicas: int = 0, wait_s: float | None = None) -> list[Arrival]:
+    """Jobs of three users that differ in size, length, priority and constraints."""
+    rng, at_s, arrivals = Random(7), 1.0, []
+    for number in range(90):
+        at_s += rng.expovariate(45)
+        task_s = rng.choice((0.05, 0.2))
+        tasks = tuple(
+            TaskSpec(
+                task_id,
+                payload_of(rng.expovariate(1 / task_s) + 0.002, NODES[:5], 1.5),
+                tuple(rng.sample(NODES, replicas)) if rng.random() < 0.8 else (),
+                wait_s,
+            )
+            for task_id in range(rng.randint(1, 9))
+        )
+        user, options = f"u{number % 3}", JobOptions(priority=number % 2, task_s=task_s)
+        start = StartJob(JobId(f"j{number}"), user, tasks, b"", placement, 2.0, options)
+        arrivals.append(Arrival(at_s, start))
+    return arrivals
+
+
+def times_s(
+    jobs: list[Arrival], slots: int, policy: str = "fifo", *, cancellation: bool = True
+) -> tuple[list[float], list[float]]:
+    """Response times on the production machines, and by the express simulator."""
+    cluster = SimulatedCluster(
+        World(3, Network()), nodes=len(NODES), slots=slots, schedulers=3, heartbeat_s=QUIET_S,
+        monitor=NodeMonitorConfig(policy=policy),
+        scheduler=SchedulerConfig(lease_s=QUIET_S, cancellation=cancellation),
+    )  # fmt: skip
+    express = ExpressCluster(
+        nodes=len(NODES), slots=slots, policy=policy, seed=3, cancellation=cancellation
+    )
+    express.run(jobs)
+    return run_jobs(cluster, jobs), [express.ended_s[job.job.job_id] for job in jobs]
+
+
+@pytest.mark.parametrize("placement", ["sparrow", "batch", "per_task", "random"])
+@pytest.mark.parametrize("slots", [1, 3])
+def test_jobs_take_as_long_as_on_the_machines(placement: str, slots: int) -> None:
+    """With the same seed, to rounding, under every placement."""
+    machines, express = times_s(jobs_of(placement), slots)
+    assert machines == pytest.approx(express, rel=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "priority", "fair", "srpt"])
+@pytest.mark.parametrize("slots", [1, 3])
+def test_policies_are_those_of_the_machines(policy: str, slots: int) -> None:
+    """So it is under every queue discipline."""
+    machines, express = times_s(jobs_of("sparrow"), slots, policy)
+    assert machines == pytest.approx(express, rel=1e-9)
+
+
+@pytest.mark.parametrize("wait_s", [None, 0.0, 0.03])
+def test_constraints_are_those_of_the_machines(wait_s: float | None) -> None:
+    """Hard ones, and soft ones that give way after a while."""
+    machines, express = times_s(jobs_of("sparrow", replicas=3, wait_s=wait_s), 3)
+    assert machines == pytest.approx(express, rel=1e-9)
+
+
+def test_so_it_is_without_cancellation() -> None:
+    """Nodes then ask in vain."""
+    machines, express = times_s(jobs_of("sparrow"), 2, cancellation=False)
+    assert machines == pytest.approx(express, rel=1e-9)
+
+
+def test_who_runs_what_is_told_as_it_changes() -> None:
+    """Tasks that run are counted by user, and none is left at the end."""
+    cluster = ExpressCluster(nodes=len(NODES), slots=2)
+    running = RunningTasks(cluster)
+    seen: list[int] = []
+    for step in range(20):
+        cluster.call(1.0 + step / 10, lambda: seen.append(running.by_user.total()))
+    cluster.run(jobs_of("sparrow"))
+    assert 0 < max(seen) <= 2 * len(NODES)
+    assert 0 == running.by_user.total()
+
+
+def test_a_run_can_stop_at_a_time() -> None:
+    """Jobs that have not ended by then are not among those that have."""
+    cluster = ExpressCluster(nodes=len(NODES), slots=1)
+    cluster.run(jobs_of("sparrow"), 1.5)
+    assert 0 < len(cluster.ended_s) < 90
+    assert cluster.now <= 1.5

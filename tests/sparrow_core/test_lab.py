@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import csv
+import json
+import math
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from sparrow_core.errors import SparrowError
+from sparrow_core.lab import beyond, charts, emulated, on_paper, placements, policies
+from sparrow_core.lab.emulation import EmulatedCluster, Query, QueryStage, run_queries
+from sparrow_core.lab.experiment import AnyExperiment
+from sparrow_core.lab.on_paper import IdleTime, ZeroWait, agreement
+from sparrow_core.lab.reports import write_report
+from sparrow_core.lab.rows import Point, Response, distribution, mean_and_interval, response
+from sparrow_core.parts import TaskSpec
+from sparrow_core.sim.cluster import duration_of, payload_of
+from sparrow_core.specs import JobSpec
+
+MODULES = (on_paper, placements, policies, beyond, emulated)
+EXPERIMENTS = {each.name: each for module in MODULES for each in module.EXPERIMENTS}
+REPEATED = ("zero-wait", "probe-ratio", "isolation", "soft-constraints", "adaptive-ratio")
+
+
+def nothing(_: float) -> None:
+    """Nobody looks at the progress."""
+
+
+def quick_rows(experiment: AnyExperiment, seed: int = 1) -> list[Response | Point]:
+    """What the quick form finds."""
+    return list(experiment.run(experiment.quick, seed, nothing))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_each_experiment_writes_its_report(name: str, tmp_path: Path) -> None:
+    """The quick form runs to its end, tells how far it is, and writes rows, parameters, a plot."""
+    experiment = EXPERIMENTS[name]
+    shares: list[float] = []
+    rows = experiment.run(experiment.quick, 1, shares.append)
+    files = write_report(experiment, experiment.quick, 1, rows, tmp_path / "out")
+    assert [f"{name}.csv", f"{name}.json", f"{name}.png"] == [file.name for file in files]
+    with files[0].open(encoding="utf-8") as lines:
+        assert len(rows) == len(list(csv.DictReader(lines)))
+    described = json.loads(files[1].read_text())
+    assert (name, 1, len(rows)) == (described["name"], described["seed"], described["rows"])
+    assert files[2].read_bytes().startswith(b"\x89PNG")
+    assert 1.0 == pytest.approx(sum(shares))
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_seed_gives_the_same_rows(name: str) -> None:
+    """Same seed, same rows; another seed, others."""
+    first, again, other = (str(quick_rows(EXPERIMENTS[name], seed)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_a_plot_is_the_same_for_the_same_rows(tmp_path: Path) -> None:
+    """So a plot in version control changes only with what it shows."""
+    experiment = EXPERIMENTS["isolation"]
+    rows = quick_rows(experiment)
+    plots = [
+        write_report(experiment, experiment.quick, 1, rows, tmp_path / str(number), "svg")[2]
+        for number in range(2)
+    ]
+    assert plots[0].read_bytes() == plots[1].read_bytes()
+
+
+def test_unwritable_folders_and_missing_matplotlib_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are errors that say what to do."""
+    experiment = EXPERIMENTS["failover"]
+    rows = quick_rows(experiment)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SparrowError, match="cannot write"):
+        write_report(experiment, experiment.quick, 1, rows, tmp_path / "file")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(SparrowError, match=r"minishark\[bench\]"):
+        charts.draw(experiment.chart, "", rows)
+
+
+# --- analysis against simulation -----------------------------------------------------------------
+
+
+def test_the_probability_of_no_wait_is_what_is_simulated() -> None:
+    """Within the confidence interval, for jobs of ten tasks on nodes of one slot."""
+    parameters = ZeroWait(((10, 1),), (0.2,), 4000, 2500, 4.0)
+    rows = on_paper.zero_wait(parameters, 3, nothing)
+    assert 1.0 == agreement(rows, tolerance=0.02)
+
+
+def test_mean_responses_are_what_is_simulated() -> None:
+    """M/M/1, the shorter of two queues, and the less work of two: within the interval."""
+    parameters = on_paper.MeanResponse((0.5,), 200, 50, 6000, 1000)
+    assert 1.0 == agreement(on_paper.mean_responses(parameters, 1, nothing), tolerance=0.02)
+
+
+def test_agreement_notices_a_wrong_formula() -> None:
+    """A curve outside all intervals does not agree."""
+    rows = [Point("", "a", 0.0, 0.0), Point("", "a", 1.0, 1.0)]
+    inside = Point("", "a, simulated", 0.5, 0.6, 0.4, 0.7)
+    outside = Point("", "a, simulated", 0.5, 0.8, 0.7, 0.9)
+    assert 0.5 == agreement([*rows, inside, outside])
+    assert 1.0 == agreement([*rows, inside, outside], tolerance=0.25)
+
+
+def test_cancellation_saves_idle_time() -> None:
+    """Without it, idle time is the paper's bound to the last digit; with it, far below."""
+    rows = on_paper.idle_time(IdleTime((3.0,), nodes=40, jobs=40), 1, nothing)
+    bound, without, with_it = (row.y for row in rows)
+    assert bound == pytest.approx(without, rel=1e-6)
+    assert with_it < 0.6 * bound
+
+
+# --- the papers' shapes, at a scale that takes a second ------------------------------------------
+
+
+def medians(rows: list[Response]) -> dict[str, float]:
+    """By series."""
+    return {row.series: row.p50_ms for row in rows}
+
+
+def test_each_step_of_sparrow_helps_on_thousands_of_slots() -> None:
+    """Sparrow, figure 3 at 90 %: random > per-task > batch > late binding, near the optimum."""
+    sweep = placements.Sweep(
+        2000, tasks=100, loads=(0.9,), placements=placements.FIVE, jobs=1000, warm_up=500
+    )
+    found = medians(list(placements.sweep_responses(sweep, 1, nothing)))
+    names = [placements.NAMES[each] for each in placements.FIVE]
+    ordered = [found[name] for name in names]
+    assert ordered == sorted(ordered, reverse=True)
+    assert found["random"] > 4 * found["per-task sampling"]
+    assert found["batch + late binding"] < 1.25 * found["omniscient"]
+
+
+def test_large_nodes_shelter_short_jobs_from_long_ones() -> None:
+    """Sparrow, figure 13: medians stay near 100 ms with 16 slots a node, also beside 100 x."""
+    mixture = placements.Mixture(
+        slots=(16,), factors=(100.0,), long_shares=(0.5,), jobs=1500, warm_up=500
+    )
+    (row,) = placements.short_among_long(mixture, 1, nothing)
+    assert row.p50_ms < 111
+
+
+def test_soft_constraints_relieve_hot_partitions() -> None:
+    """Delay scheduling: waiting a little for a home beats waiting for ever, where some are hot."""
+    parameters = beyond.HotPartitions(
+        20, 2, 20, tasks=4, skew=1.2, waits_ms=(None, 50.0), loads=(0.7,), jobs=250, warm_up=50
+    )
+    hard, soft = beyond.soft_constraints(parameters, 1, nothing)
+    assert hard.p95_ms > 1.2 * soft.p95_ms
+
+
+def test_tasks_take_longer_away_from_home() -> None:
+    """By their factor; tasks without homes are the same everywhere."""
+    payload = payload_of(0.5, ("n1", "n22"), 1.5)
+    assert [0.5, 0.5, 0.75] == [duration_of(payload, each) for each in ("n1", "n22", "n2")]
+    assert [0.5, 0.5] == [duration_of(payload), duration_of(payload_of(0.5), "n2")]
+
+
+def test_an_adaptive_ratio_sends_fewer_reservations_at_low_load() -> None:
+    """And more at high load, where they help."""
+    parameters = replace(EXPERIMENTS["adaptive-ratio"].quick, loads=(0.2, 0.9))
+    rows = beyond.adaptive_ratio(parameters, 1, nothing)
+    sent = [r.y for r in rows if (r.panel, r.series) == ("reservations a task", "adaptive")]
+    assert sent[0] < 1.6
+    assert sent[1] > 2.0
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def test_confidence_intervals_cover_the_mean() -> None:
+    """In about 95 of 100 runs of independent values; too few values have none."""
+    hits = 0
+    for seed in range(200):
+        rng = Random(seed)
+        mean, half = mean_and_interval([rng.gauss(5, 2) for _ in range(400)])
+        hits += abs(mean - 5) <= half
+    assert 180 <= hits <= 198
+    assert math.isnan(mean_and_interval([1.0, 2.0])[1])
+
+
+def test_rows_sum_up_times() -> None:
+    """Percentiles by nearest rank; a distribution climbs from 0 to 1."""
+    row = response("p", "s", 0.5, [each / 1000 for each in range(1, 101)])
+    assert (6.0, 51.0, 96.0) == pytest.approx((row.p5_ms, row.p50_ms, row.p95_ms))
+    assert statistics.fmean(range(1, 101)) == pytest.approx(row.mean_ms)
+    points = distribution("", "", [3.0, 1.0, 2.0])
+    assert [(1.0, 0.0), (3.0, 1.0)] == [(p.x, p.y) for p in (points[0], points[-1])]
+    assert [] == distribution("", "", [])
+
+
+# --- emulation -------------------------------------------------------------------------------
+
+
+def test_emulated_queries_run_stage_after_stage() -> None:
+    """A stage starts when those before it are done, so a query takes its critical path."""
+    stage = JobSpec(tuple(TaskSpec(number, payload_of(0.05)) for number in range(3)))
+    chain = (QueryStage(stage), QueryStage(stage), QueryStage(stage, (0, 1)))
+    with EmulatedCluster(nodes=4, slots=2, schedulers=1, processes=1) as cluster:
+        times = run_queries(cluster.front, [Query(0.0, chain), Query(0.3, chain[:1])])
+    assert times[0] >= 0.1
+    assert times[1] >= 0.05
+
+
+def test_the_shipped_recording_is_sound() -> None:
+    """Stages wait for earlier ones only, and some of each query read partitions."""
+    for query in emulated.shipped_recording().queries:
+        assert any(stage.reads_partitions for stage in query.stages)
+        for number, stage in enumerate(query.stages):
+            assert all(each < number for each in stage.after)
+            assert all(time_ms > 0 for time_ms in stage.task_ms)
