@@ -98,6 +98,28 @@ class Rows:
         return run.result()
 
 
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The goal to read the rows piece by piece, in the types that users get."""
+
+    def options(self, options: PlannerOptions) -> PlannerOptions:
+        """As they are."""
+        return options
+
+    def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """As it is."""
+        return plan
+
+    def ending(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Ending:
+        """Rows come to the front end."""
+        del plan
+        return Ending(Gathered(), columns)
+
+    def reached(self, run: QueryRun) -> pa.RecordBatchReader:
+        """A reader of rows that are mapped, not loaded."""
+        return run.batches()
+
+
 class RefusedError(TaskFailedError):
     """No executor accepts the statement; the session's own database may."""
 
@@ -150,7 +172,23 @@ class Queries:
         try:
             return Answer(*self.run_for(sql, Rows(lossless), explained=explained))
         except RefusedError as refused:
-            refusal = TaskFailedError(str(refused))
+            return self._run_here(sql, started, TaskFailedError(str(refused)))
+
+    def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
+        """Run a query to its end, and read its rows piece by piece.
+
+        Nobody holds all rows in memory of their own: they lie in shared memory or on disk, from
+        where each task's are freed when they have been read.
+        """
+        started = time.perf_counter()
+        try:
+            return self.run_for(sql, Stream())
+        except RefusedError as refused:
+            answer = self._run_here(sql, started, TaskFailedError(str(refused)))
+        return answer.table.to_reader(), answer.metrics
+
+    def _run_here(self, sql: str, started: float, refusal: TaskFailedError) -> Answer:
+        """Run a query in the session's own database, which accepts more."""
         try:
             table = self.run_here(sql)
         except MinisharkError:
@@ -202,7 +240,7 @@ class Queries:
         return self._plan_for(sql, goal).stages[-1].tasks
 
     def _plan_for(self, sql: str, goal: Goal[Result_co]) -> _Plan:
-        if isinstance(goal, Rows):
+        if isinstance(goal, Rows | Stream):
             return self._plan(sql)
         return self._staged(*self._logical(sql), goal)
 

@@ -25,6 +25,7 @@ from minishark.cluster.backend import Cluster
 from minishark.cluster.launch import resolve
 from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
 from minishark.cluster.progress import ProgressHandler
+from minishark.cluster.query import QueryMetrics
 from minishark.cluster.sinks import Layout
 from minishark.cluster.source import arrow_table
 from minishark.cluster.status import NodeState, node_states
@@ -480,6 +481,12 @@ class Session(CamelCase, PartitionedJobs):
             return self._queries.run(sql, explained=explained)
         with self._queries.heard_by(cancellation.check):
             return self._queries.run(sql, explained=explained)
+
+    def stream_statement(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
+        """Run a query, and read its rows piece by piece; `DataFrame.to_batches` calls this."""
+        self._check_open()
+        self._load_changed()
+        return self._queries.stream(sql)
 
     def verify_answer(self, sql: str, answer: pa.Table) -> None:
         """Compare an answer with plain DuckDB's; `DataFrame.to_arrow(verify=True)` calls this.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from minishark.cluster.query import QueryMetrics
 from minishark.dataframe import Answer, Cancellation, DataFrame, KeptRows
 from minishark.dataframe.local import SchemaLike, local_table
 from minishark.dataframe.names import ident
@@ -46,6 +47,10 @@ class Sources:
 
         def verify_answer(self, sql: str, answer: pa.Table) -> None:
             """Compare an answer with plain DuckDB's."""
+            ...
+
+        def stream_statement(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
+            """Run a query, and read its rows piece by piece."""
             ...
 
         def explain_statement(self, sql: str, mode: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -271,6 +272,18 @@ class QueryRun:
         filled = [table for table in tables if table.num_rows] or tables[:1]
         return pa.concat_tables(filled).rename_columns(list(self.ending.names))
 
+    def batches(self) -> pa.RecordBatchReader:
+        """The rows that were gathered, piece by piece.
+
+        The files stay mapped when the query's folder is gone; each is let go of when its rows have
+        been read, or with the reader.
+        """
+        names = list(self.ending.names)
+        read = (self._read(outcome, node) for outcome, node in self.outcomes())
+        tables = deque(table.rename_columns(names) for table in read)
+        self.store.forget(self.folder)
+        return pa.RecordBatchReader.from_batches(tables[0].schema, _drained(tables))
+
     def metrics(self) -> tuple[StageMetrics, ...]:
         """The figures of every stage that has completed."""
         return tuple(self._runs[i].metrics() for i in sorted(self._done))
@@ -464,6 +477,11 @@ class QueryRun:
 
 def _without_payload(task: TaskSpec) -> TaskSpec:
     return structs.replace(task, payload=b"")
+
+
+def _drained(tables: deque[pa.Table]) -> Iterator[pa.RecordBatch]:
+    while tables:
+        yield from tables.popleft().to_batches()
 
 
 def _tagged(events: queue.SimpleQueue[tuple[int, JobEvent]], stage: int, event: JobEvent) -> None:

@@ -100,6 +100,10 @@ class Runner(Protocol):
         """Run a SELECT."""
         ...
 
+    def stream_statement(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
+        """Run a SELECT, and read its rows piece by piece."""
+        ...
+
     def verify_answer(self, sql: str, answer: pa.Table) -> None:
         """Compare an answer with plain DuckDB's.
 
@@ -255,8 +259,16 @@ class Actions:
         return pl.from_arrow(self.to_arrow())
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Run the statement; its rows as Arrow record batches."""
-        yield from self.to_arrow().to_batches()
+        """Run the statement; its rows as Arrow record batches.
+
+        A large answer is not loaded: batches are mapped from where tasks put them, and the memory
+        of each task's rows is freed when they have been read.
+        """
+        if self._known is not None or self._explain:
+            yield from self.to_arrow().to_batches()
+            return
+        reader, self._metrics = self.runner.stream_statement(self.sql())
+        yield from reader
 
     def to_local_iterator(self) -> Iterator[Row]:
         """Run the statement; its rows one after another."""
