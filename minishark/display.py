@@ -30,10 +30,10 @@ def print_table(table: pa.Table, console: Console, *, rows_max: int | None, note
     """
     shown = table if rows_max is None else table.slice(0, rows_max)
     columns = [
-        [_printable(name), *("NULL" if value is None else _printable(value) for value in values)]
+        [printable(name), *("NULL" if value is None else printable(value) for value in values)]
         for name, values in zip(table.column_names, _text_columns(shown), strict=True)
     ]
-    numbers = [_is_number(type_) for type_ in table.schema.types]
+    numbers = [is_number(type_) for type_ in table.schema.types]
     widths = fitting_widths(
         [max(map(cell_len, column)) for column in columns],
         numbers,
@@ -144,7 +144,8 @@ def _counts(table: pa.Table, shown: pa.Table, widths: dict[int, int]) -> str:
     return ", ".join([rows, *cut])
 
 
-def _is_number(type_: pa.DataType) -> bool:
+def is_number(type_: pa.DataType) -> bool:
+    """Whether values of a type stand on the right of their column."""
     return bool(
         pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
     )
@@ -157,8 +158,12 @@ def _text_columns(table: pa.Table) -> list[tuple[str | None, ...]]:
 
 def text_rows(table: pa.Table) -> Iterator[tuple[str | None, ...]]:
     """The rows of an answer, with values as DuckDB writes them."""
+    if not table.num_columns:
+        yield from ((),) * table.num_rows
+        return
     # Python has no dates beyond the year 9999 and no nanoseconds; DuckDB's text has.
-    yield from _asked(table, "SELECT COLUMNS(*)::VARCHAR FROM answer")
+    plain = table.rename_columns(list(map(str, range(table.num_columns))))
+    yield from _asked(plain, "SELECT COLUMNS(*)::VARCHAR FROM answer")
 
 
 def json_rows(table: pa.Table) -> Iterator[str]:
@@ -178,7 +183,7 @@ def _asked(table: pa.Table, query: str) -> Iterator[tuple[str, ...]]:
             yield from rows
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Text that can't move the cursor."""
     if text.isprintable():
         return text

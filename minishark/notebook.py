@@ -12,9 +12,8 @@ and called `session`.
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +23,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from rich.console import Console
 
 import minishark
-from minishark.display import print_table, text_rows
+from minishark.dataframe.show import table_html
+from minishark.display import print_table
 from minishark.errors import MinisharkError
 from minishark.session import Session
 from minishark.sql.statements import StatementKind
@@ -41,8 +41,9 @@ class SqlAnswer:
         table: the rows.
     """
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, dtypes: Sequence[tuple[str, str]]) -> None:
         self.table = table
+        self._dtypes = dtypes
 
     def to_pandas(self) -> Any:
         """The rows as a pandas frame (needs pandas)."""
@@ -62,16 +63,7 @@ class SqlAnswer:
         return captured.get().rstrip()
 
     def _repr_html_(self) -> str:
-        shown = self.table.slice(0, ROWS_MAX)
-        header = "".join(f"<th>{html.escape(name)}</th>" for name in shown.column_names)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>"
-            for row in text_rows(shown)
-        )
-        count = f"{len(self):,} {'row' if len(self) == 1 else 'rows'}"
-        cut = f", the first {ROWS_MAX} shown" if len(self) > ROWS_MAX else ""
-        table = f"<table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table>"
-        return f"{table}<p>{count}{cut}</p>"
+        return table_html(self.table, self._dtypes, ROWS_MAX)
 
 
 @magics_class
@@ -103,7 +95,7 @@ class SqlMagics(Magics):
         if kind is StatementKind.EXPLAIN:
             print(table.column(0)[0].as_py())  # noqa: T201 - a plan is text
             return None
-        return SqlAnswer(table)
+        return SqlAnswer(table, frame.dtypes)
 
     def _variable(self, name: str) -> Any:
         try:
@@ -146,10 +138,6 @@ def _split_options(line: str) -> tuple[dict[str, str], str]:
         options[_OPTIONS[found[1]]] = found[2]
         position = found.end()
     return options, line[position:].strip()
-
-
-def _cell(value: str | None) -> str:
-    return "<i>NULL</i>" if value is None else html.escape(value)
 
 
 def load(shell: InteractiveShell) -> None:

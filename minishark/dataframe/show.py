@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-import duckdb
 import pyarrow as pa
 from rich.cells import cell_len
+
+from minishark.display import is_number, printable, text_rows
 
 _STYLE = "text-align: right"
 
@@ -30,10 +31,10 @@ def table_text(table: pa.Table, count: int, *, width: int, vertical: bool) -> st
         width: to how many characters values are cut; 0 for not at all.
         vertical: whether each value has a line of its own.
     """
-    names = [_cut(_printable(name), width) for name in table.column_names]
+    names = [_cut(printable(name), width) for name in table.column_names]
     rows = [
-        [_cut("NULL" if value is None else _printable(value), width) for value in row]
-        for row in as_text(table.slice(0, count))
+        [_cut("NULL" if value is None else printable(value), width) for value in row]
+        for row in text_rows(table.slice(0, count))
     ]
     lines = _vertical(names, rows) if vertical else _aligned(table.schema, names, rows)
     return "\n".join([*lines, row_note(table.num_rows, count)])
@@ -49,7 +50,7 @@ def row_note(found: int, count: int) -> str:
 def _aligned(schema: pa.Schema, names: list[str], rows: list[list[str]]) -> list[str]:
     columns = [[name, *(row[i] for row in rows)] for i, name in enumerate(names)]
     widths = [max(map(cell_len, column), default=0) for column in columns]
-    rights = [_is_right(field.type) for field in schema]
+    rights = [is_number(field.type) for field in schema]
 
     def line(cells: Sequence[str]) -> str:
         padded = [
@@ -77,37 +78,16 @@ def _vertical(names: list[str], rows: list[list[str]]) -> list[str]:
     return lines
 
 
-def as_text(table: pa.Table) -> list[tuple[str | None, ...]]:
-    """All values as DuckDB writes them; Python has no dates after the year 9999, for example."""
-    if not table.num_columns:
-        return []
-    with duckdb.connect() as connection:
-        connection.register(
-            "answer", table.rename_columns(list(map(str, range(table.num_columns))))
-        )
-        return connection.execute("SELECT COLUMNS(*)::VARCHAR FROM answer").fetchall()
-
-
-def _is_right(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
-
-
-def _printable(text: str) -> str:
-    """Text that can't move the cursor."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
 def _cut(text: str, width: int) -> str:
     return text if not width or len(text) <= width else f"{text[: max(width - 1, 1)]}…"
 
 
 def table_html(table: pa.Table, dtypes: Sequence[tuple[str, str]], count: int) -> str:
     """The first rows as a table for notebooks."""
-    rights = [_is_right(field.type) for field in table.schema]
+    rights = [is_number(field.type) for field in table.schema]
     rows = "".join(
         "<tr>" + "".join(_cell(v, r) for v, r in zip(row, rights, strict=True)) + "</tr>"
-        for row in as_text(table.slice(0, count))
+        for row in text_rows(table.slice(0, count))
     )
     note = html.escape(row_note(table.num_rows, count))
     return f"<table><thead>{_head(dtypes)}</thead><tbody>{rows}</tbody></table><p>{note}</p>"
