@@ -36,7 +36,7 @@ SQL_PAGE = Path(__file__).with_name("sql.md")
 MACHINES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "client": (Client, ("client",)),
     "scheduler": (Scheduler, ("scheduler", "job_keeper", "ledger")),
-    "node monitor": (NodeMonitor, ("node_monitor", "slots")),
+    "node monitor": (NodeMonitor, ("node_monitor", "task_keeper", "slots")),
     "executor": (Executor, ("executor",)),
     "slot": (SlotThread, ("runner",)),
     "supervisor": (Supervisor, ("transport.process", "daemon")),
