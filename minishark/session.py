@@ -43,7 +43,7 @@ from minishark.errors import (
 )
 from minishark.expressions import Schema
 from minishark.jobs.session import PartitionedJobs
-from minishark.kept import Keep, kept_exactly, table_schema
+from minishark.kept import Keep, as_stored, kept_exactly, stored_schema, table_schema
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.queries import Queries, RefusedError
 from minishark.sources import KEPT_PREFIX
@@ -568,7 +568,8 @@ class Session(CamelCase, PartitionedJobs):
 
     def _keep(self, name: str, sql: str, layout: Layout, *, replace: bool) -> None:
         """Make the rows of a query a table, without bringing them here."""
-        schema = table_schema(self._planning.bind(sql).schema)
+        bound = self._planning.bind(sql).schema
+        sql, schema = as_stored(sql, bound), stored_schema(table_schema(bound))
         check_layout(layout.partitions, layout.replicas)
         self._tables.check_new(name, replace=replace)
         columns = [column.name for column in schema]

@@ -27,6 +27,7 @@ from minishark.expressions import Schema
 from minishark.jobs.items import Items, chunks
 from minishark.jobs.scalar import UserFunctions
 from minishark.kept import Passed
+from minishark.listing import TableInfo
 from minishark.queries import Queries
 from minishark.sources import Sources
 from minishark.sql.planning import PlanningDatabase
@@ -55,6 +56,15 @@ class PartitionedJobs(Sources):
         """Load rows into the cluster, for as long as the handle lives."""
         handle = self._derived.loaded(data)
         return KeptRows(handle.name, self._tables.catalog.get(handle.name).schema, handle)
+
+    def kept_rows(self) -> tuple[TableInfo, ...]:
+        """What DataFrames keep in the cluster now: rows, bytes of one replica, partitions."""
+        self._check_open()
+        self._load_changed()
+        return tuple(
+            TableInfo(t.name, "kept", t.rows, t.bytes, len(t.partitions), t.partition_by)
+            for t in self._derived.made
+        )
 
     def derive(
         self,

@@ -393,6 +393,19 @@ def test_kept_rows_go_with_their_last_dataframe(session: Session, t: DataFrame) 
     assert folders == sorted(session._cluster.store()._places.memory.glob("node-*/tables/*"))
 
 
+def test_what_is_kept_is_listed(session: Session, t: DataFrame) -> None:
+    """With its size, from the first action until it is freed."""
+    gc.collect()
+    before = session.kept_rows()
+    frame = t.persist(partition_by="k", partitions=5)
+    assert before == session.kept_rows()
+    frame.count()
+    (added,) = set(session.kept_rows()) - set(before)
+    assert (ROWS, 5, ("k",)) == (added.rows, added.partitions, added.partition_by)
+    frame.unpersist()
+    assert before == session.kept_rows()
+
+
 def test_kept_rows_keep_names_and_types(session: Session) -> None:
     """Also names that come twice, and types that Arrow has not."""
     frame = session.sql("""
@@ -551,7 +564,7 @@ def _typed_values(draw: st.DrawFn) -> tuple[str, list[str]]:
             return name, values
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_typed_values(), min_size=1, max_size=3), st.sampled_from([None, 1, 3]))
 def test_kept_rows_are_what_they_were(
     session: Session, columns: list[tuple[str, list[str]]], partitions: int | None

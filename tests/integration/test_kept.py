@@ -119,6 +119,15 @@ def test_columns_of_equal_names_get_numbers(session: Session) -> None:
     assert expected == session.table("kept").columns
 
 
+def test_enums_of_a_dataframe_become_text(session: Session) -> None:
+    """As those of Arrow tables do; comparisons are those of what the table says."""
+    frame = session.sql("SELECT 'x'::ENUM('y', 'x') AS e UNION ALL SELECT 'y'")
+    session.create_table("kept", frame, partitions=2)
+    assert [("e", "VARCHAR")] == session.table("kept").dtypes
+    found = session.sql("SELECT e FROM kept ORDER BY e").to_arrow()
+    assert ["x", "y"] == found.column("e").to_pylist()
+
+
 def test_a_table_can_be_made_of_itself(session: Session) -> None:
     """The new rows replace the old ones when all are there."""
     session.sql("CREATE TABLE kept AS SELECT a FROM t WHERE a < 100")
