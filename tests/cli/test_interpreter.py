@@ -70,6 +70,14 @@ def test_statements_write_tables_and_counts(shell: Interpreter) -> None:
     assert ask(shell, "SELECT 1 AS a").endswith(" ms\n")
 
 
+def test_a_warning_is_told_once(shell: Interpreter) -> None:
+    """What the session warns of while a statement runs follows its answer."""
+    shell.session._warn("Shared memory is full.")
+    ask(shell, "SELECT 1 AS a; SELECT 2 AS a;")
+    assert isinstance(shell.errors.file, io.StringIO)
+    assert "Warning: Shared memory is full.\n" == shell.errors.file.getvalue()
+
+
 def test_an_error_names_file_and_line(shell: Interpreter, tmp_path: Path) -> None:
     """The place is the line of the file, also inside a statement of several lines."""
     script = tmp_path / "wrong.sql"

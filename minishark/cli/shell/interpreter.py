@@ -49,6 +49,10 @@ class Interpreter:
     last: DataFrame | None = None
     is_over: bool = False
     _reading: list[Path] = field(default_factory=list)
+    _warned: int = 0
+
+    def __post_init__(self) -> None:
+        self._warned = len(self.session.warnings)  # whoever started it has told these
 
     def run_text(self, text: str, source: str) -> None:
         """Run all entries of a text until one fails or says `.quit`.
@@ -99,6 +103,13 @@ class Interpreter:
             self.output.say(f"{_changed(parsed.sql, table)}{took}")
         else:
             self.output.write(table, took)
+        self._tell_warnings()
+
+    def _tell_warnings(self) -> None:
+        """Tell what the session has warned of since the last time."""
+        for warning in self.session.warnings[self._warned :]:
+            self.errors.print(f"Warning: {warning}", style="yellow", markup=False)
+        self._warned = len(self.session.warnings)
 
     def read(self, path: Path) -> None:
         """Run a file.
