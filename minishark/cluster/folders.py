@@ -122,7 +122,9 @@ def _lock(folder: Path) -> IO[str]:
 
 
 def remove_if_orphaned(folder: Path) -> bool:
-    """Remove a session's folder if the session is gone; whether it was."""
+    """Remove a session's or a node's folder if its owner is gone; whether it was."""
+    if not folder.name.startswith(_PREFIX):
+        return False  # whoever named it: it is none of ours
     try:
         with (folder / _LOCK).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -151,12 +151,12 @@ def resolve(cluster: str, keys: str | None) -> tuple[str, str | None]:
     Raises:
         ClusterError: there is no such cluster.
     """
-    keys = keys or os.environ.get(KEYS_VARIABLE)
-    keys = keys and str(Path(keys).expanduser())
-    if "://" in cluster:
-        return cluster, keys
-    record = find_cluster(cluster)
-    return record.address, keys or record.keys
+    address, known = cluster, None
+    if "://" not in cluster:
+        record = find_cluster(cluster)
+        address, known = record.address, record.keys
+    found = keys or known or os.environ.get(KEYS_VARIABLE)
+    return address, found and str(Path(found).expanduser())
 
 
 def find_cluster(name: str) -> ClusterRecord:
