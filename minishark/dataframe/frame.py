@@ -240,8 +240,10 @@ class DataFrame(Shaping, Partitioned, CamelCase):
         new = {name: value(column).alias(name) for name, column in columns.items()}
         inner = self.select_now.opened(new.values())
         by_name = {name.lower(): inner.item(column) for name, column in new.items()}
-        items = [by_name.pop(item.attribute.name.lower(), item) for item in inner.items]
-        return self.derived(replace(inner, items=(*items, *by_name.values())))
+        items = [by_name.get(item.attribute.name.lower(), item) for item in inner.items]
+        known = [item.attribute.name.lower() for item in inner.items]
+        added = [item for name, item in by_name.items() if name not in known]
+        return self.derived(replace(inner, items=(*items, *added)))
 
     def with_column_renamed(self, existing: str, new: str) -> DataFrame:
         """All columns, one with another name."""

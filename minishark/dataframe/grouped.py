@@ -155,7 +155,11 @@ class GroupedData(CamelCase):
     def _select(self, aggregates: Sequence[Column]) -> Select:
         inner = self.frame.select_now.opened([*self.keys, *aggregates])
         items = [inner.item(column) for column in (*self.keys, *aggregates)]
-        texts = ", ".join(key.sql(inner.resolve) for key in self.keys)
+        # A number alone would mean the column at that position: so it is named by its own.
+        texts = ", ".join(
+            key.sql(inner.resolve) if key.references else str(position)
+            for position, key in enumerate(self.keys, 1)
+        )
         groups = f"{self.sets} ({texts})" if self.sets else texts
         return replace(inner, items=tuple(items), group_by=groups)
 

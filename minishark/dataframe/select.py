@@ -25,6 +25,7 @@ from minishark.errors import ColumnError
 from minishark.expressions import Schema, quote_text
 
 _LINE_MAX = 88
+_WITH_FIELDS = ("STRUCT(", "MAP(", "UNION(", "JSON", "VARIANT")
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _NUMBERS = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "FLOAT", "DOUBLE", "BIGNUM")
 # What binds less tightly than AND.
@@ -252,6 +253,8 @@ class Select:
             index, fields = self.find(column.pieces[0])
             if not fields:
                 return self.items[index].called(column.name)
+            # As in PySpark, a field keeps its name.
+            column = replace(column, name=column.name or fields[-1])
         return Item(
             new_attribute(column.name or ""),
             column.sql(self.resolve),
@@ -438,6 +441,7 @@ def find(attributes: Sequence[Attribute], reference: Reference) -> tuple[int, tu
     for fields in range(len(parts)):
         head = parts[: len(parts) - fields]
         found = [i for i, a in enumerate(attributes) if _is_called(a, head)]
+        found = [i for i in found if not fields or attributes[i].type.startswith(_WITH_FIELDS)]
         if found:
             return _only(found, reference, attributes), tuple(parts[len(head) :])
     return _only([], reference, attributes), ()

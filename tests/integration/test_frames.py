@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import duckdb
 import pytest
@@ -223,3 +224,44 @@ def test_samples(toy_session: Session) -> None:
     assert list(range(1000)) == sorted(row.id for part in parts for row in part.collect())
     with pytest.raises(MinisharkError, match="with replacement"):
         numbers.sample(0.5, with_replacement=True)
+
+
+def test_odd_keys_and_names(t: DataFrame, toy_session: Session) -> None:
+    """Constants can be keys, fields keep their names, and all columns of a name are replaced."""
+    frame = t.group_by(F.lit(3), "b").agg(F.count().alias("n")).order_by("n", "b")
+    assert [(3, None, 12), (3, False, 24), (3, True, 24)] == frame.collect()
+    assert [] == t.filter("false").group_by(F.lit(1)).count().collect()
+    fields = toy_session.table("kinds").select("st.p", F.col("st.q").alias("other"))
+    assert ["p", "other"] == fields.columns
+    with pytest.raises(ColumnError, match=r"no column 'id\.zz'"):
+        t.select("id.zz")
+    assert [(0, 0)] == t.select("id", "id").with_column("id", F.lit(0)).distinct().collect()
+
+
+def test_order_lasts_through_what_follows(t: DataFrame) -> None:
+    """Rows that were sorted stay so when columns are computed and rows are left out."""
+    down = t.order_by(t.id.desc())
+    assert [-59, -58] == [row.id for row in down.select((-t.id).alias("id")).take(2)]
+    assert [4, 3, 2, 1, 0] == [row.id for row in down.filter("id < 5").collect()]
+    assert [118, 116] == [row.n for row in down.limit(2).select((t.id * 2).alias("n")).collect()]
+
+
+def test_many_threads_build_and_run_frames(toy_session: Session, t: DataFrame) -> None:
+    """DataFrames are made, joined, run and freed by many threads at once."""
+
+    def run(number: int) -> list[Row]:
+        mine = toy_session.create_dataframe([(number, number * 10)], ["n", "tens"])
+        return mine.join(t, mine.n == t.id).select("n", "tens", t.id).collect()
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(run, range(24)))
+    assert [[(n, n * 10, n)] for n in range(24)] == found
+
+
+def test_rows_without_names_are_not_listed(toy_session: Session) -> None:
+    """SHOW TABLES and the catalog have no tables that only DataFrames know."""
+    frame = toy_session.create_dataframe([(1,)], ["n"])
+    shown = toy_session.sql("SHOW TABLES").to_arrow().column("name").to_pylist()
+    assert [] == [name for name in shown if name.startswith("_kept")]
+    assert toy_session.tables == [info.name for info in toy_session.catalog.list_tables()]
+    assert 1 == frame.count()

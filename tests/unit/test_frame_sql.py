@@ -85,6 +85,7 @@ def _start() -> Chain:
 
 
 NAMES = ("a", "b", "c", "x", "y")
+FRESH = ("z", "v", "w", "p", "q", "r")
 
 
 def _expression(draw: st.DrawFn, names: Sequence[str]) -> tuple[Any, str]:
@@ -135,7 +136,7 @@ def _select(draw: st.DrawFn, chain: Chain) -> Chain:
 
 def _exploded(draw: st.DrawFn, chain: Chain) -> Chain:
     one, two = draw(st.sampled_from(chain.names)), draw(st.sampled_from(chain.names))
-    name = next(name for name in (*NAMES, "z") if name not in chain.names)
+    name = next(name for name in (*NAMES, *FRESH) if name not in chain.names)
     frame = chain.frame.with_column(name, F.explode(F.array(one, two)))
     sql = f"SELECT *, unnest([{one}, {two}]) AS {name} FROM ({chain.sql})"
     return Chain(frame, sql, (*chain.names, name))
@@ -159,7 +160,7 @@ def _filter(draw: st.DrawFn, chain: Chain) -> Chain:
 
 def _rename(draw: st.DrawFn, chain: Chain) -> Chain:
     old = draw(st.sampled_from(chain.names))
-    new = draw(st.sampled_from([name for name in (*NAMES, "z") if name not in chain.names]))
+    new = draw(st.sampled_from([name for name in (*NAMES, *FRESH) if name not in chain.names]))
     names = tuple(new if name == old else name for name in chain.names)
     items = ", ".join(f"{name} AS {new}" if name == old else name for name in chain.names)
     frame = chain.frame.with_column_renamed(old, new)
