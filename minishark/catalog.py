@@ -14,7 +14,8 @@ from minishark.statistics import TableStatistics
 class Partition:
     """One partition of a table, held as an Arrow IPC file by one or more nodes.
 
-    `file` is relative to a node's storage folder; it has the same name on every holder.
+    `file` is relative to a node's storage folder; it has the same name on every holder. A partition
+    of files that a query names is held by nobody: `relation`, in SQL, gives its rows.
     """
 
     index: int
@@ -22,6 +23,7 @@ class Partition:
     holders: tuple[str, ...]
     rows: int
     bytes: int
+    relation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

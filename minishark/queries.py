@@ -16,13 +16,21 @@ import pyarrow as pa
 from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.cluster.display import metrics_text
+from minishark.cluster.named_files import NamedFiles
 from minishark.cluster.progress import ProgressHandler, QueryProgress
 from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
 from minishark.cluster.sinks import Ending, Gathered
 from minishark.dataframe import Answer
-from minishark.errors import ExecutionError, MinisharkError, TaskFailedError, TasksLostError
+from minishark.errors import (
+    ExecutionError,
+    MinisharkError,
+    QueryError,
+    TaskFailedError,
+    TasksLostError,
+)
 from minishark.execution.task import ScalarFunction
 from minishark.logical.display import logical_text
+from minishark.logical.operators import Statement
 from minishark.logical.plan import LogicalPlan
 from minishark.physical.display import physical_text
 from minishark.physical.plan import PhysicalPlan
@@ -45,6 +53,11 @@ class _Plan:
     physical: PhysicalPlan
     stages: tuple[Stage, ...]
     tables: Mapping[str, Table]
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether some of its tables stand for files that its text names."""
+        return any(p.relation for table in self.tables.values() for p in table.partitions)
 
 
 Result_co = TypeVar("Result_co", covariant=True)
@@ -159,6 +172,10 @@ class Queries:
     _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _here: threading.local = field(default_factory=threading.local)
+    _files: NamedFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._files = NamedFiles(self.planning, self.options.partitions)
 
     def run(self, sql: str, *, lossless: bool = False, explained: bool = False) -> Answer:
         """Run a query to its end; `DataFrame.to_arrow` calls this.
@@ -228,12 +245,19 @@ class Queries:
         plan = self._plan_for(sql, goal)
         planned = time.perf_counter()
         try:
-            return self._run(plan, goal, started, planned, explained)
+            result = self._run(plan, goal, started, planned, explained)
+            if self._is_current(plan) or not plan.reads_files:
+                return result
         except (ExecutionError, TaskFailedError):
             if self._is_current(plan):
                 raise
-        # A table was replaced while the query ran, and its old files are gone: once more.
-        return self._run(self._plan_for(sql, goal), goal, started, planned, explained)
+        # A table was replaced while the query ran, and its old files are gone, or files that it
+        # names have changed: once more.
+        plan = self._plan_for(sql, goal)
+        result = self._run(plan, goal, started, planned, explained)
+        if plan.reads_files and not self._is_current(plan):
+            raise ExecutionError("The files that the query reads keep changing; run it later.")
+        return result
 
     def tasks(self, sql: str, goal: Goal[Result_co]) -> int:
         """In how many tasks the last stage of a query would run."""
@@ -242,10 +266,27 @@ class Queries:
     def _plan_for(self, sql: str, goal: Goal[Result_co]) -> _Plan:
         if isinstance(goal, Rows | Stream):
             return self._plan(sql)
-        return self._staged(*self._logical(sql), goal)
+        return self._staged(*self._over_tables(sql), goal)
 
     def _logical(self, sql: str) -> tuple[BoundStatement, LogicalPlan]:
         """A statement's logical plan, once all tables that it reads are there."""
+        return self._over_files(sql) or self._over_tables(sql)
+
+    def _over_files(self, sql: str) -> tuple[BoundStatement, LogicalPlan] | None:
+        """The same for a statement that names files, if it can be distributed over them."""
+        rewritten = self._files.rewritten(sql)
+        if rewritten is None:
+            return None
+        bound = self.planning.bind(sql)
+        try:
+            other, logical = self._over_tables(rewritten)
+        except QueryError:  # it uses what only files have, such as their names
+            return None
+        if other.schema != bound.schema or isinstance(logical.operator, Statement):
+            return None
+        return bound, logical
+
+    def _over_tables(self, sql: str) -> tuple[BoundStatement, LogicalPlan]:
         while True:
             bound = self.planning.bind(sql)
             logical = self.planning.plan(bound)
@@ -313,7 +354,7 @@ class Queries:
         """All phases of a plan; to describe it only, its tables need not be there."""
         if describe:
             bound = self.planning.bind(sql)
-            return self._staged(bound, self.planning.plan(bound))
+            return self._staged(*(self._over_files(sql) or (bound, self.planning.plan(bound))))
         bound, logical = self._logical(sql)
         key = (sql, self.planning.version)
         with self._lock:
@@ -332,7 +373,7 @@ class Queries:
     ) -> _Plan:
         tables = Catalog()
         for name in (*bound.tables, *scanned_tables(logical)):
-            tables.add(self.catalog.get(name))
+            tables.add(self._files.get(name) or self.catalog.get(name))
         options = self.options if goal is None else goal.options(self.options)
         physical = plan_physical(logical, tables, options)
         if goal is not None:
@@ -343,7 +384,8 @@ class Queries:
     def _is_current(self, plan: _Plan) -> bool:
         """Whether the tables that `plan` reads are still those in the catalog."""
         return all(
-            name in self.catalog and self.catalog.get(name) is table
+            (name in self.catalog and self.catalog.get(name) is table)
+            or self._files.get(name) is table
             for name, table in plan.tables.items()
         )
 

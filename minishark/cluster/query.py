@@ -377,7 +377,7 @@ class QueryRun:
         shared = {
             item.name: slices
             for item in stage.inputs
-            if item.mode is ReadMode.ALL
+            if item.mode is ReadMode.ALL and not _relation(item, tables, 0)
             for slices in [self._slices(item, tables, 0)]
         }
         output = OutputKind.BUCKETS if stage.buckets else OutputKind.PIECE
@@ -406,9 +406,14 @@ class QueryRun:
         own = {
             item.name: self._slices(item, tables, index)
             for item in stage.inputs
-            if item.mode is not ReadMode.ALL
+            if item.mode is not ReadMode.ALL and not _relation(item, tables, index)
         }
-        payload = TaskPayload(index, own)
+        relations = {
+            item.name: relation
+            for item in stage.inputs
+            if (relation := _relation(item, tables, index))
+        }
+        payload = TaskPayload(index, own, relations)
         return self.ending.payload(payload) if self._is_last(stage) else payload
 
     def _slices(
@@ -520,6 +525,15 @@ def _read(
         return ()
     partitions = tables[item.name].partitions
     return partitions if item.mode is ReadMode.ALL else partitions[index : index + 1]
+
+
+def _relation(item: TableInput | StageInput, tables: Mapping[str, Table], index: int) -> str:
+    """What task `index` reads of files that the query names, as SQL; empty for all other inputs."""
+    read = _read(item, tables, index)
+    relations = [partition.relation for partition in read if partition.relation]
+    if len(relations) < 2:
+        return "".join(relations)
+    return f"({' UNION ALL '.join(f'FROM {relation}' for relation in relations)})"
 
 
 def stage_slices(

@@ -68,11 +68,11 @@ def files_source(
     rows = sum(counts) if counts is not None else None
     size = SourceSize(sum(Path(file).stat().st_size for file in files), rows)
     if counts and not any(column.name.lower() == _ROW_NUMBER for column in schemas[0]):
-        relations = _row_ranges(files, counts, -(-pieces // len(files)))
+        relations = row_ranges(files, counts, -(-pieces // len(files)))
     return TableSource(schemas[0], relations=tuple(relations)), size
 
 
-def _row_ranges(files: Sequence[str], counts: Sequence[int], parts: int) -> list[str]:
+def row_ranges(files: Sequence[str], counts: Sequence[int], parts: int) -> list[str]:
     """Each Parquet file as runs of its rows."""
     relations = []
     for file, rows in zip(files, counts, strict=True):

@@ -82,7 +82,7 @@ SINGLE_TASK_ROWS = 150_000
 """Up to here one core is done before several could have been told what to do."""
 
 _UNNESTED_LENGTH = 10
-_OWN_CTES = 1 << 40
+_OWN_CTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

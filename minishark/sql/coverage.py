@@ -5,7 +5,10 @@ from __future__ import annotations
 from minishark.sql.lower import HANDLERS
 
 DISTRIBUTED = {
-    "LOGICAL_GET": "a table's partitions side by side; small tables by every task",
+    "LOGICAL_GET": (
+        "a table's partitions side by side, small tables by every task; Parquet files that are named "
+        "without options, by ranges of their rows"
+    ),
     "LOGICAL_FILTER": "in each partition",
     "LOGICAL_PROJECTION": "in each partition",
     "LOGICAL_AGGREGATE_AND_GROUP_BY": (
@@ -39,7 +42,11 @@ DISTRIBUTED = {
 """Operator -> how its work is spread over tasks."""
 
 SINGLE_TASK = {
-    "LOGICAL_GET of functions and files": "range(), read_parquet() ... name no table of the cluster",
+    "LOGICAL_GET of functions": "range() and the like name no table of the cluster",
+    "LOGICAL_GET of other files": (
+        "CSV and JSON: their types are found by one reader; Parquet with options, lists of files, "
+        "columns of the reader (filename ...), folders that name values, files that differ"
+    ),
     "LOGICAL_RECURSIVE_CTE": "each round needs all rows of the last one",
     "LOGICAL_ASOF_JOIN": "not yet",
     "LOGICAL_POSITIONAL_JOIN": "pairs rows by their position in the whole relation",

@@ -165,6 +165,29 @@ class PlanningDatabase:
             described = self._con.sql(f"FROM {relation}")
             return _schema(described)
 
+    def syntax(self, sql: str) -> str:
+        """The syntax tree of a SELECT, as JSON.
+
+        Raises:
+            QueryError: it is no SELECT.
+        """
+        return self._text("SELECT json_serialize_sql($1)", sql)[0]
+
+    def glob(self, pattern: str) -> list[str]:
+        """The files that a pattern finds, in the order in which DuckDB reads them.
+
+        Raises:
+            QueryError: it makes no sense.
+        """
+        return self._text("SELECT file FROM glob($1)", pattern)
+
+    def _text(self, sql: str, value: str) -> list[str]:
+        with self._lock:
+            try:
+                return [row[0] for row in self._con.execute(sql, [value]).fetchall()]
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from error
+
     def check(self, test: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
         """Try something with DuckDB.
 

@@ -1,0 +1,126 @@
+"""Files that queries name: distributed over them where that is exact, whole where it is not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import minishark
+from minishark.errors import ExecutionError, QueryError
+from minishark.session import Session
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Parquet files of one kind, of another, in folders that name values, and text."""
+    folder = tmp_path_factory.mktemp("files")
+    with duckdb.connect() as con:
+
+        def write(name: str, select: str, options: str = "FORMAT parquet") -> None:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            con.execute(f"COPY ({select}) TO '{folder / name}' ({options})")
+
+        rows = "SELECT i, i % 7 AS k, 's' || i AS s, [i, NULL] AS l FROM range"
+        write("a.parquet", f"{rows}(300_000) r(i)", "FORMAT parquet, ROW_GROUP_SIZE 20_000")
+        write("b.parquet", f"{rows}(300_000, 400_000) r(i)")
+        write("none.parquet", f"{rows}(0) r(i)")
+        write("kinds/x.parquet", "SELECT 1 AS a, 'x' AS b")
+        write("kinds/y.parquet", "SELECT 2 AS b, 3 AS c")
+        write("hive/year=2001/z.parquet", "SELECT 1 AS a")
+        write("text.csv", "SELECT i FROM range(5) r(i)", "FORMAT csv")
+        write("it''s odd.parquet".replace("''", "_"), "SELECT 5 AS five")
+    return folder
+
+
+@pytest.fixture(scope="module", params=[2, 5])
+def session(request: pytest.FixtureRequest, files: Path) -> Iterator[Session]:
+    """A session whose program works in the files' folder."""
+    before = Path.cwd()
+    os.chdir(files)
+    try:
+        with minishark.connect(
+            in_process=True, nodes=1, executors_per_node=2, partitions=request.param,
+            single_task_rows=0,
+        ) as session:  # fmt: skip
+            yield session
+    finally:
+        os.chdir(before)
+
+
+DISTRIBUTED = [
+    "SELECT k, count(*), sum(i), min(s) FROM '[ab].parquet' GROUP BY k ORDER BY k",
+    "FROM 'a.parquet' LIMIT 5 OFFSET 3",
+    "SELECT i, s FROM read_parquet('[ab].parquet')",
+    "SELECT a.i, z.s FROM 'a.parquet' JOIN PARQUET_SCAN ( 'b.parquet' ) z ON a.i + 300_000 = z.i",
+    "SELECT read_parquet.i FROM read_parquet('a.parquet') WHERE i < 5",
+    "WITH q AS (FROM 'a.parquet') SELECT count(*) FROM q, q r WHERE q.i = r.i + 1",
+    'SELECT x.c FROM "a.parquet" AS x(a, b, c, d) WHERE b = 4 ORDER BY a DESC LIMIT 3',
+    "SELECT count(*) FROM 'none.parquet'",
+    "SELECT count(*), 'b.parquet' FROM './a.parquet' WHERE EXISTS (FROM 'it_s odd.parquet')",
+    "SELECT sum(i) FROM (SELECT i FROM 'b.parquet' UNION ALL SELECT i FROM 'a.parquet')",
+]
+WHOLE = [
+    "SELECT parse_filename(filename), count(*) FROM '[ab].parquet' GROUP BY 1 ORDER BY 1",
+    "SELECT file_row_number FROM 'a.parquet' LIMIT 3",
+    "SELECT b, c FROM read_parquet('kinds/*.parquet', union_by_name = true) ORDER BY ALL",
+    "SELECT year, a FROM 'hive/*/*.parquet'",
+    "SELECT sum(i) FROM read_parquet(['b.parquet', 'a.parquet'])",
+    "SELECT count(*) FROM 'text.csv'",
+    "SELECT count(*), 'é' FROM 'b.parquet'",
+]
+
+
+@pytest.mark.parametrize("sql", DISTRIBUTED + WHOLE)
+def test_answers_over_files_are_duckdbs(session: Session, sql: str) -> None:
+    """Rows, their order, names and types are those of DuckDB over the same files."""
+    frame = session.sql(sql)
+    with duckdb.connect() as con:
+        expected = con.sql(sql).to_arrow_table()
+    found = frame.to_arrow()
+    if " JOIN " in sql:
+        expected, found = expected.sort_by("i"), found.sort_by("i")
+    assert expected == found
+    assert ("Statement" in frame.explain("physical")) == (sql in WHOLE)
+
+
+def test_large_files_are_cut(session: Session) -> None:
+    """Files give as many tasks as the session has partitions, if they have the rows."""
+    frame = session.sql("SELECT count(*) FROM 'a.parquet'")
+    frame.to_arrow()
+    first = frame.metrics().by_stage[0]
+    assert min(3, session._queries.options.partitions) == first.tasks
+    assert [] == session.tables
+
+
+def test_files_that_change_are_read_anew(session: Session, tmp_path: Path) -> None:
+    """A query sees what lies there when it runs, not what did when it was planned."""
+    file = tmp_path / "changing.parquet"
+    frame = None
+    for rows in (5, 700):
+        pq.write_table(pa.table({"i": range(rows)}), file)
+        frame = frame or session.sql(f"SELECT count(*) AS n, max(i) AS m FROM '{file}'")
+        assert [{"n": rows, "m": rows - 1}] == frame.to_arrow().to_pylist()
+    file.unlink()
+    assert frame is not None
+    with pytest.raises(QueryError):
+        frame.to_arrow()
+
+
+def test_a_broken_file_fails_its_query_only(session: Session, tmp_path: Path) -> None:
+    """Data that can't be decoded is an error; the session goes on."""
+    file = tmp_path / "broken.parquet"
+    pq.write_table(pa.table({"i": range(50_000)}), file, compression="zstd")
+    content = bytearray(file.read_bytes())
+    content[100:20_000] = bytes(19_900)
+    file.write_bytes(content)
+    with pytest.raises((ExecutionError, QueryError)):
+        session.sql(f"SELECT sum(i) FROM '{file}'").to_arrow()
+    assert [{"n": 100_000}] == session.sql(
+        "SELECT count(*) AS n FROM 'b.parquet'"
+    ).to_arrow().to_pylist()
