@@ -2,8 +2,9 @@
 
 >>> import minishark
 >>> with minishark.connect() as session:
-...     session.create_table("lineitem", "lineitem/*.parquet", partition_by="l_orderkey")
-...     session.sql("SELECT count(*) FROM lineitem").show()
+...     session.create_table("numbers", session.range(10), partition_by="id")
+...     session.sql("SELECT sum(id)::INTEGER AS total FROM numbers").collect()
+[Row(total=45)]
 """
 
 from __future__ import annotations

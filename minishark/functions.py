@@ -157,9 +157,10 @@ def desc_nulls_last(column_: Any) -> Column:
 
 def count(column_: Any = "*") -> Column:
     """The number of rows, or of those in which `column_` is not NULL."""
-    if isinstance(column_, str) and column_ == "*":
+    chosen = _column(column_)
+    if chosen.pieces == column("*").pieces:
         return Column(("count(*)",), "count", level=Level.ATOM, kind=Kind.GROUP)
-    return _aggregate("count", column_)
+    return _aggregate("count", chosen)
 
 
 def count_distinct(*columns: Any) -> Column:

@@ -21,18 +21,24 @@ from minishark.session import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = (
+    "minishark",
     "minishark.builder",
     "minishark.dataframe.actions",
     "minishark.dataframe.column",
     "minishark.dataframe.frame",
     "minishark.dataframe.grouped",
+    "minishark.dataframe.partitioned",
     "minishark.dataframe.profile",
     "minishark.dataframe.reader",
     "minishark.dataframe.row",
     "minishark.dataframe.window",
     "minishark.dataframe.writer",
     "minishark.functions",
+    "minishark.jobs.items",
+    "minishark.jobs.scalar",
+    "minishark.jobs.session",
     "minishark.listing",
+    "minishark.session",
     "minishark.sources",
 )
 

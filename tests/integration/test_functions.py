@@ -81,6 +81,7 @@ AGGREGATES: dict[str, tuple[Column, str]] = {
     ),
     "collect_set": (F.array_sort(F.collect_set("k")), "list_sort(list_distinct(list(k)))"),
     "count": (F.count("k"), "count(k)"),
+    "count of all": (F.count(F.col("*")), "count(*)"),
     "count_distinct": (F.count_distinct("k"), "count(DISTINCT k)"),
     "count_distinct of two": (
         F.count_distinct("k", "s"),
