@@ -423,7 +423,7 @@ class Session(CamelCase, PartitionedJobs):
         if copy is not None and not here:
             with contextlib.suppress(RefusedError):
                 schema = self._bound_or_none(query)
-                if schema is not None:
+                if schema is not None and kept_exactly(schema):
                     return self._changed_rows(self._copy_in_tasks(query, schema, copy))
         return self._known(self._written.copy(self._rows_of(query), target))
 

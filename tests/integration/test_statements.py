@@ -121,7 +121,7 @@ def test_a_plan_never_reads_a_replaced_table_in_part(session: Session) -> None:
     plan = session._queries._plan("SELECT count(*) FROM t")
     session.create_table("t", ROWS, partitions=4, replace=True)
     with pytest.raises(MinisharkError):
-        session._queries._execute(plan, Rows(), 0.0, 0.0, ())
+        session._queries._execute(plan, Rows(), 0.0, 0.0, False, ())
     assert [(4000,)] == ask(session, "SELECT count(*) FROM t")
 
 

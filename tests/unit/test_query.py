@@ -11,6 +11,7 @@ from minishark.errors import (
     QueryCancelledError,
     ResourceError,
     TaskFailedError,
+    TasksLostError,
 )
 from minishark.execution.task import (
     BucketSlice,
@@ -162,7 +163,7 @@ def test_task_error_without_detail() -> None:
         ("cancelled", QueryCancelledError),
         ("no_nodes", ClusterError),
         ("no_scheduler", ClusterError),
-        ("task_lost", ExecutionError),
+        ("task_lost", TasksLostError),
         ("protocol", ExecutionError),
     ],
 )

@@ -129,7 +129,9 @@ def test_other_sorts_are_gathered(
 def test_dear_rows_are_computed_once(planning: PlanningDatabase) -> None:
     """What is more than a filtered table is a stage, which the sample and the exchange read."""
     plan = planned(
-        planning, "SELECT s, max(x) AS m FROM t GROUP BY s ORDER BY m", PlannerOptions(4)
+        planning,
+        "SELECT s, max(x) AS m FROM t GROUP BY s ORDER BY m",
+        PlannerOptions(4, sort_rows=1000),
     )
     assert 1 == sum(name == "FinalAggregate" for name in operators(plan))
     assert 1 == operators(plan).count("Cte")
