@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 _CELL_MIN = 8
 _GAP = "  "
@@ -118,6 +121,8 @@ def _lines(
 
 
 def _line(cells: Sequence[tuple[str, str]], missing: Sequence[int], widths: dict[int, int]) -> Text:
+    from rich.text import Text  # noqa: PLC0415 - slow to import, and not every program prints
+
     line = Text()
     for number, (i, (text, style)) in enumerate(zip(widths, cells, strict=True)):
         line.append(_GAP if number else "")

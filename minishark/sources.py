@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -219,4 +218,6 @@ class Sources:
         self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None
     ) -> DataFrame:
         """`sql`, without blocking the event loop."""
+        import asyncio  # noqa: PLC0415 - slow to import, and most programs do not wait so
+
         return await asyncio.to_thread(self.sql, text, params)

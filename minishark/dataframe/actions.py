@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -232,6 +231,8 @@ class Actions:
 
     async def to_arrow_async(self) -> pa.Table:
         """`to_arrow` without blocking the event loop; cancelling the task cancels the query."""
+        import asyncio  # noqa: PLC0415 - slow to import, and most programs do not wait so
+
         cancellation = Cancellation()
         loop = asyncio.get_running_loop()
         running = loop.run_in_executor(None, self.rows, cancellation)
