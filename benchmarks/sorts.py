@@ -49,9 +49,9 @@ def main() -> None:
                     "ORDER BY l_extendedprice, l_orderkey"
                 )
                 figures = []
-                for rows in (0, ONE_TASK):
-                    session._queries.options = replace(options, sort_rows=rows)  # noqa: SLF001
-                    frame = session.sql(f"{sql} /* {rows} */")
+                for values in (0, ONE_TASK):
+                    session._queries.options = replace(options, sort_values=values)  # noqa: SLF001
+                    frame = session.sql(f"{sql} /* {values} */")
                     figures.append(best_ms(frame.to_arrow, count))
                 figures.append(best_ms(lambda sql=sql: con.sql(sql).to_arrow_table(), count))
                 title = f"keys < {keys:,}, {name} columns"

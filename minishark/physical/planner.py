@@ -95,7 +95,7 @@ class PlannerOptions:
         gather_rows: partial results of at most this many rows are gathered instead of shuffled.
         read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
         stage_cost: what one more stage costs, in rows built into a hash table.
-        sort_rows: rows that are sorted in one task; more are sorted in ranges.
+        sort_values: rows times columns that are sorted in one task; more are sorted in ranges.
     """
 
     partitions: int
@@ -103,7 +103,7 @@ class PlannerOptions:
     gather_rows: int = 50_000
     read_whole_rows: int = 20_000
     stage_cost: float = 100_000.0
-    sort_rows: int = 500_000
+    sort_values: int = 8_000_000
 
     @classmethod
     def eager(cls, partitions: int) -> PlannerOptions:
@@ -382,8 +382,9 @@ class _Planner:
         """Range by range where there are many rows, else in one task."""
         sort = replace(sort, stable=self._in_source_order(child.plan))
         keys = tuple(key.expression for key in sort.keys)
-        few = child.profile.rows <= self._options.sort_rows or self._options.partitions == 1
-        if child.in_one_task or few or any(map(is_volatile, keys)):
+        values = child.profile.rows * len(child.plan.schema)
+        few = values <= self._options.sort_values
+        if child.in_one_task or few or self._options.partitions == 1 or any(map(is_volatile, keys)):
             child = self._gathered(child)
             distribution: Distribution = Single()
         else:
