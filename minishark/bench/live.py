@@ -16,7 +16,7 @@ from random import Random
 
 import minishark
 from minishark.cluster.query import QueryMetrics
-from minishark.errors import ExecutionError
+from minishark.errors import ExecutionError, OptionError
 from minishark.session import Session
 from minishark.tpch.generate import default_parts, generate
 from minishark.tpch.locations import default_data_folder, sample_folder
@@ -91,6 +91,8 @@ def live_placement(parameters: LivePlacement, seed: int, advance: Advance) -> Se
                 rng = Random(f"{seed} {number}")  # each placement is asked for the same
                 asked[placement] += _Round(session, queries, parameters, work_s, rng).run()
                 advance(1 / total)
+    if not all(asked.values()):
+        raise OptionError("Too few queries were due in a round; set seconds or load higher.")
     return _rows(parameters, asked)
 
 
@@ -214,7 +216,7 @@ EXPERIMENTS = (
         "Batch Sampling, figures 10 and 11; Sparrow, figure 8, on one machine",
         "live",
         LivePlacement(),
-        LivePlacement(0.0, "", (1, 6), 2, 2, 2, 2, 0.3, 2, ("sparrow", "random"), 1, 0.4),
+        LivePlacement(0.0, "", (1, 6), 2, 2, 2, 2, 0.7, 2, ("sparrow", "random"), 1, 1.0),
         live_placement,
         Chart("TPC-H query"),
     ),

@@ -82,6 +82,15 @@ def test_queries_are_placed_live_in_turn(tmp_path: Path) -> None:
         assert all(a > b for a, b in zip(observed, ideal, strict=True))
 
 
+def test_rounds_in_which_nothing_is_due_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says what to change, instead of drawing nothing."""
+    changes = ["--set", "seconds=0.000001", "--set", "load=0.001"]
+    assert 2 == run(["bench", "placement", "--quick", *changes, "--out", str(tmp_path)])
+    assert "set seconds or load higher" in capsys.readouterr().err
+
+
 def test_the_ideal_is_the_critical_path() -> None:
     """Planning, then of each stage its longest task, after the slower of those that it reads."""
 
