@@ -392,6 +392,7 @@ class QueryRun:
             stage.buckets,
             prelude=self.settings + (self.definitions if stage.is_statement else ()),
             rows=stage.plan.rows / stage.tasks,
+            aggregates_early=stage.aggregates_early,
             peers=self.placement.peers,
             scalars=self._called_in(stage),
         )

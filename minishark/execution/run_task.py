@@ -58,10 +58,11 @@ _BINARY_TYPE = re.compile(r"\b(?:BLOB|BIT|BIGNUM|VARIANT|GEOMETRY|STATE)\b")
 _FUNCTIONS_MAX = 16
 
 _DISABLED_OPTIMIZERS = {
-    "projection_pullup": "merges joins that fragments keep apart, ordered with better statistics",
-    "partial_aggregate_pushdown": "aggregates before a join that would leave few rows",
+    # They would merge the joins that fragments keep apart, ordered with better statistics.
+    False: "projection_pullup,partial_aggregate_pushdown",
+    True: "projection_pullup",
 }
-"""What is switched off while fragments run, and why."""
+"""What is switched off while fragments run, by whether a stage aggregates early."""
 
 _COLLECTED_ROWS_MIN = 100_000
 """From here on, one copy of the rows less is worth binding the fragment twice."""
@@ -141,6 +142,7 @@ class TaskRunner:
         self._prelude: tuple[str, ...] = ()
         self._con = self._connect()
         self._output_settings: Mapping[str, str] = {}
+        self._aggregates_early = False
         self._user_code = functions.UserCode()
         self._functions = PickledFunctions()
         self._scalars = Scalars()
@@ -150,7 +152,7 @@ class TaskRunner:
         """A new DuckDB, with its default output types."""
         connection = duckdb.connect(config=dict(self._config))
         connection.execute("SET produce_arrow_string_view = false")
-        connection.execute(f"SET disabled_optimizers = '{','.join(_DISABLED_OPTIMIZERS)}'")
+        connection.execute(f"SET disabled_optimizers = '{_DISABLED_OPTIMIZERS[False]}'")
         return connection
 
     def run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
@@ -162,6 +164,7 @@ class TaskRunner:
         try:
             if stage.prelude != self._prelude:
                 self._prepare(stage, task)
+            self._choose_optimizers(stage)
             if stage.function is None and not stage.scalars:
                 return self._run(stage, task)
             with self._user_code.running():
@@ -177,10 +180,17 @@ class TaskRunner:
             self._restart()
             raise TaskError(TaskProblem.BIND, str(error)) from error
 
+    def _choose_optimizers(self, stage: StageTask) -> None:
+        if stage.aggregates_early != self._aggregates_early:
+            disabled = _DISABLED_OPTIMIZERS[stage.aggregates_early]
+            self._con.execute(f"SET disabled_optimizers = '{disabled}'")
+            self._aggregates_early = stage.aggregates_early
+
     def _restart(self) -> None:
         self._con.close()
         self._con = self._connect()
         self._output_settings = {}
+        self._aggregates_early = False
         self._prelude = ()
         self._scalars.forget()
 

@@ -126,6 +126,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         lossless: whether a RESULT keeps DuckDB's types instead of those that users get.
         prelude: statements that must have run before: settings, and what the fragment names.
         rows: about how many rows a task puts out.
+        aggregates_early: whether DuckDB may aggregate before it joins.
         peers: where the holders of files keep them; those that are not named use the same folders
             as the executor.
         cuts: into how many batches at least a PIECE is cut, if it has the rows; 0 for as they come.
@@ -145,6 +146,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     lossless: bool = False
     prelude: tuple[str, ...] = ()
     rows: float = math.inf
+    aggregates_early: bool = False
     peers: tuple[Peer, ...] = ()
     cuts: int = 0
     scalars: tuple[ScalarFunction, ...] = ()

@@ -7,8 +7,11 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from minishark.expressions import Schema
-from minishark.logical.operators import Statement
-from minishark.physical.plan import PhysicalPlan
+from minishark.logical.operators import Join, Statement
+from minishark.physical.plan import Broadcast, Gather, PhysicalPlan, RangeShuffle, Shuffle
+
+_MULTIPLIED = 10
+"""A join of which this many times as many rows come as it reads is better aggregated before."""
 
 
 class ReadMode(StrEnum):
@@ -81,8 +84,27 @@ class Stage:
         return operator.reason if isinstance(operator, Statement) else None
 
     @property
+    def aggregates_early(self) -> bool:
+        """Whether DuckDB may aggregate before it joins.
+
+        Without statistics it would do so where a join leaves few rows, which costs more than it
+        saves; where a join multiplies rows, nothing else will do.
+        """
+        return self.is_statement or _multiplies_rows(self.plan)
+
+    @property
     def parents(self) -> tuple[int, ...]:
         """The stages that must be complete before this one starts."""
         return tuple(
             dict.fromkeys(item.stage for item in self.inputs if isinstance(item, StageInput))
         )
+
+
+def _multiplies_rows(plan: PhysicalPlan) -> bool:
+    """Whether a join of the stage that computes `plan` gives many times the rows that it reads."""
+    if isinstance(plan.operator, Shuffle | Broadcast | Gather | RangeShuffle):
+        return False
+    read = sum(child.rows for child in plan.children)
+    if isinstance(plan.operator, Join) and plan.rows > _MULTIPLIED * read:
+        return True
+    return any(map(_multiplies_rows, plan.children))

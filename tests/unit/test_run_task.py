@@ -336,3 +336,13 @@ def test_database_that_broke_is_replaced(
     assert TaskProblem.BIND is found.value.detail.problem
     assert before is not runner._con
     assert [(1,)] == rows(inline(runner.run(stage, EMPTY)))
+
+
+def test_stages_choose_whether_to_aggregate_early(runner: TaskRunner) -> None:
+    """A stage's choice of optimizers holds for its own tasks only."""
+    sql = "SELECT contains(current_setting('disabled_optimizers'), 'partial_aggregate') AS c0"
+    found = [
+        rows(inline(runner.run(stage_task(sql, ("BOOLEAN",), aggregates_early=early), EMPTY)))
+        for early in (False, True, False)
+    ]
+    assert [[(True,)], [(False,)], [(True,)]] == found

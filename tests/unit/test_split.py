@@ -148,3 +148,11 @@ def test_stages_come_after_those_that_they_read(planning: PlanningDatabase) -> N
     read = {parent for stage in stages for parent in stage.parents}
     assert set(range(len(stages) - 1)) == read
     assert stages[-1].reason is None
+
+
+def test_joins_that_multiply_rows_may_be_aggregated_before(planning: PlanningDatabase) -> None:
+    """DuckDB may aggregate before it joins only where the join makes many rows of few."""
+    growing = stages_of(planning, "SELECT max(t.b) FROM t, u")
+    shrinking = stages_of(planning, "SELECT max(t.b) FROM t JOIN u ON t.a = u.a")
+    assert any(stage.aggregates_early for stage in growing)
+    assert not any(stage.aggregates_early for stage in shrinking)
