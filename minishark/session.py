@@ -1,18 +1,15 @@
-"""Session: a cluster, a catalog, and the path of a statement from text to answer."""
+"""Session: what users hold. A cluster, its tables, and statements over them."""
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import dataclasses
 import math
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, assert_never
+from typing import Any, Self
 
 import duckdb
 import pyarrow as pa
@@ -29,52 +26,28 @@ from minishark.cluster.query import QueryMetrics
 from minishark.cluster.sinks import Layout
 from minishark.cluster.source import arrow_table
 from minishark.cluster.status import NodeState, node_states
-from minishark.copies import parsed_copy
 from minishark.dataframe import Answer, Cancellation, DataFrame
 from minishark.dataframe.names import CamelCase
 from minishark.derived import DerivedTables
 from minishark.errors import (
-    CatalogError,
     ClusterError,
     OptionError,
-    QueryError,
-    UnsupportedError,
     VerificationError,
 )
-from minishark.expressions import Schema
 from minishark.jobs.session import PartitionedJobs
-from minishark.kept import Keep, as_stored, kept_exactly, stored_schema, table_schema
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
-from minishark.queries import Queries, RefusedError
+from minishark.queries import Queries
 from minishark.sources import KEPT_PREFIX
 from minishark.sql.arrow_types import kept_by_arrow
 from minishark.sql.planning import PlanningDatabase
 from minishark.sql.statements import (
     ParsedStatement,
-    StatementKind,
-    copied_query_and_target,
-    executed_name_and_values,
-    fill_parameters,
-    prepared_name_and_statement,
-    split_arguments,
 )
-from minishark.sql.targets import written_target
-from minishark.tables import Tables, check_layout, check_partitions, named_columns
+from minishark.statements import Statements
+from minishark.tables import Tables, check_partitions
 from minishark.written_tables import WrittenTables
 
 PLACEMENTS = ("sparrow", "batch", "per_task", "random")
-_CREATED_AS = re.compile(
-    r"\s*CREATE\s+(OR\s+REPLACE\s+)?(?:TEMP(?:ORARY)?\s+)?TABLE\s+"
-    r'(?:"(?:[^"]|"")+"|\w+)(?:\.(?:"(?:[^"]|"")+"|\w+))*\s+AS\b',
-    re.IGNORECASE,
-)
-_WITHOUT_DATA = re.compile(r"\bWITH\s+NO\s+DATA\s*$", re.IGNORECASE)
-_DROPPED = re.compile(r"\s*DROP\s+TABLE\b", re.IGNORECASE)
-_OWN_SETTINGS = re.compile(
-    r"\b(threads|worker_threads|external_threads|memory_limit|max_memory|temp_directory|\w*arrow\w*"
-    r"|disabled_\w+|debug_\w+|python_\w+|lock_configuration|enable_external_access|allowed_\w+)\b",
-    re.IGNORECASE,
-)
 
 
 def connect(
@@ -184,7 +157,6 @@ class Session(CamelCase, PartitionedJobs):
         self._cluster = cluster
         self._warnings: list[str] = list(self._cluster.warnings)
         self._lock = threading.Lock()
-        self._loading = threading.Lock()
         placing = partial(cluster.placement, placement, probe_ratio)
         count = partitions or self._cluster.total_slots
         planner = PlannerOptions(count, single_task_rows)
@@ -202,9 +174,11 @@ class Session(CamelCase, PartitionedJobs):
             self._warn,
             self._query_here,
         )
-        self._prepared: dict[str, str] = {}
         self._derived = DerivedTables(self._tables, self._queries)
         self._queries.make_tables = self._derived.make
+        self._statements = Statements(
+            self, self._planning, self._written, self._tables, self._queries, self._derived
+        )
         self._stopped = False
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
@@ -243,14 +217,7 @@ class Session(CamelCase, PartitionedJobs):
             UnsupportedError: it is a statement that minishark does not run.
         """
         self._check_open()
-        statements = self._planning.statements(text)
-        if params is not None:
-            if len(statements) > 1:
-                raise QueryError("Parameters go with one statement; run the others without them.")
-            statements = self._planning.statements(fill_parameters(statements[0].sql, params))
-        for statement in statements[:-1]:
-            self._statement(statement)
-        frame = self._statement(statements[-1])
+        frame = self._statements.run(text, params)
         frame.verified = verify
         return frame
 
@@ -264,212 +231,11 @@ class Session(CamelCase, PartitionedJobs):
         self._check_open()
         return tuple(self._planning.statements(text))
 
-    def _statement(self, statement: ParsedStatement) -> DataFrame:
-        sql = statement.sql
-        match statement.kind:
-            case StatementKind.QUERY:
-                return self._query(sql, None)
-            case StatementKind.EXPLAIN:
-                return self._query(sql, "analyze" if statement.analyze else "plan")
-            case StatementKind.SHOW:
-                return self._show(sql)
-            case StatementKind.HERE:
-                return self._known(self._query_here(sql))
-            case StatementKind.OWN:
-                return self._run_here(sql)
-            case StatementKind.DEFINITION | StatementKind.SETTING:
-                return self._define(statement)
-            case StatementKind.VARIABLE:
-                return self._set_variable(sql)
-            case StatementKind.ENUM:
-                return self._create_enum(sql)
-            case StatementKind.WRITE:
-                return self._write(sql)
-            case StatementKind.COPY_OUT:
-                return self._copy(*copied_query_and_target(sql))
-            case StatementKind.PREPARE:
-                name, prepared = prepared_name_and_statement(sql)
-                self._prepared[name] = prepared
-                return self._changed_rows(0)
-            case StatementKind.EXECUTE:
-                name, values = executed_name_and_values(sql)
-                return self.sql(self._prepared_statement(name), values)
-            case StatementKind.DEALLOCATE:
-                name, _ = executed_name_and_values(sql)
-                self._prepared_statement(name)
-                del self._prepared[name]
-                return self._changed_rows(0)
-            case _:
-                assert_never(statement.kind)
-
-    def _show(self, sql: str) -> DataFrame:
-        """What concerns the catalog only; the planning database's rows are made up."""
-        self._load_changed()
-        described = re.match(r"\s*(SHOW|DESCRIBE|DESC)\b", sql, re.IGNORECASE)
-        if not described and self._planning.tables_in(sql):
-            return self._known(self._query_here(sql))
-        names = [name for name in self._loaded_tables if not name.startswith(KEPT_PREFIX)]
-        return self._known(self._written.catalog(sql, names, self._tables.read))
-
-    def _rows_of(self, query: str) -> pa.Table:
-        """The rows of a query, in the types that DuckDB has."""
-        frame = self.sql(query)
-        if frame.is_known:
-            return frame.to_arrow()
-        return self._queries.run(query, lossless=True).table
-
-    def _query(self, sql: str, explain: str | None) -> DataFrame:
-        self._load_changed()
-        if self._written.is_elsewhere:
-            return self._queried_here(sql, explain)
-        try:
-            bound = self._planning.bind(sql)
-        except QueryError:
-            if self._written.has_own:
-                with contextlib.suppress(QueryError, CatalogError):
-                    return self._queried_here(sql, explain)
-            raise
-        return DataFrame.of_statement(self, sql, bound.schema, explain)
-
-    def _queried_here(self, sql: str, explain: str | None) -> DataFrame:
-        """A query of what only the session's own database knows."""
-        if explain is None:
-            return self._known(self._query_here(sql))
-        plan = self._written.explain(
-            sql, self._loaded_tables, self._tables.read, analyze=explain == "analyze"
-        )
-        return self._known(pa.table({"explain_value": [f"Runs in the front end\n{plan}"]}))
-
-    def _run_here(self, sql: str) -> DataFrame:
-        self._load_changed()
-        self._derived.make(self._planning.tables_in(sql))
-        return self._known(self._written.run(sql, self._loaded_tables, self._tables.read))
+    def _load_changed(self) -> None:
+        self._statements.load_changed()
 
     def _query_here(self, sql: str) -> pa.Table:
-        """Run a query in the session's own database, over all rows of the cluster's tables."""
-        self._derived.make(self._planning.tables_in(sql))
-        return self._written.query(sql, self._loaded_tables, self._tables.read)
-
-    def _known(self, table: pa.Table) -> DataFrame:
-        return DataFrame(self, None, known=table)
-
-    def _changed_rows(self, count: int) -> DataFrame:
-        return self._known(pa.table({"Count": pa.array([count], pa.int64())}))
-
-    def _prepared_statement(self, name: str) -> str:
-        if name not in self._prepared:
-            raise QueryError(f"There is no prepared statement called {name}.")
-        return self._prepared[name]
-
-    def _define(self, statement: ParsedStatement) -> DataFrame:
-        """A definition or setting, for planning, for executors, and for statements that write."""
-        setting = statement.kind is StatementKind.SETTING
-        if setting and _OWN_SETTINGS.search(statement.sql):
-            raise UnsupportedError("minishark chooses this setting itself; see connect().")
-        self._load_changed()
-        if self._written.is_elsewhere and not setting:
-            return self._run_here(statement.sql)
-        try:
-            self._planning.define(statement.sql)
-        except QueryError:
-            if not self._written.has_own:
-                raise
-            self._written.define(statement.sql, alone=True)
-            return self._changed_rows(0)
-        self._written.define(statement.sql)
-        if setting:
-            self._queries.settings = (*self._queries.settings, statement.sql)
-        else:
-            self._queries.definitions = (*self._queries.definitions, statement.sql)
-        return self._changed_rows(0)
-
-    def _create_enum(self, sql: str) -> DataFrame:
-        """A type of the values that a query has, for planning and for executors."""
-        self._load_changed()
-        known = self._written.create_enum(sql, self._loaded_tables, self._tables.read)
-        self._planning.define(known)
-        self._queries.definitions = (*self._queries.definitions, known)
-        return self._changed_rows(0)
-
-    def _set_variable(self, sql: str) -> DataFrame:
-        """A variable, whose value may come from a query, for planning and for executors."""
-        self._load_changed()
-        known = self._written.set_variable(sql, self._loaded_tables, self._tables.read)
-        self._planning.define(known)
-        self._queries.settings = (*self._queries.settings, known)
-        return self._changed_rows(0)
-
-    def _write(self, sql: str) -> DataFrame:
-        """A statement that changes tables; the cluster hears of it before the next query."""
-        created = _CREATED_AS.match(sql)
-        target = written_target(sql)
-        if self._written.is_elsewhere or (target is not None and not target.is_main):
-            return self._run_here(sql)
-        name = target.name if target is not None else None
-        if created and name is not None and self._can_create(sql, name, created):
-            self._keep(name, sql[created.end() :], Layout(replicas=2), replace=True)
-            return self._changed_rows(self._tables.catalog.get(name).rows)
-        if _DROPPED.match(sql) and name is not None:
-            return self._drop(sql, name)
-        self._derived.make(self._planning.tables_in(sql))
-        return self._known(self._written.write(sql, self._loaded_tables, self._tables.read))
-
-    def _copy(self, query: str, target: str) -> DataFrame:
-        """COPY ... TO, written by tasks where they can."""
-        self._load_changed()
-        copy = parsed_copy(target, split_arguments)
-        (statement,) = self._planning.statements(query)
-        here = self._written.is_elsewhere or statement.kind is not StatementKind.QUERY
-        if copy is not None and not here:
-            with contextlib.suppress(RefusedError):
-                schema = self._bound_or_none(query)
-                if schema is not None and kept_exactly(schema):
-                    return self._changed_rows(self._copy_in_tasks(query, schema, copy))
-        return self._known(self._written.copy(self._rows_of(query), target))
-
-    def _bound_or_none(self, query: str) -> Schema | None:
-        """A query's columns; None if only the session's own database may know them."""
-        try:
-            return self._planning.bind(query).schema
-        except QueryError:
-            if not self._written.has_own:
-                raise
-            return None
-
-    def _can_create(self, sql: str, name: str, created: re.Match[str]) -> bool:
-        """Whether a CREATE TABLE AS can run on the cluster.
-
-        If not, the session's own database runs it: what exists already, takes no rows, or has
-        columns that Arrow does not keep as they are.
-        """
-        self._load_changed()
-        exists = name in self._tables.catalog or name.lower() in self._written.own_tables
-        if _WITHOUT_DATA.search(sql) or (exists and not created[1]):
-            return False
-        try:
-            schema = self._planning.bind(sql[created.end() :]).schema
-        except QueryError:  # perhaps for what only the session's own database knows
-            return False
-        return kept_exactly(schema)
-
-    def _drop(self, sql: str, name: str) -> DataFrame:
-        here = self._written.drop(name)
-        if name in self._tables.catalog:
-            self._tables.drop(name)
-        elif not here and not re.search(r"\bIF\s+EXISTS\b", sql, re.IGNORECASE):
-            self._tables.catalog.get(name)
-        return self._changed_rows(0)
-
-    def _load_changed(self) -> None:
-        """Load into the cluster what statements have changed since the last query."""
-        with self._loading:
-            self._derived.sweep()
-            for table in self._written.changed():
-                if table.rows is not None:
-                    self._tables.create(table.name, table.rows, replace=True)
-                elif table.name in self._tables.catalog:
-                    self._tables.drop(table.name)
-                self._written.loaded(table)
+        return self._statements.query_here(sql)
 
     def run_statement(
         self, sql: str, cancellation: Cancellation | None = None, *, explained: bool = False
@@ -547,7 +313,9 @@ class Session(CamelCase, PartitionedJobs):
         self._load_changed()
         if isinstance(data, DataFrame) and not data.is_known:
             keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
-            self._keep(name, data.sql(), Layout(keys, partitions, replicas), replace=replace)
+            self._statements.keep(
+                name, data.sql(), Layout(keys, partitions, replicas), replace=replace
+            )
             return
         if isinstance(data, duckdb.DuckDBPyRelation) and not kept_by_arrow(map(str, data.types)):
             self._tables.check_new(name, replace=replace)
@@ -564,32 +332,6 @@ class Session(CamelCase, PartitionedJobs):
             replace=replace,
             on_progress=on_progress,
         )
-        self._written.drop(name)  # what it was before
-
-    def _keep(self, name: str, sql: str, layout: Layout, *, replace: bool) -> None:
-        """Make the rows of a query a table, without bringing them here."""
-        bound = self._planning.bind(sql).schema
-        sql, schema = as_stored(sql, bound), stored_schema(table_schema(bound))
-        check_layout(layout.partitions, layout.replicas)
-        self._tables.check_new(name, replace=replace)
-        columns = [column.name for column in schema]
-        keys = named_columns(name, layout.partition_by, columns)
-        layout = dataclasses.replace(layout, partition_by=keys)
-        try:
-            with self._tables.folder() as folder:
-                goal = Keep(self._tables, name, schema, folder, layout)
-                table, _ = self._queries.run_for(sql, goal)
-                self._tables.publish(table, replace=replace)
-        except RefusedError:
-            rows = self._rows_of(sql).rename_columns(columns)
-            self._tables.create(
-                name,
-                rows,
-                partition_by=keys,
-                partitions=layout.partitions,
-                replicas=layout.replicas,
-                replace=replace,
-            )
         self._written.drop(name)  # what it was before
 
     def drop_table(self, name: str) -> None:
@@ -610,7 +352,7 @@ class Session(CamelCase, PartitionedJobs):
     @property
     def tables(self) -> list[str]:
         """The names of the tables."""
-        names = [*self._loaded_tables, *self._written.own_tables]
+        names = [*self._statements.loaded_tables, *self._written.own_tables]
         return sorted(name for name in names if not name.startswith(KEPT_PREFIX))
 
     # The session itself

@@ -35,6 +35,7 @@ LAYERS = (
     "kept",
     "derived",
     "copies",
+    "statements",
     "jobs",
     "session",
     "python_values",

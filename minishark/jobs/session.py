@@ -23,7 +23,6 @@ from minishark.derived import DerivedTables, recipe
 from minishark.errors import OptionError, UnsupportedError
 from minishark.execution.scalars import callable_of, create_function, uncalled
 from minishark.execution.task import ScalarFunction, TaskFunction
-from minishark.expressions import Schema
 from minishark.jobs.items import Items, chunks
 from minishark.jobs.scalar import UserFunctions
 from minishark.kept import Passed
@@ -169,14 +168,6 @@ class PartitionedJobs(Sources):
         self._set_functions({n: f for n, f in self._queries.scalars.items() if n != name})
         for database in (self._planning, self._written):
             database.change(lambda con: con.remove_function(name))
-
-    def _copy_in_tasks(self, query: str, schema: Schema, copy: Copy) -> int:
-        """Write the rows of a query; their number."""
-        with staging_folder(copy) as staging:
-            self._planning.check(lambda con: check_options(con, copy, schema, staging))
-            written, _ = self._queries.run_for(query, CopyGoal(copy, staging))
-            publish(copy, staging, written)
-        return sum(item.rows for item in written)
 
     def checkpoint_files(self, sql: str, path: str) -> DataFrame:
         """The rows of a query, written to Parquet files in a folder, and read from there.

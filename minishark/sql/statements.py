@@ -108,6 +108,11 @@ _ENUM_OF_QUERY = re.compile(
 )
 _VARIABLE = re.compile(r"\s*SET\s+VARIABLE\b", re.IGNORECASE)
 _SHOWN = re.compile(r"\s*(?:SHOW|DESCRIBE|DESC)\b", re.IGNORECASE)
+_RESERVED = re.compile(
+    r"\b(threads|worker_threads|external_threads|memory_limit|max_memory|temp_directory|\w*arrow\w*"
+    r"|disabled_\w+|debug_\w+|python_\w+|lock_configuration|enable_external_access|allowed_\w+)\b",
+    re.IGNORECASE,
+)
 _CATALOG = re.compile(
     r"\b(?:duckdb_\w+|pragma_\w+\s*\(|information_schema\s*\.|sqlite_(?:temp_)?(?:master|schema)\b"
     r"|pg_(?!typeof\b)\w+|current_(?:schemas?|setting|database|catalog)\s*\()",
@@ -204,6 +209,16 @@ def _explained(con: duckdb.DuckDBPyConnection, sql: str) -> ParsedStatement:
     if inner.kind is not StatementKind.QUERY:
         raise UnsupportedError("EXPLAIN shows how queries run; this is none.")
     return ParsedStatement(StatementKind.EXPLAIN, inner.sql, bool(found[1]))
+
+
+def is_shown(sql: str) -> bool:
+    """Whether a statement describes the catalog or a query: SHOW, DESCRIBE."""
+    return _SHOWN.match(sql) is not None
+
+
+def changes_reserved_setting(sql: str) -> bool:
+    """Whether a SET or RESET concerns what minishark chooses itself."""
+    return _RESERVED.search(sql) is not None
 
 
 def sql_tokens(sql: str) -> list[tuple[int, str, Any]]:

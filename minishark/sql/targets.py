@@ -22,6 +22,11 @@ _TARGETS = tuple(
         r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMP(?:ORARY)?\s+)?TABLE(?:\s+IF\s+NOT\s+EXISTS)?",
     )
 )
+_CREATED_AS = re.compile(
+    rf"\s*CREATE\s+(OR\s+REPLACE\s+)?(?:TEMP(?:ORARY)?\s+)?TABLE\s+{_NAME}\s+AS\b", re.IGNORECASE
+)
+_WITHOUT_DATA = re.compile(r"\bWITH\s+NO\s+DATA\s*$", re.IGNORECASE)
+_DROPPED = re.compile(r"\s*DROP\s+TABLE\b(\s+IF\s+EXISTS\b)?", re.IGNORECASE)
 _MAIN = (["main"], ["memory"], ["memory", "main"])
 """What may stand before the name of a table of the cluster."""
 
@@ -37,6 +42,38 @@ class Target:
 
     name: str
     is_main: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTable:
+    """A CREATE TABLE AS.
+
+    Attributes:
+        query: what stands after AS.
+        replaces: whether it may replace a table.
+    """
+
+    query: str
+    replaces: bool
+
+
+def created_table(sql: str) -> CreatedTable | None:
+    """What a CREATE TABLE AS asks for; None for other statements, and where it takes no rows."""
+    found = _CREATED_AS.match(sql)
+    if found is None or _WITHOUT_DATA.search(sql):
+        return None
+    return CreatedTable(sql[found.end() :], found[1] is not None)
+
+
+def drops_table(sql: str) -> bool:
+    """Whether a statement is a DROP TABLE."""
+    return _DROPPED.match(sql) is not None
+
+
+def may_be_missing(sql: str) -> bool:
+    """Whether a DROP TABLE is content when there is no such table."""
+    found = _DROPPED.match(sql)
+    return found is not None and found[1] is not None
 
 
 def written_target(sql: str) -> Target | None:
