@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from minishark.cluster.load import TableSource
 from minishark.errors import DataError
-from minishark.execution.run_task import BATCH_ROWS
+from minishark.execution.outputs import BATCH_ROWS
 from minishark.execution.store import Store
 from minishark.execution.task import FileSlice
 from minishark.expressions import Column, quote_text

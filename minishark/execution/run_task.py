@@ -16,14 +16,13 @@ from typing import Protocol
 import cloudpickle
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from minishark.execution import functions
+from minishark.execution.outputs import BATCH_ROWS, Outputs, output_columns, stream
 from minishark.execution.scalars import Scalars
 from minishark.execution.statistics import partition_statistics, text_sample
-from minishark.execution.store import InputMissingError, Store, StoredFile
+from minishark.execution.store import InputMissingError, Store
 from minishark.execution.task import (
-    BucketSlice,
     CopyTarget,
     FileSlice,
     OutputKind,
@@ -35,16 +34,6 @@ from minishark.execution.task import (
     TaskProblem,
 )
 from minishark.expressions import quote, quote_text
-
-BATCH_ROWS = 122_880
-"""Rows of a stored record batch: DuckDB's own row group size, which its scans like best."""
-
-INLINE_BYTES_MAX = 1 << 20
-"""Results up to this size travel in the outcome instead of through the store."""
-
-_DICTIONARY_ROWS_MIN = 8_192
-_DICTIONARY_VALUES_MAX = 1_024
-_MERGED_SLICE_ROWS = 8_192
 
 _EXCHANGE_SETTINGS = {
     "arrow_output_version": "'1.5'",  # 64-bit decimals, which halve most TPC-H columns
@@ -133,6 +122,7 @@ class TaskRunner:
 
     def __init__(self, store: Store, *, memory_limit_bytes: int, spill_folder: str) -> None:
         self._store = store
+        self._outputs = Outputs(store)
         self._config = {
             "threads": "1",
             "memory_limit": f"{memory_limit_bytes}B",
@@ -228,11 +218,12 @@ class TaskRunner:
     def _put_out(self, stage: StageTask, task: TaskPayload, rows: _Rows) -> TaskOutcome:
         match stage.output:
             case OutputKind.BUCKETS:
-                return self._store_buckets(stage, task, rows)
+                with rows.to_arrow_reader(BATCH_ROWS) as reader:
+                    return self._outputs.buckets(stage, task, reader)
             case OutputKind.PIECE:
-                return self._store_piece(stage, task, rows.to_arrow_table())
+                return self._outputs.piece(stage, task, rows.to_arrow_table())
             case OutputKind.RESULT:
-                return self._result(stage, task, rows.to_arrow_table())
+                return self._outputs.result(stage, task, rows.to_arrow_table())
             case OutputKind.PARTITION:
                 return self._store_partition(stage, task, rows.to_arrow_table())
             case OutputKind.FILES:
@@ -319,32 +310,10 @@ class TaskRunner:
             self._con.execute(f"RESET {name}" if value is None else f"SET {name} = {value}")
         self._output_settings = settings
 
-    def _store_piece(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
-        file = _file(stage, task)
-        batches = table.to_batches()
-        if stage.cuts:
-            table = table.rename_columns([name for name, _ in _output_columns(stage)])
-            batches = table.to_batches(max(1, min(BATCH_ROWS, -(-len(table) // stage.cuts))))
-        stored = self._store.write(file, table.schema, [batches])
-        slices = [BucketSlice(i, i + 1, batch.num_rows) for i, batch in enumerate(batches)]
-        return _outcome(stored, file, tuple(slices) if stage.cuts else ())
-
-    def _result(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
-        if table.nbytes > INLINE_BYTES_MAX:
-            return self._store_piece(stage, task, table)
-        return TaskOutcome(table.num_rows, table.nbytes, None, _stream(table))
-
     def _store_partition(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
-        columns = _output_columns(stage)
+        columns = output_columns(stage)
         table = table.rename_columns([name for name, _ in columns])
-        file = _file(stage, task)
-        compact = _compact(table)
-        stored = self._store.write(file, compact.schema, [compact.to_batches(BATCH_ROWS)])
-        self._store.replicate(stored, file, task.replicas)
-        statistics = self._statistics(table, columns)
-        return TaskOutcome(
-            stored.rows, stored.bytes, file, statistics=statistics, on_disk=stored.on_disk
-        )
+        return self._outputs.partition(stage, task, table, self._statistics(table, columns))
 
     def _statistics(self, table: pa.Table, columns: Sequence[tuple[str, str]]) -> bytes:
         self._set_output_types(_EXCHANGE_SETTINGS)
@@ -352,9 +321,9 @@ class TaskRunner:
         self._con.register("partition", table)
         try:
             if sample is None:
-                return _stream(partition_statistics(self._con, "partition", columns))
+                return stream(partition_statistics(self._con, "partition", columns))
             self._con.register("sample", sample)
-            return _stream(partition_statistics(self._con, "partition", columns, "sample"))
+            return stream(partition_statistics(self._con, "partition", columns, "sample"))
         finally:
             self._con.unregister("partition")
             if sample is not None:
@@ -381,30 +350,6 @@ class TaskRunner:
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         (count,) = answer.column(0).to_pylist()
         return TaskOutcome(count, _size_bytes(Path(path)), entry)
-
-    def _store_buckets(
-        self,
-        stage: StageTask,
-        task: TaskPayload,
-        rows: _Rows,
-    ) -> TaskOutcome:
-        buckets: list[list[pa.RecordBatch]] = [[] for _ in range(stage.buckets)]
-        schema: pa.Schema | None = None
-        with rows.to_arrow_reader(BATCH_ROWS) as reader:
-            schema = reader.schema.remove(len(reader.schema) - 1)
-            for batch in reader:
-                for number, piece in _divided(batch):
-                    buckets[number].append(piece)
-        groups = [_merged(batches, schema) for batches in buckets]
-        file = _file(stage, task)
-        stored = self._store.write(file, schema, groups)
-        slices = []
-        first = 0
-        for group in groups:
-            last = first + len(group)
-            slices.append(BucketSlice(first, last, sum(b.num_rows for b in group)))
-            first = last
-        return _outcome(stored, file, tuple(slices))
 
 
 def _typed(stage: StageTask) -> str:
@@ -439,11 +384,6 @@ def _stored_types(stage: StageTask, types: Iterable[str]) -> Mapping[str, str]:
     return _BINARY_EXCHANGE_SETTINGS if binary else _EXCHANGE_SETTINGS
 
 
-def _output_columns(stage: StageTask) -> list[tuple[str, str]]:
-    """Names and types of the columns that a stage puts out, as users know them."""
-    return list(stage.columns if stage.function is None else stage.function.returns)
-
-
 def _grouped(sql: str, keys: Sequence[int]) -> str:
     """The rows of `sql` group by group, with the group's number as one more column."""
     columns = ", ".join(f"c{i}" for i in keys)
@@ -454,63 +394,6 @@ def _grouped(sql: str, keys: Sequence[int]) -> str:
 def _size_bytes(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else (path,)
     return sum(file.stat().st_size for file in files if file.is_file())
-
-
-def _compact(table: pa.Table) -> pa.Table:
-    """Text columns with few different values as dictionaries, which DuckDB reads faster."""
-    if table.num_rows < _DICTIONARY_ROWS_MIN:
-        return table
-    table = table.combine_chunks()
-    for position, field in enumerate(table.schema):
-        if not pa.types.is_string(field.type):
-            continue
-        column = table.column(position)
-        if pc.count_distinct(column[:_DICTIONARY_ROWS_MIN]).as_py() > _DICTIONARY_VALUES_MAX:
-            continue
-        encoded = column.combine_chunks().dictionary_encode()
-        if len(encoded.dictionary) <= _DICTIONARY_VALUES_MAX:
-            table = table.set_column(position, field.name, encoded)
-    return table
-
-
-def _divided(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each bucket, without the bucket column; rows keep their order within a bucket."""
-    last = batch.num_columns - 1
-    numbers = batch.column(last)
-    counts = {item["values"]: item["counts"] for item in pc.value_counts(numbers).to_pylist()}
-    rows = batch.remove_column(last)
-    if len(counts) > 1:
-        rows = rows.take(pc.array_sort_indices(numbers))
-    first = 0
-    for number in sorted(counts):
-        yield number, rows.slice(first, counts[number])
-        first += counts[number]
-
-
-def _merged(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
-    """Small batches joined into larger ones, which cost less to scan."""
-    rows = sum(batch.num_rows for batch in batches)
-    if len(batches) < 2 or rows / len(batches) >= _MERGED_SLICE_ROWS:
-        return batches
-    merged: list[pa.RecordBatch] = (
-        pa.Table.from_batches(batches, schema).combine_chunks().to_batches(BATCH_ROWS)
-    )
-    return merged
-
-
-def _file(stage: StageTask, task: TaskPayload) -> str:
-    return f"{stage.folder}/{stage.prefix}{task.index}.arrow"
-
-
-def _outcome(stored: StoredFile, file: str, buckets: tuple[BucketSlice, ...] = ()) -> TaskOutcome:
-    return TaskOutcome(stored.rows, stored.bytes, file, buckets=buckets, on_disk=stored.on_disk)
-
-
-def _stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
 
 
 def _is_full(message: str) -> bool:
