@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 import minishark
-from minishark.cluster.query import QueryMetrics
+from minishark.cluster.metrics import QueryMetrics
 from minishark.session import Session
 from minishark.tpch.generate import default_parts, generate
 from minishark.tpch.locations import default_data_folder

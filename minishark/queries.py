@@ -16,9 +16,11 @@ import pyarrow as pa
 from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.cluster.display import metrics_text
+from minishark.cluster.inputs import preferred_nodes
+from minishark.cluster.metrics import QueryMetrics
 from minishark.cluster.named_files import NamedFiles
 from minishark.cluster.progress import ProgressHandler, QueryProgress
-from minishark.cluster.query import QueryMetrics, QueryRun, preferred_nodes
+from minishark.cluster.query import QueryRun
 from minishark.cluster.sinks import Ending, Gathered
 from minishark.dataframe import Answer
 from minishark.errors import (

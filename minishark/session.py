@@ -21,8 +21,8 @@ from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.backend import Cluster
 from minishark.cluster.launch import resolve
 from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
+from minishark.cluster.metrics import QueryMetrics
 from minishark.cluster.progress import ProgressHandler
-from minishark.cluster.query import QueryMetrics
 from minishark.cluster.sinks import Layout
 from minishark.cluster.source import arrow_table
 from minishark.cluster.status import NodeState, node_states
@@ -343,11 +343,6 @@ class Session(CamelCase, PartitionedJobs):
         self._check_open()
         if not self._written.drop(name) or name in self._tables.catalog:
             self._tables.drop(name)
-
-    @property
-    def _loaded_tables(self) -> list[str]:
-        names = [table.name for table in self._tables.catalog]
-        return [name for name in names if self._derived.is_made(name)]
 
     @property
     def tables(self) -> list[str]:

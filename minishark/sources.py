@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from minishark.cluster.query import QueryMetrics
+from minishark.cluster.metrics import QueryMetrics
 from minishark.dataframe import Answer, Cancellation, DataFrame, KeptRows
 from minishark.dataframe.local import SchemaLike, local_table
 from minishark.dataframe.names import ident

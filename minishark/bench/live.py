@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 import minishark
-from minishark.cluster.query import QueryMetrics
+from minishark.cluster.metrics import QueryMetrics
 from minishark.errors import ExecutionError, OptionError
 from minishark.session import Session
 from minishark.tpch.generate import default_parts, generate

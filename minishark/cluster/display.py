@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from minishark.cluster.query import QueryMetrics, StageMetrics
+from minishark.cluster.metrics import QueryMetrics, StageMetrics
 
 _HEADER = (
     "stage",

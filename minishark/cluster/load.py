@@ -24,7 +24,7 @@ from minishark.cluster.backend import (
     job_error,
     task_error,
 )
-from minishark.cluster.query import stage_slices
+from minishark.cluster.inputs import stage_slices
 from minishark.errors import DataError, TaskFailedError
 from minishark.execution.task import (
     FileSlice,

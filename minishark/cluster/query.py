@@ -16,9 +16,11 @@ from functools import partial
 import pyarrow as pa
 from msgspec import structs
 
-from minishark.catalog import Partition, Table
+from minishark.catalog import Table
 from minishark.cluster.backend import Backend, JobEvent, Placement, job_error, task_error
+from minishark.cluster.inputs import named_relation, preferred_nodes, read_partitions, stage_slices
 from minishark.cluster.locality import Holding, hosts_of, near, stage_holdings
+from minishark.cluster.metrics import StageMetrics, TaskMetrics
 from minishark.cluster.progress import ProgressHandler, QueryProgress, StageProgress
 from minishark.cluster.sinks import Ending
 from minishark.errors import TasksLostError
@@ -49,85 +51,6 @@ from sparrow_core import (
 
 _POLL_S = 0.25
 _CANCEL_WAIT_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class TaskMetrics:
-    """What a task did.
-
-    Attributes:
-        node: where it ran.
-        executor: what ran it.
-        attempt: 1 for the first attempt.
-        rows: how many rows it gave.
-        bytes: their size.
-        run_s: how long it ran.
-        queue_s: how long it waited, messages included.
-        local: whether its node holds the table data that it reads; None if it reads none.
-        why: why it ran there, in words, if that was asked for.
-    """
-
-    node: str
-    executor: str
-    attempt: int
-    rows: int
-    bytes: int
-    run_s: float
-    queue_s: float
-    local: bool | None
-    why: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StageMetrics:
-    """What a stage did; times in seconds, per task that finished.
-
-    Skipped tasks were cancelled, or never started, as no row of theirs was needed any more.
-    `after` are the stages that it reads.
-    """
-
-    index: int
-    tasks: int
-    rows: int
-    bytes: int
-    elapsed_s: float
-    run_s: tuple[float, ...]
-    queue_s: tuple[float, ...]
-    constrained_tasks: int
-    local_tasks: int
-    skipped_tasks: int = 0
-    by_task: tuple[TaskMetrics, ...] = ()
-    after: tuple[int, ...] = ()
-
-    @property
-    def retries(self) -> int:
-        """How many attempts failed and were made again."""
-        return sum(task.attempt - 1 for task in self.by_task)
-
-
-@dataclass(frozen=True, slots=True)
-class QueryMetrics:
-    """What a query did.
-
-    Attributes:
-        stages: how many stages ran.
-        tasks: how many tasks they had.
-        constrained_tasks: tasks that read partitions of tables, and so have nodes to prefer.
-        local_tasks: those of them that ran on a node that holds what they read.
-        elapsed_s: from the call to the answer, planning included.
-        planning_s: from the text to the stages.
-        warnings: sentences for the user.
-        by_stage: each stage's own figures.
-    """
-
-    stages: int
-    tasks: int
-    constrained_tasks: int
-    local_tasks: int
-    elapsed_s: float
-    planning_s: float
-    warnings: tuple[str, ...] = ()
-    by_stage: tuple[StageMetrics, ...] = ()
 
 
 @dataclass(slots=True)
@@ -367,7 +290,7 @@ class QueryRun:
         """What task `index` reads, and where it lies."""
         for item in stage.inputs:
             if isinstance(item, TableInput):
-                for partition in _read(item, tables, index):
+                for partition in read_partitions(item, tables, index):
                     yield partition.holders, partition.bytes
             else:
                 run = self._runs[item.stage]
@@ -377,7 +300,7 @@ class QueryRun:
         shared = {
             item.name: slices
             for item in stage.inputs
-            if item.mode is ReadMode.ALL and not _relation(item, tables, 0)
+            if item.mode is ReadMode.ALL and not named_relation(item, tables, 0)
             for slices in [self._slices(item, tables, 0)]
         }
         output = OutputKind.BUCKETS if stage.buckets else OutputKind.PIECE
@@ -407,12 +330,12 @@ class QueryRun:
         own = {
             item.name: self._slices(item, tables, index)
             for item in stage.inputs
-            if item.mode is not ReadMode.ALL and not _relation(item, tables, index)
+            if item.mode is not ReadMode.ALL and not named_relation(item, tables, index)
         }
         relations = {
             item.name: relation
             for item in stage.inputs
-            if (relation := _relation(item, tables, index))
+            if (relation := named_relation(item, tables, index))
         }
         payload = TaskPayload(index, own, relations)
         return self.ending.payload(payload) if self._is_last(stage) else payload
@@ -421,7 +344,7 @@ class QueryRun:
         self, item: TableInput | StageInput, tables: Mapping[str, Table], index: int
     ) -> tuple[FileSlice, ...]:
         if isinstance(item, TableInput):
-            return tuple(FileSlice(p.file, p.holders) for p in _read(item, tables, index))
+            return tuple(FileSlice(p.file, p.holders) for p in read_partitions(item, tables, index))
         outcomes, nodes = zip(*self._runs[item.stage].output(), strict=True)
         return stage_slices(outcomes, nodes, item.mode, index)
 
@@ -497,60 +420,3 @@ def _tagged(events: queue.SimpleQueue[tuple[int, JobEvent]], stage: int, event: 
 def _constraint(nodes: frozenset[str], every: frozenset[str]) -> tuple[NodeName, ...]:
     """Preferred nodes as a constraint; all nodes are none."""
     return () if nodes >= every else tuple(NodeName(node) for node in sorted(nodes))
-
-
-def preferred_nodes(stage: Stage, tables: Mapping[str, Table], index: int) -> frozenset[str]:
-    """The nodes that hold most of what task `index` reads of tables; none if it reads no table.
-
-    A task's own partitions decide; tables that it reads whole only if it has none of its own.
-    """
-    own = [
-        p for item in stage.inputs if item.mode is ReadMode.OWN for p in _read(item, tables, index)
-    ]
-    whole = [
-        p for item in stage.inputs if item.mode is ReadMode.ALL for p in _read(item, tables, index)
-    ]
-    held: dict[str, int] = {}
-    for partition in own or whole:
-        for node in partition.holders:
-            held[node] = held.get(node, 0) + partition.bytes + 1
-    most = max(held.values(), default=0)
-    return frozenset(node for node, size in held.items() if size == most)
-
-
-def _read(
-    item: TableInput | StageInput, tables: Mapping[str, Table], index: int
-) -> tuple[Partition, ...]:
-    """The partitions that task `index` reads of a table."""
-    if not isinstance(item, TableInput):
-        return ()
-    partitions = tables[item.name].partitions
-    return partitions if item.mode is ReadMode.ALL else partitions[index : index + 1]
-
-
-def _relation(item: TableInput | StageInput, tables: Mapping[str, Table], index: int) -> str:
-    """What task `index` reads of files that the query names, as SQL; empty for all other inputs."""
-    read = _read(item, tables, index)
-    relations = [partition.relation for partition in read if partition.relation]
-    if len(relations) < 2:
-        return "".join(relations)
-    return f"({' UNION ALL '.join(f'FROM {relation}' for relation in relations)})"
-
-
-def stage_slices(
-    outcomes: Sequence[TaskOutcome], nodes: Sequence[str], mode: ReadMode, index: int
-) -> tuple[FileSlice, ...]:
-    """What a task reads of an earlier stage; empty parts are left out, but one for the schema."""
-    found: list[tuple[int, FileSlice]] = []
-    for position, (outcome, node) in enumerate(zip(outcomes, nodes, strict=True)):
-        assert outcome.file is not None
-        if mode is ReadMode.OWN and position != index:
-            continue
-        if mode is ReadMode.BUCKET:
-            bucket = outcome.buckets[index]
-            piece = FileSlice(outcome.file, (node,), bucket.first, bucket.last)
-            found.append((bucket.rows, piece))
-        else:
-            found.append((outcome.rows, FileSlice(outcome.file, (node,))))
-    filled = tuple(item for rows, item in found if rows)
-    return filled or (found[0][1],)

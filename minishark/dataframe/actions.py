@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from minishark.cluster.metrics import QueryMetrics
 from minishark.cluster.progress import QueryProgress
-from minishark.cluster.query import QueryMetrics
 from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row, rows_of
 from minishark.dataframe.show import PlanText, columns_html, table_html, table_text

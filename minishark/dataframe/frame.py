@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from minishark.cluster.query import QueryMetrics
+from minishark.cluster.metrics import QueryMetrics
 from minishark.dataframe.actions import KeptRows, Runner
 from minishark.dataframe.column import (
     Column,

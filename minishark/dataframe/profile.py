@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from minishark.cluster.display import metrics_text, stage_rows
-from minishark.cluster.query import QueryMetrics, StageMetrics, TaskMetrics
+from minishark.cluster.metrics import QueryMetrics, StageMetrics, TaskMetrics
 from minishark.errors import OptionError
 
 _TASK_HEADER = ("task", "executor", "attempt", "rows", "KB", "run ms", "queue ms", "local")

@@ -9,7 +9,7 @@ import pytest
 from minishark.bench.live import ideal_s
 from minishark.bench.registry import EXPERIMENTS, find, parameters_of
 from minishark.cli.app import run
-from minishark.cluster.query import QueryMetrics, StageMetrics
+from minishark.cluster.metrics import QueryMetrics, StageMetrics
 from minishark.errors import OptionError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from minishark.catalog import Catalog
-from minishark.cluster.query import preferred_nodes
+from minishark.cluster.inputs import preferred_nodes
 from minishark.logical.display import logical_text
 from minishark.physical.display import physical_text
 from minishark.physical.planner import PlannerOptions, plan_physical

@@ -9,7 +9,7 @@ import pytest
 import minishark
 from minishark.answers.compare import differences
 from minishark.answers.ordering import output_order
-from minishark.cluster.query import QueryMetrics
+from minishark.cluster.metrics import QueryMetrics
 from minishark.session import Session
 from minishark.tpch.queries import QUERY_COUNT, load_queries
 from minishark.tpch.schema import TABLES

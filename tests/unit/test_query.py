@@ -4,7 +4,7 @@ import pytest
 
 from minishark.catalog import Partition, Table
 from minishark.cluster.backend import FragmentRejectedError, job_error, task_error
-from minishark.cluster.query import preferred_nodes, stage_slices
+from minishark.cluster.inputs import preferred_nodes, stage_slices
 from minishark.errors import (
     ClusterError,
     ExecutionError,
