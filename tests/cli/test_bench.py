@@ -67,6 +67,7 @@ def test_parameters_can_be_changed_one_by_one() -> None:
         find("nothing")
 
 
+@pytest.mark.slow
 def test_queries_are_placed_live_in_turn(tmp_path: Path) -> None:
     """Each placement has rows for its queries, and their ideal is never longer than they took."""
     assert 0 == run(["bench", "placement", "--quick", "--out", str(tmp_path)])

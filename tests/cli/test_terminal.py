@@ -59,7 +59,7 @@ def test_a_session_on_a_terminal(tmp_path: Path) -> None:
         shell.type("never finished")
         shell.press("C-c")
         shell.wait_for("...>\nminishark>")
-        shell.press("C-d")
+        shell.type(".quit")
         assert "0" == shell.exit_status()
     history = (tmp_path / "state/minishark/history").read_text()
     assert "+.tpch 6\n" in history

@@ -55,6 +55,7 @@ def test_an_executor_dies_while_it_runs_a_function(session: Session, tmp_path: P
     assert died.exists()
 
 
+@pytest.mark.slow
 def test_a_function_that_always_ends_its_process(session: Session) -> None:
     """It is tried a few times; then a typed error says how often its executor has ended."""
 

@@ -64,7 +64,7 @@ def _run(
     [
         (1, 1, True),
         (3, 2, True),
-        (8, 3, False),
+        pytest.param(8, 3, False, marks=pytest.mark.slow),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in _MORE_CASES),
     ],
 )

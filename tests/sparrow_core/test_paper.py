@@ -167,6 +167,7 @@ def test_late_binding_costs_little_idle_time() -> None:
 # --- placement ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_step_of_sparrow_helps() -> None:
     """SOSP Fig. 3: random > per-task > batch > late binding, which is close to omniscient."""
     ms = medians_ms(0.9, "exponential")
@@ -176,6 +177,7 @@ def test_each_step_of_sparrow_helps() -> None:
     assert ms["sparrow"] < 1.14 * ms["central"]
 
 
+@pytest.mark.slow
 def test_late_binding_halves_constant_jobs() -> None:
     """TR Fig. 6: with tasks of equal length sampling without late binding is far worse."""
     ms = medians_ms(0.8, "constant")
@@ -184,6 +186,7 @@ def test_late_binding_halves_constant_jobs() -> None:
     assert ms["batch"] > 1.2 * ms["sparrow"]
 
 
+@pytest.mark.slow
 def test_late_binding_is_robust_to_heavy_tails() -> None:
     """TR Fig. 6: under Pareto times, queue lengths say little: twice as good as per-task."""
     ms = medians_ms(0.8, "pareto")
@@ -292,6 +295,7 @@ def running_by_user(cluster: SimulatedCluster, users: dict[str, str]) -> Counter
     return running
 
 
+@pytest.mark.slow
 def test_fair_shares_follow_demand() -> None:
     """SOSP Fig. 11: a user gets what it asks for up to its half, and gives back what it does not.
 
@@ -323,6 +327,7 @@ def test_fair_shares_follow_demand() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_weights_may_change_while_it_runs() -> None:
     """Two users who want everything share 1 : 1, and 3 : 1 from the change on."""
     cluster = quiet_cluster(10, 4, schedulers=2, monitor=NodeMonitorConfig(policy="fair"))
@@ -341,6 +346,7 @@ def test_weights_may_change_while_it_runs() -> None:
     assert shares == [pytest.approx(0.5, abs=0.06), pytest.approx(0.75, abs=0.06)]
 
 
+@pytest.mark.slow
 def test_fairness_protects_modest_users_from_a_greedy_one() -> None:
     """TR Table 4: users below their share get it at once, whatever the third one asks for."""
     cluster = quiet_cluster(30, 4, monitor=NodeMonitorConfig(policy="fair"))
