@@ -153,3 +153,20 @@ def grouped_rows(groups: Sequence[Expression], profile: Profile) -> float:
     for group in groups:
         product *= profile.distinct(group)
     return max(1.0, min(product, profile.rows))
+
+
+def joined_columns(
+    join: Join, left: Profile, right: Profile
+) -> tuple[ColumnStatistics | None, ...]:
+    """What is known of the columns of a join."""
+    kept_left = tuple(left.columns[i] for i in join.left_output)
+    kept_right = tuple(right.columns[i] for i in join.right_output)
+    match join.kind:
+        case JoinKind.SEMI | JoinKind.ANTI:
+            return kept_left
+        case JoinKind.RIGHT_SEMI | JoinKind.RIGHT_ANTI:
+            return kept_right
+        case JoinKind.MARK:
+            return (*kept_left, None)
+        case _:
+            return kept_left + kept_right

@@ -1,7 +1,7 @@
 """Logical plan -> physical plan: where rows lie, and the exchanges that are needed.
 
 Bottom-up. Each operator looks at its inputs' distributions, keeps them where it can, and asks for
-an exchange where it can't. Choices between exchanges compare estimated costs (`_Costs`).
+an exchange where it can't. Choices between exchanges compare estimated costs (`join_moves.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from minishark.logical.operators import (
     Filter,
     Join,
     JoinCondition,
-    JoinKind,
     Limit,
     Project,
     Scan,
@@ -51,15 +50,19 @@ from minishark.physical.distribution import (
     places_of,
     set_distribution,
 )
-from minishark.physical.estimate import Profile, filtered_rows, grouped_rows, joined_rows
+from minishark.physical.estimate import (
+    Profile,
+    filtered_rows,
+    grouped_rows,
+    joined_columns,
+    joined_rows,
+)
+from minishark.physical.join_moves import JoinCosts, JoinMove, Side
 from minishark.physical.joins import (
-    KEEPS_LEFT,
-    KEEPS_RIGHT,
     can_hash,
     join_distribution,
     lie_together,
     matching_keys,
-    never_null,
 )
 from minishark.physical.plan import (
     Broadcast,
@@ -111,14 +114,6 @@ class PlannerOptions:
         return cls(partitions, 0, 0, 0, 0.0, 0)
 
 
-class _Costs:
-    """Work per row, relative to building one row into a hash table."""
-
-    BROADCAST = 0.5
-    BUILD = 1.0
-    SHUFFLE = 2.5
-
-
 @dataclass(frozen=True, slots=True)
 class _Node:
     """A physical plan and what is estimated about its output."""
@@ -133,6 +128,11 @@ class _Node:
     @property
     def in_one_task(self) -> bool:
         return in_one_task(self.plan.distribution)
+
+    @property
+    def side(self) -> Side:
+        """This as one side of a join."""
+        return Side(self.plan.distribution, self.profile.rows)
 
 
 def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
@@ -422,7 +422,7 @@ class _Planner:
     def _join(self, join: Join, left: _Node, right: _Node, schema: Schema) -> _Node:
         left, right = self._joinable(join, left, right)
         rows = joined_rows(join, left.profile, right.profile)
-        columns = _join_columns(join, left.profile, right.profile)
+        columns = joined_columns(join, left.profile, right.profile)
         distribution = join_distribution(
             join, left.distribution, right.distribution, len(left.plan.schema)
         )
@@ -433,61 +433,24 @@ class _Planner:
         if lie_together(join, left.distribution, right.distribution):
             return left, right
         keys = tuple(c for c in join.conditions if can_hash(c))
-        candidates = [(self._gather_cost(left, right), "gather")]
-        if join.kind in KEEPS_LEFT and not left.in_one_task:
-            candidates.append((self._broadcast_cost(right, left), "broadcast right"))
-        if join.kind in KEEPS_RIGHT and not right.in_one_task:
-            candidates.append((self._broadcast_cost(left, right), "broadcast left"))
-        if keys and (join.kind is not JoinKind.MARK or never_null(join)):
-            candidates += self._shuffle_candidates(keys, left, right)
-        _, choice = min(candidates)
-        match choice:
-            case "broadcast right":
+        options = self._options
+        costs = JoinCosts(left.side, right.side, options.partitions, options.stage_cost)
+        match costs.cheapest(join):
+            case JoinMove.BROADCAST_RIGHT:
                 return left, self._broadcast(right)
-            case "broadcast left":
+            case JoinMove.BROADCAST_LEFT:
                 return self._broadcast(left), right
-            case "shuffle right":
+            case JoinMove.SHUFFLE_RIGHT:
                 return left, self._shuffle_like(right, left, keys, left_is_target=True)
-            case "shuffle left":
+            case JoinMove.SHUFFLE_LEFT:
                 return self._shuffle_like(left, right, keys, left_is_target=False), right
-            case "shuffle both":
+            case JoinMove.SHUFFLE_BOTH:
                 return (
                     self._shuffled(left, tuple(c.left for c in keys)),
                     self._shuffled(right, tuple(c.right for c in keys)),
                 )
-            case _:
+            case JoinMove.GATHER:
                 return self._gathered(left), self._gathered(right)
-
-    def _gather_cost(self, left: _Node, right: _Node) -> float:
-        """Work that only one core does counts as often as there are partitions."""
-        rows = left.profile.rows + right.profile.rows
-        moves = [
-            self._options.stage_cost + side.profile.rows * _Costs.BROADCAST
-            for side in (left, right)
-            if not side.in_one_task
-        ]
-        return sum(moves) + rows * _Costs.BUILD * self._options.partitions
-
-    def _broadcast_cost(self, moved: _Node, kept: _Node) -> float:
-        copies = kept.distribution.partitions
-        return self._options.stage_cost + moved.profile.rows * (
-            _Costs.BROADCAST + copies * _Costs.BUILD
-        )
-
-    def _shuffle_candidates(
-        self, keys: Sequence[JoinCondition], left: _Node, right: _Node
-    ) -> list[tuple[float, str]]:
-        moved = {"left": left.profile.rows, "right": right.profile.rows}
-        costs = {
-            side: self._options.stage_cost + rows * _Costs.SHUFFLE for side, rows in moved.items()
-        }
-        build = right.profile.rows * _Costs.BUILD
-        found = [(costs["left"] + costs["right"] + build, "shuffle both")]
-        if matching_keys(left.distribution, [c.left for c in keys]) is not None:
-            found.append((costs["right"] + build, "shuffle right"))
-        if matching_keys(right.distribution, [c.right for c in keys]) is not None:
-            found.append((costs["left"] + build, "shuffle left"))
-        return found
 
     def _shuffle_like(
         self, moved: _Node, target: _Node, keys: Sequence[JoinCondition], *, left_is_target: bool
@@ -583,17 +546,3 @@ def _expression_statistics(expression: Expression, profile: Profile) -> ColumnSt
 def _ignores_duplicates(call: AggregateCall) -> bool:
     extreme = call.name in ("min", "max") and len(call.arguments) == 1
     return (call.distinct or extreme) and not (call.filter or call.order_by)
-
-
-def _join_columns(join: Join, left: Profile, right: Profile) -> tuple[ColumnStatistics | None, ...]:
-    kept_left = tuple(left.columns[i] for i in join.left_output)
-    kept_right = tuple(right.columns[i] for i in join.right_output)
-    match join.kind:
-        case JoinKind.SEMI | JoinKind.ANTI:
-            return kept_left
-        case JoinKind.RIGHT_SEMI | JoinKind.RIGHT_ANTI:
-            return kept_right
-        case JoinKind.MARK:
-            return (*kept_left, None)
-        case _:
-            return kept_left + kept_right

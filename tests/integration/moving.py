@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from minishark.physical import planner
+from minishark.physical import join_moves, planner
 from minishark.session import Session
 
 # What moving rows costs, to make the planner choose each way of it.
 _COSTS: dict[str, dict[str, float]] = {
     "as planned": {},
-    "shuffle": {"BROADCAST": 1e6},
-    "broadcast": {"SHUFFLE": 1e9, "BROADCAST": 0.0, "BUILD": 0.0},
+    "shuffle": {"BROADCAST_COST": 1e6},
+    "broadcast": {"SHUFFLE_COST": 1e9, "BROADCAST_COST": 0.0, "BUILD_COST": 0.0},
 }
 
 
@@ -24,7 +24,7 @@ def rows_moved_by(session: Session, way: str) -> Iterator[Session]:
     """The session as it plans where rows are moved one way: as planned, shuffle, or broadcast."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in _COSTS[way].items():
-            patch.setattr(planner._Costs, name, value)
+            patch.setattr(join_moves, name, value)
         options = planner.PlannerOptions.eager(3)
         if way == "as planned":
             options = planner.PlannerOptions(3, single_task_rows=0)
