@@ -38,7 +38,7 @@ from minishark.session import Session
 _PROMPT = "minishark> "
 _CONTINUATION = "      ...> "
 _STATUS_AGE_MAX_S = 1.0
-_INTERRUPT_AGAIN_S = 1.0
+_INTERRUPT_AGAIN_S = 5.0
 _STYLE = Style.from_dict(
     {
         "prompt": "ansicyan bold",
@@ -65,7 +65,7 @@ def ask_until_over(shell: Interpreter) -> None:
 
 
 class _Interrupts:
-    """What Ctrl-C does while something runs: KeyboardInterrupt, but not twice within a moment.
+    """What Ctrl-C does while something runs: KeyboardInterrupt, but not twice within seconds.
 
     Who is impatient would interrupt the cancelling, and leave the shell with it.
 
@@ -76,6 +76,11 @@ class _Interrupts:
     def __init__(self) -> None:
         self.wanted = False
         self._last_s = -math.inf
+
+    def begin(self) -> None:
+        """Something runs from now on."""
+        self._last_s = -math.inf
+        self.wanted = True
 
     def __enter__(self) -> Self:
         self._previous = signal.signal(signal.SIGINT, self._interrupt)
@@ -93,12 +98,13 @@ class _Interrupts:
 
 def _run(shell: Interpreter, text: str, interrupts: _Interrupts) -> None:
     try:
-        interrupts.wanted = True
+        interrupts.begin()
         for entry in split(text):
             shell.run(entry)
             if shell.is_over:
                 return
     except KeyboardInterrupt:
+        interrupts.wanted = False
         shell.errors.print("Cancelled.", style="yellow")
     except MinisharkError as error:
         print_error(shell.errors, error)
