@@ -55,7 +55,7 @@ SINGLE_TASK = {
     "LOGICAL_PIVOT": "rare: DuckDB turns most pivots into aggregates",
     "LIMIT of a percentage": "needs the number of all rows",
     "RANGE frames with an offset": "the plan holds the bound, not the offset",
-    "lambdas, struct_pack, list_aggregate": "what they were bound to is not in their arguments",
+    "lambdas, row, list_aggregate, named arguments": "what they were bound to is not in their arguments",
     "columns of ENUM and other user-defined types": "a plan has no name for the type",
 }
 """What runs as a whole statement in one task, and why."""

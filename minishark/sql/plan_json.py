@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import functools
 import math
+import re
 from typing import Any, TypeAlias
+
+import duckdb
 
 from minishark.expressions import (
     AggregateCall,
@@ -95,8 +99,24 @@ COMPARISONS = {
 }
 
 
+_PLAIN_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@functools.cache
+def _keywords() -> frozenset[str]:
+    with duckdb.connect() as connection:
+        rows = connection.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()
+    return frozenset(name.lower() for (name,) in rows)
+
+
+def _field_name(name: str) -> str:
+    """A field's name as in the text of DuckDB's types: quoted unless plain and no keyword."""
+    plain = _PLAIN_FIELD.fullmatch(name) and name.lower() not in _keywords()
+    return name if plain else quote(name)
+
+
 def lower_type(json: Json) -> str:
-    """A DuckDB type as SQL text."""
+    """A DuckDB type as SQL text: the same text that DuckDB has for it."""
     name = json["id"]
     info = json.get("type_info") or {}
     if info.get("alias") or info.get("modifiers") or info.get("collation"):
@@ -114,7 +134,9 @@ def lower_type(json: Json) -> str:
             fields = [(f["first"], lower_type(f["second"])) for f in info.get("child_types", [])]
             if not fields or not all(field for field, _ in fields):
                 raise PlanNotLowered("type STRUCT without field names")
-            return f"STRUCT({', '.join(f'{quote(field)} {type_}' for field, type_ in fields)})"
+            return (
+                f"STRUCT({', '.join(f'{_field_name(field)} {type_}' for field, type_ in fields)})"
+            )
         case "MAP":
             key, value = (lower_type(f["second"]) for f in _map_fields(info))
             return f"MAP({key}, {value})"
@@ -250,7 +272,9 @@ def _lower_function(json: Json, child: Schema) -> Expression:
         raise PlanNotLowered(f"function {name} ({kind})")
     if name == "error":  # its own type is that of NULL
         return Cast(Call(name, arguments, _RENAMED_TYPES["SQLNULL"]), type_)
-    if name in _FUNCTIONS_WITH_HIDDEN_ARGUMENTS:
+    if name == "struct_pack":  # the names of the fields are in its type alone
+        return Cast(Call("row", arguments, type_), type_)
+    if name in _FUNCTIONS_WITH_HIDDEN_ARGUMENTS or json.get("named_arguments"):
         raise PlanNotLowered(f"function {name}")
     if not name.isidentifier():
         return _lower_symbol(name, arguments, type_)
@@ -271,7 +295,6 @@ def _lower_between(arguments: tuple[Expression, ...], flags: Json) -> Expression
 # What these were bound to is not in their arguments; their text would bind to something else.
 _FUNCTIONS_WITH_HIDDEN_ARGUMENTS = frozenset(
     [
-        "struct_pack",
         "row",
         "nextval",
         "currval",

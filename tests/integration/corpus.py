@@ -498,6 +498,15 @@ CORPUS: dict[str, tuple[str, ...]] = {
             "(SELECT max(k) FROM x), k FROM x WHERE k NOT IN (SELECT k FROM nn)"
         ),
     ),
+    "structs": (
+        "SELECT id, st FROM kinds WHERE id > 3",
+        "SELECT id, {'id': id, 'Year': st.p, 'a \"b': {'select': [id]}} AS x FROM kinds",
+        "SELECT DISTINCT {'k': k, 's': s} AS x FROM t ORDER BY x",
+        "SELECT k, list({'id': id, 'key': s} ORDER BY id), max({'id': id}) FROM t GROUP BY k",
+        "SELECT a.id, b.id FROM t a JOIN t b ON {'x': a.k, 'y': a.id} = {'x': b.k, 'y': b.id + 1}",
+        "SELECT x.n FROM (SELECT {'n': id, 'm': s} AS x FROM t) WHERE x.m IS NOT NULL",
+        "SELECT struct_update(st, p := id + 1).p, struct_insert(st, z := id).z FROM kinds",
+    ),
     "unnest and nested types": (
         "SELECT id, unnest(li) FROM kinds",
         "SELECT id, x FROM kinds, unnest(li) AS u(x)",

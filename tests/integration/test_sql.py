@@ -38,6 +38,12 @@ def test_most_of_the_corpus_is_distributed(toy_session: Session) -> None:
     assert len(whole) < len(statements) / 4
 
 
+@pytest.mark.parametrize("sql", [s for s in CORPUS["structs"] if "struct_" not in s])
+def test_structs_are_distributed(toy_session: Session, sql: str) -> None:
+    """Columns and values of STRUCTs do not make a statement run as a whole in one task."""
+    assert "Statement" not in toy_session.sql(sql).explain("logical")
+
+
 @pytest.mark.parametrize(
     "sql",
     [

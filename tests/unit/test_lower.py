@@ -371,7 +371,7 @@ def test_plans_of_duckdb(planning: PlanningDatabase, sql: str, expected: list[ty
     ("sql", "reason"),
     [
         ("SELECT sum(a) OVER (ORDER BY a RANGE 2 PRECEDING) FROM t", "RANGE with an offset"),
-        ("SELECT {'x': a} FROM t", "struct_pack"),
+        ("SELECT row(a, b) FROM t", "TUPLE"),
         ("SELECT rowid FROM t", "column #0"),
         ("SELECT * FROM range(3)", "table function range"),
         ("SELECT * FROM t TABLESAMPLE 10%", "a scan with parameters"),
