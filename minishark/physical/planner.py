@@ -45,7 +45,6 @@ from minishark.logical.plan import LogicalPlan
 from minishark.physical.aggregates import can_split, state_column
 from minishark.physical.distribution import (
     hashed_alike,
-    in_one_task,
     moved,
     places_of,
     set_distribution,
@@ -57,7 +56,8 @@ from minishark.physical.estimate import (
     joined_columns,
     joined_rows,
 )
-from minishark.physical.join_moves import JoinCosts, JoinMove, Side
+from minishark.physical.exchanges import Exchanges, Planned, planned
+from minishark.physical.join_moves import JoinCosts, JoinMove
 from minishark.physical.joins import (
     can_hash,
     join_distribution,
@@ -65,16 +65,12 @@ from minishark.physical.joins import (
     matching_keys,
 )
 from minishark.physical.plan import (
-    Broadcast,
     Distribution,
     FinalAggregate,
-    Gather,
     Hashed,
     PartialAggregate,
-    PhysicalOperator,
     PhysicalPlan,
     Replicated,
-    Shuffle,
     Single,
     Spread,
 )
@@ -114,27 +110,6 @@ class PlannerOptions:
         return cls(partitions, 0, 0, 0, 0.0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A physical plan and what is estimated about its output."""
-
-    plan: PhysicalPlan
-    profile: Profile
-
-    @property
-    def distribution(self) -> Distribution:
-        return self.plan.distribution
-
-    @property
-    def in_one_task(self) -> bool:
-        return in_one_task(self.plan.distribution)
-
-    @property
-    def side(self) -> Side:
-        """This as one side of a join."""
-        return Side(self.plan.distribution, self.profile.rows)
-
-
 def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
     """The physical plan of `logical`.
 
@@ -156,11 +131,12 @@ class _Planner:
     def __init__(self, catalog: Catalog, options: PlannerOptions, whole: bool) -> None:
         self._catalog = catalog
         self._options = options
+        self._exchanges = Exchanges(options.partitions, options.read_whole_rows)
         self._whole = whole
-        self._ctes: dict[int, _Node] = {}
+        self._ctes: dict[int, Planned] = {}
         self._own_ctes = count(_OWN_CTES)
 
-    def plan(self, logical: LogicalPlan) -> _Node:
+    def plan(self, logical: LogicalPlan) -> Planned:
         """The physical plan of one logical node and all below it."""
         operator = logical.operator
         if isinstance(operator, Cte):
@@ -171,12 +147,12 @@ class _Planner:
                 return self._scan(operator, logical.schema)
             case Values():
                 profile = Profile(float(len(operator.rows)), (None,) * len(operator.schema))
-                return _node(operator, (), logical.schema, Replicated(), profile)
+                return planned(operator, (), logical.schema, Replicated(), profile)
             case CteRef():
                 return self._cte_ref(operator, logical.schema)
             case Statement():
                 profile = Profile(1.0, (None,) * len(operator.schema))
-                return _node(operator, (), logical.schema, Single(), profile)
+                return planned(operator, (), logical.schema, Single(), profile)
             case Filter():
                 return self._filter(operator, children[0], logical.schema)
             case Project():
@@ -204,13 +180,13 @@ class _Planner:
 
     # Leaves
 
-    def _scan(self, scan: Scan, schema: Schema) -> _Node:
+    def _scan(self, scan: Scan, schema: Schema) -> Planned:
         table = self._catalog.get(scan.table)
         names = {column.name.lower(): i for i, column in enumerate(table.schema)}
         statistics = table.statistics.columns
         columns = tuple(None if n is None else statistics[names[n.lower()]] for n in scan.columns)
         profile = Profile(float(max(1, table.rows)), columns)
-        return _node(scan, (), schema, self._scan_distribution(table, scan), profile)
+        return planned(scan, (), schema, self._scan_distribution(table, scan), profile)
 
     def _scan_distribution(self, table: Table, scan: Scan) -> Distribution:
         partitions = len(table.partitions)
@@ -223,68 +199,68 @@ class _Planner:
         )
         return Hashed(keys, partitions) if all((keys, *keys)) else Spread(partitions)
 
-    def _cte(self, cte: Cte, logical: LogicalPlan) -> _Node:
+    def _cte(self, cte: Cte, logical: LogicalPlan) -> Planned:
         definition = self.plan(logical.children[0])
         self._ctes[cte.index] = definition
         main = self.plan(logical.children[1])
         plan = PhysicalPlan(
             cte, (definition.plan, main.plan), logical.schema, main.distribution, main.plan.rows
         )
-        return _Node(plan, main.profile)
+        return Planned(plan, main.profile)
 
-    def _cte_ref(self, reference: CteRef, schema: Schema) -> _Node:
+    def _cte_ref(self, reference: CteRef, schema: Schema) -> Planned:
         """A reference lies as its definition; one stored partition can be read by every task."""
         definition = self._ctes[reference.index]
         distribution = definition.distribution
         if isinstance(distribution, Single):
             distribution = Replicated()
-        return _node(reference, (), schema, distribution, definition.profile)
+        return planned(reference, (), schema, distribution, definition.profile)
 
     # One input
 
-    def _filter(self, filter_: Filter, child: _Node, schema: Schema) -> _Node:
+    def _filter(self, filter_: Filter, child: Planned, schema: Schema) -> Planned:
         rows = filtered_rows(filter_.predicates, child.profile)
         profile = Profile(rows, tuple(child.profile.columns[i] for i in filter_.output))
         distribution = moved(child.distribution, places_of(filter_.output))
         distribution = _computed(filter_.predicates, distribution)
-        return _node(filter_, (child,), schema, distribution, profile)
+        return planned(filter_, (child,), schema, distribution, profile)
 
-    def _project(self, project: Project, child: _Node, schema: Schema) -> _Node:
+    def _project(self, project: Project, child: Planned, schema: Schema) -> Planned:
         columns = tuple(_expression_statistics(e, child.profile) for e in project.expressions)
         profile = Profile(child.profile.rows, columns)
         places = places_of(
             [e.index if isinstance(e, ColumnRef) else -1 for e in project.expressions]
         )
         distribution = _computed(project.expressions, moved(child.distribution, places))
-        return _node(project, (child,), schema, distribution, profile)
+        return planned(project, (child,), schema, distribution, profile)
 
-    def _aggregate(self, aggregate: Aggregate, child: _Node, schema: Schema) -> _Node:
+    def _aggregate(self, aggregate: Aggregate, child: Planned, schema: Schema) -> Planned:
         groups = [e.index if isinstance(e, ColumnRef) else -1 for e in aggregate.groups]
         rows = grouped_rows(aggregate.groups, child.profile)
         columns = tuple(_expression_statistics(e, child.profile) for e in aggregate.groups)
         profile = Profile(rows, columns + (None,) * (len(schema) - len(columns)))
         kept = moved(child.distribution, places_of(groups))
         one_phase = isinstance(kept, Hashed) and not aggregate.grouping_sets
-        if not one_phase and self._is_stored(child.plan):
-            child = self._broadcast(child)
+        if not one_phase and self._exchanges.is_stored(child.plan):
+            child = self._exchanges.broadcast(child)
             kept = child.distribution
         if child.in_one_task or one_phase:
-            return _node(aggregate, (child,), schema, kept, profile)
+            return planned(aggregate, (child,), schema, kept, profile)
         if can_split(aggregate):
             return self._two_phases(aggregate, child, schema, profile)
         complete = self._regrouped(aggregate, self._without_duplicates(aggregate, child))
         kept = moved(complete.distribution, places_of(groups))
-        return _node(aggregate, (complete,), schema, kept, profile)
+        return planned(aggregate, (complete,), schema, kept, profile)
 
     def _two_phases(
-        self, aggregate: Aggregate, child: _Node, schema: Schema, profile: Profile
-    ) -> _Node:
+        self, aggregate: Aggregate, child: Planned, schema: Schema, profile: Profile
+    ) -> Planned:
         group_columns = tuple(
             Column(schema[i].name, group.type) for i, group in enumerate(aggregate.groups)
         )
         states = tuple(state_column(call, i) for i, call in enumerate(aggregate.aggregates))
         produced = min(child.profile.rows, profile.rows * child.distribution.partitions)
-        partial = _node(
+        partial = planned(
             PartialAggregate(aggregate),
             (child,),
             group_columns + states,
@@ -295,18 +271,18 @@ class _Planner:
         exchanged = self._exchanged_groups(partial, () if aggregate.grouping_sets else keys)
         places = {i: (i,) for i in range(len(group_columns))}
         distribution = moved(exchanged.distribution, places)
-        return _node(FinalAggregate(aggregate), (exchanged,), schema, distribution, profile)
+        return planned(FinalAggregate(aggregate), (exchanged,), schema, distribution, profile)
 
-    def _exchanged_groups(self, child: _Node, keys: tuple[Expression, ...]) -> _Node:
+    def _exchanged_groups(self, child: Planned, keys: tuple[Expression, ...]) -> Planned:
         """Equal keys together: shuffled, or gathered where there are few rows or no keys."""
         if not keys or child.profile.rows <= self._options.gather_rows:
-            return self._gathered(child)
-        return self._shuffled(child, keys)
+            return self._exchanges.gathered(child)
+        return self._exchanges.shuffled(child, keys)
 
-    def _regrouped(self, aggregate: Aggregate, child: _Node) -> _Node:
+    def _regrouped(self, aggregate: Aggregate, child: Planned) -> Planned:
         return self._exchanged_groups(child, () if aggregate.grouping_sets else aggregate.groups)
 
-    def _without_duplicates(self, aggregate: Aggregate, child: _Node) -> _Node:
+    def _without_duplicates(self, aggregate: Aggregate, child: Planned) -> Planned:
         """Fewer rows to exchange: duplicates that DISTINCT aggregates ignore are dropped early."""
         calls = aggregate.aggregates
         inputs = {call.arguments for call in calls}
@@ -317,31 +293,31 @@ class _Planner:
         width = len(child.plan.schema)
         if not all(isinstance(e, ColumnRef) for e in needed) or len(needed) != width:
             return child
-        return _node(Distinct(), (child,), child.plan.schema, child.distribution, child.profile)
+        return planned(Distinct(), (child,), child.plan.schema, child.distribution, child.profile)
 
-    def _distinct(self, child: _Node, schema: Schema) -> _Node:
+    def _distinct(self, child: Planned, schema: Schema) -> Planned:
         keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(schema))
         profile = replace(child.profile, rows=grouped_rows(keys, child.profile))
         if child.in_one_task or isinstance(child.distribution, Hashed):
-            return _node(Distinct(), (child,), schema, child.distribution, profile)
-        partial = _node(Distinct(), (child,), schema, child.distribution, profile)
+            return planned(Distinct(), (child,), schema, child.distribution, profile)
+        partial = planned(Distinct(), (child,), schema, child.distribution, profile)
         exchanged = self._exchanged_groups(partial, keys)
-        return _node(Distinct(), (exchanged,), schema, exchanged.distribution, profile)
+        return planned(Distinct(), (exchanged,), schema, exchanged.distribution, profile)
 
-    def _distinct_on(self, distinct: DistinctOn, child: _Node, schema: Schema) -> _Node:
+    def _distinct_on(self, distinct: DistinctOn, child: Planned, schema: Schema) -> Planned:
         child = self._grouped_by(distinct.targets, child)
         profile = replace(child.profile, rows=grouped_rows(distinct.targets, child.profile))
-        return _node(distinct, (child,), schema, child.distribution, profile)
+        return planned(distinct, (child,), schema, child.distribution, profile)
 
-    def _window(self, window: Window, child: _Node, schema: Schema) -> _Node:
+    def _window(self, window: Window, child: Planned, schema: Schema) -> Planned:
         """Windows that share keys run where the rows of equal keys are together."""
         first, *others = (call.partition_by for call in window.calls)
         shared = tuple(key for key in first if all(key in keys for keys in others))
         child = self._grouped_by(shared, child)
         profile = Profile(child.profile.rows, child.profile.columns + (None,) * len(window.calls))
-        return _node(window, (child,), schema, child.distribution, profile)
+        return planned(window, (child,), schema, child.distribution, profile)
 
-    def _grouped_by(self, keys: tuple[Expression, ...], child: _Node) -> _Node:
+    def _grouped_by(self, keys: tuple[Expression, ...], child: Planned) -> Planned:
         """`child` with the rows of equal keys in one partition."""
         positions = [e.index if isinstance(e, ColumnRef) else -1 for e in keys]
         together = isinstance(moved(child.distribution, places_of(positions)), Hashed)
@@ -349,23 +325,23 @@ class _Planner:
             return child
         return self._exchanged_groups(child, keys)
 
-    def _unnest(self, unnest: Unnest, child: _Node, schema: Schema) -> _Node:
+    def _unnest(self, unnest: Unnest, child: Planned, schema: Schema) -> Planned:
         columns = child.profile.columns + (None,) * len(unnest.lists)
         profile = Profile(child.profile.rows * _UNNESTED_LENGTH, columns)
-        return _node(unnest, (child,), schema, child.distribution, profile)
+        return planned(unnest, (child,), schema, child.distribution, profile)
 
     def _set_operation(
-        self, operation: SetOperation, left: _Node, right: _Node, schema: Schema
-    ) -> _Node:
+        self, operation: SetOperation, left: Planned, right: Planned, schema: Schema
+    ) -> Planned:
         rows = left.profile.rows + (right.profile.rows if operation.kind is SetKind.UNION else 0)
         profile = Profile(rows, (None,) * len(schema))
         left, right = self._side_by_side(operation, left, right)
         distribution = set_distribution(left.distribution, right.distribution)
-        return _node(operation, (left, right), schema, distribution, profile)
+        return planned(operation, (left, right), schema, distribution, profile)
 
     def _side_by_side(
-        self, operation: SetOperation, left: _Node, right: _Node
-    ) -> tuple[_Node, _Node]:
+        self, operation: SetOperation, left: Planned, right: Planned
+    ) -> tuple[Planned, Planned]:
         """Both inputs so that the operation can run partition by partition."""
         if left.in_one_task and right.in_one_task:
             return left, right
@@ -374,25 +350,25 @@ class _Planner:
         if same_count and (anywhere or hashed_alike(left.distribution, right.distribution)):
             return left, right
         if left.profile.rows + right.profile.rows <= self._options.gather_rows:
-            return self._gathered(left), self._gathered(right)
+            return self._exchanges.gathered(left), self._exchanges.gathered(right)
         keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(left.plan.schema))
-        return self._shuffled(left, keys), self._shuffled(right, keys)
+        return self._exchanges.shuffled(left, keys), self._exchanges.shuffled(right, keys)
 
-    def _sort(self, sort: Sort, child: _Node, schema: Schema) -> _Node:
+    def _sort(self, sort: Sort, child: Planned, schema: Schema) -> Planned:
         """Range by range where there are many rows, else in one task."""
         sort = replace(sort, stable=self._in_source_order(child.plan))
         keys = tuple(key.expression for key in sort.keys)
         values = child.profile.rows * len(child.plan.schema)
         few = values <= self._options.sort_values
         if child.in_one_task or few or self._options.partitions == 1 or any(map(is_volatile, keys)):
-            child = self._gathered(child)
+            child = self._exchanges.gathered(child)
             distribution: Distribution = Single()
         else:
             index = next(self._own_ctes)
             plan = ranged(child.plan, sort.keys, self._options.partitions, index)
-            child, distribution = _Node(plan, child.profile), plan.distribution
+            child, distribution = Planned(plan, child.profile), plan.distribution
         profile = Profile(child.profile.rows, tuple(child.profile.columns[i] for i in sort.output))
-        return _node(sort, (child,), schema, distribution, profile)
+        return planned(sort, (child,), schema, distribution, profile)
 
     def _in_source_order(self, plan: PhysicalPlan) -> bool:
         """Whether rows come in an order that does not depend on the number of partitions."""
@@ -404,7 +380,7 @@ class _Planner:
             case _:
                 return False
 
-    def _limited(self, operator: TopN | Limit, child: _Node, schema: Schema) -> _Node:
+    def _limited(self, operator: TopN | Limit, child: Planned, schema: Schema) -> Planned:
         """First in each partition, then over what is left of all of them."""
         profile = child.profile
         if isinstance(operator, TopN):
@@ -414,21 +390,21 @@ class _Planner:
         if not child.in_one_task and operator.limit is not None:
             early = replace(operator, limit=operator.limit + operator.offset, offset=0)
             distribution = Spread(child.distribution.partitions)
-            child = _node(early, (child,), schema, distribution, profile)
-        return _node(operator, (self._gathered(child),), schema, Single(), profile)
+            child = planned(early, (child,), schema, distribution, profile)
+        return planned(operator, (self._exchanges.gathered(child),), schema, Single(), profile)
 
     # Joins
 
-    def _join(self, join: Join, left: _Node, right: _Node, schema: Schema) -> _Node:
+    def _join(self, join: Join, left: Planned, right: Planned, schema: Schema) -> Planned:
         left, right = self._joinable(join, left, right)
         rows = joined_rows(join, left.profile, right.profile)
         columns = joined_columns(join, left.profile, right.profile)
         distribution = join_distribution(
             join, left.distribution, right.distribution, len(left.plan.schema)
         )
-        return _node(join, (left, right), schema, distribution, Profile(rows, columns))
+        return planned(join, (left, right), schema, distribution, Profile(rows, columns))
 
-    def _joinable(self, join: Join, left: _Node, right: _Node) -> tuple[_Node, _Node]:
+    def _joinable(self, join: Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
         """Both inputs, moved where necessary, so that the join can run partition by partition."""
         if lie_together(join, left.distribution, right.distribution):
             return left, right
@@ -437,97 +413,37 @@ class _Planner:
         costs = JoinCosts(left.side, right.side, options.partitions, options.stage_cost)
         match costs.cheapest(join):
             case JoinMove.BROADCAST_RIGHT:
-                return left, self._broadcast(right)
+                return left, self._exchanges.broadcast(right)
             case JoinMove.BROADCAST_LEFT:
-                return self._broadcast(left), right
+                return self._exchanges.broadcast(left), right
             case JoinMove.SHUFFLE_RIGHT:
                 return left, self._shuffle_like(right, left, keys, left_is_target=True)
             case JoinMove.SHUFFLE_LEFT:
                 return self._shuffle_like(left, right, keys, left_is_target=False), right
             case JoinMove.SHUFFLE_BOTH:
                 return (
-                    self._shuffled(left, tuple(c.left for c in keys)),
-                    self._shuffled(right, tuple(c.right for c in keys)),
+                    self._exchanges.shuffled(left, tuple(c.left for c in keys)),
+                    self._exchanges.shuffled(right, tuple(c.right for c in keys)),
                 )
             case JoinMove.GATHER:
-                return self._gathered(left), self._gathered(right)
+                return self._exchanges.gathered(left), self._exchanges.gathered(right)
 
     def _shuffle_like(
-        self, moved: _Node, target: _Node, keys: Sequence[JoinCondition], *, left_is_target: bool
-    ) -> _Node:
+        self,
+        moved: Planned,
+        target: Planned,
+        keys: Sequence[JoinCondition],
+        *,
+        left_is_target: bool,
+    ) -> Planned:
         """`moved`, hashed on the join keys in the way in which `target` is."""
         own = [c.right if left_is_target else c.left for c in keys]
         theirs = [c.left if left_is_target else c.right for c in keys]
         order = matching_keys(target.distribution, theirs)
         assert order is not None
-        return self._shuffled(
+        return self._exchanges.shuffled(
             moved, tuple(own[i] for i in order), partitions=target.distribution.partitions
         )
-
-    # Exchanges
-
-    def _shuffled(
-        self, child: _Node, keys: tuple[Expression, ...], partitions: int | None = None
-    ) -> _Node:
-        count = partitions or self._options.partitions
-        positions = tuple(
-            frozenset((key.index,) if isinstance(key, ColumnRef) else ()) for key in keys
-        )
-        distribution = Hashed(positions, count)
-        return _node(Shuffle(keys, count), (child,), child.plan.schema, distribution, child.profile)
-
-    def _broadcast(self, child: _Node) -> _Node:
-        if isinstance(child.distribution, Replicated):
-            return child
-        return _Node(self._read_whole(child.plan, Broadcast(), Replicated()), child.profile)
-
-    def _gathered(self, child: _Node) -> _Node:
-        if child.in_one_task:
-            return child
-        return _Node(self._read_whole(child.plan, Gather(), Single()), child.profile)
-
-    def _read_whole(
-        self, plan: PhysicalPlan, exchange: Broadcast | Gather, distribution: Distribution
-    ) -> PhysicalPlan:
-        """All rows of `plan`, for each task or for one.
-
-        What is stored already and small is read where it lies, and filtered by each reader,
-        which is cheaper than a stage that stores it again.
-        """
-        if self._is_stored(plan):
-            match plan.operator:
-                case Filter() | Project() | Aggregate() | Distinct():
-                    below = self._read_whole(plan.children[0], exchange, distribution)
-                    return replace(plan, children=(below,), distribution=distribution)
-                case Scan():
-                    return replace(plan, distribution=Replicated())
-                case _:
-                    pass
-        return PhysicalPlan(exchange, (plan,), plan.schema, distribution, plan.rows)
-
-    def _is_stored(self, plan: PhysicalPlan) -> bool:
-        """Whether `plan` is cheap to compute again from something small that is stored."""
-        match plan.operator:
-            case Filter(predicates=expressions) | Project(expressions=expressions):
-                stored = self._is_stored(plan.children[0])
-                return stored and not any(map(is_volatile, expressions))
-            case Aggregate() | Distinct():
-                return self._is_stored(plan.children[0])
-            case Scan() | CteRef():
-                return plan.rows <= self._options.read_whole_rows
-            case _:
-                return False
-
-
-def _node(
-    operator: PhysicalOperator,
-    children: Sequence[_Node],
-    schema: Schema,
-    distribution: Distribution,
-    profile: Profile,
-) -> _Node:
-    plans = tuple(child.plan for child in children)
-    return _Node(PhysicalPlan(operator, plans, schema, distribution, profile.rows), profile)
 
 
 def _computed(expressions: Sequence[Expression], distribution: Distribution) -> Distribution:
