@@ -500,7 +500,7 @@ CORPUS: dict[str, tuple[str, ...]] = {
     ),
     "structs": (
         "SELECT id, st FROM kinds WHERE id > 3",
-        "SELECT id, {'id': id, 'Year': st.p, 'a \"b': {'select': [id]}} AS x FROM kinds",
+        "SELECT id, {'id': id, 'Year': bl, 'a \"b': {'select': [id]}} AS x FROM kinds",
         "SELECT DISTINCT {'k': k, 's': s} AS x FROM t ORDER BY x",
         "SELECT k, list({'id': id, 'key': s} ORDER BY id), max({'id': id}) FROM t GROUP BY k",
         "SELECT a.id, b.id FROM t a JOIN t b ON {'x': a.k, 'y': a.id} = {'x': b.k, 'y': b.id + 1}",
