@@ -23,7 +23,7 @@ from minishark.cluster.locality import Holding, hosts_of, near, stage_holdings
 from minishark.cluster.metrics import StageMetrics, TaskMetrics
 from minishark.cluster.progress import ProgressHandler, QueryProgress, StageProgress
 from minishark.cluster.sinks import Ending
-from minishark.errors import TasksLostError
+from minishark.errors import ExecutionError, TasksLostError
 from minishark.execution.store import InputMissingError, Store
 from minishark.execution.task import (
     FileSlice,
@@ -190,20 +190,40 @@ class QueryRun:
         return self._runs[self.stages[-1].index].output()
 
     def result(self) -> pa.Table:
-        """The rows that were gathered."""
+        """The rows that were gathered.
+
+        Raises:
+            ExecutionError: they have other columns than the query had when it was planned.
+        """
         tables = [self._read(outcome, node) for outcome, node in self.outcomes()]
         filled = [table for table in tables if table.num_rows] or tables[:1]
-        return pa.concat_tables(filled).rename_columns(list(self.ending.names))
+        return self._named(pa.concat_tables(filled))
+
+    def _named(self, table: pa.Table) -> pa.Table:
+        """What a task has put out, with the names that users know.
+
+        A whole statement looks at files again when it runs; they may have changed since.
+        """
+        names = list(self.ending.names)
+        whole = self.stages[-1].is_statement and self.ending.function is None
+        if table.num_columns != len(names) or (whole and table.column_names != names):
+            raise ExecutionError(
+                f"The query gave the columns {', '.join(table.column_names)}, but had "
+                f"{', '.join(names)} when it was planned: what it reads has changed. Run it again."
+            )
+        return table.rename_columns(names)
 
     def batches(self) -> pa.RecordBatchReader:
         """The rows that were gathered, piece by piece.
 
         The files stay mapped when the query's folder is gone; each is let go of when its rows have
         been read, or with the reader.
+
+        Raises:
+            ExecutionError: they have other columns than the query had when it was planned.
         """
-        names = list(self.ending.names)
         read = (self._read(outcome, node) for outcome, node in self.outcomes())
-        tables = deque(table.rename_columns(names) for table in read)
+        tables = deque(map(self._named, read))
         self.store.forget(self.folder)
         return pa.RecordBatchReader.from_batches(tables[0].schema, _drained(tables))
 

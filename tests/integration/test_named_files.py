@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import minishark
+from minishark.cluster.query import QueryRun
 from minishark.errors import ExecutionError, QueryError
 from minishark.session import Session
 
@@ -110,6 +111,41 @@ def test_files_that_change_are_read_anew(session: Session, tmp_path: Path) -> No
     assert frame is not None
     with pytest.raises(QueryError):
         frame.to_arrow()
+
+
+@pytest.mark.parametrize("columns", [("z",), ("i", "s", "z"), ("s", "i")], ids=",".join)
+@pytest.mark.parametrize("streamed", [False, True], ids=["at once", "piece by piece"])
+def test_columns_that_change_while_a_query_runs(
+    session: Session,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    columns: tuple[str, ...],
+    *,
+    streamed: bool,
+) -> None:
+    """A file that is known by its time is read anew; what can't be told is an error of ours."""
+    file = tmp_path / "changing.parquet"
+    run = QueryRun.run
+    changes: list[None] = []
+
+    def changed_first(query: QueryRun) -> None:
+        if not changes:
+            changes.append(pq.write_table(pa.table({name: ["new"] for name in columns}), file))
+        run(query)
+
+    def rows(sql: str) -> list[dict[str, object]]:
+        changes.clear()
+        pq.write_table(pa.table({"i": [1, 2], "s": ["a", "b"]}), file)
+        frame = session.sql(sql)
+        with monkeypatch.context() as patch:
+            patch.setattr(QueryRun, "run", changed_first)
+            if streamed:
+                return [row for batch in frame.to_batches() for row in batch.to_pylist()]
+            return frame.to_arrow().to_pylist()
+
+    assert [dict.fromkeys(columns, "new")] == rows(f"FROM '{file}'")
+    with pytest.raises(ExecutionError, match="had i, s when it was planned"):
+        rows(f"FROM read_parquet(['{file}'])")
 
 
 def test_a_broken_file_fails_its_query_only(session: Session, tmp_path: Path) -> None:
