@@ -18,8 +18,9 @@ _POLL_S = 0.05
 class Terminal:
     """A program in a window of tmux."""
 
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
+    def __init__(self, folder: Path) -> None:
+        self._socket = folder / "tmux"
+        self.status = folder / "status"
 
     def tmux(self, *arguments: str) -> str:
         """Run a command of tmux."""
@@ -56,9 +57,9 @@ class Terminal:
         return screen
 
     def exit_status(self) -> str:
-        """Wait until the program has ended; its exit status."""
+        """Wait until the program has ended; its exit status, which tmux at times never tells."""
         deadline = time.monotonic() + _WAIT_S
-        while not (status := self.tmux("display-message", "-p", "#{pane_dead_status}").strip()):
+        while not (self.status.exists() and (status := self.status.read_text().strip())):
             assert time.monotonic() < deadline, f"it runs on:\n{self.screen()}"
             time.sleep(_POLL_S)
         return status
@@ -69,7 +70,7 @@ def terminal(
     folder: Path, *arguments: str, width: int = 80, height: int = 40
 ) -> Iterator[Terminal]:
     """The minishark command in a terminal; `folder` is its home and has tmux's socket."""
-    opened = Terminal(folder / "tmux")
+    opened = Terminal(folder)
     environment = {
         "HOME": str(folder),
         "XDG_STATE_HOME": str(folder / "state"),
@@ -79,6 +80,7 @@ def terminal(
     }
     settings = [f"{name}={value}" for name, value in environment.items()]
     command = shlex.join(["env", *settings, sys.executable, "-m", "minishark.cli", *arguments])
+    command = f"{command}; echo $? > {shlex.quote(str(opened.status))}"
     size = ("-x", "80", "-y", "40")
     opened.tmux("-u", "new-session", "-d", *size, command, ";", "set", "remain-on-exit", "on")
     try:
