@@ -179,6 +179,11 @@ class Queries:
     def __post_init__(self) -> None:
         self._files = NamedFiles(self.planning, self.options.partitions)
 
+    def set(self, statement: str) -> None:
+        """Let a SET statement hold for all queries from now on."""
+        self.settings = (*self.settings, statement)
+        self._files.forget()
+
     def run(self, sql: str, *, lossless: bool = False, explained: bool = False) -> Answer:
         """Run a query to its end; `DataFrame.to_arrow` calls this.
 

@@ -244,7 +244,7 @@ class Statements:
             return self._changed_rows(0)
         self.written.define(statement.sql)
         if setting:
-            self.queries.settings = (*self.queries.settings, statement.sql)
+            self.queries.set(statement.sql)
         else:
             self.queries.definitions = (*self.queries.definitions, statement.sql)
         return self._changed_rows(0)
@@ -262,7 +262,7 @@ class Statements:
         self.load_changed()
         known = self.written.set_variable(sql, self.loaded_tables, self.tables.read)
         self.planning.define(known)
-        self.queries.settings = (*self.queries.settings, known)
+        self.queries.set(known)
         return self._changed_rows(0)
 
     def _write(self, sql: str) -> DataFrame:

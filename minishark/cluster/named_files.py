@@ -78,6 +78,13 @@ class NamedFiles:
             last = reference.last
         return text + sql[last:] if last else None
 
+    def forget(self) -> None:
+        """Files may have other columns from now on: settings say how they are read."""
+        while self._tables:
+            _, table = self._tables.popitem()
+            self.planning.remove_table(table.name)
+        self._patterns.clear()
+
     def get(self, name: str) -> Table | None:
         """The table of that name, unless its files have changed or gone."""
         pattern = self._patterns.get(name.lower())

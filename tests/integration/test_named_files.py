@@ -113,6 +113,19 @@ def test_files_that_change_are_read_anew(session: Session, tmp_path: Path) -> No
         frame.to_arrow()
 
 
+def test_settings_say_how_files_are_read(session: Session, tmp_path: Path) -> None:
+    """A setting that changes the columns of a file counts from the next query on."""
+    file = tmp_path / "binary.parquet"
+    pq.write_table(pa.table({"b": pa.array([b"x"], pa.binary())}), file)
+    try:
+        for text, type_ in ((True, "VARCHAR"), (False, "BLOB")):
+            session.sql(f"SET binary_as_string = {text}")
+            answer = session.sql(f"SELECT typeof(b) AS t FROM '{file}'").to_arrow()
+            assert [{"t": type_}] == answer.to_pylist()
+    finally:
+        session.sql("RESET binary_as_string")
+
+
 @pytest.mark.parametrize("columns", [("z",), ("i", "s", "z"), ("s", "i")], ids=",".join)
 @pytest.mark.parametrize("streamed", [False, True], ids=["at once", "piece by piece"])
 def test_columns_that_change_while_a_query_runs(
