@@ -333,11 +333,16 @@ class WrittenTables:
     def _show(self, tables: Iterable[str], read: ReadTable) -> None:
         """Make the cluster's tables visible, without a copy, and the definitions over them."""
         self._used = True
-        own = self._tables()
-        for name in tables:
+        own, names = self._tables(), list(tables)
+        for name in names:
             if name.lower() not in own:
                 self._con.register(name, read(name))
         self._replay()
+        numbered = [sql for sql in self._definitions if _ROW_NUMBERS.search(sql)]
+        if numbered:
+            for name in _mentioned(" ".join(numbered), names):
+                self._take(name)  # what is only shown here has no row numbers
+            self._replay()
 
     def _replay(self) -> None:
         """Make the definitions and settings that are not made yet."""

@@ -119,6 +119,19 @@ def test_row_ids(session: Session) -> None:
     assert [(997,)] == ask(session, "SELECT count(*) FROM big WHERE rowid >= 3")
 
 
+def test_row_ids_in_a_view(session: Session) -> None:
+    """A view of row numbers can be queried before its table was ever asked for them."""
+    ask(session, "CREATE TABLE numbered_rows AS SELECT i FROM range(10) r(i)")
+    ask(session, "CREATE VIEW last_rows AS SELECT i FROM numbered_rows WHERE rowid > 7")
+    assert [(8,), (9,)] == ask(session, "SELECT i FROM last_rows JOIN big ON i = a ORDER BY i")
+    ask(session, "INSERT INTO numbered_rows VALUES (500)")
+    assert [(8,), (9,), (500,)] == ask(
+        session, "SELECT i FROM last_rows JOIN big ON i = a ORDER BY i"
+    )
+    ask(session, "DROP VIEW last_rows")
+    ask(session, "DROP TABLE numbered_rows")
+
+
 def test_types_that_arrow_forgets(session: Session) -> None:
     """UNION tags and aggregate states are the same after CREATE TABLE AS and INSERT."""
     union = "UNION(k INT, z VARCHAR)"
