@@ -406,7 +406,7 @@ class Actions:
         if self._known is not None:
             raise OptionError("This statement ran in the front end, which has no figures.")
         if self._metrics is None:
-            raise OptionError("This DataFrame has not run yet; call to_arrow() first.")
+            raise OptionError("This query has not run to its end yet; run it first.")
         return self._metrics
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

@@ -107,6 +107,7 @@ def _table(report: Report) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        padding=(0, 1, 0, 0),  # all columns fit into 80 characters
         show_footer=True,
     )
     totals = _totals(report.outcomes)

@@ -29,7 +29,7 @@ def find_tables(folder: Path) -> dict[str, str]:
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
-        raise DataError(f"Can't read the data folder {folder} ({error.strerror}).") from error
+        raise DataError(f"Can't read {folder} ({error.strerror}).") from error
     tables = {}
     for entry in entries:
         if entry.suffix == ".parquet" and entry.is_file():

@@ -121,7 +121,7 @@ def test_json_has_parameters_versions_and_every_repetition(
         (["tpch", "--json", "/no/such/folder/x.json"], "there is no folder /no/such/folder"),
         (["tpch", "--json", "/"], "Can't write to /: it is a folder"),
         (["tpch", "--data", "/dev/null/data"], "Can't write to the data folder /dev/null/data"),
-        (["sql", "SELECT 1", "--data", "/no/such"], "Can't read the data folder /no/such"),
+        (["sql", "SELECT 1", "--data", "/no/such"], "Can't read /no/such"),
         (["sql", "SELECT 1", "--data", "/dev"], "There are no Parquet tables in /dev"),
         (["sql", "SELECT 1", "--scale", "7"], "minishark tpch --scale 7"),
         (["sql"], "Missing argument 'STATEMENT'"),

@@ -413,7 +413,7 @@ def test_bad_frame_options(session: Session) -> None:
         (["sql", "SELECT nothing FROM nation"], 1, 'Referenced column "nothing" not found'),
         (["sql", "BEGIN"], 1, "does not run TRANSACTION statements"),
         (["sql", "SELECT n_name::INTEGER FROM nation"], 1, "Could not convert string"),
-        (["sql", "SELECT 1", "--data", "/no/such/folder"], 2, "Can't read the data folder"),
+        (["sql", "SELECT 1", "--data", "/no/such/folder"], 2, "Can't read /no/such/folder"),
         (["tpch", "--queries", "23"], 2, "23"),
     ],
 )
