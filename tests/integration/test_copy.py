@@ -210,3 +210,25 @@ def test_what_tasks_do_not_write_the_front_end_does(session: Session, tmp_path: 
     answer = session.sql(f"COPY t TO '{tmp_path}/x' (PARTITION_BY (k), RETURN_FILES)").to_arrow()
     assert ["Count", "Files"] == answer.column_names
     assert 0 < _count(session, f"COPY (SHOW TABLES) TO '{tmp_path}/tables.csv'")
+
+
+@pytest.mark.parametrize("option", ["RETURN_STATS", "RETURN_FILES"])
+def test_what_was_written_is_told_as_duckdb_tells_it(
+    session: Session, tmp_path: Path, option: str
+) -> None:
+    """Files and statistics of columns; sizes alone depend on how rows come to the writer."""
+
+    def told(answer: pa.Table) -> list[str]:
+        sizes = r"('(?:column_size_bytes|file_size_bytes)'[,:] '?)\d+"
+        return [re.sub(sizes, r"\1", str(row)) for row in answer.to_pylist()]
+
+    rows = "SELECT i, i % 2 AS k, {'a': i} AS s FROM range(10) r(i) ORDER BY i"
+    for number, partitions in enumerate(("", "PARTITION_BY (k), ")):
+        sql = f"COPY ({rows}) TO '{tmp_path}/x{number}' (FORMAT parquet, {partitions}{option})"
+        answer = session.sql(sql).to_arrow()
+        target = tmp_path / f"x{number}"
+        target.rename(tmp_path / f"minishark{number}")
+        with duckdb.connect() as connection:
+            expected = connection.sql(sql).to_arrow_table()
+        assert expected.schema == answer.schema
+        assert told(expected) == told(answer)
