@@ -2,6 +2,8 @@
 
 A session holds a lock on a file in each of its folders for as long as it lives. A folder whose lock
 is free belongs to nobody: executors remove it when they end, and any later session when it starts.
+A folder gets its name when it has been locked, and loses the lock last: what has none, whatever it
+is called, is not a session's and is left alone.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,7 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of mode 0700 with a ra
 SHARED_MEMORY_MIN_BYTES = 64 << 20
 _PREFIX = "minishark-"
 _LOCK = "owner.lock"
-_GRACE_S = 60.0
-_TRIES = 3
+_DRAFT_PREFIX = ".minishark-"
 
 
 @dataclass(slots=True)
@@ -58,8 +58,8 @@ class ClusterFolders:
         for lock in self._locks:
             lock.close()
         self._locks.clear()
-        shutil.rmtree(self.memory, ignore_errors=True)
-        shutil.rmtree(self.disk, ignore_errors=True)
+        _remove(self.memory)
+        _remove(self.disk)
 
 
 def inherit_folders(memory: Path, disk: Path, locks: Sequence[int]) -> ClusterFolders:
@@ -79,70 +79,63 @@ def make_folders(shared_memory: Path | None = None) -> ClusterFolders:
         ResourceError: not even the folder for temporary files is writable.
     """
     shared_memory = shared_memory or SHARED_MEMORY
-    for _ in range(_TRIES - 1):
-        # Another session may take a new folder for an orphan before it is locked.
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):
-            return _make_folders(shared_memory)
-    return _make_folders(shared_memory)
-
-
-def _make_folders(shared_memory: Path) -> ClusterFolders:
     temporary = Path(tempfile.gettempdir())
     for parent in (shared_memory, temporary):
         reap(parent)
     try:
-        disk = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        disk, lock = _locked_folder(temporary)
     except OSError as error:
         raise ResourceError(
             f"Can't make a folder in {temporary} ({error.strerror}); "
             "set TMPDIR to one that is writable."
         ) from error
-    locks = [_lock(disk)]
-    memory, warning = _memory_folder(shared_memory)
-    if memory is not None:
-        locks.append(_lock(memory))
-    return ClusterFolders(memory or disk, disk, warning, locks)
-
-
-def _memory_folder(shared_memory: Path) -> tuple[Path | None, str | None]:
     try:
         free = shutil.disk_usage(shared_memory).free
         if free >= SHARED_MEMORY_MIN_BYTES:
-            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=shared_memory)), None
+            memory, memory_lock = _locked_folder(shared_memory)
+            return ClusterFolders(memory, disk, None, [lock, memory_lock])
         reason = f"has only {free >> 20} MB free"
     except OSError as error:
         reason = f"can't be used ({error.strerror})"
-    return None, f"{shared_memory} {reason}: data is kept on disk, which is slower."
+    warning = f"{shared_memory} {reason}: data is kept on disk, which is slower."
+    return ClusterFolders(disk, disk, warning, [lock])
 
 
-def _lock(folder: Path) -> IO[str]:
-    lock = (folder / _LOCK).open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return lock
+def _locked_folder(parent: Path) -> tuple[Path, IO[str]]:
+    """A new folder and its lock; under its name nobody ever sees it without."""
+    draft = Path(tempfile.mkdtemp(prefix=_DRAFT_PREFIX, dir=parent))
+    folder = parent / draft.name.replace(_DRAFT_PREFIX, _PREFIX, 1)
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, draft, ignore_errors=True)
+        lock = undo.enter_context((draft / _LOCK).open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        draft.rename(folder)
+        undo.pop_all()
+    return folder, lock
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, its lock last: whoever is killed meanwhile leaves one that can be told."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != _LOCK:
+                path.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_if_orphaned(folder: Path) -> bool:
     """Remove a session's or a node's folder if its owner is gone; whether it was."""
-    if not folder.name.startswith(_PREFIX):
+    if not folder.name.startswith(_PREFIX) or folder.is_symlink():
         return False  # whoever named it: it is none of ours
     try:
         with (folder / _LOCK).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             return True
-    except FileNotFoundError:
-        return _remove_if_old(folder)
     except OSError:
         return False
-
-
-def _remove_if_old(folder: Path) -> bool:
-    """A folder without a lock is one that is just being made, or one that was half removed."""
-    with contextlib.suppress(OSError):
-        if time.time() - folder.stat().st_mtime > _GRACE_S:
-            shutil.rmtree(folder, ignore_errors=True)
-            return True
-    return False
 
 
 def reap(parent: Path) -> None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
-import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -68,21 +69,57 @@ def test_other_folders_are_not_touched(shared_memory: Path) -> None:
     """Only folders that a session could have made are looked at."""
     (shared_memory / "somebody").mkdir()
     (shared_memory / "minishark-file").write_text("x")
-    old = time.time() - 3600
-    os.utime(shared_memory / "somebody", (old, old))
+    os.utime(shared_memory / "somebody", (0, 0))
     reap(shared_memory)
     assert ["minishark-file", "somebody"] == left(shared_memory)
 
 
-def test_folder_without_a_lock_is_removed_when_it_is_old(shared_memory: Path) -> None:
-    """A new folder may just be being made; an old one was half removed."""
-    new, old = shared_memory / "minishark-new", shared_memory / "minishark-old"
-    for folder in (new, old):
-        folder.mkdir()
-    past = time.time() - 3600
-    os.utime(old, (past, past))
+def test_folder_without_a_lock_stays(shared_memory: Path) -> None:
+    """A user's own folder may be called like a session's, and be old."""
+    own = shared_memory / "minishark-notes"
+    own.mkdir()
+    (own / "work.txt").write_text("x")
+    os.utime(own, (0, 0))
+    (shared_memory / "minishark-link").symlink_to(own)
     reap(shared_memory)
-    assert ["minishark-new"] == left(shared_memory)
+    assert ["minishark-link", "minishark-notes"] == left(shared_memory)
+    assert ["work.txt"] == left(own)
+
+
+def test_folder_has_its_name_only_with_a_lock(
+    shared_memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reaps while a folder is being made does not take it, and one that fails is gone."""
+    seen = []
+
+    def flock(lock: IO[str], operation: int) -> None:
+        del lock, operation
+        seen.extend(path.name[:11] for path in (tmp_path / "tmp").iterdir())
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(folders_module.fcntl, "flock", flock)
+    with pytest.raises(ResourceError, match="no locks"):
+        make_folders(shared_memory)
+    assert [".minishark-"] == seen
+    assert [] == left(tmp_path / "tmp")
+
+
+def test_lock_goes_last(shared_memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left when a removal breaks off is removed by who comes next."""
+    made = make_folders(shared_memory)
+    (made.memory / "n0").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(folders_module.shutil, "rmtree", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            made.remove()
+    assert made.memory.exists()
+    reap(shared_memory)
+    assert [] == left(shared_memory)
+
+
+def _killed(path: Path, *, ignore_errors: bool) -> None:
+    del path, ignore_errors
+    raise KeyboardInterrupt
 
 
 def test_missing_parent_is_nothing_to_reap(tmp_path: Path) -> None:

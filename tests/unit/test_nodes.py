@@ -170,6 +170,6 @@ def test_only_our_folders_are_removed(tmp_path: Path) -> None:
     for name, removed in (("minishark-old", True), ("photos", False)):
         folder = tmp_path / name
         folder.mkdir()
-        os.utime(folder, (0, 0))
+        (folder / "owner.lock").touch()
         assert removed == remove_if_orphaned(folder)
         assert removed != folder.exists()
