@@ -420,8 +420,8 @@ class Queries:
             self._tell if self.progress_handlers or self._heard_here() else None,
             explained,
         )
-        self.cluster.make_folder(folder)
         try:
+            self.cluster.make_folder(folder)
             run.run()
             result = goal.reached(run)
         finally:

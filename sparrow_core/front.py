@@ -219,9 +219,13 @@ class Cluster(ABC):
         start = StartJob(
             job_id, job.user, job.tasks, job.shared, job.placement, job.probe_ratio, job.options
         )
-        self._driver.post(self._client, start)
-        if not self._is_running():  # closed meanwhile: make sure that the callback hears of it
-            self._front.fail_all("cancelled", "the cluster was closed")
+        try:
+            self._driver.post(self._client, start)
+            if not self._is_running():  # closed meanwhile: make sure that the callback hears of it
+                self._front.fail_all("cancelled", "the cluster was closed")
+        except BaseException:  # Ctrl-C, for one: nobody gets to know the id
+            self.cancel(job_id)
+            raise
         return job_id
 
     def _is_running(self) -> bool:

@@ -41,12 +41,8 @@ from minishark.execution.store import Store, StorePlaces
 from minishark.execution.task import Peer
 from sparrow_core import NodeStatus
 
-_HELLO_S = 5.0
 _CALL_S = 2.0
 _KEEP_EVERY_S = 1.0
-_NODES_S = 10.0
-_POLL_S = 0.02
-_SILENCE_MAX_S = 1.0  # a busy machine is not a dead scheduler
 _LOSS_S = 5.0  # schedulers give a node three seconds, and are asked twice a second
 _POLL_S = 0.1
 _LOCALITY_WAIT_S = 1.0
@@ -192,7 +188,7 @@ class AttachedCluster:
         if not isinstance(request, KeepSession):
             asked = [service for service in asked if service not in self._silent]
         replies = self._connections.call_all(asked, request, _CALL_S)
-        self._silent = frozenset(service for service in asked if service not in replies)
+        self._silent = (self._silent - set(asked)) | (set(asked) - set(replies))
         for reply in replies.values():
             if isinstance(reply, Failure):
                 raise ResourceError(f"A node can't keep files. {reply.message}")

@@ -116,11 +116,13 @@ class Connections:
         self, services: Sequence[str], request: Request, timeout_s: float
     ) -> dict[str, Reply]:
         """Ask several services at once; the answers of those that answer in time."""
-        waiting = {self._take(service): service for service in dict.fromkeys(services)}
+        waiting: dict[zmq.Socket[bytes], str] = {}
         found: dict[str, Reply] = {}
         poller = zmq.Poller()
         message = encode_message(request)
         try:
+            for service in dict.fromkeys(services):
+                waiting[self._take(service)] = service
             for socket in waiting:
                 poller.register(socket, zmq.POLLIN)
                 socket.send(message)

@@ -61,7 +61,7 @@ class _Session:
             return now - self.heard_s < LEASE_S
         try:
             started_s: float = psutil.Process(self.kept.pid).create_time()
-        except psutil.Error:
+        except (psutil.Error, ValueError):  # no process, or not even the number of one
             return False
         return abs(started_s - self.kept.started_s) < _STARTED_TOLERANCE_S
 
@@ -111,9 +111,9 @@ class NodeService(Service):
                 return Failure(problem) if problem else self._welcome
             case KeepSession(session):
                 self.path(session)
-                self._sessions[session] = _Session(request, time.monotonic())
                 for root in self._roots:
                     (root / session).mkdir(exist_ok=True)
+                self._sessions[session] = _Session(request, time.monotonic())
                 return Done()
             case EndSession(session):
                 self._remove_session(str(self.path(session)))

@@ -371,9 +371,13 @@ class UserCode:
         try:
             yield
         finally:
-            with self._lock:
-                self._thread = None
-                _raise_in(thread, None)  # an exception that has not arrived must not arrive later
+            while self._thread is not None:
+                try:
+                    with self._lock:
+                        _raise_in(thread, None)  # what has not arrived must not arrive later
+                        self._asked_s = self._thread = None
+                except Interrupted:  # it arrived just here
+                    continue
 
     def stop(self) -> float:
         """Stop user code, if it runs; for how many seconds it has not obeyed."""

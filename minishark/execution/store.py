@@ -312,7 +312,7 @@ def _write(path: Path, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     """A name beside `path` for a file that nobody reads yet; gone if its writing fails."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         yield temporary
     finally:

@@ -159,6 +159,27 @@ def test_impossible_jobs_are_refused_at_submission(cluster: Cluster) -> None:
             Submitted(cluster, spec)
 
 
+def test_a_submission_that_is_interrupted_is_cancelled(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job whose id nobody gets to know, as Ctrl-C came first, does not go on."""
+    calls, events = iter([True, None]), list[JobEvent]()
+
+    def is_running() -> bool:
+        if next(calls, True) is None:
+            raise KeyboardInterrupt
+        return True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "_is_running", is_running)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.submit(JobSpec((task(0, "sleep 60"),)), events.append)
+    until(lambda: bool(events), "the end")
+    (last,) = events
+    assert isinstance(last, JobFailed)
+    assert "cancelled" == last.kind
+
+
 def test_a_broken_callback_harms_nobody(
     cluster: Cluster, capfd: pytest.CaptureFixture[str]
 ) -> None:

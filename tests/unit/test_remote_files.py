@@ -9,8 +9,11 @@ import pytest
 
 from minishark.cluster import remote_files, service
 from minishark.cluster.connections import Connections
+from minishark.cluster.node_service import NodeService
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
+from minishark.cluster.wire import Done, GetReport, KeepSession
+from minishark.errors import ClusterError
 from minishark.execution.store import InputMissingError, Store, StorePlaces
 from minishark.execution.task import FileSlice, Peer
 
@@ -95,6 +98,37 @@ def test_a_missing_file(source: Peer, connections: Connections) -> None:
     """The holder says that it is not there."""
     with pytest.raises(InputMissingError, match="n0 has no"):
         RemoteFiles(connections).fetch(source, FileSlice(f"{FOLDER}/9.arrow", ("n0",)))
+
+
+def test_a_senseless_request(places: StorePlaces, source: Peer, connections: Connections) -> None:
+    """More batches than there are is a refusal, and the holder goes on to answer."""
+    expected = write(places, 10, 10)
+    files = RemoteFiles(connections)
+    with pytest.raises(InputMissingError):
+        files.fetch(source, FileSlice(FILE, ("n0",), 0, 9))
+    assert expected == files.fetch(source, FileSlice(FILE, ("n0",)))
+
+
+def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
+    """A process that can't be is dead, and the node goes on to answer."""
+    tmp_path.chmod(0o700)
+    (tmp_path / "n0").mkdir()
+    node = Peer("n0", "here", str(tmp_path), str(tmp_path), "")
+    serving = NodeService(f"ipc://{tmp_path}/node.sock", node, "c", ())
+    kept = KeepSession("s-1", Peer("s-1", "here", "", "", ""), "me", -1, 0.0)
+    assert Done() == serving.answer(kept)
+    serving.tidy()
+    assert [] == list((tmp_path / "n0").iterdir())
+    serving.start()
+    assert {serving.endpoint} == set(connections.call_all([serving.endpoint], GetReport(), 5.0))
+    serving.stop()
+
+
+def test_a_bad_address_among_others(source: Peer, connections: Connections) -> None:
+    """The sockets taken before it are given back."""
+    with pytest.raises(ClusterError, match="No address"):
+        connections.call_all([source.service, "nonsense"], GetReport(), 1.0)
+    assert 0 == connections._in_use
 
 
 def test_a_dead_holder(

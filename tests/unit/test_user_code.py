@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from minishark.execution.functions import Interrupted, UserCode
+
+
+class _LateLock:
+    """A lock at which an interrupt arrives the second time that it is taken."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.taken += 1
+        if self.taken == 2:
+            raise Interrupted
+        self._lock.acquire()
+
+    def __exit__(self, *args: object) -> None:
+        self._lock.release()
+
+
+def test_an_interrupt_at_the_very_end_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """User code that is over is not stopped, even if an interrupt came while it ended."""
+    code, lock = UserCode(), _LateLock()
+    monkeypatch.setattr(code, "_lock", lock)
+    with code.running():
+        code._asked_s = 1.0
+    assert 3 == lock.taken
+    assert (None, None) == (code._thread, code._asked_s)
+    assert 0.0 == code.stop()
