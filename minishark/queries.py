@@ -47,6 +47,15 @@ _LOSSES_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
+class _Logical:
+    """A statement's logical plan, and the tables in it that stand for files."""
+
+    bound: BoundStatement
+    plan: LogicalPlan
+    files: tuple[Table, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """All phases of a statement's plan."""
 
@@ -273,25 +282,25 @@ class Queries:
     def _plan_for(self, sql: str, goal: Goal[Result_co]) -> _Plan:
         if isinstance(goal, Rows | Stream):
             return self._plan(sql)
-        return self._staged(*self._over_tables(sql), goal)
+        return self._staged(_Logical(*self._over_tables(sql)), goal)
 
-    def _logical(self, sql: str) -> tuple[BoundStatement, LogicalPlan]:
+    def _logical(self, sql: str) -> _Logical:
         """A statement's logical plan, once all tables that it reads are there."""
-        return self._over_files(sql) or self._over_tables(sql)
+        return self._over_files(sql) or _Logical(*self._over_tables(sql))
 
-    def _over_files(self, sql: str) -> tuple[BoundStatement, LogicalPlan] | None:
+    def _over_files(self, sql: str) -> _Logical | None:
         """The same for a statement that names files, if it can be distributed over them."""
         rewritten = self._files.rewritten(sql)
         if rewritten is None:
             return None
         bound = self.planning.bind(sql)
         try:
-            other, logical = self._over_tables(rewritten)
+            other, logical = self._over_tables(rewritten.sql)
         except QueryError:  # it uses what only files have, such as their names
             return None
         if other.schema != bound.schema or isinstance(logical.operator, Statement):
             return None
-        return bound, logical
+        return _Logical(bound, logical, rewritten.tables)
 
     def _over_tables(self, sql: str) -> tuple[BoundStatement, LogicalPlan]:
         while True:
@@ -309,7 +318,7 @@ class Queries:
         except FragmentRejectedError as rejected:
             whole = statement_plan(plan.bound, "DuckDB did not accept a fragment of it")
             note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
-        staged = self._staged(plan.bound, whole, goal)
+        staged = self._staged(_Logical(plan.bound, whole), goal)
         try:
             return self._execute(staged, goal, started, planned, explained, (note,))
         except FragmentRejectedError as rejected:
@@ -361,26 +370,26 @@ class Queries:
         """All phases of a plan; to describe it only, its tables need not be there."""
         if describe:
             bound = self.planning.bind(sql)
-            return self._staged(*(self._over_files(sql) or (bound, self.planning.plan(bound))))
-        bound, logical = self._logical(sql)
+            return self._staged(self._over_files(sql) or _Logical(bound, self.planning.plan(bound)))
+        found = self._logical(sql)
         key = (sql, self.planning.version)
         with self._lock:
             known = self._plans.get(key)
-        if known is not None and known.logical is logical and self._is_current(known):
+        if known is not None and known.logical is found.plan and self._is_current(known):
             return known
-        plan = self._staged(bound, logical)
+        plan = self._staged(found)
         with self._lock:
             self._plans[key] = plan
             if len(self._plans) > _CACHED_PLANS_MAX:
                 self._plans.popitem(last=False)
         return plan
 
-    def _staged(
-        self, bound: BoundStatement, logical: LogicalPlan, goal: Goal[Result_co] | None = None
-    ) -> _Plan:
+    def _staged(self, found: _Logical, goal: Goal[Result_co] | None = None) -> _Plan:
+        bound, logical = found.bound, found.plan
+        files = {table.name.lower(): table for table in found.files}
         tables = Catalog()
         for name in (*bound.tables, *scanned_tables(logical)):
-            tables.add(self._files.get(name) or self.catalog.get(name))
+            tables.add(files.get(name.lower()) or self.catalog.get(name))
         options = self.options if goal is None else goal.options(self.options)
         physical = plan_physical(logical, tables, options)
         if goal is not None:

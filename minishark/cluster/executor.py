@@ -118,6 +118,8 @@ class ExecutorRunner:
             if len(self._stages) > _STAGES_MAX:
                 del self._stages[next(iter(self._stages))]
         self._connections.interrupted.clear()
+        if self._own_process and stage.working_folder:
+            _work_in(stage.working_folder)
         try:
             self._store.meet(stage.peers)
             return encode(self._runner.run(stage, decode_payload(payload)))
@@ -147,3 +149,11 @@ class ExecutorRunner:
         self._connections.close()
         remove_if_orphaned(self._places.memory)
         remove_if_orphaned(self._places.disk)
+
+
+def _work_in(folder: str) -> None:
+    """Let relative paths mean what they do in the front end, or nothing if this host differs."""
+    try:
+        os.chdir(folder)
+    except OSError:
+        os.chdir(Path(folder).anchor)

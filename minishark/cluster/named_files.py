@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,6 +36,9 @@ _CALLED = re.compile(rf"(?:{'|'.join(_READERS)})\s*\(\s*({_TEXT})\s*\)", re.IGNO
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 """Path, size and time of change of files, in the order in which they are read."""
 
+_Key: TypeAlias = tuple[str, Stamp]
+"""A pattern and what it found."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
@@ -46,9 +50,22 @@ class _Reference:
     alias: str
 
 
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A query over tables that stand for files.
+
+    Attributes:
+        sql: its text, with their names.
+        tables: they themselves; `NamedFiles` may have forgotten them when they are wanted.
+    """
+
+    sql: str
+    tables: tuple[Table, ...]
+
+
 @dataclass(slots=True)
 class NamedFiles:
-    """The tables that stand for files.
+    """The tables that stand for files; safe to use from several threads.
 
     Attributes:
         planning: DuckDB, which finds files and reads their schemas.
@@ -57,46 +74,51 @@ class NamedFiles:
 
     planning: PlanningDatabase
     partitions: int
-    _tables: OrderedDict[Stamp, Table] = field(default_factory=OrderedDict)
-    _patterns: dict[str, str] = field(default_factory=dict)
+    _tables: OrderedDict[_Key, Table] = field(default_factory=OrderedDict)
+    _keys: dict[str, _Key] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def rewritten(self, sql: str) -> str | None:
+    def rewritten(self, sql: str) -> Rewritten | None:
         """`sql` with the names of tables in the place of files; None if it names none.
 
         Files that can't be read in parts just as DuckDB reads them are left as they are.
         """
         if not sql.isascii() or "parquet" not in sql.lower():
             return None
-        text, last = "", 0
+        text, last, tables = "", 0, []
         for reference in sorted(self._references(sql), key=lambda found: found.first):
-            table = self._table(reference.pattern)
+            with self._lock:
+                table = self._table(reference.pattern)
             if table is None:
                 continue
+            tables.append(table)
             alias = f" AS {quote(reference.alias)}" if reference.alias else ""
             text += f"{sql[last : reference.first]} {quote(table.name)}{alias}"
             last = reference.last
-        return text + sql[last:] if last else None
+        return Rewritten(text + sql[last:], tuple(tables)) if tables else None
 
     def forget(self) -> None:
         """Files may have other columns from now on: settings say how they are read."""
-        while self._tables:
-            _, table = self._tables.popitem()
-            self.planning.remove_table(table.name)
-        self._patterns.clear()
+        with self._lock:
+            while self._tables:
+                self._forget_oldest()
 
     def get(self, name: str) -> Table | None:
         """The table of that name, unless its files have changed or gone."""
-        pattern = self._patterns.get(name.lower())
-        if pattern is None:
+        with self._lock:
+            key = self._keys.get(name.lower())
+            table = None if key is None else self._tables[key]
+        if key is None or key != (key[0], self._stamp(key[0])):
             return None
-        return self._tables.get(self._stamp(pattern))
+        return table
 
     def _references(self, sql: str) -> Iterator[_Reference]:
         try:
             tree = json.loads(self.planning.syntax(sql))
         except (QueryError, json.JSONDecodeError):
             return
+        expressions = _common_table_expressions(tree)
         for node in _nodes(tree):
             first, kind = node.get("query_location"), node.get("type")
             if not isinstance(first, int) or kind not in ("BASE_TABLE", "TABLE_FUNCTION"):
@@ -104,25 +126,35 @@ class NamedFiles:
             found = (_NAMED if kind == "BASE_TABLE" else _CALLED).match(sql, first)
             if found is None or node.get("sample"):
                 continue
+            if kind == "BASE_TABLE":
+                name = node["table_name"]
+                if name.lower() in expressions or self.planning.has_relation(name):
+                    continue
             yield _reference(node, found)
 
     def _table(self, pattern: str) -> Table | None:
         stamp = self._stamp(pattern)
         if not stamp:
             return None
-        table = self._tables.get(stamp)
+        # Each pattern has its own: when it finds other files, a table of another's stays right.
+        key = (pattern, stamp)
+        table = self._tables.get(key)
         if table is None:
             table = self._measured(stamp)
             if table is None:
                 return None
-            self._tables[stamp] = table
-            self._patterns[table.name.lower()] = pattern
+            self._tables[key] = table
+            self._keys[table.name.lower()] = key
             self.planning.put_table(table)
             if len(self._tables) > _TABLES_MAX:
-                _, oldest = self._tables.popitem(last=False)
-                self._patterns.pop(oldest.name.lower(), None)
-                self.planning.remove_table(oldest.name)
+                self._forget_oldest()
+        self._tables.move_to_end(key)
         return table
+
+    def _forget_oldest(self) -> None:
+        _, oldest = self._tables.popitem(last=False)
+        del self._keys[oldest.name.lower()]
+        self.planning.remove_table(oldest.name)
 
     def _stamp(self, pattern: str) -> Stamp:
         """The files that a pattern finds now, in DuckDB's order; none if they may not be cut."""
@@ -167,6 +199,16 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
     if isinstance(tree, list):
         for item in tree:
             yield from _nodes(item)
+
+
+def _common_table_expressions(tree: Any) -> set[str]:
+    """The names that a query gives to parts of itself, in whatever scope."""
+    return {
+        entry["key"].lower()
+        for node in _nodes(tree)
+        if "cte_map" in node
+        for entry in node["cte_map"]["map"]
+    }
 
 
 def _reference(node: dict[str, Any], found: re.Match[str]) -> _Reference:

@@ -6,6 +6,7 @@ come on the cluster's thread and are handled on the caller's, one at a time.
 
 from __future__ import annotations
 
+import os
 import queue
 import time
 from collections import deque
@@ -338,6 +339,7 @@ class QueryRun:
             aggregates_early=stage.aggregates_early,
             peers=self.placement.peers,
             scalars=self._called_in(stage),
+            working_folder=_working_folder(),
         )
         return self.ending.stage(task, stage.schema) if self._is_last(stage) else task
 
@@ -440,3 +442,10 @@ def _tagged(events: queue.SimpleQueue[tuple[int, JobEvent]], stage: int, event: 
 def _constraint(nodes: frozenset[str], every: frozenset[str]) -> tuple[NodeName, ...]:
     """Preferred nodes as a constraint; all nodes are none."""
     return () if nodes >= every else tuple(NodeName(node) for node in sorted(nodes))
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:  # it was removed
+        return ""

@@ -130,6 +130,7 @@ class TaskRunner:
             "autoinstall_known_extensions": "false",
         }
         self._prelude: tuple[str, ...] = ()
+        self._working_folder = ""
         self._con = self._connect()
         self._output_settings: Mapping[str, str] = {}
         self._aggregates_early = False
@@ -152,7 +153,7 @@ class TaskRunner:
             TaskError: with the reason, for whatever is not a bug.
         """
         try:
-            if stage.prelude != self._prelude:
+            if stage.prelude != self._prelude or self._is_elsewhere(stage):
                 self._prepare(stage, task)
             self._choose_optimizers(stage)
             if stage.function is None and not stage.scalars:
@@ -169,6 +170,13 @@ class TaskRunner:
             # not to blame alone: the statement as a whole often takes another path.
             self._restart()
             raise TaskError(TaskProblem.BIND, str(error)) from error
+
+    def _is_elsewhere(self, stage: StageTask) -> bool:
+        """Whether a user's statement may mean other files than the one before, by the same names.
+
+        What was defined over those, or read of them, is then of no use.
+        """
+        return not stage.types and stage.working_folder not in ("", self._working_folder)
 
     def _choose_optimizers(self, stage: StageTask) -> None:
         if stage.aggregates_early != self._aggregates_early:
@@ -195,6 +203,7 @@ class TaskRunner:
                 with contextlib.suppress(duckdb.Error):
                     self._con.execute(sql).fetchall()
         self._prelude = stage.prelude
+        self._working_folder = stage.working_folder or self._working_folder
 
     def _run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         if not stage.sql:

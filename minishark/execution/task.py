@@ -133,6 +133,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         scalars: Python functions that the fragment calls.
         function: what the rows go through before they are put out.
         target: where the files go, for FILES.
+        working_folder: the front end's, to which relative paths refer; empty if it has none.
     """
 
     sql: str
@@ -152,6 +153,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     scalars: tuple[ScalarFunction, ...] = ()
     function: TaskFunction | None = None
     target: CopyTarget | None = None
+    working_folder: str = ""
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):

@@ -88,7 +88,7 @@ class PlanningDatabase:
         self._miniatures = Miniatures()
         self.volatile: frozenset[str] = frozenset()
         self._names: dict[str, str] = {}
-        self._plans: OrderedDict[tuple[str, int], LogicalPlan] = OrderedDict()
+        self._plans: OrderedDict[tuple[BoundStatement, int], LogicalPlan] = OrderedDict()
         self._lock = threading.RLock()
 
     def close(self) -> None:
@@ -133,6 +133,11 @@ class PlanningDatabase:
                 [name],
             ).fetchall()
         return bool(rows)
+
+    def has_relation(self, name: str) -> bool:
+        """Whether a table or a view goes by that name."""
+        with self._lock:
+            return name.lower() in self._names or self.has_view(name)
 
     def views(self) -> list[str]:
         """The names of the views that were defined."""
@@ -322,7 +327,7 @@ class PlanningDatabase:
         with self._lock:
             if _TELLS_TIME.search(bound.sql):
                 return self._plan(bound)
-            key = (bound.sql, self._miniatures.version)
+            key = (bound, self._miniatures.version)  # files may have other columns by now
             plan = self._plans.get(key)
             if plan is None:
                 plan = self._plans[key] = self._plan(bound)

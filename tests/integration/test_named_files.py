@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
@@ -173,3 +174,70 @@ def test_a_broken_file_fails_its_query_only(session: Session, tmp_path: Path) ->
     assert [{"n": 100_000}] == session.sql(
         "SELECT count(*) AS n FROM 'b.parquet'"
     ).to_arrow().to_pylist()
+
+
+def test_names_that_are_not_files(session: Session) -> None:
+    """Parts of queries, views and tables come before files of the same name."""
+    name = "kinds/x.parquet"
+    part = f'WITH "{name}" AS (SELECT 42 AS a) SELECT a FROM "{name}"'
+    assert [{"a": 42}] == session.sql(part).to_arrow().to_pylist()
+    inner = f"SELECT q.a FROM 'a.parquet' JOIN ({part}) q ON q.a = i"
+    assert [{"a": 42}] == session.sql(inner).to_arrow().to_pylist()
+    for kind in ("VIEW", "TABLE", "TEMP VIEW", "TEMP TABLE"):
+        session.sql(f'CREATE {kind} "{name}" AS SELECT 43 AS a, NULL::VARCHAR AS b')
+        assert [{"a": 43, "b": None}] == session.sql(f'FROM "{name}"').to_arrow().to_pylist()
+        session.sql(f'DROP {kind.removeprefix("TEMP ")} "{name}"')
+    assert [{"a": 1, "b": "x"}] == session.sql(f'FROM "{name}"').to_arrow().to_pylist()
+
+
+def test_relative_paths_are_the_front_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are looked for where the program works when the query runs, in executors as well."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    for folder in ("one", "two"):
+        (tmp_path / folder / "f.csv").write_text(f"v\n{folder}\n")
+        (tmp_path / folder / "f.json").write_text(f'[{{"v": "{folder}"}}]')
+        pq.write_table(pa.table({"v": [folder]}), tmp_path / folder / "f.parquet")
+    relations = (
+        "'f.csv'",
+        "read_csv('./*.csv')",
+        "'../two/f.csv'",
+        "'f.json'",
+        "'f.parquet' USING SAMPLE 1 ROWS",
+        "read_parquet(['f.p*'])",
+        "'f.parquet'",
+        "v",
+    )
+    monkeypatch.chdir(tmp_path / "one")
+    with minishark.connect(nodes=1, executors_per_node=1) as session:
+        session.sql("CREATE VIEW v AS FROM 'f.csv'")
+        frames = [session.sql(f"SELECT v FROM {relation}") for relation in relations]
+        for folder in ("one", "two", "one"):
+            monkeypatch.chdir(tmp_path / folder)
+            expected = [folder, folder, "two", *[folder] * 5]
+            assert expected == [frame.to_arrow()["v"][0].as_py() for frame in frames]
+        (tmp_path / "two" / "f.csv").write_text("v\n5\n")
+        monkeypatch.chdir(tmp_path / "two")
+        assert [{"v": 5}] == frames[0].to_arrow().to_pylist()
+
+
+def test_threads_that_name_one_file(session: Session, tmp_path: Path) -> None:
+    """Threads may meet a file for the first time at the same time."""
+    threads = 6
+    with ThreadPoolExecutor(threads) as pool:
+        for number in range(5):
+            file = tmp_path / f"{number}.parquet"
+            pq.write_table(pa.table({"i": range(100)}), file)
+            queries = [f"SELECT sum(i) + {i} AS s FROM '{file}'" for i in range(threads)]
+            answers = pool.map(lambda sql: session.sql(sql).to_arrow()["s"].to_pylist(), queries)
+            assert [[4950 + i] for i in range(threads)] == list(answers)
+
+
+def test_patterns_that_find_the_same_files(session: Session, tmp_path: Path) -> None:
+    """What one pattern finds later does not concern another that found the same before."""
+    pq.write_table(pa.table({"i": [1]}), tmp_path / "a1.parquet")
+    several = session.sql(f"SELECT sum(i) AS s FROM '{tmp_path}/a*.parquet'")
+    one = session.sql(f"SELECT sum(i) AS s FROM '{tmp_path}/a1.parquet'")
+    assert [1, 1] == [frame.to_arrow()["s"][0].as_py() for frame in (several, one)]
+    pq.write_table(pa.table({"i": [2]}), tmp_path / "a2.parquet")
+    assert [1, 3] == [frame.to_arrow()["s"][0].as_py() for frame in (one, several)]
