@@ -4,7 +4,7 @@ Each task writes under a staging folder beside the target, with DuckDB's own COP
 has finished, the front end gives the files the names that DuckDB would, and moves them to the
 target. An error or an interruption before that, or while they are moved, leaves the target as it
 was. One file is written by one task; a folder (PER_THREAD_OUTPUT, PARTITION_BY, FILE_SIZE_BYTES)
-by all.
+by all: tasks number their files, and the front end numbers them anew, under the names asked for.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ _TARGET = re.compile(
     r"\s*'((?:[^']|'')*)'\s*(?:(?:WITH\s*)?\((.*)\)\s*)?", re.IGNORECASE | re.DOTALL
 )
 _OPTION = re.compile(r"(\w+)\s*=?\s*(.*)", re.DOTALL)
+_STRING = re.compile(r"'((?:[^']|'')*)'|\"((?:[^\"]|\"\")*)\"", re.DOTALL)
+_UNIQUE = ("{uuid}", "{uuidv4}", "{uuidv7}")
+_NUMBERED = re.compile(r"(\d+)(.*)", re.DOTALL)
+_REPLACED = "replaced"  # what was at the target, in the staging folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +68,47 @@ class Copy:
         return any(self.has(option) for option in _FOLDER_OPTIONS)
 
     @property
+    def pattern(self) -> str:
+        """What names files in a folder: FILENAME_PATTERN, or what DuckDB takes without it."""
+        default = "'{uuid}'" if self.has("append") else "'data_{i}'"
+        return _string(self.options.get("filename_pattern", default)) or ""
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether files in a folder are told apart by numbers."""
+        return not any(label in self.pattern for label in _UNIQUE)
+
+    @property
     def text(self) -> str:
         """The options that a task's COPY has."""
         options = {name: text for name, text in self.options.items() if name not in _MODES}
-        if self.is_folder and self.has("append"):
-            options.setdefault("filename_pattern", "'{uuid}'")
+        if self.is_folder:
+            options["filename_pattern"] = quote_text("{i}" if self.is_numbered else self.pattern)
         return ", ".join(f"{name} {text}" for name, text in options.items()) or "USE_TMP_FILE false"
+
+
+def _string(text: str) -> str | None:
+    """The value of a string, or a name in quotes, as DuckDB reads it; None for anything else."""
+    found = _STRING.fullmatch(text)
+    if found is None:
+        return None
+    single, double = found.groups()
+    return double.replace('""', '"') if single is None else single.replace("''", "'")
+
+
+def _is_named_here(copy: Copy) -> bool:
+    """Whether its pattern is one that files can be named by without asking DuckDB."""
+    pattern = copy.pattern
+    if not pattern or "/" in pattern:
+        return False
+    return not (copy.has("append") and copy.is_numbered)  # DuckDB's error
 
 
 def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | None:
     """What stands after TO; None for what the front end's DuckDB must write itself.
 
-    That is: no local files, options in the old form without brackets, or answers of more than the
-    number of rows.
+    That is: no local files, options in the old form without brackets, answers of more than the
+    number of rows, or a FILENAME_PATTERN that is more than a string.
 
     Args:
         target: the text after TO.
@@ -95,7 +127,8 @@ def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | No
             return None
         options[option[1].lower()] = option[2] or "true"
     copy = Copy(Path(os.path.expanduser(path)).absolute(), options)  # noqa: PTH111 - as DuckDB
-    return None if any(copy.has(option) for option in _FRONT_END_OPTIONS) else copy
+    asks_more = any(copy.has(option) for option in _FRONT_END_OPTIONS)
+    return None if asks_more or not _is_named_here(copy) else copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +175,8 @@ class CopyGoal:
 def staging_folder(copy: Copy) -> Iterator[Path]:
     """A folder beside the target, gone afterwards.
 
+    It stays only if it holds what was at the target and could not be moved back.
+
     Raises:
         DataError: the target can't be written.
         ResourceError: the disk is full.
@@ -152,8 +187,13 @@ def staging_folder(copy: Copy) -> Iterator[Path]:
         staging = Path(tempfile.mkdtemp(prefix=name, dir=copy.path.parent))
     try:
         yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    except BaseException as error:
+        if any(staging.glob(f"{_REPLACED}/*")):  # moving it back failed, or was interrupted
+            error.add_note(f"What was at {copy.path} before lies in {staging / _REPLACED}.")
+        else:
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
+    shutil.rmtree(staging, ignore_errors=True)
 
 
 def _check_target(copy: Copy) -> None:
@@ -225,69 +265,80 @@ def publish(copy: Copy, staging: Path, written: Sequence[Written]) -> None:
     with _writing(copy), contextlib.ExitStack() as undo:
         if not copy.is_folder:
             (staging / filled[0].entry).replace(copy.path)
-        elif not copy.path.exists() or copy.has("overwrite"):
-            _replace_folder(copy, staging, filled, undo)
+            return
+        files = _named(copy, staging, filled)
+        (staging / _REPLACED).mkdir()
+        if not copy.path.exists() or copy.has("overwrite"):
+            _replace_folder(copy, staging, files, undo)
         else:
-            _add_files(copy, staging, filled, undo)
+            _add_files(copy, staging, files, undo)
         undo.pop_all()
 
 
 def _replace_folder(
-    copy: Copy, staging: Path, written: Sequence[Written], undo: contextlib.ExitStack
+    copy: Copy, staging: Path, files: Mapping[Path, Path], undo: contextlib.ExitStack
 ) -> None:
     """The target becomes a folder of the new files alone."""
     final = staging / "final"
     final.mkdir()
-    final.chmod(0o777 & ~_umask())
-    for source, name in _named(copy, staging, written):
+    for name, source in files.items():
         target = final / name
         target.parent.mkdir(parents=True, exist_ok=True)
         source.rename(target)
     if copy.path.exists():
-        old = staging / "old"
-        copy.path.rename(old)
-        undo.callback(old.rename, copy.path)
-    final.rename(copy.path)
+        _move(copy.path, staging / _REPLACED / "all", undo)
+    _move(final, copy.path, undo)
 
 
 def _add_files(
-    copy: Copy, staging: Path, written: Sequence[Written], undo: contextlib.ExitStack
+    copy: Copy, staging: Path, files: Mapping[Path, Path], undo: contextlib.ExitStack
 ) -> None:
     """New files beside those that are there; those of the same names are replaced."""
-    backup = staging / "backup"
-    backup.mkdir()
-    for number, (source, name) in enumerate(_named(copy, staging, written)):
+    for number, (name, source) in enumerate(files.items()):
         target = copy.path / name
         for folder in reversed([p for p in target.parents if not p.exists()]):
+            undo.callback(_remove_empty, folder)
             folder.mkdir()
-            undo.callback(folder.rmdir)
         if target.exists():
-            kept = backup / str(number)
-            target.rename(kept)
-            undo.callback(kept.rename, target)
-        source.rename(target)
-        undo.callback(target.unlink, missing_ok=True)
+            _move(target, staging / _REPLACED / str(number), undo)
+        _move(source, target, undo)
 
 
-def _named(copy: Copy, staging: Path, written: Sequence[Written]) -> Iterator[tuple[Path, Path]]:
-    """Each file, and its name below the target: numbers go on from task to task."""
-    pattern = copy.options.get("filename_pattern", "'data_{i}'").strip("'")
-    unique = "{uuid" in pattern or (copy.has("append") and "filename_pattern" not in copy.options)
-    before, _, after = (pattern if "{i}" in pattern else f"{pattern}{{i}}").partition("{i}")
-    name = re.compile(rf"{re.escape(before)}\d+{re.escape(after)}(\..*)?", re.DOTALL)
+def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
+    """Rename; the undo is noted first, as an interruption may come right after the rename."""
+    undo.callback(_move_back, target, source)
+    source.rename(target)
+
+
+def _move_back(target: Path, source: Path) -> None:
+    if os.path.lexists(target) and not os.path.lexists(source):
+        target.rename(source)
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # not made yet, or somebody else's files are there now
+        folder.rmdir()
+
+
+def _named(copy: Copy, staging: Path, written: Sequence[Written]) -> dict[Path, Path]:
+    """Each file by its name below the target: numbers go on from task to task.
+
+    Raises:
+        DataError: two files would have the same name.
+    """
+    pattern = copy.pattern if "{i}" in copy.pattern else f"{copy.pattern}{{i}}"
     numbers: dict[Path, Iterator[int]] = {}
+    files: dict[Path, Path] = {}
     for item in written:
         entry = staging / item.entry
-        for file in sorted(p for p in entry.rglob("*") if p.is_file()):
-            relative = file.relative_to(entry)
-            found = None if unique else name.fullmatch(relative.name)
-            if found is not None:
-                number = next(numbers.setdefault(relative.parent, itertools.count()))
-                relative = relative.with_name(f"{before}{number}{after}{found[1] or ''}")
-            yield file, relative
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        found = (path for path in entry.rglob("*") if path.is_file())
+        for file in sorted(found, key=lambda path: (path.parent, len(path.name), path.name)):
+            name = file.relative_to(entry)
+            numbered_name = _NUMBERED.fullmatch(name.name)
+            if copy.is_numbered and numbered_name is not None:
+                number = next(numbers.setdefault(name.parent, itertools.count()))
+                name = name.with_name(pattern.replace("{i}", str(number)) + numbered_name[2])
+            if name in files:
+                raise DataError(f"Can't write {copy.path}: two files would have the name {name}.")
+            files[name] = file
+    return files

@@ -119,6 +119,20 @@ def test_folders_are_written_by_all_tasks(
     assert rows[0] == rows[1]
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    ['"part_{i}"', "$$p_{i}$$", "('q_{i}')", "E'q_{i}'", "'it''s_{i}'", "'f{i}_{i}'", "'{uuidv7}'"],
+)
+def test_no_row_is_lost_however_names_are_given(
+    session: Session, tmp_path: Path, pattern: str
+) -> None:
+    """Each file of each task keeps a name of its own."""
+    options = f"FORMAT parquet, PARTITION_BY (k), FILENAME_PATTERN {pattern}"
+    assert ROWS == _count(session, f"COPY t TO '{tmp_path}/x' ({options})")
+    rows = session.sql(f"SELECT a FROM '{tmp_path}/x/*/*.parquet' ORDER BY a").to_arrow()
+    assert list(range(ROWS)) == rows.column("a").to_pylist()
+
+
 def test_order_goes_on_from_file_to_file(session: Session, tmp_path: Path) -> None:
     """A query's order is that of the files' numbers."""
     session.sql(f"COPY t TO '{tmp_path}/x' (FORMAT parquet, PER_THREAD_OUTPUT)")
