@@ -91,4 +91,4 @@ class Catalog:
         return name.lower() in self._tables
 
     def __iter__(self) -> Iterator[Table]:
-        return iter(self._tables.values())
+        return iter(tuple(self._tables.values()))  # other threads add and remove some

@@ -18,6 +18,7 @@ from minishark.cluster.load import LoadedTable, TableLayout, TableLoader, TableS
 from minishark.cluster.source import SourceSize, arrow_table, files_source, memory_source
 from minishark.errors import CatalogError, OptionError
 from minishark.execution.statistics import merge_statistics
+from minishark.execution.store import InputMissingError
 from minishark.execution.task import FileSlice
 from minishark.expressions import Schema
 from minishark.sql.planning import PlanningDatabase
@@ -126,9 +127,19 @@ class Tables:
         self.cluster.remove_folder(_folder(table))
 
     def read(self, name: str) -> pa.Table:
-        """All rows of a table, memory-mapped."""
-        partitions = self.catalog.get(name).partitions
-        return self.cluster.store().read(tuple(FileSlice(p.file, p.holders) for p in partitions))
+        """All rows of a table, memory-mapped.
+
+        Raises:
+            CatalogError: there is no such table, or it is dropped meanwhile.
+        """
+        table = self.catalog.get(name)
+        slices = tuple(FileSlice(p.file, p.holders) for p in table.partitions)
+        try:
+            return self.cluster.store().read(slices)
+        except (InputMissingError, OSError):
+            if self.catalog.get(name) is table:
+                raise
+            return self.read(name)  # it was replaced
 
     def _source(self, data: Any, folder: str, pieces: int) -> tuple[TableSource, SourceSize]:
         if isinstance(data, str | Path):

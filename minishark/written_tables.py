@@ -7,6 +7,7 @@ that only read the cluster's tables see them here without a copy.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -336,7 +337,9 @@ class WrittenTables:
         own, names = self._tables(), list(tables)
         for name in names:
             if name.lower() not in own:
-                self._con.register(name, read(name))
+                # Another thread may have dropped it meanwhile; a statement that needs it says so.
+                with contextlib.suppress(CatalogError):
+                    self._con.register(name, read(name))
         self._replay()
         numbered = [sql for sql in self._definitions if _ROW_NUMBERS.search(sql)]
         if numbered:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -187,3 +188,22 @@ def test_unreadable_files_fail_at_once(session: Session, tmp_path: Path) -> None
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 nonsense PAR1")
     with pytest.raises((QueryError, TaskFailedError), match=r"bad\.parquet"):
         ask(session, f"FROM '{tmp_path / 'bad.parquet'}'")
+
+
+def test_threads_write_tables_of_their_own(session: Session) -> None:
+    """What one thread creates, fills and drops does not disturb the others' statements."""
+    before = session.tables
+
+    def work(number: int) -> list[Rows]:
+        found = []
+        for _ in range(5):
+            ask(session, f"CREATE TABLE own_{number} (a BIGINT)")
+            ask(session, f"INSERT INTO own_{number} VALUES ({number})")
+            found.append(ask(session, f"SELECT sum(a) FROM own_{number}"))
+            ask(session, f"DROP TABLE own_{number}")
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(work, range(3)))
+    assert [[[(number,)]] * 5 for number in range(3)] == answers
+    assert before == session.tables
