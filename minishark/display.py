@@ -9,6 +9,8 @@ import duckdb
 import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 
+from minishark.sql.connection import ConnectionUse
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -178,7 +180,7 @@ def json_rows(table: pa.Table) -> Iterator[str]:
 
 
 def _asked(table: pa.Table, query: str) -> Iterator[tuple[str, ...]]:
-    with duckdb.connect() as connection:
+    with duckdb.connect() as connection, ConnectionUse(connection):
         zones = [f.type.tz for f in table.schema if pa.types.is_timestamp(f.type) and f.type.tz]
         if zones:
             connection.execute(f"SET TimeZone = '{zones[0]}'")

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -27,6 +26,7 @@ from minishark.errors import (
 )
 from minishark.expressions import quote, quote_text
 from minishark.sql.arrow_types import kept_by_arrow
+from minishark.sql.connection import ConnectionUse
 from minishark.sql.targets import written_target
 
 ReadTable = Callable[[str], pa.Table]
@@ -75,7 +75,7 @@ class WrittenTables:
         self._own: dict[str, None] = {}
         self._used = False
         self._elsewhere = False
-        self._lock = threading.RLock()
+        self._lock = ConnectionUse(self._con)
 
     def close(self) -> None:
         """Close the database, when the statement that runs has ended."""
@@ -244,23 +244,17 @@ class WrittenTables:
         """Make a table of rows, with columns of just these types; one of that name is replaced."""
         described = ", ".join(f"{quote(column)} {type_}" for column, type_ in columns)
         with self._lock:
-            self._con.register(_ROWS, rows)
-            try:
+            with self._registered(rows):
                 self._run(f"CREATE OR REPLACE TABLE {quote(name)} ({described})")
                 self._run(f"INSERT INTO {quote(name)} FROM {quote(_ROWS)}")
-            finally:
-                self._con.unregister(_ROWS)
             self._changed[name.lower()] = next(self._changes)
 
     def copy(self, table: pa.Table, target: str) -> pa.Table:
         """Write rows to files: `COPY rows TO target`; DuckDB's answer."""
         with self._lock:
             self._replay()
-            self._con.register(_ROWS, table)
-            try:
+            with self._registered(table):
                 return self._answer(f"COPY {quote(_ROWS)} TO {target}")
-            finally:
-                self._con.unregister(_ROWS)
 
     def changed(self) -> list[ChangedTable]:
         """The tables that changed and are not loaded yet, with their rows."""
@@ -307,11 +301,8 @@ class WrittenTables:
         if not kept_by_arrow(map(str, relation.types)):
             return None
         rows = relation.to_arrow_table()
-        self._con.register(_ROWS, rows)
-        try:
+        with self._registered(rows):
             same = self._con.table(_ROWS).types == relation.types
-        finally:
-            self._con.unregister(_ROWS)
         return rows if same else None
 
     def drop(self, name: str) -> bool:
@@ -371,8 +362,17 @@ class WrittenTables:
         for shown in self._shown((name,)):
             rows = self._con.table(shown).to_arrow_table()
             self._con.unregister(shown)
-            self._con.register(_ROWS, rows)
-            self._con.execute(f"CREATE TABLE {quote(name)} AS FROM {quote(_ROWS)}")
+            with self._registered(rows):
+                self._con.execute(f"CREATE TABLE {quote(name)} AS FROM {quote(_ROWS)}")
+
+    @contextlib.contextmanager
+    def _registered(self, rows: pa.Table) -> Iterator[None]:
+        """Rows that statements may name for a while."""
+        self._con.register(_ROWS, rows)
+        try:
+            with self._lock:
+                yield
+        finally:
             self._con.unregister(_ROWS)
 
     def _handed_out(self, sql: str) -> pa.Table:

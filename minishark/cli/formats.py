@@ -16,6 +16,7 @@ from minishark.cli.options import FILE_FORMATS, TEXT_FORMATS
 from minishark.display import json_rows, text_rows
 from minishark.errors import OptionError
 from minishark.expressions import quote
+from minishark.sql.connection import ConnectionUse
 
 # Numbers that DuckDB writes and JSON has not.
 _NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
@@ -126,7 +127,7 @@ def _write_vertical(table: pa.Table, stream: TextIO) -> None:
 
 
 def _copy(table: pa.Table, path: Path) -> None:
-    with duckdb.connect() as connection:
+    with duckdb.connect() as connection, ConnectionUse(connection):
         connection.register("answer", table)
         target = str(path).replace("'", "''")
         connection.execute(f"COPY {quote('answer')} TO '{target}' (FORMAT parquet)").fetchall()

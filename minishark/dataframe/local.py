@@ -14,6 +14,7 @@ from minishark.dataframe.names import ident
 from minishark.dataframe.row import Row
 from minishark.errors import DataError
 from minishark.expressions import quote
+from minishark.sql.connection import ConnectionUse
 
 SchemaLike: TypeAlias = Sequence[str] | Mapping[str, Any] | pa.Schema | str | None
 """Names of columns; names with types: a mapping, "a BIGINT, b VARCHAR", a pyarrow schema; None."""
@@ -77,7 +78,7 @@ def names_and_types(
 
 def _declared(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of "a BIGINT, b VARCHAR": the names and the types."""
-    with duckdb.connect() as connection:
+    with duckdb.connect() as connection, ConnectionUse(connection):
         try:
             connection.execute(f"CREATE TABLE declared ({text})")
         except duckdb.Error as error:
@@ -98,7 +99,7 @@ def _of_rows(
             raise DataError(f"Row {number} has {len(values)} values; the columns are {names}.")
         for column, item in zip(columns, values, strict=True):
             column.append(item)
-    with duckdb.connect() as connection:
+    with duckdb.connect() as connection, ConnectionUse(connection):
         arrays = [
             _array(connection, column, name, None if types is None else types[index])
             for index, (name, column) in enumerate(zip(names, columns, strict=True))
@@ -151,7 +152,7 @@ def _array(
 
 
 def _cast(table: pa.Table, names: Sequence[str], types: Sequence[str]) -> pa.Table:
-    with duckdb.connect() as connection:
+    with duckdb.connect() as connection, ConnectionUse(connection):
         connection.execute("SET arrow_lossless_conversion = true")
         items = ", ".join(
             f"CAST({ident(name)} AS {type_}) AS {ident(name)}"

@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.expressions import quote
+from minishark.sql.connection import ConnectionUse
 from minishark.statistics import ColumnStatistics, TableStatistics
 
 _SAMPLE_ONE_IN = 8
@@ -92,7 +93,8 @@ def merge_statistics(
         items = ["sum(rows)::BIGINT", "sum(text_rows)::BIGINT", "bool_or(sampled)"]
         for number, (_, type_name) in enumerate(columns):
             items += _merged(number) if is_measured(type_name) else ["NULL"] * 3
-        values = con.execute(f"SELECT {', '.join(items)} FROM {_PART}").fetchall()[0]
+        with ConnectionUse(con):
+            values = con.execute(f"SELECT {', '.join(items)} FROM {_PART}").fetchall()[0]
     finally:
         con.unregister(_PART)
     numbers = [i for i, (_, type_name) in enumerate(columns) if is_measured(type_name)]
@@ -125,14 +127,14 @@ def _distinct_counts(
     states = pa.table({"number": pa.array(owners, pa.int32()), "state": pa.chunked_array(chunks)})
     con.register(_STATES, states)
     try:
-        return dict(
-            con.execute(
+        with ConnectionUse(con):
+            counted = con.execute(
                 # A state is the same for every argument type.
                 "SELECT number, finalize(combine_aggr("
                 "to_aggregate_state(state, 'approx_count_distinct', ['BIGINT']))) "
                 f"FROM {_STATES} GROUP BY number"
             ).fetchall()
-        )
+        return dict(counted)
     finally:
         con.unregister(_STATES)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from minishark.logical.operators import Statement
 from minishark.logical.plan import LogicalPlan, make_plan
 from minishark.logical.rewrite import rewrite
 from minishark.logical.volatile import called_functions, volatile_reason
+from minishark.sql.connection import ConnectionUse
 from minishark.sql.lower import lower_plan
 from minishark.sql.miniature import Miniatures
 from minishark.sql.plan_json import PlanNotLowered
@@ -89,7 +89,7 @@ class PlanningDatabase:
         self.volatile: frozenset[str] = frozenset()
         self._names: dict[str, str] = {}
         self._plans: OrderedDict[tuple[BoundStatement, int], LogicalPlan] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = ConnectionUse(self._con)
 
     def close(self) -> None:
         """Close the database."""

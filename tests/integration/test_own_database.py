@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 import minishark
 from minishark.errors import MinisharkError, QueryError, TaskFailedError
 from minishark.session import Session
+from minishark.written_tables import WrittenTables
 
 Rows = list[tuple[object, ...]]
 
@@ -188,6 +192,24 @@ def test_unreadable_files_fail_at_once(session: Session, tmp_path: Path) -> None
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 nonsense PAR1")
     with pytest.raises((QueryError, TaskFailedError), match=r"bad\.parquet"):
         ask(session, f"FROM '{tmp_path / 'bad.parquet'}'")
+
+
+def test_ctrl_c_in_a_statement_that_writes() -> None:
+    """It comes out as KeyboardInterrupt; the statement changed nothing, and the next one runs."""
+    database = WrittenTables()
+    database.define("SET threads = 1", alone=True)  # DuckDB looks for signals in the main thread
+
+    def write(sql: str) -> pa.Table:
+        return database.write(sql, (), lambda _: pa.table({}))
+
+    write("CREATE TABLE half (a BIGINT)")
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        write("INSERT INTO half SELECT a FROM range(100_000_000_000) r(a) WHERE a % 3 = 7")
+    write("INSERT INTO half VALUES (1)")
+    (changed,) = database.changed()
+    assert pa.table({"a": [1]}) == changed.rows
+    database.close()
 
 
 def test_threads_write_tables_of_their_own(session: Session) -> None:

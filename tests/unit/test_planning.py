@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -213,3 +216,16 @@ TPCH_SCHEMA = {
         *(("l_shipmode", TEXT), ("l_comment", TEXT)),
     ],
 }
+
+
+def test_ctrl_c_is_a_keyboard_interrupt(planning: PlanningDatabase) -> None:
+    """Ctrl-C while DuckDB runs comes out as KeyboardInterrupt, and the connection is ready."""
+    planning.define("SET threads = 1")  # DuckDB looks for signals between the main thread's tasks
+
+    def run(con: duckdb.DuckDBPyConnection) -> None:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        con.execute("SELECT count(*) FROM range(100_000_000_000) WHERE range % 3 = 7").fetchall()
+
+    with pytest.raises(KeyboardInterrupt):
+        planning.check(run)
+    assert ("Items",) == planning.bind("FROM items").tables

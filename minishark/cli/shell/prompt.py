@@ -109,10 +109,7 @@ def _run(shell: Interpreter, text: str, interrupts: _Interrupts) -> None:
     except MinisharkError as error:
         print_error(shell.errors, error)
     except Exception as error:  # noqa: BLE001 - a bug of ours shall not end the user's session
-        if isinstance(error, RuntimeError) and "interrupted" in str(error):
-            shell.errors.print("Cancelled.", style="yellow")  # what DuckDB makes of Ctrl-C
-        else:
-            print_error(shell.errors, error)
+        print_error(shell.errors, error)
     finally:
         interrupts.wanted = False
 
