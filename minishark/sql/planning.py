@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -59,7 +59,16 @@ _TELLS_TIME = re.compile(
     r"transaction_timestamp|txid_current)\b",
     re.IGNORECASE,
 )
-_CACHED_PLANS_MAX = 256
+# What may look into files: the columns of such a statement can change between two runs.
+_READS_FILES = re.compile(
+    r"\b(?:\w*(?:read|scan|sniff|metadata|summary)\w*|glob|query|query_table|parquet_\w+"
+    r"|json_execute_\w+)\s*\(",
+    re.IGNORECASE,
+)
+_MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
+_CACHED_MAX = 256
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,9 @@ class PlanningDatabase:
         self._miniatures = Miniatures()
         self.volatile: frozenset[str] = frozenset()
         self._names: dict[str, str] = {}
+        self._has_macros = False
+        self._parsed: OrderedDict[str, tuple[ParsedStatement, ...]] = OrderedDict()
+        self._bound: OrderedDict[tuple[str, int], BoundStatement] = OrderedDict()
         self._plans: OrderedDict[tuple[BoundStatement, int], LogicalPlan] = OrderedDict()
         self._lock = ConnectionUse(self._con)
 
@@ -213,8 +225,7 @@ class PlanningDatabase:
         """
         with self._lock:
             self.check(how)
-            self._plans.clear()
-            self._miniatures.version += 1
+            self._outdate()
 
     def count_rows(self, relations: Sequence[str]) -> list[int]:
         """The number of rows of each SQL relation.
@@ -241,7 +252,11 @@ class PlanningDatabase:
             UnsupportedError: one is of a kind that minishark does not run.
         """
         with self._lock:
-            return parse_statements(self._con, text)
+            parsed = self._parsed.get(text)
+            if parsed is None:
+                parsed = tuple(parse_statements(self._con, text))
+                _remember(self._parsed, text, parsed)
+            return list(parsed)
 
     def define(self, sql: str) -> None:
         """Run a statement that defines something for later ones, or changes a setting.
@@ -255,8 +270,15 @@ class PlanningDatabase:
                 self._con.execute(sql).fetchall()
             except duckdb.Error as error:
                 raise QueryError(str(error)) from error
-            self._plans.clear()
-            self._miniatures.version += 1
+            self._has_macros = self._has_macros or _MACRO.search(sql) is not None
+            self._outdate()
+
+    def _outdate(self) -> None:
+        """What was parsed, bound and planned until now may mean something else from now on."""
+        self._parsed.clear()
+        self._bound.clear()
+        self._plans.clear()
+        self._miniatures.version += 1
 
     def show(self, sql: str) -> pa.Table:
         """The answer to what concerns settings only, no table.
@@ -279,11 +301,27 @@ class PlanningDatabase:
         """
         with self._lock:
             self._refresh()
-            try:
-                schema = _schema(self._con.sql(sql))
-            except duckdb.Error as error:
-                raise QueryError(self._located(sql, error)) from error
-            return BoundStatement(sql, schema, self._tables_in(sql))
+            key = (sql, self._miniatures.version)
+            bound = self._bound.get(key)
+            if bound is None:
+                bound = self._bind(sql)
+                if self._reads_tables_only(sql):
+                    _remember(self._bound, key, bound)
+            return bound
+
+    def _bind(self, sql: str) -> BoundStatement:
+        try:
+            schema = _schema(self._con.sql(sql))
+        except duckdb.Error as error:
+            raise QueryError(self._located(sql, error)) from error
+        return BoundStatement(sql, schema, self._tables_in(sql))
+
+    def _reads_tables_only(self, sql: str) -> bool:
+        """Whether nothing outside the catalog has a say in what a statement means."""
+        if self._has_macros or _READS_FILES.search(sql):
+            return False
+        named = self._relations_in(sql)
+        return named is not None and named <= self._names.keys()
 
     def _located(self, sql: str, error: duckdb.Error) -> str:
         """The message of a statement that did not bind, with the place, which relations leave out.
@@ -315,12 +353,18 @@ class PlanningDatabase:
         DuckDB finds them by binding the statement over tables without columns, which fails where
         columns matter (USING, NATURAL, ASOF, COLUMNS ...): then all that its text mentions.
         """
-        try:
-            named = {name.lower() for name in self._con.get_table_names(sql)}
-        except duckdb.Error:
+        named = self._relations_in(sql)
+        if named is None:
             text = sql.lower().replace('""', '"')
             named = {name for name in self._names if name in text}
         return tuple(self._names[name] for name in sorted(named) if name in self._names)
+
+    def _relations_in(self, sql: str) -> set[str] | None:
+        """The relations that a statement names, in lower case; None if that can't be told."""
+        try:
+            return {name.lower() for name in self._con.get_table_names(sql)}
+        except duckdb.Error:
+            return None
 
     def plan(self, bound: BoundStatement) -> LogicalPlan:
         """The optimized logical plan of a statement; one `Statement` if it can't be lowered."""
@@ -330,11 +374,8 @@ class PlanningDatabase:
             key = (bound, self._miniatures.version)  # files may have other columns by now
             plan = self._plans.get(key)
             if plan is None:
-                plan = self._plans[key] = self._plan(bound)
-                if len(self._plans) > _CACHED_PLANS_MAX:
-                    self._plans.popitem(last=False)
-            else:
-                self._plans.move_to_end(key)
+                plan = self._plan(bound)
+                _remember(self._plans, key, plan)
             return plan
 
     def _plan(self, bound: BoundStatement) -> LogicalPlan:
@@ -362,6 +403,13 @@ class PlanningDatabase:
         if plan.get("error"):
             raise PlanNotLowered(f"the statement ({plan.get('error_message', '')})")
         return plan
+
+
+def _remember(cache: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
+    """Put something into a cache; what has been there longest makes room."""
+    cache[key] = value
+    if len(cache) > _CACHED_MAX:
+        cache.popitem(last=False)
 
 
 def _decoded(text: str) -> dict[str, Any]:

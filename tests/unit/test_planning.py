@@ -109,6 +109,40 @@ def test_plans_are_cached_until_a_table_changes(planning: PlanningDatabase) -> N
     assert (Column("a", "BIGINT"),) == changed.schema
 
 
+def test_repeated_statement_is_bound_once_until_a_table_changes(
+    planning: PlanningDatabase,
+) -> None:
+    """The same text means the same until the catalog changes."""
+    bound = planning.bind("SELECT * FROM items")
+    assert bound is planning.bind("SELECT * FROM items")
+    planning.put_table(replace(TABLE, columns=(("b", "VARCHAR"),)).catalog_table())
+    assert (Column("b", "VARCHAR"),) == planning.bind("SELECT * FROM items").schema
+
+
+@pytest.mark.parametrize("relation", ["'{file}'", "read_csv('{file}')", "seen", "looked()"])
+def test_what_reads_files_is_bound_anew(
+    relation: str, planning: PlanningDatabase, tmp_path: Path
+) -> None:
+    """Files can have other columns by the next run, however they are reached."""
+    file = tmp_path / "a.csv"
+    file.write_text("a\n1\n")
+    if relation == "seen":
+        planning.define(f"CREATE VIEW seen AS SELECT count(*) AS n FROM '{file}'")
+    if relation == "looked()":
+        planning.define(f"CREATE MACRO looked() AS TABLE FROM read_csv('{file}')")
+    sql = f"FROM {relation.format(file=file)}"
+    bound = planning.bind(sql)
+    assert bound is not planning.bind(sql)
+
+
+def test_settings_reach_what_was_bound_before(planning: PlanningDatabase) -> None:
+    """A setting can change what a text means."""
+    sql = "SELECT a / 2 AS half FROM items"
+    assert "DOUBLE" == planning.bind(sql).schema[0].type
+    planning.define("SET integer_division = true")
+    assert "INTEGER" == planning.bind(sql).schema[0].type
+
+
 def test_cache_is_bounded(planning: PlanningDatabase) -> None:
     """Old plans are dropped, so that a program of many statements does not grow for ever."""
     for i in range(300):
