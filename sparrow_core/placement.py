@@ -384,7 +384,10 @@ class BatchPlacer(PerTaskPlacer):
 
 def _pop_first(tasks: OrderedDict[TaskId, TaskSpec], count: int) -> list[TaskSpec]:
     """An OrderedDict, because a plain dict takes long to find its first after many pops."""
-    return [tasks.popitem(last=False)[1] for _ in range(min(count, len(tasks)))]
+    popped: list[TaskSpec] = []
+    while tasks and len(popped) < count:
+        popped.append(tasks.popitem(last=False)[1])
+    return popped
 
 
 def _alive(task: TaskSpec, alive: Mapping[NodeName, None]) -> Sequence[NodeName]:

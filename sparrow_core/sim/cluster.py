@@ -51,8 +51,8 @@ def payload_of(
 
 def duration_of(payload: bytes, node: str = "") -> float:
     """How long a simulated task runs on a node (at home, if none is named), in seconds."""
-    duration_s = float(_DURATION.unpack_from(payload)[0])
-    if not node or len(payload) == _DURATION.size:
+    duration_s: float = _DURATION.unpack_from(payload)[0]
+    if len(payload) == _DURATION.size or not node:
         return duration_s
     homes = payload[2 * _DURATION.size :].decode().split(",")
     factor = 1.0 if node in homes else float(_DURATION.unpack_from(payload, _DURATION.size)[0])

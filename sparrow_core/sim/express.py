@@ -10,10 +10,11 @@ that. It is for a quiet network, tasks of a millisecond or more, and nodes that 
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from random import Random
 from typing import Any
@@ -29,24 +30,29 @@ from sparrow_core.sim.workload import Arrival
 
 _NOBODY = Address("")
 _NO_CLAIM = Claim()
+_MESSAGE, _TIMER, _ARRIVAL = range(3)  # what may be due next
 
 
 class _Ask:
-    """Tasks of a job that a node asks for."""
+    """Tasks of a job that a node asks for, and its scheduler's answer."""
 
-    __slots__ = ("claim", "count", "live")
+    __slots__ = ("answered", "claim", "count", "drained", "job", "node", "tasks")
 
-    def __init__(self, claim: Claim, count: int) -> None:
+    def __init__(self, job: _Job, node: _Node, claim: Claim, count: int) -> None:
+        self.job = job
+        self.node = node
         self.claim = claim
         self.count = count
-        self.live = True
+        self.tasks: list[TaskSpec] = []
+        self.answered = _NO_CLAIM
+        self.drained = False
 
 
 class _Job:
     """An open job at its scheduler."""
 
     __slots__ = (
-        "asks", "at_s", "cancelled", "job_id", "last_s", "left", "placer", "reserved", "start",
+        "at_s", "cancelled", "job_id", "last_s", "left", "placer", "reserved", "start",
     )  # fmt: skip
 
     def __init__(self, start: StartJob, at_s: float, placer: Placer) -> None:
@@ -56,7 +62,6 @@ class _Job:
         self.placer = placer
         self.cancelled: dict[NodeName, None] = {}
         self.reserved: dict[NodeName, int] = {}
-        self.asks: dict[NodeName, list[_Ask]] = {}
         self.left = len(start.tasks)
         self.last_s = 0.0
 
@@ -80,9 +85,9 @@ class _Held(Queued):
 
 
 class _Node:
-    """A node's queue and slots."""
+    """A node's queue and slots, and the requests that it awaits answers to."""
 
-    __slots__ = ("discipline", "flush_due", "name", "plain", "queue", "queued", "room")
+    __slots__ = ("asks", "discipline", "flush_due", "name", "plain", "queue", "queued", "room")
 
     def __init__(self, name: NodeName, slots: int, policy: str) -> None:
         self.name = name
@@ -90,6 +95,7 @@ class _Node:
         self.discipline = make_discipline(policy)
         self.plain = type(self.discipline) is Discipline  # first in, first out: nothing to keep
         self.queue: dict[JobId, _Held] = {}
+        self.asks: list[_Ask] = []
         self.queued = 0
         self.flush_due = False
 
@@ -141,48 +147,50 @@ class ExpressCluster:
         self._names = [NodeName(f"n{number}") for number in range(nodes)]
         self._nodes = {name: _Node(name, slots, policy) for name in self._names}
         self._order = count()
-        self._messages: deque[tuple[float, Callable[[], None]]] = deque()  # all take `delay_s`
-        self._timers: list[tuple[float, int, Any]] = []
+        # What is due when: how it is handled, and what it is. All messages take `delay_s`.
+        self._messages: deque[tuple[float, Callable[[Any], None], Any]] = deque()
+        self._timers: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._flushes: deque[_Node] = deque()
 
     def run(self, arrivals: Sequence[Arrival], until_s: float = float("inf")) -> None:
         """Let jobs arrive, in order of time, and run until nothing is left or until a time."""
+        with _without_collector():
+            self._run(deque(arrivals), until_s)
+
+    def _run(self, coming: deque[Arrival], until_s: float) -> None:
         timers, messages, flushes = self._timers, self._messages, self._flushes
-        coming = deque(arrivals)
         never = float("inf")
         while True:
-            next_s = coming[0].at_s if coming else never
-            due = 0
-            if messages and messages[0][0] <= next_s:
-                next_s, due = messages[0][0], 1
+            next_s, due = messages[0][0] if messages else never, _MESSAGE
+            if coming and coming[0].at_s < next_s:
+                next_s, due = coming[0].at_s, _ARRIVAL
             if timers and timers[0][0] < next_s:
-                next_s, due = timers[0][0], 2
-            while flushes and next_s > self.now:
-                self._flush(flushes.popleft())
-                if messages and messages[0][0] < next_s:
-                    next_s, due = messages[0][0], 1
+                next_s, due = timers[0][0], _TIMER
+            if flushes and next_s > self.now:
+                while flushes:
+                    self._flush(flushes.popleft())
+                continue  # what they asked for may be due first
             if next_s > until_s or next_s == never:
                 return
             self.now = next_s
-            if due == 1:
-                messages.popleft()[1]()
-            elif due == 2:
-                self._fire(heapq.heappop(timers)[2])
+            if due == _MESSAGE:
+                _, handle, subject = messages.popleft()
+                handle(subject)
+            elif due == _TIMER:
+                _, _, handle, subject = heapq.heappop(timers)
+                handle(subject)
             else:
-                self._send(partial(self._submit, coming.popleft()))
+                self._send(self._submit, coming.popleft())
 
     def call(self, at_s: float, action: Callable[[], None]) -> None:
         """Do something at a time."""
-        heapq.heappush(self._timers, (at_s, next(self._order), action))
+        self._wait(at_s, _call, action)
 
-    def _send(self, handle: Callable[[], None]) -> None:
-        self._messages.append((self.now + self._delay_s, handle))
+    def _send(self, handle: Callable[[Any], None], subject: Any) -> None:
+        self._messages.append((self.now + self._delay_s, handle, subject))
 
-    def _fire(self, timer: Any) -> None:
-        if type(timer) is tuple:
-            self._end_task(*timer)
-        else:
-            timer()
+    def _wait(self, until_s: float, handle: Callable[[Any], None], subject: Any) -> None:
+        heapq.heappush(self._timers, (until_s, next(self._order), handle, subject))
 
     # --- schedulers ----------------------------------------------------------------------------
 
@@ -192,16 +200,18 @@ class ExpressCluster:
         job = _Job(start, arrival.at_s, placer)
         probes = placer.probes(start.tasks, self._names)
         if probes:
-            self._send(partial(self._probe, job, probes))
+            self._send(self._probe, (job, probes))
         else:
             self._place(job)
 
-    def _probe(self, job: _Job, probes: Sequence[NodeName]) -> None:
+    def _probe(self, probe: tuple[_Job, Sequence[NodeName]]) -> None:
+        job, names = probe
         nodes = self._nodes
-        loads = {name: nodes[name].queued or -nodes[name].room for name in probes}
-        self._send(partial(self._place_probed, job, loads))
+        loads = {name: nodes[name].queued or -nodes[name].room for name in names}
+        self._send(self._place_probed, (job, loads))
 
-    def _place_probed(self, job: _Job, loads: dict[NodeName, int]) -> None:
+    def _place_probed(self, probed: tuple[_Job, dict[NodeName, int]]) -> None:
+        job, loads = probed
         job.placer.note_loads(loads)
         self._place(job)
 
@@ -212,9 +222,10 @@ class ExpressCluster:
             if task.wait_s is not None and task.preferred_nodes:
                 waits.setdefault(task.wait_s, []).append(task.task_id)
         for wait_s, task_ids in waits.items():
-            self.call(self.now + wait_s, partial(self._widen, job, task_ids))
+            self._wait(self.now + wait_s, self._widen, (job, task_ids))
 
-    def _widen(self, job: _Job, task_ids: list[int]) -> None:
+    def _widen(self, late: tuple[_Job, list[int]]) -> None:
+        job, task_ids = late
         if job.left:
             self._reserve(job, job.placer.widen(task_ids, self._names))
 
@@ -227,27 +238,27 @@ class ExpressCluster:
                 held[name] = held.get(name, 0) + number
         else:
             held.update(reservations)
-        self._send(partial(self._queue, job, reservations, job.claim_now()))
+        self._send(self._queue, (job, reservations, job.claim_now()))
 
-    def _assign(self, job: _Job, node: _Node, ask: _Ask) -> None:
-        placer, name = job.placer, node.name
+    def _assign(self, ask: _Ask) -> None:
+        job = ask.job
+        placer, name = job.placer, ask.node.name
         if name in job.cancelled and not placer.offers(name):
             return  # the cancellation answers
-        tasks = placer.take(name, ask.count)
-        held = job.reserved.get(name, 0) - len(tasks)
-        drained = not placer.offers(name)
-        if drained or held <= 0:
-            job.reserved.pop(name, None)
-        else:
+        ask.tasks = tasks = placer.take(name, ask.count)
+        ask.drained = drained = not placer.offers(name)
+        held = job.reserved.pop(name, 0) - len(tasks)
+        if held > 0 and not drained:
             job.reserved[name] = held
-        claim = _NO_CLAIM if node.plain else job.claim_now()
-        self._send(partial(self._answer, job, node, ask, tasks, claim, drained))
+        if not ask.node.plain:
+            ask.answered = job.claim_now()
+        self._messages.append((self.now + self._delay_s, self._answer, ask))
         if not placer.waiting and job.reserved:
             cancelled = tuple(job.reserved)
             job.reserved.clear()
             if self._cancellation:
                 job.cancelled = dict.fromkeys(cancelled)
-                self._send(partial(self._cancel, job, cancelled))
+                self._send(self._cancel, (job, cancelled))
 
     # --- nodes ---------------------------------------------------------------------------------
 
@@ -256,61 +267,69 @@ class ExpressCluster:
             node.flush_due = True
             self._flushes.append(node)
 
-    def _queue(self, job: _Job, reservations: dict[NodeName, int], claim: Claim) -> None:
+    def _queue(self, placed: tuple[_Job, dict[NodeName, int], Claim]) -> None:
+        job, reservations, claim = placed
         nodes, flushes, job_id = self._nodes, self._flushes, job.job_id
         single = _Held(job, 1, claim, self.now)  # first in, first out takes it whole or not at all
         for name, number in reservations.items():
             node = nodes[name]
-            held = node.queue.get(job_id)
-            if held is None and number == 1 and node.plain:
-                node.queue[job_id] = single
-            elif held is None:
-                node.queue[job_id] = _Held(job, number, claim, self.now)
-            else:
-                node.queue[job_id] = _Held(job, held.count + number, claim, held.since)
-                node.queue[job_id].asked = held.asked
+            if number > 1 or not node.plain or node.queue.setdefault(job_id, single) is not single:
+                self._add_held(node, job, number, claim)
             node.queued += number
             if node.room and not node.flush_due:
                 node.flush_due = True
                 flushes.append(node)
 
-    def _cancel(self, job: _Job, names: Sequence[NodeName]) -> None:
+    def _add_held(self, node: _Node, job: _Job, number: int, claim: Claim) -> None:
+        held = node.queue.get(job.job_id)
+        if held is None:
+            node.queue[job.job_id] = _Held(job, number, claim, self.now)
+        else:
+            node.queue[job.job_id] = _Held(job, held.count + number, claim, held.since)
+            node.queue[job.job_id].asked = held.asked
+
+    def _cancel(self, cancelled: tuple[_Job, Sequence[NodeName]]) -> None:
+        job, names = cancelled
         nodes, job_id = self._nodes, job.job_id
         for name in names:
             node = nodes[name]
             node.unqueue(job_id)
-            for ask in job.asks.pop(name, ()):
-                if ask.live:
-                    self._release(node, job_id, ask)
+            for ask in tuple(node.asks):
+                if ask.job is job:
+                    self._release(ask)
                     self._wake(node)
 
     def _flush(self, node: _Node) -> None:
         """Ask for as many tasks as slots are free, one message a job."""
         node.flush_due = False
-        if node.plain:
-            while node.room and node.queue:
-                job_id, held = next(iter(node.queue.items()))
-                number = min(held.count, node.room)
-                if number == held.count:
-                    del node.queue[job_id]
-                else:
-                    held.count -= number
-                node.queued -= number
-                self._ask(node, held.job, _Ask(_NO_CLAIM, number))
-        elif node.room and node.queue:
-            self._flush_by_discipline(node)
+        queue = node.queue
+        if not node.plain:
+            if node.room and queue:
+                self._flush_by_discipline(node)
+            return
+        while node.room and queue:
+            job_id = next(iter(queue))
+            held = queue[job_id]
+            number = held.count
+            if number <= node.room:
+                del queue[job_id]
+            else:
+                number = node.room
+                held.count -= number
+            node.queued -= number
+            self._ask(_Ask(held.job, node, _NO_CLAIM, number))
 
-    def _ask(self, node: _Node, job: _Job, ask: _Ask) -> None:
-        node.room -= ask.count
-        job.asks.setdefault(node.name, []).append(ask)
-        self._messages.append((self.now + self._delay_s, partial(self._assign, job, node, ask)))
+    def _ask(self, ask: _Ask) -> None:
+        ask.node.room -= ask.count
+        ask.node.asks.append(ask)
+        self._messages.append((self.now + self._delay_s, self._assign, ask))
 
     def _flush_by_discipline(self, node: _Node) -> None:
-        asked: dict[JobId, tuple[_Job, _Ask]] = {}
+        asked: dict[JobId, _Ask] = {}
         discipline, room = node.discipline, node.room
         while (job_id := self._choose(node)) is not None:
             held = node.queue[job_id]
-            ask = asked.setdefault(job_id, (held.job, _Ask(held.claim, 0)))[1]
+            ask = asked.setdefault(job_id, _Ask(held.job, node, held.claim, 0))
             number = node.unclaimed(held) if discipline.steady or len(node.queue) == 1 else 1
             ask.count += number
             node.room -= number
@@ -324,8 +343,8 @@ class ExpressCluster:
                 if not held.count:
                     del node.queue[job_id]
         node.room = room
-        for job, ask in asked.values():
-            self._ask(node, job, ask)
+        for ask in asked.values():
+            self._ask(ask)
 
     def _choose(self, node: _Node) -> JobId | None:
         if not node.room:
@@ -335,53 +354,74 @@ class ExpressCluster:
         )
         return node.discipline.choose(candidates, self.now)
 
-    def _release(self, node: _Node, job_id: JobId, ask: _Ask) -> None:
-        ask.live = False
+    def _release(self, ask: _Ask) -> None:
+        node = ask.node
+        node.asks.remove(ask)
         node.room += ask.count
         if not node.plain:
             for _ in range(ask.count):
                 node.discipline.given_back(ask.claim, None)
-            held = node.queue.get(job_id)
+            held = node.queue.get(ask.job.job_id)
             if held is not None:
                 held.asked = max(0, held.asked - ask.count)
 
-    def _answer(
-        self, job: _Job, node: _Node, ask: _Ask, tasks: list[TaskSpec], claim: Claim, drained: bool
-    ) -> None:
-        node.room -= len(tasks)
+    def _answer(self, ask: _Ask) -> None:
+        node, job = ask.node, ask.job
+        node.room -= len(ask.tasks)
         if not node.plain:
-            for _ in tasks:
-                node.discipline.taken(claim)
-        if ask.live:
-            self._release(node, job.job_id, ask)
-        if drained:
+            for _ in ask.tasks:
+                node.discipline.taken(ask.answered)
+        if ask in node.asks:
+            self._release(ask)
+        if ask.drained:
             node.unqueue(job.job_id)
         elif not node.plain and job.job_id in node.queue:
-            node.queue[job.job_id].claim = claim
-        for task in tasks:
-            self._start_task(job, node, task, claim)
-        if node.queue:
+            node.queue[job.job_id].claim = ask.answered
+        for task in ask.tasks:
+            self._start_task(ask, task)
+        if node.queue and node.room:
             self._wake(node)
 
-    def _start_task(self, job: _Job, node: _Node, task: TaskSpec, claim: Claim) -> None:
+    def _start_task(self, ask: _Ask, task: TaskSpec) -> None:
+        job = ask.job
+        node = ask.node
         end_s = (self.now + self._local_s) + duration_of(task.payload, node.name)
-        timer = (node, claim, self.now, job.start if self.on_run else None)
-        heapq.heappush(self._timers, (end_s + self._local_s, next(self._order), timer))
-        if self.on_run is not None:
-            self.on_run(job.start, 1, self.now)
+        if node.plain and self.on_run is None:
+            self._wait(end_s + self._local_s, self._free_slot, node)
+        else:
+            self._wait(end_s + self._local_s, self._end_task, (ask, self.now))
+            if self.on_run is not None:
+                self.on_run(job.start, 1, self.now)
         job.left -= 1
         job.last_s = max(job.last_s, end_s + self._delay_s)
         if not job.left:
             self.ended_s[job.job_id] = job.last_s - job.at_s
 
-    def _end_task(
-        self, node: _Node, claim: Claim, started_s: float, start: StartJob | None
-    ) -> None:
+    def _free_slot(self, node: _Node) -> None:
         node.room += 1
-        if not node.plain:
-            node.discipline.given_back(claim, self.now - started_s)
-        if start is not None and self.on_run is not None:
-            self.on_run(start, -1, self.now)
-        if node.queue and not node.flush_due:
-            node.flush_due = True
-            self._flushes.append(node)
+        if node.queue:
+            self._wake(node)
+
+    def _end_task(self, run: tuple[_Ask, float]) -> None:
+        ask, started_s = run
+        if not ask.node.plain:
+            ask.node.discipline.given_back(ask.answered, self.now - started_s)
+        if self.on_run is not None:
+            self.on_run(ask.job.start, -1, self.now)
+        self._free_slot(ask.node)
+
+
+def _call(action: Callable[[], None]) -> None:
+    action()
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """No cycles are made here, and a million waiting events are slow to look through in vain."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
