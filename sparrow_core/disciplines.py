@@ -2,12 +2,14 @@
 
 A discipline is chosen by name for each node. It sees the queued jobs in their order of arrival, and
 hears when a slot is taken for a job and when it is given back. The queue itself belongs to the node
-monitor.
+monitor. Jobs that a discipline does not tell apart but by arrival are in one *lane*, of which it
+needs to see the first only: a choice costs as many steps as there are users, not jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from sparrow_core.errors import SparrowError
@@ -51,6 +53,11 @@ class Discipline:
     unbounded = False
     steady = True
 
+    def lane(self, job_id: JobId, claim: Claim) -> Hashable:
+        """What the job has in common with those before which it is chosen only if it is older."""
+        del job_id
+        return claim.framework
+
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
         """The job that gets a slot, out of those that may have one; None if there is none."""
         del now
@@ -75,6 +82,11 @@ class NoQueue(Discipline):
 class StrictPriority(Discipline):
     """Smallest priority number first, by arrival within one; nothing is preempted."""
 
+    def lane(self, job_id: JobId, claim: Claim) -> Hashable:
+        """Jobs of one priority."""
+        del job_id
+        return claim.framework, claim.priority
+
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
         """The first of the most urgent."""
         del now
@@ -91,6 +103,11 @@ class ShortestRemaining(Discipline):
     sticky = True
     steady = False
     _PATIENCE = 5.0
+
+    def lane(self, job_id: JobId, claim: Claim) -> Hashable:
+        """The work that is left of a job changes, so none is always behind another."""
+        del claim
+        return job_id
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
         """The longest starving one, or the one with the least work waiting."""
@@ -128,6 +145,11 @@ class WeightedFair(Discipline):
         self._weights: dict[str, float] = {}
         self._shares: dict[str, _Share] = {}
         self._level_s = 0.0
+
+    def lane(self, job_id: JobId, claim: Claim) -> Hashable:
+        """Jobs of one user."""
+        del job_id
+        return claim.framework, claim.user
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
         """The oldest job of the user that is furthest behind."""
@@ -169,6 +191,46 @@ class WeightedFair(Discipline):
     def set_weights(self, weights: dict[str, float]) -> None:
         """Charge by the new weights from now on."""
         self._weights = weights
+
+
+class Lanes:
+    """The jobs of a queue by lane: of each lane, a discipline chooses the oldest job or none.
+
+    A lane is of one framework, so that if its oldest job may not have a slot, none of it may.
+    """
+
+    def __init__(self, discipline: Discipline) -> None:
+        """Start with no job."""
+        self._discipline = discipline
+        self._lane_of: dict[JobId, Hashable] = {}  # in order of arrival
+        self._lanes: dict[Hashable, OrderedDict[JobId, int]] = {}
+        self._arrivals = 0
+
+    def add(self, job_id: JobId, claim: Claim) -> None:
+        """A job that is not there comes last."""
+        lane = self._discipline.lane(job_id, claim)
+        self._lane_of[job_id] = lane
+        self._arrivals += 1
+        self._lanes.setdefault(lane, OrderedDict())[job_id] = self._arrivals
+
+    def remove(self, job_id: JobId) -> None:
+        """The job is queued no more."""
+        lane = self._lane_of.pop(job_id)
+        del self._lanes[lane][job_id]
+        if not self._lanes[lane]:
+            del self._lanes[lane]
+
+    def heads(self) -> Iterable[JobId]:
+        """The oldest job of each lane, in order of arrival; to be read before the next change."""
+        if len(self._lanes) == len(self._lane_of):
+            return self._lane_of
+        oldest = [next(iter(lane.items())) for lane in self._lanes.values()]
+        return [job_id for job_id, _ in sorted(oldest, key=lambda each: each[1])]
+
+    def check(self, queue: Iterable[JobId]) -> None:
+        """Assert that exactly these jobs are there, in this order of arrival."""
+        assert list(queue) == list(self._lane_of)
+        assert len(self._lane_of) == sum(map(len, self._lanes.values()))
 
 
 DISCIPLINES: dict[str, type[Discipline]] = {

@@ -224,6 +224,7 @@ class NodeMonitor(TaskKeeper):
         assert all(queued.count > 0 for queued in self._queue.values())
         assert self._queued == sum(queued.count for queued in self._queue.values())
         assert self._queued <= self._config.queue_max
+        self._lanes.check(self._queue)
         assert all(key.job_id in self._jobs for key in self._ready)
         assert not executors.keys() & self._gone.keys()
         taken = Counter(task.answer.claim.framework for _, task in self._tasks())

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from sparrow_core import policy
-from sparrow_core.disciplines import Candidates, Queued, make_discipline
+from sparrow_core.disciplines import Candidates, Lanes, Queued, make_discipline
 from sparrow_core.ids import Address, JobId, NodeName, name_of
 from sparrow_core.machine import Envelope
 from sparrow_core.messages import (
@@ -90,6 +90,7 @@ class TaskKeeper:
         self._pool = SlotPool(self._discipline, self._config.slots)
         self._gone: dict[Address, None] = {}
         self._queue: OrderedDict[JobId, Queued] = OrderedDict()
+        self._lanes = Lanes(self._discipline)
         self._queued = 0  # reservations in the queue
         self._asking: dict[int, Asked] = {}
         self._ready: dict[TaskKey, NodeTask] = {}
@@ -120,7 +121,10 @@ class TaskKeeper:
             out.append(Envelope(msg.scheduler, refused))
         if not count:
             return out
-        queued = self._queue.setdefault(msg.job_id, Queued(msg.scheduler, 0, msg.claim, now))
+        if msg.job_id not in self._queue:
+            self._queue[msg.job_id] = Queued(msg.scheduler, 0, msg.claim, now)
+            self._lanes.add(msg.job_id, msg.claim)
+        queued = self._queue[msg.job_id]
         queued.count += count
         queued.claim = msg.claim
         self._queued += count
@@ -130,6 +134,7 @@ class TaskKeeper:
         queued = self._queue.pop(job_id, None)
         if queued is not None:
             self._queued -= queued.count
+            self._lanes.remove(job_id)
 
     def _on_cancel_reservations(self, msg: CancelReservations) -> list[Envelope]:
         self._unqueue(msg.job_id)
@@ -201,19 +206,30 @@ class TaskKeeper:
         return [self._get_tasks(ask) for ask in asked.values()]
 
     def _askable(self) -> Candidates:
-        """The jobs for which a slot may be taken, oldest first.
+        """The jobs for which a slot may be taken, oldest first, of each lane the oldest.
 
         Nothing is fetched ahead of a job that waits for a slot and has had none yet.
         """
         ahead = self._pool.ahead
         if not self._discipline.unbounded and self._pool.total_room(ahead) <= 0:
             return
-        for job_id, queued in self._queue.items():
-            if job_id not in self._jobs:
+        earlier = iter(self._queue)
+        for job_id in self._lanes.heads():
+            if ahead and not self._served_up_to(job_id, earlier):
                 ahead = 0
+            queued = self._queue[job_id]
             queued.ahead = ahead
             if self._unclaimed(queued) > 0:
                 yield job_id, queued
+
+    def _served_up_to(self, job_id: JobId, queue: Iterator[JobId]) -> bool:
+        """Whether each job from here on to this one has had a slot; leaves the queue behind it."""
+        for other in queue:
+            if other not in self._jobs:
+                return False
+            if other == job_id:
+                break
+        return True
 
     def _unclaimed(self, queued: Queued) -> int:
         """How many tasks of the job may be asked for now."""
@@ -231,6 +247,7 @@ class TaskKeeper:
         self._queued -= count
         if queued.count == 0:
             del self._queue[job_id]
+            self._lanes.remove(job_id)
 
     def _get_tasks(self, ask: Asked) -> Envelope:
         self._requests += 1

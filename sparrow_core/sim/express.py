@@ -19,7 +19,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from sparrow_core.disciplines import Discipline, Queued, make_discipline
+from sparrow_core.disciplines import Discipline, Lanes, Queued, make_discipline
 from sparrow_core.ids import Address, JobId, NodeName
 from sparrow_core.messages import StartJob
 from sparrow_core.parts import Claim, TaskSpec
@@ -87,13 +87,16 @@ class _Held(Queued):
 class _Node:
     """A node's queue and slots, and the requests that it awaits answers to."""
 
-    __slots__ = ("asks", "discipline", "flush_due", "name", "plain", "queue", "queued", "room")
+    __slots__ = (
+        "asks", "discipline", "flush_due", "lanes", "name", "plain", "queue", "queued", "room",
+    )  # fmt: skip
 
     def __init__(self, name: NodeName, slots: int, policy: str) -> None:
         self.name = name
         self.room = slots
         self.discipline = make_discipline(policy)
         self.plain = type(self.discipline) is Discipline  # first in, first out: nothing to keep
+        self.lanes = Lanes(self.discipline)  # empty if it is plain
         self.queue: dict[JobId, _Held] = {}
         self.asks: list[_Ask] = []
         self.queued = 0
@@ -103,6 +106,8 @@ class _Node:
         queued = self.queue.pop(job_id, None)
         if queued is not None:
             self.queued -= queued.count
+            if not self.plain:
+                self.lanes.remove(job_id)
 
     def unclaimed(self, queued: Queued) -> int:
         wanted = queued.claim.waiting - queued.asked if self.discipline.sticky else queued.count
@@ -284,6 +289,8 @@ class ExpressCluster:
         held = node.queue.get(job.job_id)
         if held is None:
             node.queue[job.job_id] = _Held(job, number, claim, self.now)
+            if not node.plain:
+                node.lanes.add(job.job_id, claim)
         else:
             node.queue[job.job_id] = _Held(job, held.count + number, claim, held.since)
             node.queue[job.job_id].asked = held.asked
@@ -342,6 +349,7 @@ class ExpressCluster:
                 node.queued -= number
                 if not held.count:
                     del node.queue[job_id]
+                    node.lanes.remove(job_id)
         node.room = room
         for ask in asked.values():
             self._ask(ask)
@@ -349,8 +357,11 @@ class ExpressCluster:
     def _choose(self, node: _Node) -> JobId | None:
         if not node.room:
             return None
+        queue = node.queue
         candidates = (
-            (job_id, queued) for job_id, queued in node.queue.items() if node.unclaimed(queued) > 0
+            (job_id, queue[job_id])
+            for job_id in node.lanes.heads()
+            if node.unclaimed(queue[job_id]) > 0
         )
         return node.discipline.choose(candidates, self.now)
 

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from sparrow_core.disciplines import DISCIPLINES, Discipline, Queued, WeightedFair, make_discipline
+from sparrow_core.disciplines import (
+    DISCIPLINES,
+    Discipline,
+    Lanes,
+    Queued,
+    WeightedFair,
+    make_discipline,
+)
 from sparrow_core.errors import SparrowError
 from sparrow_core.ids import Address, JobId
 from sparrow_core.parts import Claim
@@ -43,6 +52,49 @@ def order(discipline: Discipline, queue: dict[JobId, Queued], now: float) -> lis
 def test_every_job_is_served_once(policy: str, jobs: list[Claim]) -> None:
     """Whatever the policy, no job is forgotten, and nothing is chosen from an empty queue."""
     assert sorted(queue_of(*jobs)) == sorted(order(make_discipline(policy), queue_of(*jobs), 20.0))
+
+
+@st.composite
+def steps_of_a_queue(draw: st.DrawFn) -> list[tuple[str, int, Claim]]:
+    """Jobs that come, are served or are cancelled, in any order."""
+    frameworks = st.sampled_from(["", "other"])
+    kinds = st.sampled_from(["come", "come", "serve", "serve", "cancel"])
+    step = st.tuples(kinds, st.integers(0, 99), st.tuples(claims, frameworks))
+    return [
+        (kind, number, structs.replace(claim, framework=framework))
+        for kind, number, (claim, framework) in draw(st.lists(step, max_size=40))
+    ]
+
+
+@given(st.sampled_from(sorted(DISCIPLINES)), steps_of_a_queue(), st.booleans())
+def test_to_see_the_oldest_of_each_lane_is_enough(
+    policy: str, steps: list[tuple[str, int, Claim]], full: bool
+) -> None:
+    """A discipline that is shown the whole queue chooses the same, also if a framework is full."""
+    shown_heads, shown_all = make_discipline(policy), make_discipline(policy)
+    lanes = Lanes(shown_heads)
+    queue: dict[JobId, Queued] = {}
+
+    def open_to(jobs: Iterator[JobId]) -> Iterator[tuple[JobId, Queued]]:
+        return ((job, queue[job]) for job in jobs if not (full and queue[job].claim.framework))
+
+    for now, (kind, number, claim) in enumerate(steps):
+        over = None
+        if kind == "come":
+            queue[JobId(f"j{now}")] = Queued(S, 1, claim, float(now))
+            lanes.add(JobId(f"j{now}"), claim)
+        elif kind == "serve":
+            over = shown_heads.choose(open_to(iter(lanes.heads())), float(now))
+            assert over == shown_all.choose(open_to(iter(queue)), float(now))
+        elif queue:
+            over = list(queue)[number % len(queue)]
+        if over is not None:
+            if kind == "serve":
+                for discipline in (shown_heads, shown_all):
+                    discipline.taken(queue[over].claim)
+            del queue[over]
+            lanes.remove(over)
+        lanes.check(queue)
 
 
 def test_first_in_first_out() -> None:
