@@ -31,7 +31,8 @@ class Table:
     """A table in the executors' memory.
 
     Rows lie in partition `hash(partition_by) % len(partitions)` where `partition_by` names columns,
-    and anywhere where it is empty. A table of one partition is held by every node.
+    and anywhere where it is empty. On `replicas` nodes each partition shall lie, if there are so
+    many: where nodes die, others get copies.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Table:
     partitions: tuple[Partition, ...]
     partition_by: tuple[str, ...]
     statistics: TableStatistics
+    replicas: int = 1
 
     @property
     def rows(self) -> int:

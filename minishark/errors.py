@@ -11,6 +11,7 @@
     │   ├── TaskFailedError       a task raised; carries the task's own message
     │   ├── FunctionError         a Python function failed, or gave what its schema does not say
     │   ├── TasksLostError        nodes died, with tasks or with what tasks need
+    │   │   └── PartitionsLostError   with all replicas of a table's partition
     │   ├── ResourceError         memory, shared memory or disk ran out
     │   └── VerificationError     the answer is not the one that plain DuckDB gives
     ├── QueryCancelledError   somebody cancelled it
@@ -81,6 +82,25 @@ class FunctionError(ExecutionError):
 
 class TasksLostError(ExecutionError):
     """Tasks were lost with their nodes too often, or what they need is on no node that lives."""
+
+
+class PartitionsLostError(TasksLostError):
+    """All nodes that held partitions of a table are gone, and it can't be made again by itself.
+
+    Attributes:
+        table: its name.
+        partitions: the numbers of those partitions.
+    """
+
+    def __init__(self, table: str, partitions: tuple[int, ...], why: str = "") -> None:
+        numbers = ", ".join(map(str, partitions))
+        several = "s" if len(partitions) > 1 else ""
+        super().__init__(
+            f"All nodes that held partition{several} {numbers} of table {table} are gone{why}. "
+            "Load the table again; more replicas survive more nodes."
+        )
+        self.table = table
+        self.partitions = partitions
 
 
 class ResourceError(ExecutionError):

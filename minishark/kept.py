@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from minishark.catalog import Table
-from minishark.cluster.load import TableSource, holders, stored_table
+from minishark.cluster.backend import FilesLostError
+from minishark.cluster.load import TableSource, stored_table
 from minishark.cluster.query import QueryRun
 from minishark.cluster.sinks import Ending, Gathered, Layout, Partitions, Pieces, Sink
 from minishark.cluster.source import SourceSize
@@ -92,13 +93,8 @@ class Keep:
             columns = tuple(column.name for column in self.schema)
         if self._kept_by(plan) is None:
             return Ending(Pieces(self._count), columns, self.function)
-        return Ending(Partitions(self.folder, self._held(plan)), columns, self.function)
-
-    def _held(self, plan: PhysicalPlan) -> tuple[tuple[str, ...], ...]:
-        count = plan.distribution.partitions
-        copies = self.tables.copies(count, self.layout.replicas)
-        nodes = self.tables.placement().nodes
-        return tuple(holders(nodes, i, copies) for i in range(count))
+        copies = self.tables.copies(plan.distribution.partitions, self.layout.replicas)
+        return Ending(Partitions(self.folder, copies), columns, self.function)
 
     def reached(self, run: QueryRun) -> Table:
         """The table."""
@@ -106,8 +102,16 @@ class Keep:
         if isinstance(sink, Partitions):
             keys = self._kept_by(run.stages[-1].plan)
             assert keys is not None
-            loaded = stored_table([outcome for outcome, _ in run.outcomes()], sink.holders)
-            return self.tables.described(self.name, self.schema, keys, loaded)
+            loaded = stored_table([outcome for outcome, _ in run.outcomes()])
+            return self.tables.described(self.name, self.schema, keys, loaded, sink.replicas)
+        while True:
+            try:
+                return self._loaded(run)
+            except FilesLostError as lost:
+                run.remake(lost)
+
+    def _loaded(self, run: QueryRun) -> Table:
+        """The table, made of the pieces that the query's tasks have left."""
         source, size = _pieces(run, self.schema)
         layout = self.tables.layout(
             self.layout.partition_by, self.layout.partitions, self.layout.replicas, size

@@ -28,7 +28,6 @@ from minishark.errors import (
     MinisharkError,
     QueryError,
     TaskFailedError,
-    TasksLostError,
 )
 from minishark.execution.task import ScalarFunction
 from minishark.logical.display import logical_text
@@ -43,7 +42,6 @@ from minishark.stages.split import split
 from minishark.stages.stage import Stage, TableInput
 
 _CACHED_PLANS_MAX = 256
-_LOSSES_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,18 +240,10 @@ class Queries:
 
         Raises:
             RefusedError: no executor accepts it, not even as a whole.
-            TasksLostError: nodes were lost again and again, or all that hold a table's partition.
+            TasksLostError: tasks or their outputs were lost again and again.
+            PartitionsLostError: all replicas of a table's partition are lost.
         """
-        started = time.perf_counter()
-        for _ in range(_LOSSES_MAX):
-            nodes = self.cluster.nodes
-            try:
-                return self._attempt(sql, goal, started, explained)
-            except TasksLostError:
-                # With a node goes what earlier stages have left there: once more, without it.
-                if not self.cluster.has_lost(nodes):
-                    raise
-        return self._attempt(sql, goal, started, explained)
+        return self._attempt(sql, goal, time.perf_counter(), explained)
 
     def _attempt(
         self, sql: str, goal: Goal[Result_co], started: float, explained: bool
@@ -405,6 +395,12 @@ class Queries:
             for name, table in plan.tables.items()
         )
 
+    def _place(self, folder: str) -> Placement:
+        """How tasks are placed, on nodes that have the query's folder."""
+        placement = self.placement()
+        self.cluster.make_folder(folder)
+        return placement
+
     def _execute(
         self,
         plan: _Plan,
@@ -417,10 +413,10 @@ class Queries:
         folder = self.cluster.folder(f"queries/{next(self._numbers)}")
         run = QueryRun(
             plan.stages,
-            plan.tables,
+            lambda: plan.tables,
             self.cluster.backend,
             self.cluster.store(),
-            self.placement(),
+            lambda: self._place(folder),
             folder,
             goal.ending(plan.physical, tuple(column.name for column in plan.bound.schema)),
             self.settings,
@@ -428,9 +424,9 @@ class Queries:
             tuple(self.scalars.values()),
             self._tell if self.progress_handlers or self._heard_here() else None,
             explained,
+            self.cluster.lost_nodes,
         )
         try:
-            self.cluster.make_folder(folder)
             run.run()
             result = goal.reached(run)
         finally:

@@ -175,12 +175,33 @@ class Tables:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Table:
         """Load a source into `folder`, as a table that nobody knows yet."""
-        loader = TableLoader(self.cluster.backend, self.placement(), on_progress)
-        loaded = loader.load(folder, source, layout)
-        return self.described(name, source.schema, layout.partition_by, loaded)
+        loader = TableLoader(
+            self.cluster.backend,
+            lambda: self._place(folder),
+            self.cluster.lost_nodes,
+            folder,
+            source,
+            layout,
+            on_progress,
+        )
+        return self.described(
+            name, source.schema, layout.partition_by, loader.load(), layout.replicas
+        )
+
+    def _place(self, folder: str) -> Placement:
+        """How tasks are placed that load a table, on nodes that have its folders."""
+        placement = self.placement()
+        for needed in (folder, f"{folder}-buckets"):
+            self.cluster.make_folder(needed)
+        return placement
 
     def described(
-        self, name: str, schema: Schema, keys: tuple[str, ...], loaded: LoadedTable
+        self,
+        name: str,
+        schema: Schema,
+        keys: tuple[str, ...],
+        loaded: LoadedTable,
+        replicas: int,
     ) -> Table:
         """A table that was stored, with its statistics."""
         if loaded.on_disk:
@@ -192,7 +213,7 @@ class Tables:
             statistics = merge_statistics(connection, loaded.measured, columns, size)
         finally:
             connection.close()
-        return Table(name, schema, loaded.partitions, keys, statistics)
+        return Table(name, schema, loaded.partitions, keys, statistics, replicas)
 
     def publish(self, table: Table, *, replace: bool) -> None:
         """Make a table known.

@@ -13,8 +13,7 @@ import getpass
 import os
 import secrets
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import psutil
 import zmq
@@ -43,8 +42,6 @@ from sparrow_core import NodeStatus
 
 _CALL_S = 2.0
 _KEEP_EVERY_S = 1.0
-_LOSS_S = 5.0  # schedulers give a node three seconds, and are asked twice a second
-_POLL_S = 0.1
 _LOCALITY_WAIT_S = 1.0
 
 
@@ -148,12 +145,12 @@ class AttachedCluster:
         """Each node with its processes."""
         return self._sparrow.nodes()
 
-    def has_lost(self, nodes: Sequence[str]) -> bool:
-        """Whether files are gone with one of these nodes; takes the time that it takes to know."""
-        deadline = time.monotonic() + _LOSS_S
-        while not (lost := not set(nodes).issubset(self.nodes)) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        return lost
+    def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
+        """Those of some nodes whose files are gone, as far as is known now."""
+        living = self.nodes
+        if not living:
+            return ()  # no scheduler answers: nothing is known
+        return tuple(node for node in nodes if node not in living and node != self._name)
 
     # The store
 

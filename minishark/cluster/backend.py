@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -21,7 +21,13 @@ from minishark.errors import (
     TasksLostError,
 )
 from minishark.execution.store import Store
-from minishark.execution.task import Peer, ProblemDetail, TaskProblem, decode_problem
+from minishark.execution.task import (
+    FileSlice,
+    Peer,
+    ProblemDetail,
+    TaskProblem,
+    decode_problem,
+)
 from sparrow_core import (
     JobFailed,
     JobFinished,
@@ -37,6 +43,21 @@ JobEvent: TypeAlias = TaskCompleted | TaskFailed | JobFinished | JobFailed
 
 class FragmentRejectedError(Exception):
     """DuckDB did not accept a fragment; the statement can still run as a whole."""
+
+
+class FilesLostError(TasksLostError):
+    """Stored files are gone with their nodes, and the run that misses them can't make them again.
+
+    Attributes:
+        files: which.
+    """
+
+    def __init__(self, files: Sequence[FileSlice]) -> None:
+        names = ", ".join(dict.fromkeys(item.file for item in files))
+        super().__init__(
+            f"What tasks have to read is on no node that lives: {names}. Run it again."
+        )
+        self.files = tuple(files)
 
 
 class Backend(Protocol):
@@ -107,8 +128,8 @@ class Cluster(Protocol):
         """Each node with its processes."""
         ...
 
-    def has_lost(self, nodes: Sequence[str]) -> bool:
-        """Whether files are gone with one of these nodes; takes the time that it takes to know."""
+    def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
+        """Those of some nodes whose files are gone, as far as is known now."""
         ...
 
     def store(self) -> Store:

@@ -42,9 +42,7 @@ def _cells(stage: StageMetrics) -> tuple[str, ...]:
     run, queued = _milliseconds(stage.run_s), _milliseconds(stage.queue_s)
     return (
         str(stage.index),
-        f"{stage.tasks} ({stage.skipped_tasks} skipped)"
-        if stage.skipped_tasks
-        else str(stage.tasks),
+        _tasks(stage),
         f"{stage.rows:,}",
         f"{stage.bytes / 1024:,.0f}",
         f"{stage.elapsed_s * 1e3:.1f}",
@@ -53,6 +51,12 @@ def _cells(stage: StageMetrics) -> tuple[str, ...]:
         local,
         str(stage.retries),
     )
+
+
+def _tasks(stage: StageMetrics) -> str:
+    notes = {"skipped": stage.skipped_tasks, "made again": stage.remade_tasks}
+    said = ", ".join(f"{count} {what}" for what, count in notes.items() if count)
+    return f"{stage.tasks} ({said})" if said else str(stage.tasks)
 
 
 def _counted(count: int, noun: str) -> str:

@@ -124,7 +124,9 @@ class ExecutorRunner:
             self._store.meet(stage.peers)
             return encode(self._runner.run(stage, decode_payload(payload)))
         except TaskError as error:
-            retryable = error.detail.problem is TaskProblem.INPUT
+            # Of files that are gone the front end must hear: somebody may have to make them again.
+            detail = error.detail
+            retryable = detail.problem is TaskProblem.INPUT and not detail.missing
             raise TaskFailure(str(error), encode(error.detail), retryable=retryable) from error
 
     def cancel(self) -> None:

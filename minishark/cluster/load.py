@@ -8,9 +8,8 @@ so tables divided alike join without one. The second stores the partitions, one 
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
@@ -18,14 +17,17 @@ import pyarrow as pa
 from minishark.catalog import Partition
 from minishark.cluster.backend import (
     Backend,
+    FilesLostError,
     FragmentRejectedError,
     JobEvent,
     Placement,
-    job_error,
     task_error,
 )
 from minishark.cluster.inputs import stage_slices
-from minishark.errors import DataError, TaskFailedError
+from minishark.cluster.locality import holders
+from minishark.cluster.recovery import Made, Read, StageGraph, StageNode, Submission
+from minishark.cluster.stage_jobs import StageJobs
+from minishark.errors import DataError, TaskFailedError, TasksLostError
 from minishark.execution.task import (
     FileSlice,
     OutputKind,
@@ -38,18 +40,9 @@ from minishark.execution.task import (
 from minishark.expressions import ColumnRef, Schema, quote
 from minishark.stages.fragment import bucket_column
 from minishark.stages.stage import ReadMode
-from sparrow_core import (
-    JobFailed,
-    JobFinished,
-    JobSpec,
-    NodeName,
-    TaskCompleted,
-    TaskFailed,
-    TaskSpec,
-)
+from sparrow_core import JobSpec, NodeName, TaskCompleted, TaskFailed, TaskSpec
 
 OnProgress = Callable[[int, int], None]
-_POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,160 +124,152 @@ class LoadedTable:
 
 @dataclass(slots=True)
 class TableLoader:
-    """Loads tables into a cluster."""
+    """Loads a table into a cluster.
+
+    Attributes:
+        backend: where tasks run.
+        placement: gives how tasks are placed on the nodes that live now.
+        lost_nodes: those of some nodes whose files are gone, as far as is known.
+        folder: where the table goes in each node's storage.
+        source: where its rows come from.
+        layout: how they are spread.
+        on_progress: hears how many of how many tasks are done.
+    """
 
     backend: Backend
-    placement: Placement
+    placement: Callable[[], Placement]
+    lost_nodes: Callable[[Collection[str]], Collection[str]]
+    folder: str
+    source: TableSource
+    layout: TableLayout
     on_progress: OnProgress | None = None
+    _graph: StageGraph = field(init=False)
+    _pieces: Sequence[TaskPayload] = field(init=False)
+    _placed: Placement = field(init=False)
     _done: int = 0
-    _total: int = 0
 
-    def load(self, folder: str, source: TableSource, layout: TableLayout) -> LoadedTable:
-        """Load a table into `folder` of each node's storage.
+    def __post_init__(self) -> None:
+        layout = self.layout
+        if self._is_divided:
+            self._pieces = self.source.payloads()
+            nodes = [StageNode(0, len(self._pieces)), StageNode(1, layout.partitions, (Read(0),))]
+        else:
+            self._pieces = self.source.runs(layout.partitions)
+            nodes = [StageNode(1, len(self._pieces))]
+        self._graph = StageGraph(nodes)
+
+    @property
+    def _is_divided(self) -> bool:
+        """Whether rows go to partitions by their hash; else each piece is a partition."""
+        return bool(self.layout.partition_by) and self.layout.partitions > 1
+
+    def load(self) -> LoadedTable:
+        """Load the table; what gets lost with nodes meanwhile is loaded again.
 
         Raises:
             DataError: the source can't be read.
+            FilesLostError: stored files that are its source are gone.
             ExecutionError: a task failed otherwise.
         """
-        if layout.partition_by and layout.partitions > 1:
-            payloads = source.payloads()
-            self._total = len(payloads) + layout.partitions
-            read = self._divided(folder, source, layout, payloads)
-            sql = ""
-        else:
-            read = source.runs(layout.partitions)
-            self._total = len(read)
-            sql = f"SELECT {_columns(source.schema)} FROM in0"
-        outcomes = self._store(folder, source.schema, layout, read, sql)
-        return stored_table(outcomes, [self._holders(i, layout) for i in range(len(outcomes))])
+        self.renew()
+        StageJobs(self._graph, self.backend, self, self.lost_nodes).run()
+        return stored_table([made.outcome for made in self._graph.made(1)])
 
-    def _divided(
-        self,
-        folder: str,
-        source: TableSource,
-        layout: TableLayout,
-        payloads: Sequence[TaskPayload],
-    ) -> list[TaskPayload]:
-        """Run the first job; the inputs of the second."""
-        names = [f"in0.{quote(column.name)}" for column in source.schema]
-        shared = StageTask(
-            f"SELECT {_columns(source.schema)}, {_bucket(source.schema, layout, names)} FROM in0",
-            tuple(column.type for column in source.schema),
+    # What `StageJobs` asks for
+
+    def job(self, submission: Submission) -> JobSpec:
+        """Tasks that divide pieces, or that store partitions."""
+        if submission.stage == 0:
+            shared = self._dividing()
+            payloads = [self._pieces[i] for i in submission.tasks]
+            preferred: list[tuple[str, ...]] = [()] * len(payloads)
+        else:
+            shared = self._storing()
+            payloads = [self._partition(i) for i in submission.tasks]
+            preferred = [payload.replicas[:1] for payload in payloads]
+        tasks = tuple(
+            TaskSpec(p.index, encode(p), tuple(map(NodeName, nodes)), self._placed.wait_s)
+            for p, nodes in zip(payloads, preferred, strict=True)
+        )
+        # Where a partition lies is decided here, not by a placement policy that is being measured.
+        return JobSpec(tasks, shared=encode(shared), user=self._placed.user)
+
+    def _dividing(self) -> StageTask:
+        schema = self.source.schema
+        names = [f"in0.{quote(column.name)}" for column in schema]
+        return StageTask(
+            f"SELECT {_columns(schema)}, {_bucket(schema, self.layout, names)} FROM in0",
+            tuple(column.type for column in schema),
             {},
             OutputKind.BUCKETS,
-            f"{folder}-buckets",
-            buckets=layout.partitions,
-            peers=self.placement.peers,
+            f"{self.folder}-buckets",
+            buckets=self.layout.partitions,
+            peers=self._placed.peers,
         )
-        outcomes = self._run(shared, payloads, [()] * len(payloads))
-        done, nodes = [o for o, _ in outcomes], [n for _, n in outcomes]
-        return [
-            TaskPayload(i, {"in0": stage_slices(done, nodes, ReadMode.BUCKET, i)})
-            for i in range(layout.partitions)
-        ]
 
-    def _store(
-        self,
-        folder: str,
-        schema: Schema,
-        layout: TableLayout,
-        read: Sequence[TaskPayload],
-        sql: str,
-    ) -> list[TaskOutcome]:
-        """Run the job that stores partitions, one per task."""
-        shared = StageTask(
-            sql,
+    def _storing(self) -> StageTask:
+        schema = self.source.schema
+        return StageTask(
+            "" if self._is_divided else f"SELECT {_columns(schema)} FROM in0",
             tuple(column.type for column in schema),
             {},
             OutputKind.PARTITION,
-            folder,
+            self.folder,
             columns=tuple((column.name, column.type) for column in schema),
-            peers=self.placement.peers,
+            peers=self._placed.peers,
         )
-        holders = [self._holders(payload.index, layout) for payload in read]
-        tasks = [
-            TaskPayload(p.index, p.inputs, p.relations, nodes)
-            for p, nodes in zip(read, holders, strict=True)
-        ]
-        outcomes = self._run(shared, tasks, [nodes[:1] for nodes in holders])
-        return [outcome for outcome, _ in outcomes]
 
-    def _holders(self, partition: int, layout: TableLayout) -> tuple[str, ...]:
-        return holders(self.placement.nodes, partition, layout.replicas)
+    def _partition(self, index: int) -> TaskPayload:
+        nodes = holders(self._placed.nodes, index, self.layout.replicas)
+        if not self._is_divided:
+            return msgspec.structs.replace(self._pieces[index], replicas=nodes)
+        divided = self._graph.made(0)
+        outcomes, held = [d.outcome for d in divided], [d.node for d in divided]
+        slices = stage_slices(outcomes, held, ReadMode.BUCKET, index)
+        return TaskPayload(index, {"in0": slices}, replicas=nodes)
 
-    def _run(
-        self,
-        shared: StageTask,
-        payloads: Sequence[TaskPayload],
-        preferred: Sequence[tuple[str, ...]],
-    ) -> list[tuple[TaskOutcome, str]]:
-        """Run one job to its end; each task's outcome and node."""
-        tasks = tuple(
-            TaskSpec(i, encode(payload), tuple(map(NodeName, nodes)), self.placement.wait_s)
-            for i, (payload, nodes) in enumerate(zip(payloads, preferred, strict=True))
-        )
-        events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
-        # Where a partition lies is decided here, not by a placement policy that is being measured.
-        job = JobSpec(tasks, shared=encode(shared), user=self.placement.user)
-        job_id = self.backend.submit(job, events.put)
-        try:
-            return self._collect(events, len(tasks))
-        except BaseException:
-            self.backend.cancel(job_id)
-            raise
+    def made(self, submission: Submission, event: TaskCompleted) -> Made:
+        """What a task has stored, and where it lies."""
+        del submission
+        outcome = decode_outcome(event.result)
+        return Made(outcome, event.node, outcome.holders or (event.node,))
 
-    def _collect(
-        self, events: queue.SimpleQueue[JobEvent], count: int
-    ) -> list[tuple[TaskOutcome, str]]:
-        found: dict[int, tuple[TaskOutcome, str]] = {}
-        while True:
-            try:
-                event = events.get(timeout=_POLL_S)
-            except queue.Empty:
-                continue
-            match event:
-                case TaskCompleted():
-                    found[event.task_id] = (decode_outcome(event.result), event.node)
-                    self._done += 1
-                    if self.on_progress:
-                        self.on_progress(self._done, self._total)
-                case JobFinished():
-                    return [found[i] for i in range(count)]
-                case TaskFailed():
-                    raise _load_error(event)
-                case JobFailed():
-                    raise job_error(event)
+    def heard(self, submission: Submission, event: JobEvent) -> None:
+        """Tell how far the load is."""
+        del submission
+        if isinstance(event, TaskCompleted) and self.on_progress is not None:
+            total = len(self._pieces) + self._is_divided * self.layout.partitions
+            self._done = min(total, self._done + 1)  # some may be done twice
+            self.on_progress(self._done, total)
+
+    def failure(self, submission: Submission, event: TaskFailed) -> Exception:
+        """The error of a task that failed for good."""
+        del submission
+        error = task_error(event)
+        if isinstance(error, FragmentRejectedError | TaskFailedError):
+            return DataError(f"The data can't be read: {error}")
+        return error
+
+    def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:
+        """The error for a source that is gone."""
+        return FilesLostError(files)
+
+    def renew(self) -> None:
+        """Look which nodes live."""
+        self._placed = self.placement()
+
+    def waiting(self) -> None:
+        """Nobody wants to know."""
 
 
-def holders(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
-    """The nodes that hold a partition.
-
-    Neighbours, from a first one that depends on the partition's number only: so partitions of the
-    same number lie on the same nodes, whatever their table.
-    """
-    return tuple(nodes[(partition + i) % len(nodes)] for i in range(replicas))
-
-
-def stored_table(outcomes: Sequence[TaskOutcome], held: Sequence[tuple[str, ...]]) -> LoadedTable:
-    """The table that tasks have stored, a partition each.
-
-    Args:
-        outcomes: of the tasks.
-        held: which nodes hold each partition.
-    """
+def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
+    """The table that tasks have stored, a partition each."""
     partitions = tuple(
-        Partition(i, _file_of(outcome), nodes, outcome.rows, outcome.nbytes)
-        for i, (outcome, nodes) in enumerate(zip(outcomes, held, strict=True))
+        Partition(i, _file_of(outcome), outcome.holders, outcome.rows, outcome.nbytes)
+        for i, outcome in enumerate(outcomes)
     )
     measured = tuple(_measured(outcome) for outcome in outcomes)
     return LoadedTable(partitions, measured, any(outcome.on_disk for outcome in outcomes))
-
-
-def _load_error(event: TaskFailed) -> Exception:
-    error = task_error(event)
-    if isinstance(error, FragmentRejectedError | TaskFailedError):
-        return DataError(f"The data can't be read: {error}")
-    return error
 
 
 def _columns(schema: Schema) -> str:

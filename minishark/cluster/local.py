@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from minishark.execution.store import Store, StorePlaces
 from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
 
 _DUCKDB_MEMORY_SHARE = 0.6
+_LOCALITY_WAIT_S = 30.0  # practically for ever, but where the preferred nodes are dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +121,16 @@ class OwnCluster:
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """How tasks are placed."""
-        return Placement(policy, probe_ratio, self.nodes)
+        return Placement(policy, probe_ratio, self.nodes, wait_s=_LOCALITY_WAIT_S)
 
     def status(self) -> tuple[NodeStatus, ...]:
         """Each node with its processes."""
         return self._sparrow.nodes()
 
-    def has_lost(self, nodes: Sequence[str]) -> bool:
-        """Never: all nodes share the folders, which are the session's."""
+    def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
+        """None: all nodes share the folders, which are the session's."""
         del nodes
-        return False
+        return ()
 
     def store(self) -> Store:
         """The front end's view of the store, as if it were on the first node."""

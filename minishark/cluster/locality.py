@@ -18,6 +18,15 @@ Holding = tuple[Sequence[str], float]
 """The nodes that hold a part of a task's input, and its bytes."""
 
 
+def holders(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
+    """The nodes that are to hold a partition.
+
+    Neighbours, from a first one that depends on the partition's number only: so partitions of the
+    same number lie on the same nodes, whatever their table.
+    """
+    return tuple(nodes[(partition + i) % len(nodes)] for i in range(min(replicas, len(nodes))))
+
+
 def hosts_of(nodes: Sequence[str], peers: Sequence[Peer]) -> Mapping[str, str]:
     """The host of each node; none if they are all on one."""
     wanted = frozenset(nodes)

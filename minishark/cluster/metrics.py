@@ -37,7 +37,7 @@ class StageMetrics:
     """What a stage did; times in seconds, per task that finished.
 
     Skipped tasks were cancelled, or never started, as no row of theirs was needed any more.
-    `after` are the stages that it reads.
+    `after` are the stages that it reads. Of remade tasks the output was lost, and made again.
     """
 
     index: int
@@ -52,6 +52,7 @@ class StageMetrics:
     skipped_tasks: int = 0
     by_task: tuple[TaskMetrics, ...] = ()
     after: tuple[int, ...] = ()
+    remade_tasks: int = 0
 
     @property
     def retries(self) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 import msgspec
 
+from minishark.cluster.locality import holders
 from minishark.execution.task import CopyTarget, OutputKind, StageTask, TaskFunction, TaskPayload
 from minishark.expressions import Schema
 
@@ -58,11 +60,11 @@ class Partitions:
 
     Attributes:
         folder: the table's, relative to a node's storage folder.
-        holders: the nodes that get a copy, for each partition.
+        replicas: how many nodes get a copy of each.
     """
 
     folder: str
-    holders: tuple[tuple[str, ...], ...]
+    replicas: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +126,20 @@ class Ending:
             case _:
                 assert_never(self.sink)
 
-    def payload(self, payload: TaskPayload) -> TaskPayload:
-        """A task of the last stage, with where its rows go."""
-        if isinstance(self.sink, Partitions):
-            return msgspec.structs.replace(payload, replicas=self.sink.holders[payload.index])
-        return payload
+    def payload(self, payload: TaskPayload, nodes: Sequence[str]) -> TaskPayload:
+        """A task of the last stage, with where its rows go, of these nodes."""
+        return msgspec.structs.replace(payload, replicas=self._holders(payload.index, nodes))
 
-    def nodes(self, preferred: frozenset[str], index: int) -> frozenset[str]:
+    def nodes(self, preferred: frozenset[str], index: int, nodes: Sequence[str]) -> frozenset[str]:
         """Where a task of the last stage should run: where its rows stay, if they do."""
+        held = frozenset(self._holders(index, nodes))
+        return (preferred & held) or held or preferred
+
+    def _holders(self, index: int, nodes: Sequence[str]) -> tuple[str, ...]:
+        """The nodes that get a task's rows as a partition, if it becomes one."""
         if not isinstance(self.sink, Partitions):
-            return preferred
-        holders = frozenset(self.sink.holders[index])
-        return (preferred & holders) or holders
+            return ()
+        return holders(nodes, index, self.sink.replicas)
 
 
 def _with_columns(task: StageTask, schema: Schema) -> StageTask:

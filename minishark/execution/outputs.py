@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +22,7 @@ INLINE_BYTES_MAX = 1 << 20
 _DICTIONARY_ROWS_MIN = 8_192
 _DICTIONARY_VALUES_MAX = 1_024
 _MERGED_SLICE_ROWS = 8_192
+_attempts = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,13 @@ class Outputs:
         file = _file(stage, task)
         compact = _compact(table)
         stored = self.store.write(file, compact.schema, [compact.to_batches(BATCH_ROWS)])
-        self.store.replicate(stored, file, task.replicas)
         return TaskOutcome(
-            stored.rows, stored.bytes, file, statistics=statistics, on_disk=stored.on_disk
+            stored.rows,
+            stored.bytes,
+            file,
+            statistics=statistics,
+            on_disk=stored.on_disk,
+            holders=self.store.replicate(stored, file, task.replicas),
         )
 
     def buckets(
@@ -130,7 +137,12 @@ def _merged(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordB
 
 
 def _file(stage: StageTask, task: TaskPayload) -> str:
-    return f"{stage.folder}/{stage.prefix}{task.index}.arrow"
+    """A name that no other attempt at the task uses, in this process or another.
+
+    An attempt that was given up may go on; what it writes replaces nothing.
+    """
+    attempt = f"{os.getpid()}-{next(_attempts)}"
+    return f"{stage.folder}/{stage.prefix}{task.index}-{attempt}.arrow"
 
 
 def _outcome(stored: StoredFile, file: str, buckets: tuple[BucketSlice, ...] = ()) -> TaskOutcome:

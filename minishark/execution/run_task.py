@@ -76,6 +76,13 @@ class TaskError(Exception):
         self.detail = ProblemDetail(problem, message)
 
     @classmethod
+    def of_missing(cls, missing: InputMissingError) -> TaskError:
+        """Stored files are gone; the front end knows who can make them again."""
+        error = cls(TaskProblem.INPUT, str(missing))
+        error.detail = ProblemDetail(TaskProblem.INPUT, str(missing), missing=missing.files)
+        return error
+
+    @classmethod
     def of_function(cls, failed: functions.FunctionFailedError, partition: int) -> TaskError:
         """User code failed."""
         error = cls(TaskProblem.FUNCTION, str(failed))
@@ -297,7 +304,7 @@ class TaskRunner:
     def _inputs(self, stage: StageTask, task: TaskPayload) -> Iterator[Mapping[str, pa.Table]]:
         """The inputs, for as long as the task runs: variables for a fragment, or views."""
         slices: dict[str, tuple[FileSlice, ...]] = {**stage.shared_inputs, **task.inputs}
-        tables = {name: self._store.read(found) for name, found in slices.items()}
+        tables = self._read(slices)
         views = () if stage.types else tuple(tables)  # a user's statement may use any name
         try:
             for name in views:
@@ -310,6 +317,18 @@ class TaskRunner:
                 self._con.unregister(name)
             for name in task.relations:
                 self._con.execute(f"DROP VIEW IF EXISTS {quote(name)}")
+
+    def _read(self, slices: Mapping[str, tuple[FileSlice, ...]]) -> dict[str, pa.Table]:
+        """Each input; if files are missing, one error names those of all inputs."""
+        tables, missing = {}, []
+        for name, found in slices.items():
+            try:
+                tables[name] = self._store.read(found)
+            except InputMissingError as error:
+                missing.append(error)
+        if missing:
+            raise InputMissingError.of_all(missing)
+        return tables
 
     def _set_output_types(self, settings: Mapping[str, str]) -> None:
         if settings == self._output_settings:
@@ -424,7 +443,7 @@ def _problems() -> Iterator[None]:
     except duckdb.OutOfMemoryException as error:
         raise TaskError(TaskProblem.RESOURCE, str(error)) from error
     except InputMissingError as error:
-        raise TaskError(TaskProblem.INPUT, str(error)) from error
+        raise TaskError.of_missing(error) from error
     except duckdb.IOException as error:
         # Of a file that the statement names; what stages hand on is not read by DuckDB.
         full = _is_full(str(error))

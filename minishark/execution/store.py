@@ -33,7 +33,22 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class InputMissingError(Exception):
-    """A stored file is on none of the nodes that should hold it."""
+    """Stored files are on none of the nodes that should hold them.
+
+    Attributes:
+        files: which.
+    """
+
+    def __init__(self, message: str, files: tuple[FileSlice, ...] = ()) -> None:
+        super().__init__(message)
+        self.files = files
+
+    @classmethod
+    def of_all(cls, errors: Sequence[InputMissingError]) -> InputMissingError:
+        """One error for several."""
+        files = tuple(file for error in errors for file in error.files)
+        more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
+        return cls(f"{errors[0]}{more}", files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +148,27 @@ class Store:
         """The rows of all slices, in order, memory-mapped without a copy.
 
         Raises:
-            InputMissingError: a file is on none of its holders.
+            InputMissingError: files are on none of their holders; all of them are named.
         """
         table = self._tables.get(slices)
         if table is None:
-            table = _joined([self._slice(item) for item in slices])
+            table = _joined(self._slices(slices))
             with self._lock:
                 self._tables[slices] = table
                 if len(self._tables) > _CACHED_FILES_MAX:
                     self._tables.popitem(last=False)
         return table
+
+    def _slices(self, slices: tuple[FileSlice, ...]) -> list[pa.Table]:
+        tables, missing = [], []
+        for item in slices:
+            try:
+                tables.append(self._slice(item))
+            except InputMissingError as error:
+                missing.append(error)
+        if missing:
+            raise InputMissingError.of_all(missing)
+        return tables
 
     def _slice(self, item: FileSlice) -> pa.Table:
         reader = self._reader(item)
@@ -162,7 +188,10 @@ class Store:
             path = next((path for path in found if path is not None), None)
             if path is None:
                 return None
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            try:
+                reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            except FileNotFoundError:  # removed since
+                return None
             with self._lock:
                 self._open[key] = reader
                 if len(self._open) > _CACHED_FILES_MAX:
@@ -206,7 +235,8 @@ class Store:
                 except InputMissingError as error:
                     reasons.append(f" ({error})")
         holders = ", ".join(item.holders)
-        raise InputMissingError(f"{item.file} is on none of the nodes {holders}{''.join(reasons)}")
+        message = f"{item.file} is on none of the nodes {holders}{''.join(reasons)}"
+        raise InputMissingError(message, (item,))
 
     def forget(self, folder: str) -> None:
         """Drop what is cached of the files in `folder`."""
@@ -264,20 +294,29 @@ class Store:
         if not (self._places.memory / self._node / session).exists():
             self._places.make(file.rpartition("/")[0], (self._node,))
 
-    def replicate(self, stored: StoredFile, file: str, nodes: Sequence[str]) -> None:
+    def replicate(self, stored: StoredFile, file: str, nodes: Sequence[str]) -> tuple[str, ...]:
         """Give other nodes the file too; a link on the same host, a copy on others.
 
-        Raises:
-            OSError: one can't take it.
+        A node that can't take it goes without.
+
+        Returns:
+            The nodes that have it now, in the order of `nodes`.
         """
-        for node in nodes:
-            if node == self._node:
-                continue
+        held = [node for node in nodes if self._give(stored, file, node)]
+        return tuple(held) if self._node in held else (self._node, *held)
+
+    def _give(self, stored: StoredFile, file: str, node: str) -> bool:
+        if node == self._node:
+            return True
+        try:
             if self._is_far(node) and self._fetcher is not None:
                 self._fetcher.replicate(file, self._peers[self._node], self._peers[node])
-                continue
-            places = self._places_of(node)
-            _link(stored.path, (places.disk if stored.on_disk else places.memory) / node / file)
+            else:
+                places = self._places_of(node)
+                _link(stored.path, (places.disk if stored.on_disk else places.memory) / node / file)
+        except OSError:  # it died, or is full
+            return False
+        return True
 
 
 def _link(path: Path, copy: Path) -> None:

@@ -192,6 +192,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
         buckets: one entry per bucket, for BUCKETS; one per batch, for a PIECE that was cut.
         statistics: the partition's statistics as an Arrow IPC stream, for PARTITION.
         on_disk: whether the output had to go to disk because shared memory was short.
+        holders: for PARTITION, the nodes that have a copy.
     """
 
     rows: int
@@ -201,6 +202,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
     buckets: tuple[BucketSlice, ...] = ()
     statistics: bytes | None = None
     on_disk: bool = False
+    holders: tuple[str, ...] = ()
 
 
 class TaskProblem(StrEnum):
@@ -231,6 +233,7 @@ class ProblemDetail(msgspec.Struct, frozen=True, array_like=True):
         partition: the task's number, for FUNCTION.
         traceback: where a user's function raised, as text.
         pickled: the exception that it raised, by cloudpickle; empty if it can't travel.
+        missing: the stored files that are on none of their holders, for INPUT.
     """
 
     problem: TaskProblem
@@ -238,6 +241,7 @@ class ProblemDetail(msgspec.Struct, frozen=True, array_like=True):
     partition: int = 0
     traceback: str = ""
     pickled: bytes = b""
+    missing: tuple[FileSlice, ...] = ()
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -77,10 +77,10 @@ def run(script: Script, folder: Path) -> QueryRun:
     places = StorePlaces(folder, folder)
     query = QueryRun(
         LIMITED,
-        {"t": TABLE},
+        lambda: {"t": TABLE},
         script,
         Store(places, "n0"),
-        Placement("sparrow", 2.0, ("n0",)),
+        lambda: Placement("sparrow", 2.0, ("n0",)),
         "q",
         Ending(Gathered(), ("a",)),
     )

@@ -1,0 +1,165 @@
+"""Outputs of tasks that are lost while a query runs are made again, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import minishark
+from minishark.cluster.backend import JobEvent
+from minishark.cluster.query import QueryRun
+from minishark.cluster.recovery import Submission
+from minishark.cluster.stage_jobs import RECOVERIES_MAX
+from minishark.errors import PartitionsLostError, TasksLostError
+from minishark.session import Session
+from sparrow_core import JobFinished
+
+_ROWS = 40_000
+_JOIN = "SELECT count(*) AS n, sum(a.x)::BIGINT AS s FROM t a JOIN t b ON a.x = b.x + 1"
+_JOINED = [{"n": _ROWS - 1, "s": sum(range(1, _ROWS))}]
+_ALL = "SELECT x, repeat('y', 100) AS y FROM t ORDER BY x"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """A session that distributes even the smallest query, with a table."""
+    with minishark.connect(in_process=True, nodes=2, partitions=3, single_task_rows=0) as found:
+        rows = pa.table({"k": [i % 8 for i in range(_ROWS)], "x": range(_ROWS)})
+        found.create_table("t", rows, partition_by="k", partitions=3)
+        yield found
+
+
+def _files(session: Session, pattern: str) -> list[Path]:
+    """Files in the store, whatever node they are on."""
+    return sorted(session._cluster.store()._places.memory.glob(f"node-*/{pattern}"))
+
+
+def _when_a_stage_ends(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[QueryRun, int], None]
+) -> None:
+    """Do something each time that a job of a stage has finished."""
+    heard = QueryRun.heard
+
+    def hooked(run: QueryRun, submission: Submission, event: JobEvent) -> None:
+        heard(run, submission, event)
+        if isinstance(event, JobFinished):
+            act(run, submission.stage)
+
+    monkeypatch.setattr(QueryRun, "heard", hooked)
+
+
+def _remade(frame: minishark.DataFrame) -> dict[int, int]:
+    return {s.index: s.remade_tasks for s in frame.metrics().by_stage if s.remade_tasks}
+
+
+def test_a_lost_shuffle_output_is_made_again_by_its_task(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One task runs again, the answer is right, and EXPLAIN ANALYZE tells of it."""
+    lost: list[Path] = []
+
+    def lose(run: QueryRun, stage: int) -> None:
+        if not lost and stage == 0:
+            lost.append(_files(session, f"{run.folder}/0-1-*.arrow")[0])
+            lost[0].unlink()
+
+    _when_a_stage_ends(monkeypatch, lose)
+    frame = session.sql(_JOIN)
+    assert _JOINED == frame.to_arrow().to_pylist()
+    assert 1 == len(lost)
+    assert {0: 1} == _remade(frame)
+    lost.clear()
+    assert "1 made again" in session.sql(_JOIN).explain("analyze")
+
+
+def test_all_outputs_of_a_node_are_made_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a node held of all stages, twice in a row."""
+    lost: list[Path] = []
+
+    def lose(run: QueryRun, stage: int) -> None:
+        if stage == run.stages[-2].index and len(lost) < 4:
+            lost.extend(found := _files(session, f"{run.folder}/*.arrow"))
+            for file in found:
+                file.unlink()
+
+    _when_a_stage_ends(monkeypatch, lose)
+    frame = session.sql(_JOIN)
+    assert _JOINED == frame.to_arrow().to_pylist()
+    assert lost
+    assert _remade(frame)
+
+
+def test_a_lost_result_is_made_again(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where rows are read piece by piece, and where they are to be kept."""
+    lost: list[Path] = []
+
+    def lose(run: QueryRun, stage: int) -> None:
+        if stage == run.stages[-1].index and not lost:
+            lost.append(_files(session, f"{run.folder}/{stage}-0-*.arrow")[0])
+            lost[0].unlink()
+
+    _when_a_stage_ends(monkeypatch, lose)
+    assert list(range(_ROWS)) == session.sql(_ALL).to_arrow().column("x").to_pylist()
+    assert 1 == len(lost)
+    lost.clear()
+    batches = session.sql(_ALL).to_batches()
+    assert _ROWS == sum(batch.num_rows for batch in batches)
+    assert 1 == len(lost)
+    lost.clear()
+    session.create_table("kept", session.sql(_ALL), partitions=4, replace=True)
+    assert 1 == len(lost)
+    found = session.sql("SELECT count(*) AS n, sum(x)::BIGINT AS s FROM kept").to_arrow()
+    assert [{"n": _ROWS, "s": sum(range(_ROWS))}] == found.to_pylist()
+
+
+def test_volatile_rows_are_never_of_two_draws(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If one output with random numbers is lost, all that has read the others starts again."""
+    lost: list[Path] = []
+
+    def lose(run: QueryRun, stage: int) -> None:
+        if stage == run.stages[-2].index and not lost:
+            lost.extend(_files(session, f"{run.folder}/{stage}-0-*.arrow"))
+            lost.extend(_files(session, f"{run.folder}/0-0-*.arrow"))
+            for file in lost:
+                file.unlink(missing_ok=True)
+
+    _when_a_stage_ends(monkeypatch, lose)
+    drawn = session.sql("SELECT x, random() AS r FROM t ORDER BY r").to_arrow()
+    assert lost
+    assert list(range(_ROWS)) == sorted(drawn.column("x").to_pylist())
+    assert sorted(drawn.column("r").to_pylist()) == drawn.column("r").to_pylist()
+
+
+def test_a_query_that_loses_again_and_again_ends(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of recoveries has a limit, and the session is as good as before."""
+    with monkeypatch.context() as patch:
+
+        def lose(run: QueryRun, stage: int) -> None:
+            if stage == 0:
+                for file in _files(session, f"{run.folder}/0-*.arrow"):
+                    file.unlink()
+
+        _when_a_stage_ends(patch, lose)
+        with pytest.raises(TasksLostError, match=f"were lost {RECOVERIES_MAX + 1} times"):
+            session.sql(_JOIN).to_arrow()
+    assert _JOINED == session.sql(_JOIN).to_arrow().to_pylist()
+
+
+def test_a_table_without_its_files_is_named(session: Session) -> None:
+    """When no replica of a partition is left, the error says of which."""
+    session.create_table("gone", pa.table({"x": range(10)}), partitions=2)
+    for file in _files(session, "tables/*/1-*.arrow"):
+        if str(file.parent.name) in session._tables.catalog.get("gone").partitions[1].file:
+            file.unlink()
+    with pytest.raises(PartitionsLostError, match="partition 1 of table gone") as found:
+        session.sql("SELECT sum(x) FROM gone").to_arrow()
+    assert ("gone", (1,)) == (found.value.table, found.value.partitions)
