@@ -51,7 +51,7 @@ class Keep:
 
     def options(self, options: PlannerOptions) -> PlannerOptions:
         """Python takes its time with few rows, too: partitions stay apart for it."""
-        return replace(options, single_task_rows=0) if self.function else options
+        return replace(options, single_task_rows=0, weighs=False) if self.function else options
 
     def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
         """Equal keys in one partition, if there are keys."""
@@ -132,7 +132,7 @@ class Passed:
 
     def options(self, options: PlannerOptions) -> PlannerOptions:
         """Python takes its time with few rows, too: partitions stay apart for it."""
-        return replace(options, single_task_rows=0)
+        return replace(options, single_task_rows=0, weighs=False)
 
     def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
         """As it is."""

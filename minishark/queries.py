@@ -8,7 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.cluster.display import metrics_text
 from minishark.cluster.inputs import preferred_nodes
+from minishark.cluster.locality import hosts_of
 from minishark.cluster.metrics import QueryMetrics
 from minishark.cluster.named_files import NamedFiles
 from minishark.cluster.progress import ProgressHandler, QueryProgress
@@ -33,6 +34,7 @@ from minishark.execution.task import ScalarFunction
 from minishark.logical.display import logical_text
 from minishark.logical.operators import Statement
 from minishark.logical.plan import LogicalPlan
+from minishark.logical.volatile import called_functions
 from minishark.physical.display import physical_text
 from minishark.physical.plan import PhysicalPlan
 from minishark.physical.planner import PlannerOptions, plan_physical, scanned_tables
@@ -381,11 +383,22 @@ class Queries:
         for name in (*bound.tables, *scanned_tables(logical)):
             tables.add(files.get(name.lower()) or self.catalog.get(name))
         options = self.options if goal is None else goal.options(self.options)
+        if files or self._is_spread() or self._calls_python(logical):
+            options = replace(options, weighs=False)  # what one task would take is not known
         physical = plan_physical(logical, tables, options)
         if goal is not None:
             physical = goal.shaped(physical)
         snapshot = {table.name.lower(): table for table in tables}
         return _Plan(bound, logical, physical, split(physical), snapshot)
+
+    def _calls_python(self, logical: LogicalPlan) -> bool:
+        """Whether a plan calls functions of the user, which may take any time."""
+        return not self.scalars.keys().isdisjoint(called_functions(logical))
+
+    def _is_spread(self) -> bool:
+        """Whether nodes are on several hosts, so that reading all in one place means moving it."""
+        placement = self.placement()
+        return bool(hosts_of(placement.nodes, placement.peers))
 
     def _is_current(self, plan: _Plan) -> bool:
         """Whether the tables that `plan` reads are still those in the catalog."""

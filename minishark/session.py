@@ -79,8 +79,9 @@ def connect(
             queue length), or "random" (any node that holds what a task reads).
         probe_ratio: reservations per task, at least 1.
         in_process: run the cluster on threads of this process, for tests and debugging.
-        single_task_rows: statements over tables of at most this many rows in all run in one task;
-            0 distributes everything, however small, for tests.
+        single_task_rows: statements over tables of at most this many rows in all run in one task,
+            and others where that is estimated to be faster; 0 distributes everything, however
+            small, for tests and to see it.
 
     Raises:
         OptionError: an argument makes no sense.

@@ -27,6 +27,7 @@ from minishark.statistics import ColumnStatistics
 _RANGE_SELECTIVITY = 0.3
 _OTHER_SELECTIVITY = 0.25
 _SEMI_SELECTIVITY = 0.5
+_BELOW = ("<", "<=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,7 @@ def selectivity(predicate: Expression, profile: Profile) -> float:
     """The share of rows for which `predicate` is true, between 0 and 1."""
     match predicate:
         case Infix(operator="AND", arguments=arguments):
-            share = 1.0
-            for argument in arguments:
-                share *= selectivity(argument, profile)
-            return share
+            return _all_share(arguments, profile)
         case Infix(operator="OR", arguments=arguments):
             return min(1.0, sum(selectivity(argument, profile) for argument in arguments))
         case Prefix(operator="NOT", argument=argument):
@@ -68,7 +66,10 @@ def selectivity(predicate: Expression, profile: Profile) -> float:
         case Infix(operator="<>" | "IS DISTINCT FROM", arguments=(left, _)):
             return 1.0 - 1.0 / max(2.0, profile.distinct(left))
         case Infix(operator="<" | "<=" | ">" | ">=", arguments=(left, right)):
-            return _range_share(predicate.operator, left, right, profile)
+            below = _share_below(left, right, profile)
+            if below is None:
+                return _RANGE_SELECTIVITY
+            return below if predicate.operator in _BELOW else 1.0 - below
         case InList(argument=argument, options=options, negated=negated):
             share = min(1.0, len(options) / profile.distinct(argument))
             return 1.0 - share if negated else share
@@ -78,18 +79,40 @@ def selectivity(predicate: Expression, profile: Profile) -> float:
             return _OTHER_SELECTIVITY
 
 
-def _range_share(operator: str, left: Expression, right: Expression, profile: Profile) -> float:
-    """The share of a comparison with a constant, from the column's minimum and maximum."""
+def _all_share(predicates: Sequence[Expression], profile: Profile) -> float:
+    """The share of rows for which all `predicates` are true.
+
+    They are independent, but for the two ends of a range of one column.
+    """
+    share = 1.0
+    ranges: dict[int, tuple[float, float]] = {}
+    for predicate in predicates:
+        match predicate:
+            case Infix(
+                operator="<" | "<=" | ">" | ">=" as operator,
+                arguments=(ColumnRef(index=column) as left, right),
+            ) if (below := _share_below(left, right, profile)) is not None:
+                low, high = ranges.get(column, (0.0, 1.0))
+                is_end = operator in _BELOW
+                ranges[column] = (low, min(high, below)) if is_end else (max(low, below), high)
+            case _:
+                share *= selectivity(predicate, profile)
+    for low, high in ranges.values():
+        share *= max(0.0, high - low)
+    return share
+
+
+def _share_below(left: Expression, right: Expression, profile: Profile) -> float | None:
+    """The share of a column's values below a constant, from its minimum and maximum."""
     if not isinstance(left, ColumnRef) or not isinstance(right, Literal):
-        return _RANGE_SELECTIVITY
+        return None
     known = profile.columns[left.index]
     if known is None:
-        return _RANGE_SELECTIVITY
+        return None
     low, high, value = map(_number, (known.minimum, known.maximum, right.value))
     if low is None or high is None or value is None or high <= low:
-        return _RANGE_SELECTIVITY
-    below = min(1.0, max(0.0, (value - low) / (high - low)))
-    return below if operator in ("<", "<=") else 1.0 - below
+        return None
+    return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
 def _number(value: str | float | None) -> float | None:
@@ -109,10 +132,7 @@ def _number(value: str | float | None) -> float | None:
 
 def filtered_rows(predicates: Sequence[Expression], profile: Profile) -> float:
     """The rows that pass all `predicates`."""
-    share = 1.0
-    for predicate in predicates:
-        share *= selectivity(predicate, profile)
-    return max(1.0, profile.rows * share)
+    return max(1.0, profile.rows * _all_share(predicates, profile))
 
 
 def joined_rows(join: Join, left: Profile, right: Profile) -> float:

@@ -75,6 +75,7 @@ from minishark.physical.plan import (
     Spread,
 )
 from minishark.physical.ranges import ranged
+from minishark.physical.work import elapsed_s
 from minishark.statistics import ColumnStatistics
 
 SINGLE_TASK_ROWS = 150_000
@@ -91,6 +92,7 @@ class PlannerOptions:
     Attributes:
         partitions: how many partitions a shuffle makes.
         single_task_rows: a query whose tables hold at most this many rows runs in one task.
+        weighs: whether a query over more rows does so too, if that is estimated to be faster.
         gather_rows: partial results of at most this many rows are gathered instead of shuffled.
         read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
         stage_cost: what one more stage costs, in rows built into a hash table.
@@ -99,6 +101,7 @@ class PlannerOptions:
 
     partitions: int
     single_task_rows: int = SINGLE_TASK_ROWS
+    weighs: bool = True
     gather_rows: int = 50_000
     read_whole_rows: int = 20_000
     stage_cost: float = 100_000.0
@@ -107,7 +110,15 @@ class PlannerOptions:
     @classmethod
     def eager(cls, partitions: int) -> PlannerOptions:
         """Distribute everything, however small; for tests on small data."""
-        return cls(partitions, 0, 0, 0, 0.0, 0)
+        return cls(
+            partitions,
+            single_task_rows=0,
+            weighs=False,
+            gather_rows=0,
+            read_whole_rows=0,
+            stage_cost=0.0,
+            sort_values=0,
+        )
 
 
 def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
@@ -118,7 +129,13 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
     """
     tables = {name.lower(): catalog.get(name) for name in scanned_tables(logical)}
     rows = sum(table.rows for table in tables.values())
-    return _Planner(catalog, options, rows <= options.single_task_rows).plan(logical).plan
+    if rows <= options.single_task_rows:
+        return _Planner(catalog, options, whole=True).plan(logical).plan
+    distributed = _Planner(catalog, options, whole=False).plan(logical).plan
+    if not options.weighs:
+        return distributed
+    whole = _Planner(catalog, options, whole=True).plan(logical).plan
+    return whole if elapsed_s(whole) <= elapsed_s(distributed) else distributed
 
 
 def scanned_tables(logical: LogicalPlan) -> list[str]:
@@ -128,7 +145,7 @@ def scanned_tables(logical: LogicalPlan) -> list[str]:
 
 
 class _Planner:
-    def __init__(self, catalog: Catalog, options: PlannerOptions, whole: bool) -> None:
+    def __init__(self, catalog: Catalog, options: PlannerOptions, *, whole: bool) -> None:
         self._catalog = catalog
         self._options = options
         self._exchanges = Exchanges(options.partitions, options.read_whole_rows)

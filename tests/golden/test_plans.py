@@ -22,7 +22,7 @@ def described(sql: str, planning: PlanningDatabase, catalog: Catalog) -> str:
     """All that the compiler makes of a query, as text."""
     (statement,) = planning.statements(sql)
     logical = planning.plan(planning.bind(statement.sql))
-    physical = plan_physical(logical, catalog, PlannerOptions(partitions=4))
+    physical = plan_physical(logical, catalog, PlannerOptions(partitions=4, weighs=False))
     stages = split(physical)
 
     def preferred(stage: Stage, index: int) -> frozenset[str]:

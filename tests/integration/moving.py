@@ -27,7 +27,7 @@ def rows_moved_by(session: Session, way: str) -> Iterator[Session]:
             patch.setattr(join_moves, name, value)
         options = planner.PlannerOptions.eager(3)
         if way == "as planned":
-            options = planner.PlannerOptions(3, single_task_rows=0)
+            options = planner.PlannerOptions(3, single_task_rows=0, weighs=False)
         patch.setattr(session._queries, "options", options)
         patch.setattr(session._queries, "_plans", OrderedDict())
         yield session

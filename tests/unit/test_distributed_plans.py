@@ -194,6 +194,7 @@ planner_options = st.builds(
     PlannerOptions,
     partitions=st.integers(1, 4),
     single_task_rows=st.sampled_from([0, 0, 0, 10**12]),
+    weighs=st.sampled_from([False, False, True]),
     gather_rows=st.sampled_from([0, 50_000]),
     read_whole_rows=st.sampled_from([0, 20_000]),
     stage_cost=st.sampled_from([0.0, 100_000.0]),

@@ -88,6 +88,16 @@ def test_range_of_dates() -> None:
     assert 0.5 == pytest.approx(selectivity(compare("<", DAY, middle), PROFILE), abs=0.01)
 
 
+def test_ends_of_a_range_belong_together() -> None:
+    """Between a quarter and a half of a column's range are a quarter of the rows, not an eighth."""
+    middle = (compare(">=", NUMBER, number(25)), compare("<", NUMBER, number(50)))
+    assert 250.0 == pytest.approx(filtered_rows(middle, PROFILE))
+    assert 0.25 == pytest.approx(selectivity(Infix("AND", middle, "BOOLEAN"), PROFILE))
+    nothing = (compare(">", NUMBER, number(50)), compare("<", NUMBER, number(25)))
+    assert 1.0 == filtered_rows(nothing, PROFILE)
+    assert 25.0 == pytest.approx(filtered_rows((*middle, EQUAL), PROFILE))
+
+
 def test_distinct_values() -> None:
     """Casts keep distinct values, constants have one, functions as many as their argument."""
     assert 10.0 == PROFILE.distinct(Cast(NUMBER, "BIGINT"))

@@ -25,7 +25,7 @@ from minishark.physical.planner import PlannerOptions, plan_physical
 from minishark.sql.planning import PlanningDatabase
 
 MILLION = 1_000_000
-OPTIONS = PlannerOptions(partitions=8, single_task_rows=0)
+OPTIONS = PlannerOptions(partitions=8, single_task_rows=0, weighs=False)
 INTEGERS = (("a", "INTEGER"), ("b", "INTEGER"), ("s", "VARCHAR"))
 EXCHANGES = (Shuffle, Broadcast, Gather)
 TABLES = (
@@ -131,6 +131,15 @@ def test_small_statements_run_in_one_task(physical: type) -> None:
     found = physical(sql, replace(OPTIONS, single_task_rows=10 * MILLION))
     assert [] == found.exchanges()
     assert {"t": "Replicated", "loose": "Replicated"} == found.scans()
+
+
+def test_query_runs_in_one_task_where_that_is_faster(physical: type) -> None:
+    """Stages one after the other cost more than a second core saves on little work."""
+    weighing = replace(OPTIONS, weighs=True, gather_rows=0, read_whole_rows=0)
+    little = "SELECT m.b, count(*) FROM medium m JOIN tiny ON m.s = tiny.s GROUP BY m.b"
+    assert [] != physical(little, replace(weighing, weighs=False)).exchanges()
+    assert [] == physical(little, weighing).exchanges()
+    assert [] != physical("SELECT b, count(*) FROM huge GROUP BY b", weighing).exchanges()
 
 
 def test_unknown_table(planning: PlanningDatabase) -> None:

@@ -87,7 +87,7 @@ def test_sorts_in_ranges_order_as_duckdb(
     """Partitions one after the other are DuckDB's order, on any rows: none, one key, skew."""
     cluster = ToyCluster(con, [ToyTable("t", COLUMNS, tuple(rows), ("a",), 3)])
     sql = f"SELECT * FROM t ORDER BY {order}, a, s, x {tail}"
-    options = PlannerOptions(partitions, 0, sort_values=0)
+    options = PlannerOptions(partitions, 0, weighs=False, sort_values=0)
     plan = plan_physical(planning.plan(planning.bind(sql)), cluster.catalog, options)
     assert ("RangeShuffle" in operators(plan)) == (not tail.startswith("LIMIT"))
     found = cluster.run_physical(plan)
@@ -104,7 +104,9 @@ def planned(planning: PlanningDatabase, sql: str, options: PlannerOptions) -> Ph
 def test_many_rows_are_sorted_in_ranges(planning: PlanningDatabase) -> None:
     """A filtered table is sampled and exchanged; what follows the sort keeps its partitions."""
     plan = planned(
-        planning, "SELECT a, s, x FROM t ORDER BY s", PlannerOptions(4, sort_values=2_000_000)
+        planning,
+        "SELECT a, s, x FROM t ORDER BY s",
+        PlannerOptions(4, weighs=False, sort_values=2_000_000),
     )
     table = ["Project", "Scan"]
     sample = ["Boundaries", "Gather", "SampleKeys"]
@@ -115,9 +117,12 @@ def test_many_rows_are_sorted_in_ranges(planning: PlanningDatabase) -> None:
 @pytest.mark.parametrize(
     ("sql", "options"),
     [
-        ("SELECT a FROM t ORDER BY s", PlannerOptions(4, sort_values=3_000_000)),
-        ("SELECT a FROM t ORDER BY s", PlannerOptions(1, sort_values=0)),
-        ("SELECT a FROM t WHERE a = 1 ORDER BY s", PlannerOptions(4, sort_values=500_000)),
+        ("SELECT a FROM t ORDER BY s", PlannerOptions(4, weighs=False, sort_values=3_000_000)),
+        ("SELECT a FROM t ORDER BY s", PlannerOptions(1, weighs=False, sort_values=0)),
+        (
+            "SELECT a FROM t WHERE a = 1 ORDER BY s",
+            PlannerOptions(4, weighs=False, sort_values=500_000),
+        ),
     ],
 )
 def test_other_sorts_are_gathered(
@@ -133,7 +138,7 @@ def test_dear_rows_are_computed_once(planning: PlanningDatabase) -> None:
     plan = planned(
         planning,
         "SELECT s, max(x) AS m FROM t GROUP BY s ORDER BY m",
-        PlannerOptions(4, sort_values=1_000),
+        PlannerOptions(4, weighs=False, sort_values=1_000),
     )
     assert 1 == sum(name == "FinalAggregate" for name in operators(plan))
     assert 1 == operators(plan).count("Cte")

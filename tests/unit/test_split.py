@@ -17,7 +17,7 @@ TABLES = (
     ToyTable("tiny", COLUMNS, (), ("b",), 3, 300),
     ToyTable("single", COLUMNS, (), (), 1, 300),
 )
-OPTIONS = PlannerOptions(4, 0)
+OPTIONS = PlannerOptions(4, 0, weighs=False)
 
 
 @pytest.fixture(scope="module")
