@@ -96,7 +96,7 @@ def test_the_probability_of_no_wait_is_what_is_simulated() -> None:
 
 def test_mean_responses_are_what_is_simulated() -> None:
     """M/M/1, the shorter of two queues, and the less work of two: within the interval."""
-    parameters = on_paper.MeanResponse((0.5,), 200, 50, 6000, 1000)
+    parameters = on_paper.MeanResponse((0.5,), 200, 4000, 50, 4000)
     assert 1.0 == agreement(on_paper.mean_responses(parameters, 1, nothing), tolerance=0.02)
 
 
