@@ -23,6 +23,7 @@ from minishark.tpch.locations import default_data_folder, sample_folder
 from minishark.tpch.queries import load_queries
 from minishark.tpch.tables import find_tables, load_tables
 from sparrow_core.lab.experiment import Advance, Chart, Experiment
+from sparrow_core.lab.findings import Finding, over_all_x, percent
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.rows import Response, response
 
@@ -209,6 +210,13 @@ class _Silent:
         """Say nothing."""
 
 
+def _over_ideal(placement: str) -> Finding:
+    name = NAMES[placement]
+    over = percent(over_all_x(("as observed", name), ("ideal", name)))
+    paper = "12 to 14" if placement == "sparrow" else ""
+    return Finding(f"medians of {name} over its ideal, mean over queries (%)", paper, over)
+
+
 EXPERIMENTS = (
     Experiment(
         "placement",
@@ -219,5 +227,6 @@ EXPERIMENTS = (
         LivePlacement(0.0, "", (1, 6), 2, 2, 2, 2, 0.7, 2, ("sparrow", "random"), 1, 1.0),
         live_placement,
         Chart("TPC-H query"),
+        tuple(map(_over_ideal, ("sparrow", "batch", "per_task", "random"))),
     ),
 )

@@ -7,7 +7,7 @@ import json
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from sparrow_core.lab import beyond, emulated, on_paper, placements, policies
 from sparrow_core.lab.charts import require_matplotlib
 from sparrow_core.lab.experiment import AnyExperiment
 from sparrow_core.lab.reports import PlotFormat, write_report
+from sparrow_core.lab.summary import Table, summary
 
 EXPERIMENTS: dict[str, AnyExperiment] = {
     experiment.name: experiment
@@ -65,6 +66,13 @@ def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[s
         raise OptionError(f"{experiment.name} can't run with that: {error}.") from error
 
 
+class Report(NamedTuple):
+    """What an experiment found, in tables for a terminal, and the files that it wrote."""
+
+    tables: list[Table]
+    files: tuple[Path, ...]
+
+
 def run_experiment(
     experiment: AnyExperiment,
     parameters: Any,
@@ -72,15 +80,16 @@ def run_experiment(
     folder: Path,
     plot: PlotFormat,
     advance: Callable[[float], None],
-) -> tuple[Path, ...]:
-    """Run an experiment and write its report; the files.
+) -> Report:
+    """Run an experiment and write its report.
 
     Raises:
         SparrowError: A plot needs matplotlib, the folder can't be written to, or it failed.
     """
     require_matplotlib()  # before the work, not after it
     rows = experiment.run(parameters, seed, advance)
-    return write_report(experiment, parameters, seed, rows, folder, plot)
+    files = write_report(experiment, parameters, seed, rows, folder, plot)
+    return Report(summary(experiment, rows), files)
 
 
 def describe(experiment: AnyExperiment) -> dict[str, Any]:

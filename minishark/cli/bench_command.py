@@ -11,6 +11,7 @@ import click
 from minishark.cli.options import debug_option
 
 if TYPE_CHECKING:
+    from minishark.bench.registry import Report
     from minishark.tpch.reporter import Reporter
 
 _EXAMPLES = """\b
@@ -64,7 +65,8 @@ def bench(
 ) -> int:
     """Run an experiment on placement: the tables and figures of the Sparrow papers, and more.
 
-    Each writes NAME.csv (what was found), NAME.json (parameters, seed, versions) and a plot.
+    Each prints its figures, beside the paper's where there are some, and writes NAME.csv (what was
+    found), NAME.json (parameters, seed, versions) and a plot.
     """
     from minishark.bench.registry import EXPERIMENTS, find
 
@@ -78,8 +80,8 @@ def bench(
 
     with open_reporter(verbose=False) as reporter:
         for each in chosen:
-            for file in _run(each, quick, seed, changes, out, plot, reporter):
-                click.echo(file)
+            report = _run(each, quick, seed, changes, out, plot, reporter)
+            _print(each, report)
     return 0
 
 
@@ -91,7 +93,7 @@ def _run(
     out: Path,
     plot: Literal["png", "svg"],
     reporter: Reporter,
-) -> tuple[Path, ...]:
+) -> Report:
     from minishark.bench.registry import find, parameters_of, run_experiment
 
     experiment = find(name)
@@ -105,6 +107,26 @@ def _run(
         reporter.progress(round(1000 * done), 1000)
 
     return run_experiment(experiment, parameters, seed, out, plot, advance)
+
+
+def _print(name: str, report: Report) -> None:
+    """What was found, beside the paper's figures, and where the files are."""
+    from rich import box
+    from rich.table import Table
+
+    from minishark.cli.console import standard_output
+
+    console = standard_output()
+    for found in report.tables:
+        console.print(f"{name}: {found.title}", style="italic", soft_wrap=True)
+        table = Table(box=box.SIMPLE)
+        for column, head in enumerate(found.header):
+            table.add_column(head, justify="right" if column else "left")
+        for line in found.lines:
+            table.add_row(*line)
+        console.print(table)
+    for file in report.files:
+        click.echo(file)
 
 
 def _list(*, as_json: bool) -> None:

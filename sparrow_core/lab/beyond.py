@@ -11,6 +11,7 @@ import numpy as np
 from sparrow_core import policy
 from sparrow_core.ids import JobId
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.findings import Finding, Reading, percent_under, times, value
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.rows import Point, Response, response
 from sparrow_core.lab.streams import START_S, Stream, run_for
@@ -60,10 +61,10 @@ def sticky_srpt(parameters: ShortAndLong, seed: int, advance: Advance) -> Sequen
         )
         by_stream = [stream.jobs(seed) for stream in streams]
         jobs = [job for each in by_stream for job in each]
-        times = run_for(cluster, jobs, 3 * parameters.seconds, part)
+        ended_s = run_for(cluster, jobs, 3 * parameters.seconds, part)
         begin_s = START_S + parameters.seconds / 5
         for stream, own in zip(streams, by_stream, strict=True):
-            counted = [times[each.job.job_id] for each in own if each.at_s >= begin_s]
+            counted = [ended_s[each.job.job_id] for each in own if each.at_s >= begin_s]
             rows.append(response(stream.user, _POLICY_NAMES[queue], load, counted))
     return rows
 
@@ -126,8 +127,8 @@ def soft_constraints(parameters: HotPartitions, seed: int, advance: Advance) -> 
     for wait_ms, load in cases:
         jobs = _reading_jobs(parameters, wait_ms, load, seed)
         cluster = ExpressCluster(nodes=parameters.nodes, slots=parameters.slots, seed=seed)
-        times = run_for(cluster, jobs, math.inf, part)
-        counted = [times[each.job.job_id] for each in jobs[parameters.warm_up :]]
+        ended_s = run_for(cluster, jobs, math.inf, part)
+        counted = [ended_s[each.job.job_id] for each in jobs[parameters.warm_up :]]
         name = "hard constraints" if wait_ms is None else f"soft after {wait_ms:g} ms"
         rows.append(response("", name, load, counted))
     return rows
@@ -203,9 +204,9 @@ def adaptive_ratio(parameters: Adaptive, seed: int, advance: Advance) -> Sequenc
     names = {False: f"d = {parameters.fixed:g}", True: "adaptive"}
     for adapts in (False, True):
         for load in parameters.loads:
-            times, ratio = _adapting(parameters, load, seed, adapts=adapts)
-            median = 1000 * float(np.median(times))
-            p95 = 1000 * float(np.percentile(times, 95))
+            times_s, ratio = _adapting(parameters, load, seed, adapts=adapts)
+            median = 1000 * float(np.median(times_s))
+            p95 = 1000 * float(np.percentile(times_s, 95))
             rows.append(Point("median response (ms)", names[adapts], load, median))
             rows.append(Point("95th percentile (ms)", names[adapts], load, p95))
             rows.append(Point("reservations a task", names[adapts], load, ratio))
@@ -229,11 +230,11 @@ def _jobs(parameters: Adaptive, load: float, seed: int) -> tuple[list[float], np
 def _omniscient(parameters: Adaptive, load: float, seed: int) -> list[float]:
     arrivals_s, rng = _jobs(parameters, load, seed)
     queue = CentralQueue(parameters.nodes, 0.0005)
-    times = [
+    times_s = [
         queue.run(at_s, rng.exponential(parameters.task_s, parameters.tasks).tolist())
         for at_s in arrivals_s
     ]
-    return times[parameters.warm_up :]
+    return times_s[parameters.warm_up :]
 
 
 def _adapting(
@@ -243,7 +244,7 @@ def _adapting(
     arrivals_s, rng = _jobs(parameters, load, seed)
     cluster = VectorCluster(parameters.nodes)
     estimates = [0.5] * parameters.schedulers
-    times, ratios = [], []
+    times_s, ratios = [], []
     for number, at_s in enumerate(arrivals_s):
         scheduler = number % parameters.schedulers
         ratio = parameters.fixed
@@ -255,10 +256,20 @@ def _adapting(
         busy = cluster.busy_share(at_s, probes)
         estimates[scheduler] += parameters.smoothing * (busy - estimates[scheduler])
         task_times = rng.exponential(parameters.task_s, parameters.tasks)
-        times.append(cluster.late_binding(at_s, probes, task_times))
+        times_s.append(cluster.late_binding(at_s, probes, task_times))
         ratios.append(ratio)
     counted = ratios[parameters.warm_up :]
-    return times[parameters.warm_up :], sum(counted) / len(counted)
+    return times_s[parameters.warm_up :], sum(counted) / len(counted)
+
+
+def _of_jobs(kind: str, policy: str, load: float) -> Reading:
+    return value(_POLICY_NAMES[policy], load, f"{kind} jobs")
+
+
+def _shorter(load: float) -> Finding:
+    panel = "median response"
+    less = percent_under(value("adaptive", load, panel), value("d = 2", load, panel))
+    return Finding(f"median with the adaptive ratio below d = 2, {load:.0%} load (%)", "", less)
 
 
 EXPERIMENTS = (
@@ -271,6 +282,15 @@ EXPERIMENTS = (
         ShortAndLong(10, 2, loads=(0.9,), seconds=3.0),
         sticky_srpt,
         Chart("Load", log_y=True, same_y=False),
+        tuple(
+            Finding(
+                f"median of {kind} jobs, Sparrow against SRPT, {load:.0%} load (times)",
+                "",
+                times(_of_jobs(kind, "fifo", load), _of_jobs(kind, "srpt", load)),
+                "{:.2f}",
+            )
+            for kind, load in (("short", 0.9), ("short", 0.95), ("long", 0.9), ("long", 0.95))
+        ),
     ),
     Experiment(
         "soft-constraints",
@@ -281,6 +301,18 @@ EXPERIMENTS = (
         HotPartitions(10, 2, 20, tasks=4, waits_ms=(None, 50.0), loads=(0.6,), jobs=30, warm_up=5),
         soft_constraints,
         Chart("Load", log_y=True),
+        tuple(
+            Finding(
+                f"hard constraints against soft after {wait}, 80 % load, {name} (times)",
+                "",
+                times(
+                    value("hard constraints", 0.8, field=field),
+                    value(f"soft after {wait}", 0.8, field=field),
+                ),
+            )
+            for wait in ("50 ms", "200 ms")
+            for name, field in (("median", "p50_ms"), ("95th percentile", "p95_ms"))
+        ),
     ),
     Experiment(
         "adaptive-ratio",
@@ -291,5 +323,14 @@ EXPERIMENTS = (
         Adaptive(200, 10, loads=(0.5, 0.9), jobs=60, warm_up=20),
         adaptive_ratio,
         Chart("Load", "", "lines", same_y=False),
+        (
+            _shorter(0.9),
+            _shorter(0.95),
+            Finding(
+                "reservations a task at 10 % load",
+                "",
+                value("adaptive", 0.1, "reservations"),
+            ),
+        ),
     ),
 )

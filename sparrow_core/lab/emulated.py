@@ -13,6 +13,14 @@ import msgspec
 from sparrow_core.audit import AuditEvent
 from sparrow_core.lab.emulation import EmulatedCluster, Query, QueryStage, run_queries
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.findings import (
+    Finding,
+    over_all_x,
+    percent,
+    percent_over,
+    quantile,
+    value,
+)
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.rows import Point, Response, distribution, response
 from sparrow_core.parts import TaskSpec
@@ -294,6 +302,19 @@ def _critical_path(stages: Iterable[RecordedStage], scale: float) -> float:
     return max(ends)
 
 
+def _tpch_findings(load: float) -> tuple[Finding, ...]:
+    panel, sparrow = f"{load:.0%} load", NAMES["sparrow"]
+    over_ideal = over_all_x((panel, sparrow), (panel, "ideal"))
+    tail = over_all_x((panel, NAMES["random"]), (panel, sparrow), "p95_ms")
+    return (
+        Finding(
+            f"medians over the ideal, mean over queries, {panel} (%)", "12 to 14",
+            percent(over_ideal),
+        ),
+        Finding(f"95th percentile of random against it, {panel} (times)", "over 6", tail),
+    )  # fmt: skip
+
+
 _TINY = Sleeping(6, 2, 1, 1, 4, 20.0, (0.5,), 0.6, 30)
 
 EXPERIMENTS = (
@@ -306,6 +327,14 @@ EXPERIMENTS = (
         _TINY,
         emulated_delay,
         Chart("Load"),
+        tuple(
+            Finding(
+                f"median emulated over simulated, {load:.0%} load (%)",
+                "within 3" if load <= 0.7 else "",
+                percent_over(value("emulated", load), value("simulated", load)),
+            )
+            for load in (0.2, 0.4, 0.6, 0.7, 0.8)
+        ),
     ),
     Experiment(
         "breakdown",
@@ -316,6 +345,10 @@ EXPERIMENTS = (
         Breakdown(_TINY),
         breakdown,
         Chart("Time (ms)", "Share", "steps", log_x=True),
+        (
+            Finding("reservation on its way, median (ms)", "a few", quantile("reservation", 0.5)),
+            Finding("request for tasks, median (ms)", "a few", quantile("request", 0.5)),
+        ),
     ),
     Experiment(
         "emulated-tpch",
@@ -326,5 +359,6 @@ EXPERIMENTS = (
         EmulatedTpch(2, 6, 8, 1, 1, 2, 5.0, ("q6",), (0.5,), ("sparrow",), 0.6),
         emulated_tpch,
         Chart("TPC-H query", log_y=True),
+        tuple(finding for load in (0.65, 0.8) for finding in _tpch_findings(load)),
     ),
 )

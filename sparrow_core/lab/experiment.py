@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from sparrow_core.lab.findings import Finding
 from sparrow_core.lab.rows import Row
 
 P = TypeVar("P")
@@ -48,6 +49,7 @@ class Experiment(Generic[P]):
         run: From parameters and a seed to rows; tells how far it is in shares that add up to 1.
             What is on paper or simulated gives the same rows for the same seed.
         chart: How the rows are drawn.
+        findings: Its main figures, beside the paper's.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Experiment(Generic[P]):
     quick: P
     run: Callable[[P, int, Advance], Sequence[Row]]
     chart: Chart
+    findings: tuple[Finding, ...] = ()
 
 
 AnyExperiment = Experiment[Any]

@@ -11,7 +11,8 @@ import numpy as np
 
 from sparrow_core.ids import NodeName
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
-from sparrow_core.lab.rows import Point, mean_and_interval
+from sparrow_core.lab.findings import Finding, value
+from sparrow_core.lab.rows import Point, Row, mean_and_interval
 from sparrow_core.scheduler import SchedulerConfig
 from sparrow_core.sim import vector
 from sparrow_core.sim.analysis import (
@@ -199,6 +200,12 @@ def agreement(rows: Sequence[Point], tolerance: float = 0.0) -> float:
     return sum(inside) / len(inside)
 
 
+def _agreeing(rows: Sequence[Row]) -> float:
+    return 100 * agreement([row for row in rows if isinstance(row, Point)])
+
+
+_AGREEMENT = Finding("simulated points with the formula in their 95 % interval (%)", "", _agreeing)
+
 EXPERIMENTS = (
     Experiment(
         "zero-wait",
@@ -209,6 +216,7 @@ EXPERIMENTS = (
         ZeroWait(((10, 1),), (0.2, 0.5), 1000, 200, 5.0),
         zero_wait,
         Chart("Load", "Probability", "lines"),
+        (_AGREEMENT,),
     ),
     Experiment(
         "mean-response",
@@ -219,6 +227,7 @@ EXPERIMENTS = (
         MeanResponse((0.5, 0.8), 100, 600, 20, 600),
         mean_responses,
         Chart("Load", "Mean response time", "lines"),
+        (_AGREEMENT,),
     ),
     Experiment(
         "idle-time",
@@ -229,5 +238,19 @@ EXPERIMENTS = (
         IdleTime((1.0, 2.0), nodes=30, jobs=20),
         idle_time,
         Chart("Probe ratio", "Idle (% of slot time)", "lines"),
+        (
+            Finding(
+                "idle at d = 2 without cancellation (%)",
+                "2",
+                value("without cancellation, simulated", 2.0),
+                "{:.2f}",
+            ),
+            Finding(
+                "idle at d = 2 with cancellation (%)",
+                "",
+                value("with cancellation, simulated", 2.0),
+                "{:.2f}",
+            ),
+        ),
     ),
 )

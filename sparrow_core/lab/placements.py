@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.findings import Finding, percent_over, percent_under, times, value
 from sparrow_core.lab.rows import Response, response
 from sparrow_core.sim import vector
 from sparrow_core.sim.vector import VectorCluster, distinct
@@ -111,7 +112,7 @@ def sweep_responses(sweep: Sweep, seed: int, advance: Advance) -> Sequence[Respo
     for case in cases:
         factor = _RANDOM_FACTOR if case.workload.placement == "random" else 1
         total = (sweep.jobs + sweep.warm_up) * factor
-        times = vector.response_times_s(
+        times_s = vector.response_times_s(
             structs.replace(case.workload, jobs=total),
             nodes=sweep.slots_in_all // case.slots,
             slots=case.slots,
@@ -119,7 +120,7 @@ def sweep_responses(sweep: Sweep, seed: int, advance: Advance) -> Sequence[Respo
             cancellation=case.cancellation,
             on_jobs=partial(_advance, part, total),
         )
-        counted = times[sweep.warm_up * factor :].tolist()
+        counted = times_s[sweep.warm_up * factor :].tolist()
         rows.append(response(case.panel, case.series, case.workload.load, counted))
     return rows
 
@@ -166,9 +167,9 @@ def short_among_long(mixture: Mixture, seed: int, advance: Advance) -> Sequence[
     part = steps(advance, len(cases))
     rows = []
     for slots, factor, share in cases:
-        times = _short_times_s(mixture, slots, factor, share, seed)
+        times_s = _short_times_s(mixture, slots, factor, share, seed)
         panel = f"{slots} slots a node"
-        rows.append(response(panel, f"long tasks: {factor:g} x", 100 * share, times))
+        rows.append(response(panel, f"long tasks: {factor:g} x", 100 * share, times_s))
         part(1.0)
     return rows
 
@@ -184,12 +185,33 @@ def _short_times_s(
     arrivals_s = np.cumsum(rng.exponential(interval_s, total)).tolist()
     cluster = VectorCluster(mixture.nodes, slots)
     probes = distinct(rng, mixture.nodes, round(mixture.ratio * mixture.tasks), total)
-    times = [
+    times_s = [
         cluster.late_binding(at_s, each, np.full(mixture.tasks, time_s))
         for at_s, each, time_s in zip(arrivals_s, probes, task_s.tolist(), strict=True)
     ]
-    counted = zip(times[mixture.warm_up :], long[mixture.warm_up :].tolist(), strict=True)
+    counted = zip(times_s[mixture.warm_up :], long[mixture.warm_up :].tolist(), strict=True)
     return [time for time, is_long in counted if not is_long]
+
+
+def _over_omniscient(series: str, load: float, paper: str, panel: str) -> Finding:
+    what = f"median of {series} over omniscient, {load:.0%} load, {panel.strip()}"
+    if panel.startswith("with"):
+        what += " cancellation"
+    over = percent_over(value(series, load, panel), value(NAMES["central"], load, panel))
+    return Finding(f"{what} (%)", paper, over)
+
+
+def _faster(better: str, worse: str, load: float, paper: str, tasks: str) -> Finding:
+    what = f"{NAMES[better]} against {NAMES[worse]}, {load:.0%} load, {tasks} tasks (times)"
+    ratio = times(value(NAMES[worse], load, tasks), value(NAMES[better], load, tasks))
+    return Finding(what, paper, ratio)
+
+
+def _with_four_slots(panel: str, paper: str) -> Finding:
+    one, four = (f"{NAMES['sparrow']}, {slots}" for slots in ("1 slot", "4 slots"))
+    lower = percent_under(value(four, 0.95, panel), value(one, 0.95, panel))
+    what = f"median with 4 slots a node below 1, 95 % load, {panel.strip()} cancellation (%)"
+    return Finding(what, paper, lower)
 
 
 FIVE = ("random", "per_task", "batch", "sparrow", "central")
@@ -201,10 +223,17 @@ EXPERIMENTS = (
         "Response times by probe ratio: 10,000 slots, jobs of 500 exponential tasks of 100 ms",
         "Batch Sampling, figure 5",
         "simulated",
-        Sweep(ratios=(1.0, 1.2, 1.5, 2.0, 3.0)),
+        Sweep(
+            ratios=(1.0, 1.2, 1.5, 2.0, 3.0), cancellation=(False, True), jobs=10_000, warm_up=2500
+        ),
         replace(_TINY, ratios=(1.2, 2.0)),
         sweep_responses,
         Chart("Load"),
+        (
+            _over_omniscient("d = 2", 0.6, "within 4", "without"),
+            _over_omniscient("d = 2", 0.95, "within 33", "without"),
+            _over_omniscient("d = 2", 0.95, "", "with "),
+        ),
     ),
     Experiment(
         "techniques",
@@ -221,6 +250,14 @@ EXPERIMENTS = (
         replace(_TINY, placements=FIVE, distributions=("exponential", "pareto")),
         sweep_responses,
         Chart("Load", log_y=True, same_y=False),
+        (
+            _faster("per_task", "random", 0.9, "5", "exponential"),
+            _over_omniscient(NAMES["sparrow"], 0.9, "within 14", "exponential"),
+            _faster("sparrow", "batch", 0.95, "about 2", "exponential"),
+            _faster("sparrow", "per_task", 0.95, "about 2", "exponential"),
+            _faster("sparrow", "batch", 0.9, "2", "constant"),
+            _faster("sparrow", "per_task", 0.95, "3", "pareto"),
+        ),
     ),
     Experiment(
         "slots",
@@ -231,13 +268,17 @@ EXPERIMENTS = (
             slots=(1, 2, 4),
             placements=("sparrow",),
             loads=(0.5, 0.7, 0.8, 0.9, 0.95),
-            cancellation=(True, False),
-            jobs=6000,
-            warm_up=3000,
+            cancellation=(False, True),
+            jobs=40_000,
+            warm_up=10_000,
         ),
         replace(_TINY, slots=(1, 4), placements=("sparrow",)),
         sweep_responses,
         Chart("Load"),
+        (
+            _with_four_slots("without", "over 20"),
+            _with_four_slots("with ", ""),
+        ),
     ),
     Experiment(
         "bursts",
@@ -276,6 +317,13 @@ EXPERIMENTS = (
         replace(_TINY, ratios=(1.1, 2.0), distributions=("constant",)),
         sweep_responses,
         Chart("Load"),
+        (
+            Finding(
+                "median with d = 1.5 over d = 2 at 80 % load (%)",
+                "nearly as good",
+                percent_over(value("d = 1.5", 0.8), value("d = 2", 0.8)),
+            ),
+        ),
     ),
     Experiment(
         "heterogeneity",
@@ -288,5 +336,12 @@ EXPERIMENTS = (
         ),
         short_among_long,
         Chart("Long jobs (%)", log_y=True),
+        (
+            Finding(
+                "median over 100 ms, 16 slots, half of the jobs 1000 times longer (%)",
+                "within 11",
+                percent_over(value("long tasks: 1000 x", 50.0, "16"), lambda _: 100.0),
+            ),
+        ),
     ),
 )

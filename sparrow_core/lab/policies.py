@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.findings import Finding, mean_between, percent_over, quantile, value
 from sparrow_core.lab.rows import Point, Response, distribution, response
 from sparrow_core.lab.streams import (
     START_S,
@@ -198,6 +199,18 @@ EXPERIMENTS = (
         FairShare(10, 2, 2, (0.0, 0.5), 0.5),
         fair_share,
         Chart("Time (s)", "Running tasks", "lines"),
+        tuple(
+            # Without the second in which it changes.
+            Finding(
+                f"running tasks of user 1 at a demand of {demand:.0%}",
+                paper,
+                mean_between("user 1", 10.0 * phase + 1.0, 10.0 * phase + 9.99),
+                "{:.0f}",
+            )
+            for phase, (demand, paper) in enumerate(
+                ((0.0, "0"), (0.25, "100"), (0.5, "200"), (0.25, "100"), (0.0, "0"))
+            )
+        ),
     ),
     Experiment(
         "three-users",
@@ -208,6 +221,18 @@ EXPERIMENTS = (
         ThreeUsers(10, 2, seconds=1.0),
         three_users,
         Chart("User", log_y=True),
+        (
+            Finding(
+                "median below one's share (ms)",
+                "166",
+                value("user 0", 0.0, "demands 25%, 25%, 50%"),
+            ),
+            Finding(
+                "median, all at 75 % of their share (ms)",
+                "106",
+                value("user 0", 0.0, "demands 25%, 25%, 25%"),
+            ),
+        ),
     ),
     Experiment(
         "isolation",
@@ -218,6 +243,13 @@ EXPERIMENTS = (
         Isolation(10, 2, low=(0.0, 1.5), seconds=1.0),
         isolation,
         Chart("Demand of both (% of the cluster)", log_y=True),
+        (
+            Finding(
+                "median of high priority over its own alone, both demand 200 % (%)",
+                "at most 40",
+                percent_over(value("high priority", 200.0), value("high priority", 25.0)),
+            ),
+        ),
     ),
     Experiment(
         "failover",
@@ -228,5 +260,9 @@ EXPERIMENTS = (
         Failover(4, 2, 2),
         failover,
         Chart("Time (ms)", "Share", "steps"),
+        (
+            Finding("a scheduler's silence is noticed, median (ms)", "120", quantile("notic", 0.5)),
+            Finding("its tasks run again, median (ms)", "120", quantile("runs again", 0.5)),
+        ),
     ),
 )

@@ -11,12 +11,14 @@ from random import Random
 import pytest
 
 from sparrow_core.errors import SparrowError
-from sparrow_core.lab import beyond, charts, emulated, on_paper, placements, policies
+from sparrow_core.lab import beyond, charts, emulated, findings, on_paper, placements, policies
 from sparrow_core.lab.emulation import EmulatedCluster, Query, QueryStage, run_queries
 from sparrow_core.lab.experiment import AnyExperiment
+from sparrow_core.lab.findings import Finding
 from sparrow_core.lab.on_paper import IdleTime, ZeroWait, agreement
 from sparrow_core.lab.reports import write_report
 from sparrow_core.lab.rows import Point, Response, distribution, mean_and_interval, response
+from sparrow_core.lab.summary import summary
 from sparrow_core.parts import TaskSpec
 from sparrow_core.sim.cluster import duration_of, payload_of
 from sparrow_core.specs import JobSpec
@@ -194,6 +196,63 @@ def test_rows_sum_up_times() -> None:
     points = distribution("", "", [3.0, 1.0, 2.0])
     assert [(1.0, 0.0), (3.0, 1.0)] == [(p.x, p.y) for p in (points[0], points[-1])]
     assert [] == distribution("", "", [])
+
+
+# --- figures beside the paper's ------------------------------------------------------------------
+
+
+def at(panel: str, series: str, x: float, median: float) -> Response:
+    """A row of which only the median matters."""
+    return Response(panel, series, x, 1, median, 0.0, median, median, 2 * median)
+
+
+def test_findings_are_read_from_rows() -> None:
+    """Ratios of series, at one x or over all; what the rows do not hold is left out."""
+    rows = [at("p 1", "a", 0.8, 110.0), at("p 1", "b", 0.8, 100.0), at("p 1", "a", 0.9, 150.0),
+            at("p 1", "b", 0.9, 100.0)]  # fmt: skip
+    a, b = findings.value("a", 0.8, "p"), findings.value("b", 0.8)
+    found = findings.told(
+        [
+            Finding("over", "within 12", findings.percent_over(a, b)),
+            Finding("under", "", findings.percent_under(b, a), "{:.2f}"),
+            Finding("tail", "", findings.times(findings.value("a", 0.8, "p", "p95_ms"), b)),
+            Finding("all", "", findings.percent(findings.over_all_x(("p", "a"), ("p", "b")))),
+            Finding("not there", "1", findings.value("a", 0.7)),
+        ],
+        rows,
+    )
+    assert [
+        ("over", "within 12", "10.0"), ("under", "", "9.09"), ("tail", "", "2.2"),
+        ("all", "", "30.0"),
+    ] == found  # fmt: skip
+
+
+def test_findings_are_read_from_lines_and_distributions() -> None:
+    """Means over a part of a line that is long enough, and quantiles."""
+    line = [Point("", "user", float(x), 10.0 * x) for x in range(5)]
+    steps = distribution("", "noticed (median 3 ms)", [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert 15.0 == findings.mean_between("user", 1.0, 2.0)(line)
+    assert 3.0 == findings.quantile("noticed", 0.5)(steps)
+    for reading in (findings.mean_between("user", 3.0, 7.0), findings.quantile("x", 0.5)):
+        with pytest.raises(LookupError):
+            reading(line)
+
+
+def test_the_figures_of_a_summary_are_those_of_the_rows() -> None:
+    """A line a series, a column an x; long lines by parts; distributions by percentiles."""
+    sweep = EXPERIMENTS["slots"]
+    four, one = f"{placements.NAMES['sparrow']}, 4 slots", f"{placements.NAMES['sparrow']}, 1 slot"
+    panel = "without cancellation"
+    tables = summary(sweep, [at(panel, one, 0.95, 1000.0), at(panel, four, 0.95, 750.0)])
+    assert ("Load", "0.95") == tables[0].header
+    assert ((one, "1,000 (2,000)"), (four, "750 (1,500)")) == tables[0].lines
+    assert (("over 20", "25.0"),) == tuple(line[1:] for line in tables[1].lines)
+    line = [Point("", "user 1", float(x), 1.0) for x in range(21)]
+    (by_time, _) = summary(EXPERIMENTS["fair-share"], line)
+    assert ("Time (s)", "0 to 4", "4 to 8") == by_time.header[:3]
+    assert ("user 1", *["1"] * 5) == by_time.lines[0]
+    spread = distribution("", "service", map(float, range(101)))
+    assert (("service", "5", "50", "95"),) == summary(EXPERIMENTS["breakdown"], spread)[0].lines
 
 
 # --- emulation -------------------------------------------------------------------------------

@@ -1,0 +1,133 @@
+"""What an experiment found beside the papers' figures, computed from its rows.
+
+A *finding* needs certain rows. Parameters other than the paper's may not give them; then it is
+left out.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sparrow_core.lab.rows import Point, Row
+
+Reading = Callable[[Sequence[Row]], float]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A figure of an experiment.
+
+    Attributes:
+        what: It is.
+        paper: What the paper has, or "" where there is none.
+        here: It, from the rows; raises LookupError if they do not hold what it needs.
+        form: How the number is written.
+    """
+
+    what: str
+    paper: str
+    here: Reading
+    form: str = "{:.1f}"
+
+
+def told(findings: Sequence[Finding], rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """What, the paper's figure, and ours, for each finding that the rows hold."""
+    lines = []
+    for each in findings:
+        try:
+            lines.append((each.what, each.paper, each.form.format(each.here(rows))))
+        except LookupError:
+            continue
+    return lines
+
+
+def _row(rows: Sequence[Row], series: str, x: float, panel: str) -> Row:
+    """The row of a series at x, in the first panel whose name begins so.
+
+    Raises:
+        LookupError: There is none.
+    """
+    for row in rows:
+        at_x = math.isclose(row.x, x, abs_tol=1e-9)
+        if at_x and row.series == series and row.panel.startswith(panel):
+            return row
+    raise LookupError(f"no row of {series!r} at {x:g} in {panel!r}")
+
+
+def value(series: str, x: float, panel: str = "", field: str = "p50_ms") -> Reading:
+    """The value of a point, or a field of a response."""
+
+    def read(rows: Sequence[Row]) -> float:
+        row = _row(rows, series, x, panel)
+        found: float = row.y if isinstance(row, Point) else getattr(row, field)
+        return found
+
+    return read
+
+
+def times(more: Reading, less: Reading) -> Reading:
+    """How many times one is the other."""
+    return lambda rows: more(rows) / less(rows)
+
+
+def percent_over(more: Reading, less: Reading) -> Reading:
+    """By how many percent one is above the other."""
+    return lambda rows: 100 * (more(rows) / less(rows) - 1)
+
+
+def percent(share: Reading) -> Reading:
+    """By how many percent something is above once."""
+    return lambda rows: 100 * (share(rows) - 1)
+
+
+def percent_under(less: Reading, more: Reading) -> Reading:
+    """By how many percent one is below the other."""
+    return lambda rows: 100 * (1 - less(rows) / more(rows))
+
+
+def over_all_x(more: tuple[str, str], less: tuple[str, str], field: str = "p50_ms") -> Reading:
+    """The mean over all x of how many times one series is the other; each is (panel, series)."""
+
+    def read(rows: Sequence[Row]) -> float:
+        panel, series = more
+        xs = [row.x for row in rows if row.series == series and row.panel.startswith(panel)]
+        if not xs:
+            raise LookupError(f"no row of {series!r} in {panel!r}")
+        return statistics.fmean(
+            value(series, x, panel, field)(rows) / value(less[1], x, less[0], field)(rows)
+            for x in xs
+        )
+
+    return read
+
+
+def mean_between(series: str, begin: float, end: float) -> Reading:
+    """The mean of a line's points from one x to another."""
+
+    def read(rows: Sequence[Row]) -> float:
+        line = [row for row in rows if isinstance(row, Point) and row.series == series]
+        ys = [row.y for row in line if begin <= row.x <= end]
+        if not ys or max(row.x for row in line) < end:
+            raise LookupError(f"no points of {series!r} from {begin:g} to {end:g}")
+        return statistics.fmean(ys)
+
+    return read
+
+
+def quantile(series: str, share: float) -> Reading:
+    """The x at which a distribution reaches a share; the series is one whose name begins so."""
+
+    def read(rows: Sequence[Row]) -> float:
+        xs = [
+            row.x
+            for row in rows
+            if isinstance(row, Point) and row.series.startswith(series) and row.y >= share
+        ]
+        if not xs:
+            raise LookupError(f"no distribution of {series!r}")
+        return min(xs)
+
+    return read
