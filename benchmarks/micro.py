@@ -5,6 +5,8 @@
 - start: a new Python from `connect()` to the first answer, beside one that only uses duckdb.
 - planning: from a query's text to its stages, for the 22 TPC-H queries, new and repeated texts.
 - stage: what a stage takes beyond its slowest task, over the stages of the 22 queries.
+- shuffle: a table of `--shuffle-mb` in memory -> the same rows in partitions by another key, as a
+  new table; each byte is read, divided, written, read again and stored with its statistics.
 - load: Parquet to replicated partitions, beside DuckDB's CREATE TABLE AS from the same files.
 """
 
@@ -53,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         figures |= _loading(session, tables, options.repetitions)
         figures |= _planning(session)
         figures |= _stages(session, options.repetitions)
+        figures |= _shuffling(session, options.shuffle_mb << 20, options.repetitions)
     print(f"    {shlex.join(['python', 'benchmarks/micro.py', *arguments])}\n")
     print("| what | figure |\n|---|---:|")
     for name, figure in figures.items():
@@ -70,6 +73,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--data", type=Path, default=default_data_folder())
+    parser.add_argument("--shuffle-mb", type=int, default=1024)
     parser.add_argument("--json", type=Path)
     return parser.parse_args(arguments)
 
@@ -129,6 +133,25 @@ def _stages(session: minishark.Session, repetitions: int) -> dict[str, float]:
             frame.to_arrow()
             beyond += [s.elapsed_s - max(s.run_s) for s in frame.metrics().by_stage if s.tasks <= 2]
     return {"stage beyond its slowest task, median ms": 1000 * statistics.median(beyond)}
+
+
+def _shuffling(session: minishark.Session, size: int, repetitions: int) -> dict[str, float]:
+    """Eight columns of 64-bit integers, in no order."""
+    rows = size // 64
+    columns = ", ".join(f"hash(i, {number}) >> 1 AS c{number}" for number in range(8))
+    with duckdb.connect() as database:
+        table = database.sql(f"SELECT {columns} FROM range({rows}) t(i)").to_arrow_table()
+    session.create_table("wide", table, replicas=1)
+    del table
+    times = []
+    for _ in range(repetitions):
+        started = time.perf_counter()
+        kept = session.table("wide").persist(1, partition_by="c0")
+        kept.count()
+        times.append(time.perf_counter() - started)
+        kept.unpersist()
+    session.drop_table("wide")
+    return {"shuffle and store again, best GB/s": size / min(times) / 1e9}
 
 
 if __name__ == "__main__":
