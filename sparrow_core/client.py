@@ -130,7 +130,8 @@ class Client:
         self._abandoned: dict[JobId, Address] = {}  # submissions that a silent scheduler may have
         self._watched_at: float | None = None  # None: no watch timer is running
         self._watch_generation = 0
-        self._nodes_lost = False
+        self._nodes_lost: str | None = None
+        self._schedulers_lost = "no scheduler is left"
 
     def on_message(self, msg: ClientIn, now: float) -> list[Envelope]:
         """Take one message; see the module docstring."""
@@ -163,7 +164,7 @@ class Client:
             case SchedulerLost():
                 return self._on_scheduler_lost(msg, now)
             case AllNodesLost():
-                return self._on_all_nodes_lost()
+                return self._on_all_nodes_lost(msg)
             case KnownNodes():
                 return [Envelope(self._sink, msg)]
             case _:
@@ -172,10 +173,10 @@ class Client:
     # --- submission ----------------------------------------------------------------------------
 
     def _on_start_job(self, msg: StartJob, now: float) -> list[Envelope]:
-        if self._nodes_lost:
-            return [self._notify(msg.job_id, JobFailed("no_nodes", "no node is left"))]
+        if self._nodes_lost is not None:
+            return [self._notify(msg.job_id, JobFailed("no_nodes", self._nodes_lost))]
         if not self._schedulers:
-            failed = JobFailed("no_scheduler", "no scheduler is left")
+            failed = JobFailed("no_scheduler", self._schedulers_lost)
             return [self._notify(msg.job_id, failed)]
         if not msg.tasks:
             return [self._notify(msg.job_id, JobFinished())]
@@ -227,7 +228,7 @@ class Client:
         if not job.missing:
             return self._finish(job)
         if not self._schedulers:
-            return self._fail(job, "no_scheduler", "no scheduler is left")
+            return self._fail(job, "no_scheduler", self._schedulers_lost)
         end = Envelope(job.scheduler, EndJob(job.wire_id))
         turn = self._turn
         if job.scheduler in self._schedulers:
@@ -463,16 +464,27 @@ class Client:
         return job if job is not None and job.wire_id == wire_id else None
 
     def _on_scheduler_lost(self, msg: SchedulerLost, now: float) -> list[Envelope]:
+        if msg.returns:
+            return self._await_scheduler(msg.scheduler, now)
         if msg.scheduler in self._schedulers:
             self._schedulers.remove(msg.scheduler)
+        if msg.reason:
+            self._schedulers_lost = f"no scheduler is left; the last one: {msg.reason}"
         self._silent.pop(msg.scheduler, None)
         moving = [job for job in self._jobs.values() if job.scheduler == msg.scheduler]
         return [envelope for job in moving for envelope in self._move(job, now)]
 
-    def _on_all_nodes_lost(self) -> list[Envelope]:
-        self._nodes_lost = True
+    def _await_scheduler(self, scheduler: Address, now: float) -> list[Envelope]:
+        """Move the scheduler's jobs, to itself if there is no other: it will have forgotten."""
+        self._silent[scheduler] = None
+        out = [Envelope(self._sink, SchedulerSilent(scheduler, True))]
+        moving = [job for job in self._jobs.values() if job.scheduler == scheduler]
+        return [*out, *(envelope for job in moving for envelope in self._move(job, now))]
+
+    def _on_all_nodes_lost(self, msg: AllNodesLost) -> list[Envelope]:
+        self._nodes_lost = f"no node is left{msg.reason and f'; the last one: {msg.reason}'}"
         jobs = tuple(self._jobs.values())
-        return [out for job in jobs for out in self._fail(job, "no_nodes", "no node is left")]
+        return [out for job in jobs for out in self._fail(job, "no_nodes", self._nodes_lost)]
 
     def gauges(self) -> dict[str, float]:
         """How much there is of what."""

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any, ClassVar
 
+import msgspec
 import psutil
 
 from sparrow_core.client import ClientConfig
@@ -23,7 +25,8 @@ from sparrow_core.events import JobEvent, JobFailed, JobFinished, TaskCompleted,
 from sparrow_core.executor import Executor
 from sparrow_core.front import Cluster, OnEvent
 from sparrow_core.ids import Address, JobId, NodeName, address
-from sparrow_core.messages import AllNodesLost, NodeLost, SchedulerLost
+from sparrow_core.machine import Envelope
+from sparrow_core.messages import AllNodesLost, Message, NodeLost, SchedulerLost
 from sparrow_core.node_monitor import NodeMonitor
 from sparrow_core.parts import TaskSpec
 from sparrow_core.runner import SlotThread, bind_factory, load_factory
@@ -37,6 +40,7 @@ from sparrow_core.specs import (
     check_nodes,
 )
 from sparrow_core.transport.child import Child, NodeSettings, end_children
+from sparrow_core.transport.deaths import Respawns
 from sparrow_core.transport.local_driver import LocalDriver
 from sparrow_core.transport.zmq_driver import ZmqDriver
 
@@ -62,6 +66,34 @@ _IPC_PATH_MAX = 100  # bytes; the limit of the kernel is 107
 _END_S = 1.0
 _SILENCE_MAX_S = 3.0  # long: that a scheduler's process is dead is known without waiting
 _LOG_TAIL_CHARS = 4000
+
+
+class _Respawn(Message, frozen=True):
+    """A timer: start this node anew."""
+
+    node: NodeName
+
+
+class _Starter:
+    """The actor that starts nodes anew when their time has come."""
+
+    inputs: ClassVar[Any] = _Respawn
+
+    def __init__(self, start: Callable[[NodeName], None]) -> None:
+        self._start = start
+
+    def on_message(self, msg: _Respawn, now: float) -> list[Envelope]:
+        """Start a node."""
+        del now
+        self._start(msg.node)
+        return []
+
+    def check(self) -> None:
+        """Nothing to check."""
+
+    def gauges(self) -> dict[str, float]:
+        """Nothing to tell."""
+        return {}
 
 
 class _OwnCluster(Cluster):
@@ -102,6 +134,7 @@ class LocalCluster(_OwnCluster):
         run_dir: Path,
         seed: int | None = None,
         audit_dir: Path | None = None,
+        restarts: int = 0,
     ) -> None:
         """Describe a cluster; `start` starts it.
 
@@ -111,6 +144,7 @@ class LocalCluster(_OwnCluster):
             run_dir: A folder of mode 0700 that the caller made, for sockets and logs.
             seed: Of placement; None for a fresh one.
             audit_dir: Folder for audit logs, a file for each process; None for no logs.
+            restarts: How often in a row a node that dies soon after its start is started anew.
 
         Raises:
             SparrowError: Bad names or numbers, or `run_dir` too long for ipc.
@@ -118,8 +152,13 @@ class LocalCluster(_OwnCluster):
         super().__init__(nodes, schedulers, seed, audit_dir)
         self._run_dir = Path(run_dir).absolute()
         self._children: dict[NodeName, Child] = {}
-        self._dead: dict[NodeName, str] = {}
-        longest = max(len(os.fsencode(self._socket(f"{node.name}-e99r9999"))) for node in nodes)
+        self._dead: dict[NodeName, str] = {}  # how they died
+        self._given_up: dict[NodeName, None] = {}
+        self._last_deaths: dict[NodeName, str] = {}
+        self._restarts = restarts
+        self._started = False
+        self._respawns = {NodeName(node.name): Respawns(restarts) for node in nodes}
+        longest = max(len(os.fsencode(self._socket(f"{node.name}-e99n99r9999"))) for node in nodes)
         if longest > _IPC_PATH_MAX:
             raise SparrowError(f"{self._run_dir}: too long a path for ipc sockets")
 
@@ -147,12 +186,19 @@ class LocalCluster(_OwnCluster):
         driver = ZmqDriver(self._endpoint("front"))
         self._open(driver, schedulers)
         atexit.register(self.close)
+        configs = {NodeName(config.name): config for config in self._configs}
+
+        def spawn(name: NodeName) -> None:
+            own = tuple(scheduler for scheduler, home in homes.items() if home == name)
+            self._spawn(driver, configs[name], schedulers, own)
+
+        driver.host("starter", _Starter(lambda name: self._start_anew(driver, name, spawn)))
         try:
-            for config in self._configs:
-                own = tuple(name for name, home in homes.items() if home == config.name)
-                self._spawn(driver, config, schedulers, own)
+            for name in configs:
+                spawn(name)
             self._run()
             self._await_nodes(timeout_s, self._start_problem)
+            self._started = True
         except BaseException as error:
             tail = self._log_tail()
             self.close()
@@ -167,6 +213,7 @@ class LocalCluster(_OwnCluster):
         schedulers: tuple[Address, ...],
         own: tuple[str, ...],
     ) -> None:
+        name = NodeName(config.name)
         settings = NodeSettings(
             config.name,
             self._endpoint(config.name),
@@ -180,31 +227,61 @@ class LocalCluster(_OwnCluster):
             config.limits,
             audit_dir=self._audit_dir,
             orphaned_folders=config.orphaned_folders,
+            restarts=self._respawns[name].count,
         )
-        name = NodeName(config.name)
         child = Child(settings, self._run_dir / f"{name}.log", new_session=True)
         self._children[name] = child
+        self._dead.pop(name, None)
+        self._respawns[name].started(time.monotonic())
         driver.watch(child.alive_fd, lambda: self._on_node_death(driver, name))
 
+    def _start_anew(
+        self, driver: ZmqDriver, name: NodeName, spawn: Callable[[NodeName], None]
+    ) -> None:
+        try:
+            spawn(name)
+        except OSError as error:  # no memory, no process: as if it had died at once
+            self._dead[name] = self._last_deaths[name] = str(error)
+            self._plan_restart(driver, name)
+
     def _on_node_death(self, driver: ZmqDriver, name: NodeName) -> None:
-        """Tell the machines at once what they would find out by silence."""
+        """Tell the machines at once what they would find out by silence; start it anew."""
         child = self._children[name]
         driver.unwatch(child.alive_fd)
-        self._dead[name] = child.describe_exit()
+        self._dead[name] = self._last_deaths[name] = child.describe_exit()
+        if child.exit_status() is None:
+            child.kill()  # it closed the pipe, so it is no node any more
+        child.close()
+        driver.forget(self._endpoint(name))
+        self._plan_restart(driver, name)
+
+    def _plan_restart(self, driver: ZmqDriver, name: NodeName) -> None:
+        delay_s = self._respawns[name].died(time.monotonic()) if self._started else None
+        if delay_s is None:
+            self._given_up[name] = None
+        else:
+            driver.after(delay_s, driver.address("starter"), _Respawn(name))
+        self._tell_of_death(driver, name, returns=delay_s is not None)
+
+    def _tell_of_death(self, driver: ZmqDriver, name: NodeName, *, returns: bool) -> None:
         lost = [
             each for each in self._front.schedulers if each.startswith(f"{self._endpoint(name)}#")
         ]
         for scheduler in lost:
-            self._front.schedulers.remove(scheduler)
-            driver.post(self._client, SchedulerLost(scheduler))
+            if not returns:
+                self._front.schedulers.remove(scheduler)
+            driver.post(
+                self._client, SchedulerLost(scheduler, returns, f"{name} {self._dead[name]}")
+            )
         with self._front.changed:
             for scheduler in lost:
                 self._front.known.pop(scheduler, None)
             self._front.changed.notify_all()
         for scheduler in self._front.schedulers:
-            driver.post(scheduler, NodeLost(name, self._dead[name]))
-        if len(self._dead) == len(self._children):
-            driver.post(self._client, AllNodesLost())
+            if scheduler not in lost:
+                driver.post(scheduler, NodeLost(name, self._dead[name]))
+        if len(self._given_up) == len(self._children):
+            driver.post(self._client, AllNodesLost(f"{name} {self._dead[name]}"))
 
     def _start_problem(self) -> str | None:
         dead = [f"node {name} died ({how})" for name, how in self._dead.items()]
@@ -217,10 +294,14 @@ class LocalCluster(_OwnCluster):
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         """All nodes, in the order given, as last heard of (at most about a second old)."""
-        return tuple(
-            self._front.status_of(name, child.pid, alive=name not in self._dead)
-            for name, child in self._children.items()
-        )
+        return tuple(self._status(name, child.pid) for name, child in self._children.items())
+
+    def _status(self, name: NodeName, pid: int) -> NodeStatus:
+        """A node with its own deaths, beside those of its executors."""
+        status = self._front.status_of(name, pid, alive=name not in self._dead)
+        own = self._respawns[name].count
+        last = status.last_death or (f"{name}: {self._last_deaths[name]}" if own else "")
+        return msgspec.structs.replace(status, deaths=status.deaths + own, last_death=last)
 
     def _end(self) -> None:
         """Ask all processes to end, kill what has not within a second, remove the sockets."""
@@ -233,7 +314,9 @@ class LocalCluster(_OwnCluster):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         end_children(self._children.values(), _END_S)
-        for process in psutil.wait_procs(descendants, timeout=_END_S if self._dead else 0.1)[1]:
+        for process in psutil.wait_procs(descendants, timeout=_END_S if self._last_deaths else 0.1)[
+            1
+        ]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._driver.close()

@@ -148,8 +148,9 @@ class Front:
             ExecutorStatus(name_of(each.address), each.pid, each.slots) for each in info.executors
         )
         return NodeStatus(
-            name, pid, executors, alive, info.attributes, info.draining, info.queued, info.running
-        )
+            name, pid, executors, alive, info.attributes, info.draining, info.queued, info.running,
+            info.deaths, info.last_death,
+        )  # fmt: skip
 
 
 def _guard(callback: Callable[[], None]) -> None:

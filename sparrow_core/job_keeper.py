@@ -52,6 +52,7 @@ class SchedulerConfig(Struct, frozen=True):
         tick_s: How often silence is looked for.
         node_timeout_s: A node silent for this long is dead.
         nodes_wait_s: How long a job waits for the first node.
+        executors_wait_s: How long it waits for executors if all of them have died.
         settle_s: How long a new scheduler waits for more nodes before it calls a job unsatisfiable.
         lease_s: A job whose client is silent for this long is ended.
         grace_s: How long a message may be on its way before a heartbeat that contradicts it counts.
@@ -65,6 +66,7 @@ class SchedulerConfig(Struct, frozen=True):
     tick_s: float = 0.5
     node_timeout_s: float = 3.0
     nodes_wait_s: float = 5.0
+    executors_wait_s: float = 15.0
     settle_s: float = 1.0
     lease_s: float = 10.0
     grace_s: float = 1.0
@@ -212,7 +214,7 @@ class JobKeeper:
     ) -> list[Envelope]:
         """Place all tasks; raises what `Placer.place` raises, and then the job is not open."""
         reservations = placer.place(msg.tasks, nodes)
-        job = Job(msg, {task.task_id: task for task in msg.tasks}, placer, now, trail=trail)
+        job = Job(msg, {task.task_id: task for task in msg.tasks}, placer, now, now, trail=trail)
         self._ledger.jobs[msg.job_id] = job
         return [*self._reserve(job, reservations, now), *self._widen_timers(job, msg.tasks)]
 
@@ -286,6 +288,20 @@ class JobKeeper:
         job.cancelled_on.update(dict.fromkeys(nodes))
         cancel = CancelReservations(job.job_id)
         return [Envelope(self._ledger.nodes[node].address, cancel) for node in nodes]
+
+    def _abort_deserted(self, now: float) -> list[Envelope]:
+        """End jobs whose tasks wait for executors that do not come back."""
+        out: list[Envelope] = []
+        for job in tuple(self._ledger.jobs.values()):
+            nodes = [self._ledger.nodes[n] for n in self._ledger.eligible(job.submit.options)]
+            framework = job.submit.options.framework
+            if any(each.framework == framework for node in nodes for each in node.executors):
+                job.served_at = now
+            elif job.placer.waiting and now - job.served_at > self._config.executors_wait_s:
+                deaths = "; ".join(node.last_death for node in nodes if node.last_death)
+                text = f"no executor has come up for {self._config.executors_wait_s:g} s"
+                out += self._abort(job, "no_nodes", f"{text}; {deaths or 'none died'}", job.story)
+        return out
 
     # --- jobs go -------------------------------------------------------------------------------
 

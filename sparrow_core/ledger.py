@@ -71,18 +71,31 @@ class Node:
     attributes: tuple[str, ...] = ()
     draining: bool = False
     load: tuple[int, int] = (0, 0)
+    deaths: int = 0
+    last_death: str = ""
     frameworks: dict[str, None] = field(default_factory=dict)
     jobs: dict[JobId, None] = field(default_factory=dict)  # that may hold something there
 
 
+def _info(name: NodeName, node: Node) -> NodeInfo:
+    return NodeInfo(
+        name, node.executors, node.attributes, node.draining, *node.load, node.address,
+        node.deaths, node.last_death,
+    )  # fmt: skip
+
+
 @dataclass(slots=True)
 class Job:
-    """An open job: its tasks wait (in the placer), run, or have finished."""
+    """An open job: its tasks wait (in the placer), run, or have finished.
+
+    `served_at` is when there last was an executor for it.
+    """
 
     submit: SubmitJob
     tasks: dict[TaskId, TaskSpec]
     placer: Placer
     heard_at: float
+    served_at: float
     running: dict[TaskId, Running] = field(default_factory=dict)
     running_on: dict[NodeName, dict[TaskId, None]] = field(default_factory=dict)
     finished: dict[TaskId, None] = field(default_factory=dict)
@@ -168,10 +181,7 @@ class Ledger:
 
     def node_infos(self) -> tuple[NodeInfo, ...]:
         """All live nodes."""
-        return tuple(
-            NodeInfo(name, node.executors, node.attributes, node.draining, *node.load, node.address)
-            for name, node in self.nodes.items()
-        )
+        return tuple(_info(name, node) for name, node in self.nodes.items())
 
     # --- what a node has of a job --------------------------------------------------------------
 

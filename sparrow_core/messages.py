@@ -40,7 +40,7 @@ from sparrow_core.parts import (
     TaskSpec,
 )
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -114,13 +114,17 @@ class CancelJob(Message, frozen=True):
 
 
 class SchedulerLost(Message, frozen=True):
-    """The scheduler's process is known to be dead."""
+    """The scheduler's process is known to be dead; it `returns` if it is being started anew."""
 
     scheduler: Address
+    returns: bool = False
+    reason: str = ""
 
 
 class AllNodesLost(Message, frozen=True):
-    """No node is left: every job, open or still to come, fails."""
+    """No node is left: every job, open or still to come, fails. `reason`: how the last ended."""
+
+    reason: str = ""
 
 
 class Notify(Message, frozen=True):
@@ -272,6 +276,8 @@ class RegisterNode(Message, frozen=True):
     load: tuple[int, int] = (0, 0)  # reservations and running tasks, of all schedulers
     weights: SetWeights = SetWeights()
     reports: tuple[JobReport, ...] = ()
+    deaths: int = 0  # of its executors
+    last_death: str = ""
 
 
 class NodeLeft(Message, frozen=True):

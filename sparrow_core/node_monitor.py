@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar, assert_never
 
-from sparrow_core.ids import Address, JobId
+from sparrow_core.ids import Address, JobId, name_of
 from sparrow_core.machine import Envelope, Figure
 from sparrow_core.messages import (
     PROTOCOL_VERSION,
@@ -133,10 +133,20 @@ class NodeMonitor(TaskKeeper):
         return [*out, *self._wake()]
 
     def _on_executor_lost(self, msg: ExecutorLost) -> list[Envelope]:
+        if msg.executor in self._gone:
+            return []  # told twice
         self._gone[msg.executor] = None
         if len(self._gone) > _GONE_MAX:
             del self._gone[next(iter(self._gone))]
+        self._deaths += 1
+        self._last_death = f"{name_of(msg.executor)}: {msg.reason}{self._at_work(msg.executor)}"
         return self._lose_executor(msg.executor, msg.reason)
+
+    def _at_work(self, address: Address) -> str:
+        """What an executor has been running, in words."""
+        executor = self._pool.executors.get(address)
+        tasks = [str(key.task_id) for key in executor.running] if executor is not None else []
+        return f", while it had task {', '.join(tasks)}" if tasks else ""
 
     def _lose_executor(self, address: Address, reason: str) -> list[Envelope]:
         executor = self._pool.remove(address)
@@ -196,7 +206,7 @@ class NodeMonitor(TaskKeeper):
             PROTOCOL_VERSION, self.name, self.address, infos,
             tuple(HeldJob(job_id, count) for job_id, count in held.items()), running,
             self._attributes, self._draining, (self._queued, len(self._running)), self._weights,
-            self._unreported.take(scheduler),
+            self._unreported.take(scheduler), self._deaths, self._last_death,
         )  # fmt: skip
         return Envelope(scheduler, msg)
 

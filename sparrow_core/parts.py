@@ -169,7 +169,10 @@ class HeldJob(Struct, frozen=True, array_like=True, gc=False):
 
 
 class NodeInfo(Struct, frozen=True, array_like=True, gc=False):
-    """A live node as a scheduler knows it; `queued` and `running` are of all its schedulers."""
+    """A live node as a scheduler knows it; `queued` and `running` are of all its schedulers.
+
+    `deaths` of its executors; `last_death` says how the last of them ended.
+    """
 
     name: NodeName
     executors: tuple[ExecutorInfo, ...]
@@ -178,3 +181,5 @@ class NodeInfo(Struct, frozen=True, array_like=True, gc=False):
     queued: int = 0
     running: int = 0
     monitor: Address = Address("")
+    deaths: int = 0
+    last_death: str = ""

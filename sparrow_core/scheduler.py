@@ -121,6 +121,7 @@ class Scheduler(JobKeeper):
         node = nodes.setdefault(msg.name, Node(msg.address, now))
         node.heard_at = now
         node.load = msg.load
+        node.deaths, node.last_death = msg.deaths, msg.last_death
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
             out += self._offer(msg.name, now)
             out += self._admit_parked(now)
@@ -231,7 +232,7 @@ class Scheduler(JobKeeper):
         for job in tuple(self._ledger.jobs.values()):
             if job.heard_at < now - config.lease_s:
                 out += self._end(job.job_id, None)
-        return out
+        return [*out, *self._abort_deserted(now)]
 
     def _forgive_stall(self, now: float) -> None:
         """Time in which this scheduler did not run itself is nobody else's silence."""

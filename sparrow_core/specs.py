@@ -96,7 +96,10 @@ class ExecutorStatus(Struct, frozen=True):
 
 
 class NodeStatus(Struct, frozen=True):
-    """A node as last heard of; `queued` reservations and `running` tasks are of all schedulers."""
+    """A node as last heard of; `queued` reservations and `running` tasks are of all schedulers.
+
+    `deaths` of its executors and of itself; `last_death` says how the last of them ended.
+    """
 
     name: str
     pid: int
@@ -106,6 +109,8 @@ class NodeStatus(Struct, frozen=True):
     draining: bool = False
     queued: int = 0
     running: int = 0
+    deaths: int = 0
+    last_death: str = ""
 
 
 def check_nodes(nodes: Sequence[NodeConfig], schedulers: int) -> None:

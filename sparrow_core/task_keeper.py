@@ -99,6 +99,8 @@ class TaskKeeper:
         self._unreported = Unreported()
         self._weights = SetWeights()
         self._requests = 0
+        self._deaths = 0  # of executors
+        self._last_death = ""
         self._flush_due = False
         self._draining = False
         self._left = False

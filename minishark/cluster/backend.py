@@ -209,15 +209,20 @@ def function_error(detail: ProblemDetail, node: str) -> Exception:
     return error
 
 
-def job_error(event: JobFailed) -> MinisharkError:
-    """The exception for a job that ended without all results."""
+def job_error(event: JobFailed, where: str = "") -> MinisharkError:
+    """The exception for a job that ended without all results.
+
+    Args:
+        event: its end.
+        where: which part of a query the job was, such as " in stage 2".
+    """
     story = "".join(f"\n  {line}" for line in event.story)
     match event.kind:
         case "cancelled":
             return QueryCancelledError("The query was cancelled.")
         case "task_lost":
-            return TasksLostError(f"The query failed: {event.message}{story}")
+            return TasksLostError(f"The query failed{where}: {event.message}{story}")
         case "no_nodes" | "no_scheduler":
             return ClusterError(f"The cluster can't run the query: {event.message}{story}")
         case _:
-            return ExecutionError(f"The query failed: {event.message}{story}")
+            return ExecutionError(f"The query failed{where}: {event.message}{story}")

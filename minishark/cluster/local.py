@@ -18,6 +18,7 @@ from minishark.execution.store import Store, StorePlaces
 from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
 
 _DUCKDB_MEMORY_SHARE = 0.6
+_RESTARTS = 5  # in a row: some seconds, in which queries wait
 _LOCALITY_WAIT_S = 30.0  # practically for ever, but where the preferred nodes are dead
 
 
@@ -102,7 +103,9 @@ class OwnCluster:
         if options.in_process:
             sparrow = InProcessCluster(configs, schedulers=options.schedulers)
         else:
-            sparrow = LocalCluster(configs, schedulers=options.schedulers, run_dir=run_folder)
+            sparrow = LocalCluster(
+                configs, schedulers=options.schedulers, run_dir=run_folder, restarts=_RESTARTS
+            )
         try:
             sparrow.start()
         except ClusterStartError as error:

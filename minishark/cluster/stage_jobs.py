@@ -168,7 +168,7 @@ class StageJobs:
                 self.lose(missing, event.message)
                 self._step()
             case JobFailed():
-                raise job_error(event)
+                raise job_error(event, f" in stage {submission.stage}")
 
     def _end(self, submission: Submission) -> None:
         self.graph.ended(submission.number)

@@ -40,6 +40,8 @@ class NodeState:
         executors: its executors.
         running: how many tasks run on it, of all sessions.
         queued: how many reservations wait on it.
+        deaths: how often it or an executor of it died.
+        last_death: how the last of them ended.
     """
 
     name: str
@@ -48,6 +50,8 @@ class NodeState:
     executors: tuple[ExecutorState, ...]
     running: int
     queued: int
+    deaths: int = 0
+    last_death: str = ""
 
     @property
     def slots(self) -> int:
@@ -70,6 +74,8 @@ def node_states(statuses: Sequence[NodeStatus]) -> tuple[NodeState, ...]:
             tuple(_executor(each, is_here=_is_here(status)) for each in status.executors),
             status.running,
             status.queued,
+            status.deaths,
+            status.last_death,
         )
         for status in statuses
     )

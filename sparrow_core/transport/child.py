@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +19,12 @@ import msgspec
 
 from sparrow_core.node_monitor import NodeMonitorConfig
 from sparrow_core.specs import ExecutorGroup
+from sparrow_core.transport.deaths import describe_exit, oom_kills, wait_for_child
 from sparrow_core.transport.keys import Keys
+
+_POLL_S = 0.0005
+_POLL_MAX_S = 0.05
+_KILL_S = 10.0
 
 
 class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
@@ -44,6 +48,8 @@ class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
         metrics: Count messages, for metrics on request.
         orphaned_folders: What to remove at the end if the parent was killed.
         log_dir: Folder of logs; None for `run_dir`.
+        restarts: How often the node was started before; its executors' names tell, as those of
+            the node before may still be about to end.
     """
 
     name: str
@@ -62,6 +68,7 @@ class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
     metrics: bool = False
     orphaned_folders: tuple[str, ...] = ()
     log_dir: str | None = None
+    restarts: int = 0
 
 
 class ExecutorSettings(msgspec.Struct, frozen=True, tag="executor"):
@@ -86,6 +93,8 @@ class Child:
         """Start the process with its stdout and stderr appended to `log`."""
         self.settings = settings
         self.log = log
+        self._peak_bytes = 0
+        self._oom_kills = oom_kills()
         self.alive_fd, child_end = os.pipe()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
         try:
@@ -111,25 +120,26 @@ class Child:
 
     def exit_status(self) -> int | None:
         """Its exit status (negative: the signal), None while it lives."""
-        return self._process.poll()
+        if self._process.returncode is None and (found := wait_for_child(self.pid)) is not None:
+            self._process.returncode, self._peak_bytes = found
+        return self._process.returncode
 
     def wait(self, timeout_s: float) -> bool:
         """True if it is dead within the time."""
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
+        deadline = time.monotonic() + timeout_s
+        delay_s = _POLL_S
+        while self.exit_status() is None:
+            if (left_s := deadline - time.monotonic()) <= 0:
+                return False
+            time.sleep(min(delay_s, left_s))
+            delay_s = min(2 * delay_s, _POLL_MAX_S)
         return True
 
     def describe_exit(self) -> str:
         """How it ended, in words."""
         self.wait(1.0)
-        status = self._process.returncode
-        if status is None:
-            return "still running"
-        if status < 0:
-            return f"killed by {signal.Signals(-status).name}"
-        return f"exit status {status}"
+        out_of_memory = oom_kills() > self._oom_kills
+        return describe_exit(self.exit_status(), self._peak_bytes, out_of_memory=out_of_memory)
 
     def ask_to_end(self) -> None:
         """Close its stdin: it ends by itself."""
@@ -139,8 +149,9 @@ class Child:
 
     def kill(self) -> None:
         """End it the hard way, and reap it."""
-        self._process.kill()
-        self._process.wait()
+        if self.exit_status() is None:
+            self._process.kill()
+            self.wait(_KILL_S)
 
     def close(self) -> None:
         """Release what the parent holds; after the child is dead."""

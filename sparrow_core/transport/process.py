@@ -33,14 +33,13 @@ from sparrow_core.transport.child import (
     end_children,
     read_settings,
 )
+from sparrow_core.transport.deaths import Respawns
 from sparrow_core.transport.observe import observed
 from sparrow_core.transport.zmq_driver import ZmqDriver, remove_socket
 
 RUNNER_BROKEN_STATUS = 70
 _REFUSED_STATUS = 71
 _COLLECT_EVERY = 100_000  # allocations
-_RESPAWN_S = 0.1
-_RESPAWN_MAX_S = 5.0
 _EXECUTORS_END_S = 0.7
 _SLOTS_END_S = 0.4
 
@@ -63,7 +62,7 @@ class Supervisor:
         self._settings = settings
         self._node_monitor = node_monitor
         self._groups = [group for group in settings.groups for _ in range(group.count)]
-        self._deaths = [0] * len(self._groups)
+        self._respawns = [Respawns() for _ in self._groups]
         self._children: dict[int, Child] = {}
         for index in range(len(self._groups)):
             self._spawn(index)
@@ -87,11 +86,12 @@ class Supervisor:
 
     def gauges(self) -> dict[str, float]:
         """How often executors have died."""
-        return {"executor_deaths": sum(self._deaths)}
+        return {"executor_deaths": sum(each.count for each in self._respawns)}
 
     def _spawn(self, index: int) -> None:
-        settings, deaths = self._settings, self._deaths[index]
-        name = f"{settings.name}-e{index}" + (f"r{deaths}" if deaths else "")
+        settings, deaths = self._settings, self._respawns[index].count
+        before = f"n{settings.restarts}" if settings.restarts else ""
+        name = f"{settings.name}-e{index}{before}" + (f"r{deaths}" if deaths else "")
         child = Child(
             ExecutorSettings(
                 name,
@@ -106,6 +106,7 @@ class Supervisor:
             new_session=False,
         )
         self._children[index] = child
+        self._respawns[index].started(time.monotonic())
         self._driver.watch(child.alive_fd, lambda: self._on_death(index))
 
     def _on_death(self, index: int) -> None:
@@ -118,12 +119,12 @@ class Supervisor:
         settings = child.settings
         lost = ExecutorLost(address(settings.endpoint, settings.name), how)
         self._driver.post(self._node_monitor, lost)
-        if child.exit_status() == RUNNER_BROKEN_STATUS and self._deaths[index] == 0:
+        delay_s = self._respawns[index].died(time.monotonic())
+        assert delay_s is not None
+        if child.exit_status() == RUNNER_BROKEN_STATUS and self._respawns[index].count == 1:
             self._give_up(child.log.read_text(errors="replace"), RUNNER_BROKEN_STATUS)
             return
         _log(f"{settings.name}: {how}; starting it anew")
-        delay_s = min(_RESPAWN_S * 2 ** self._deaths[index], _RESPAWN_MAX_S)
-        self._deaths[index] += 1
         self._driver.after(delay_s, self._driver.address("supervisor"), _Respawn(index))
 
     def _clear(self, child: Child) -> None:

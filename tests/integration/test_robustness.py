@@ -338,3 +338,73 @@ def test_the_command_line_tells_of_missing_shared_memory(data: Path) -> None:
         assert "Warning: /no/such/folder" in err
         assert "data is kept on disk" in err
         assert "3 of 3 correct" in out
+
+
+# Nodes of a session's own cluster
+
+
+def _nodes(session: Session) -> list[int]:
+    return [node.pid for node in session._cluster.status() if node.alive and node.executors]
+
+
+@pytest.mark.parametrize("which", [[0], [1], [0, 1]])
+def test_nodes_that_die_come_back(processes: Session, which: list[int]) -> None:
+    """Also that with the scheduler, and all at once: queries wait, tables are there."""
+    before = _nodes(processes)
+    for number in which:
+        os.kill(before[number], signal.SIGKILL)
+    assert _ANSWER == processes.sql(_SUM).collect()
+    until(lambda: 2 == len(_nodes(processes)), "both nodes")
+    after = _nodes(processes)
+    changed = [a != b for a, b in zip(after, before, strict=True)]
+    assert [number in which for number in range(2)] == changed
+    nodes = processes.nodes()
+    assert [int(number in which) for number in range(2)] == [node.deaths for node in nodes]
+    for number in which:
+        assert f"node-{number}: killed by SIGKILL, peak memory " in nodes[number].last_death
+    assert _ANSWER == processes.sql(_SUM).collect()
+
+
+def test_a_node_dies_in_the_middle_of_a_query(processes: Session) -> None:
+    """The one with the only scheduler: its query is submitted again, to its successor."""
+    victim = psutil.Process(_nodes(processes)[0])
+    worker = psutil.Process(_executors(processes)[1])
+    idle_s = worker.cpu_times().user
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(processes.sql(_LONG).collect)
+        until(lambda: worker.cpu_times().user > idle_s + 0.1, "the query works")
+        victim.kill()
+        assert _LONG_ANSWER == running.result(60)
+    assert _ANSWER == processes.sql(_SUM).collect()
+
+
+def test_a_node_that_can_not_come_back_is_given_up(
+    processes: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without nodes, queries end soon, with how the last one died."""
+    monkeypatch.setattr("sparrow_core.transport.deaths._DELAY_S", 0.001)
+    monkeypatch.setattr("sparrow_core.transport.child.sys.executable", "/bin/false")
+    for pid in _nodes(processes):
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(minishark.errors.ClusterError, match=r"no .* is left; .*exit status 1"):
+        processes.sql(_SUM).collect()
+    with pytest.raises(minishark.errors.ClusterError, match=r"no .* is left; .*exit status 1"):
+        processes.sql(_SUM).collect()
+
+
+def test_a_function_that_kills_its_executors_is_told_of(processes: Session) -> None:
+    """After some attempts the query ends with the reason, and other queries go on."""
+
+    def kill(rows: pa.Table) -> pa.Table:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return rows
+
+    frame = processes.table("t").map_partitions(kill, "k BIGINT, x BIGINT")
+    with pytest.raises(minishark.errors.TasksLostError) as found:
+        frame.collect()
+    story = str(found.value)
+    assert "in stage 0" in story
+    assert 4 <= story.count("executor lost (killed by SIGKILL, peak memory ")
+    assert _ANSWER == processes.sql(_SUM).collect()
+    until(lambda: 4 <= sum(node.deaths for node in processes.nodes()), "their count")
+    assert any("while it had task" in node.last_death for node in processes.nodes())

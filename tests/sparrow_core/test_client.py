@@ -367,3 +367,21 @@ def test_an_explained_job_does_not_wait_long_for_its_placement() -> None:
         client(result(0), 1.0)
         client(result(1), 1.0)
         assert end == client(last, 1.5)
+
+
+def test_jobs_wait_for_a_scheduler_that_is_started_anew() -> None:
+    """Without another one they are submitted to it again, as new: it will have forgotten them."""
+    client = Driven(S0)
+    client(JobAccepted(JOB))
+    out = client(SchedulerLost(S0, returns=True))
+    assert Envelope(SINK, SchedulerSilent(S0, True)) == out[0]
+    assert Envelope(S0, submit(AGAIN, *TASKS)) in out
+    out = client(JobAccepted(AGAIN), 0.5)
+    assert Envelope(SINK, SchedulerSilent(S0, False)) == out[0]
+
+
+def test_jobs_do_not_wait_where_another_scheduler_speaks() -> None:
+    """They move at once, whether or not the dead one returns."""
+    client = Driven(S0, S1)
+    client(JobAccepted(JOB))
+    assert Envelope(S0, submit(AGAIN, *TASKS)) in client(SchedulerLost(S1, returns=True))

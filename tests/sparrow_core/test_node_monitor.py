@@ -204,7 +204,8 @@ def test_a_lost_executor_gives_its_tasks_back() -> None:
     report = loss(0, "executor lost (killed by SIGKILL)")
     registered = RegisterNode(
         PROTOCOL_VERSION, N, M, (info("e1", 1),), (HeldJob(JOB, 0),), (key(1),),
-        load=(0, 1), reports=(report,),
+        load=(0, 1), reports=(report,), deaths=1,
+        last_death="n-e0: killed by SIGKILL, while it had task 0",
     )  # fmt: skip
     assert [Envelope(S, registered), Envelope(M, Flush())] == lost
     assert [] == node.step(Flush())

@@ -676,3 +676,27 @@ def test_loads_are_explained_too() -> None:
 def explained(msg: SubmitJob) -> SubmitJob:
     """A submission of a job that is to be explained."""
     return structs.replace(msg, options=structs.replace(msg.options, explain=True))
+
+
+def test_jobs_end_when_no_executor_comes_back() -> None:
+    """Nodes without executors are waited for, but not for ever; the error says how they died."""
+    scheduler = Driven("a", "b")
+    scheduler(submit(task(0)))
+    bare = [
+        structs.replace(register(n), executors=(), deaths=1, last_death=f"{n}-e0: {how}")
+        for n, how in (("a", "killed by SIGKILL"), ("b", "exit status 1"))
+    ]
+    limit_s = SchedulerConfig().executors_wait_s
+
+    def sent(at: float) -> list[Any]:
+        for heartbeat in bare:
+            scheduler(heartbeat, at)
+        ping = scheduler(PingJob(JOB, C, (0,)), at)
+        assert [Envelope(C, JobStatus(JOB, True, ()))] == ping
+        out = scheduler(Tick(scheduler.machine._generation), at)
+        return [each.msg for each in out if isinstance(each.msg, JobAborted)]
+
+    quiet = [sent(at) for at in (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, limit_s)]
+    assert [[]] * 8 == quiet
+    text = "no executor has come up for 15 s; a-e0: killed by SIGKILL; b-e0: exit status 1"
+    assert [JobAborted(JOB, "no_nodes", text)] == sent(limit_s + 1.0)

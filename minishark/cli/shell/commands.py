@@ -162,6 +162,8 @@ def _cluster(shell: Interpreter, argument: str) -> None:
             "running": node.running,
             "queued": node.queued,
             "memory": human_bytes(node.memory_bytes),
+            "deaths": node.deaths,
+            "last death": node.last_death,
         }
         for node in nodes
     ]

@@ -1,0 +1,95 @@
+"""Why processes died, as far as the system tells, and when they are to be started anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+_DELAY_S = 0.1
+_DELAY_MAX_S = 5.0
+_STEADY_S = 10.0
+_CGROUPS = Path("/sys/fs/cgroup")
+_MIB = 1 << 20
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory, here, up to now.
+
+    Of this control group where it counts them, else of the whole machine; 0 if nobody says.
+    """
+    try:
+        own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
+    except OSError:
+        return 0
+    for file in (_CGROUPS / own / "memory.events", Path("/proc/vmstat")):
+        try:
+            counters = dict(line.split()[:2] for line in file.read_text().splitlines())
+            return int(counters["oom_kill"])
+        except (OSError, KeyError, ValueError):
+            continue
+    return 0
+
+
+def describe_exit(status: int | None, peak_bytes: int, *, out_of_memory: bool) -> str:
+    """How a process ended, in words.
+
+    Args:
+        status: its exit status; negative for a signal, None if it still runs.
+        peak_bytes: the most memory that it had; 0 if that is not known.
+        out_of_memory: whether the kernel has killed processes for want of memory meanwhile.
+    """
+    if status is None:
+        return "still running"
+    peak = f", peak memory {peak_bytes // _MIB} MiB" if peak_bytes else ""
+    if status >= 0:
+        return f"exit status {status}{peak}"
+    if status == -signal.SIGKILL and out_of_memory:
+        return f"killed by the kernel as memory ran out (SIGKILL){peak}"
+    return f"killed by {signal.Signals(-status).name}{peak}"
+
+
+def wait_for_child(pid: int) -> tuple[int, int] | None:
+    """The exit status of a child and its peak memory in bytes, if it is dead; reaps it."""
+    try:
+        found, status, usage = os.wait4(pid, os.WNOHANG)
+    except ChildProcessError:  # somebody else has reaped it
+        return -signal.SIGKILL, 0
+    if not found:
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return os.waitstatus_to_exitcode(status), usage.ru_maxrss * unit
+
+
+class Respawns:
+    """The deaths of a process that is started anew each time, ever more slowly.
+
+    Attributes:
+        count: how often it died.
+    """
+
+    def __init__(self, quick_max: int | None = None) -> None:
+        """Begin with its first start.
+
+        Args:
+            quick_max: how often in a row it may die soon after its start; None for no limit.
+        """
+        self.count = 0
+        self._quick = 0
+        self._quick_max = quick_max
+        self._started_at = 0.0
+
+    def started(self, now: float) -> None:
+        """It has been started."""
+        self._started_at = now
+
+    def died(self, now: float) -> float | None:
+        """It is dead; the seconds until it is to be started anew, None if it is given up."""
+        if now - self._started_at > _STEADY_S:
+            self._quick = 0
+        self.count += 1
+        self._quick += 1
+        if self._quick_max is not None and self._quick > self._quick_max:
+            return None
+        return min(_DELAY_S * 2.0 ** (self._quick - 1), _DELAY_MAX_S)
