@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minishark.execution.store import Store, StoredFile
+from minishark.execution.store import Store
 from minishark.execution.task import BucketSlice, StageTask, TaskOutcome, TaskPayload
+from minishark.execution.writing import StoredFile
 
 BATCH_ROWS = 122_880
 """Rows of a stored record batch: DuckDB's own row group size, which its scans like best."""

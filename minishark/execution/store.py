@@ -11,25 +11,24 @@ of its executors use and which goes when the folder goes; a part of one into mem
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
+from minishark.execution.storage import StorageMeter
 from minishark.execution.task import FileSlice, Peer
+from minishark.execution.writing import FileWriter, StoredFile, copy_file
 
-_RESERVE_BYTES = 16 << 20
 _CACHED_FILES_MAX = 1024
 _REMOVE_TRIES = 5
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class InputMissingError(Exception):
@@ -85,16 +84,6 @@ class StorePlaces:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file that was written, and the size of its data."""
-
-    path: Path
-    bytes: int
-    rows: int
-    on_disk: bool
-
-
 class Fetcher(Protocol):
     """Brings files from other hosts, and takes them there."""
 
@@ -119,7 +108,12 @@ class Store:
     """One executor's view of the store; safe to tidy from another thread."""
 
     def __init__(
-        self, places: StorePlaces, node: str, host: str = "", fetcher: Fetcher | None = None
+        self,
+        places: StorePlaces,
+        node: str,
+        host: str = "",
+        fetcher: Fetcher | None = None,
+        meter: StorageMeter | None = None,
     ) -> None:
         """A view from a node.
 
@@ -128,7 +122,9 @@ class Store:
             node: the node.
             host: where it is.
             fetcher: how files of other hosts are reached; None if there are none.
+            meter: tells whether its files have room in shared memory; None for what is free there.
         """
+        self._meter = meter or StorageMeter(places.memory / node)
         self._places = places
         self._node = node
         self._host = host
@@ -264,29 +260,26 @@ class Store:
             self._tables.clear()
 
     def write(
-        self, file: str, schema: pa.Schema, groups: Sequence[Sequence[pa.RecordBatch]]
+        self, file: str, schema: pa.Schema, groups: Iterable[Sequence[pa.RecordBatch]]
     ) -> StoredFile:
-        """Write batches to `file` on this node; shared memory first, then disk.
+        """Write groups of batches to `file` on this node, each when there is room for it.
 
-        A node that joined later than the session did makes the folder when it first needs it.
+        In shared memory, or on disk. A node that joined later than the session did makes the folder
+        when it first needs it.
 
         Raises:
             OSError: the disk is full too, or the folder of `file` is not there (any more).
         """
         if self._peers:
             self._make_folder_of_stranger(file)
-        batches = [batch for group in groups for batch in group]
-        size = sum(batch.nbytes for batch in batches)
-        rows = sum(batch.num_rows for batch in batches)
-        if _free_bytes(self._places.memory) > size + _RESERVE_BYTES:
-            try:
-                path = _write(self._places.memory / self._node / file, schema, batches)
-                return StoredFile(path, size, rows, on_disk=False)
-            except OSError as error:
-                if error.errno not in _FULL:
-                    raise
-        path = _write(self._places.disk / self._node / file, schema, batches)
-        return StoredFile(path, size, rows, on_disk=self._places.disk != self._places.memory)
+        memory, disk = (
+            place / self._node / file for place in (self._places.memory, self._places.disk)
+        )
+        with FileWriter(memory, disk, schema, self._meter) as writer:
+            for batches in groups:
+                writer.write(batches)
+        assert writer.stored is not None
+        return writer.stored
 
     def _make_folder_of_stranger(self, file: str) -> None:
         """Make the folder of `file` if this node has never heard of its session."""
@@ -327,35 +320,7 @@ def _link(path: Path, copy: Path) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        with _temporary(copy) as temporary:
-            shutil.copyfile(path, temporary)
-            temporary.rename(copy)
-
-
-def _free_bytes(folder: Path) -> int:
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return 0
-
-
-def _write(path: Path, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> Path:
-    with _temporary(path) as temporary:
-        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        temporary.rename(path)
-    return path
-
-
-@contextlib.contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
-    """A name beside `path` for a file that nobody reads yet; gone if its writing fails."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    try:
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
+        copy_file(path, copy)
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

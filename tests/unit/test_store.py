@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from minishark.execution import store as store_module
-from minishark.execution.store import InputMissingError, Store, StoredFile, StorePlaces
+from minishark.execution import storage
+from minishark.execution.storage import StorageMeter
+from minishark.execution.store import InputMissingError, Store, StorePlaces
 from minishark.execution.task import FileSlice
+from minishark.execution.writing import StoredFile
 
 FILE = "queries/1/0.arrow"
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -122,7 +125,7 @@ def test_replica_replaces_an_older_one(places: StorePlaces) -> None:
 
 def test_short_memory_goes_to_disk(places: StorePlaces, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without room in shared memory, files and their replicas lie on disk, and are found there."""
-    monkeypatch.setattr(store_module, "_free_bytes", lambda folder: 0)
+    monkeypatch.setattr(storage, "free_bytes", lambda folder: 0)
     store = Store(places, "n0")
     stored = write(store)
     assert (places.disk / "n0" / FILE, True) == (stored.path, stored.on_disk)
@@ -135,29 +138,48 @@ def test_short_memory_goes_to_disk(places: StorePlaces, monkeypatch: pytest.Monk
 def test_memory_that_fills_up_while_writing(
     places: StorePlaces, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """If memory ends in the middle of a file, the file goes to disk and leaves nothing behind."""
-    really = store_module._write
+    """If memory ends in the middle of a file, it goes on on disk and leaves nothing behind."""
+    calls = []
 
-    def full(path: Path, schema: pa.Schema, batches: list[pa.RecordBatch]) -> Path:
-        if path.is_relative_to(places.memory):
+    def full_the_second_time(descriptor: int, offset: int, length: int) -> None:
+        calls.append(length)
+        if len(calls) > 1:
             raise OSError(code, "full")
-        return really(path, schema, batches)
 
-    monkeypatch.setattr(store_module, "_write", full)
-    stored = write(Store(places, "n0"))
-    assert stored.on_disk
+    monkeypatch.setattr(os, "posix_fallocate", full_the_second_time)
+    store = Store(places, "n0")
+    stored = store.write(FILE, SCHEMA, [[batch(1, 2)], [batch(3)], [batch(4)]])
+    assert (True, 4, 2) == (stored.on_disk, stored.rows, len(calls))
+    assert [1, 2, 3, 4] == values(store.read((FileSlice(FILE, ("n0",)),)))
+    assert [stored.path] == [path for path in places.disk.rglob("*") if path.is_file()]
     assert [] == [path for path in places.memory.rglob("*") if path.is_file()]
 
 
 def test_other_errors_are_raised(places: StorePlaces, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a full memory is a reason to write elsewhere."""
 
-    def broken(path: Path, schema: pa.Schema, batches: list[pa.RecordBatch]) -> Path:
+    def broken(descriptor: int, offset: int, length: int) -> None:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(store_module, "_write", broken)
+    monkeypatch.setattr(os, "posix_fallocate", broken)
     with pytest.raises(OSError, match="broken"):
         write(Store(places, "n0"))
+    assert [] == [path for path in places.memory.rglob("*") if path.is_file()]
+
+
+def test_files_above_the_share_go_to_disk(places: StorePlaces) -> None:
+    """A node's files take no more of shared memory than its share, whoever wrote them."""
+    rows = pa.record_batch([pa.array(range(45_000), pa.int64())], schema=SCHEMA)
+
+    def store() -> Store:
+        """As another process has one."""
+        return Store(places, "n0", meter=StorageMeter(places.memory / "n0", 1 << 20))
+
+    files = [f"queries/1/{i}.arrow" for i in range(4)]
+    stored = [store().write(file, SCHEMA, [[rows]]) for file in files]
+    assert [False, False, True, True] == [each.on_disk for each in stored]
+    (places.memory / "n0" / files[0]).unlink()
+    assert not store().write(files[2], SCHEMA, [[rows]]).on_disk
 
 
 def test_failed_write_leaves_no_temporary_file(places: StorePlaces) -> None:
@@ -172,7 +194,7 @@ def test_one_folder_for_both_is_no_disk_fallback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there is no shared memory at all, nobody is warned for each file."""
-    monkeypatch.setattr(store_module, "_free_bytes", lambda folder: 0)
+    monkeypatch.setattr(storage, "free_bytes", lambda folder: 0)
     places = StorePlaces(tmp_path, tmp_path)
     places.make("queries/1", ("n0",))
     assert not write(Store(places, "n0")).on_disk
@@ -195,8 +217,17 @@ def test_forget_drops_what_is_cached(places: StorePlaces) -> None:
 
 
 def test_missing_folder_has_no_room(tmp_path: Path) -> None:
-    """A memory folder that is gone counts as full."""
-    assert 0 == store_module._free_bytes(tmp_path / "missing")
+    """A memory folder that is gone counts as full, and as empty."""
+    assert (0, 0) == (storage.free_bytes(tmp_path / "x"), storage.folder_bytes(tmp_path / "x"))
+
+
+def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
+    """A replica on the same host takes no more memory: each of the two nodes has half of it."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "a/x").write_bytes(bytes(1 << 20))
+    (tmp_path / "b/x").hardlink_to(tmp_path / "a/x")
+    assert [1 << 19, 1 << 19] == [storage.folder_bytes(tmp_path / folder) for folder in "ab"]
 
 
 def test_text_may_be_a_dictionary_in_some_files(places: StorePlaces) -> None:

@@ -1,0 +1,109 @@
+"""How memory is shared: a pure policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minishark.errors import OptionError
+from minishark.execution.memory import (
+    PROCESS_BYTES,
+    NodeMemory,
+    front_end_bytes,
+    machine_bytes,
+    parse_size,
+)
+
+MEMORY = NodeMemory(2 * PROCESS_BYTES + 1000_000_000, slots=2)
+
+
+def test_queries_get_what_files_do_not_take() -> None:
+    """Each slot's DuckDB has most of its part of what is free; the processes' own is taken off."""
+    assert 1000_000_000 == MEMORY.usable_bytes
+    assert [375_000_000, 337_500_000] == [MEMORY.duckdb_bytes(n) for n in (0, 100_000_000)]
+
+
+def test_queries_always_keep_a_share() -> None:
+    """Whatever files take, and should they take too much, DuckDB keeps the same minimum."""
+    assert 600_000_000 == MEMORY.storage_bytes
+    least = [MEMORY.duckdb_bytes(n) for n in (600_000_000, 900_000_000, 1 << 50)]
+    assert [150_000_000] * 3 == least
+
+
+@pytest.mark.parametrize("stored", [0, 1, 300_000_000, 600_000_000])
+def test_all_parts_are_below_the_limit(stored: int) -> None:
+    """Processes, files, DuckDBs and what tasks hold beside them are never more than the limit."""
+    parts = (
+        MEMORY.slots * (PROCESS_BYTES + MEMORY.duckdb_bytes(stored)),
+        stored,
+        MEMORY.beside_duckdb_bytes,
+    )
+    assert sum(parts) <= MEMORY.limit_bytes
+    assert MEMORY.slots * MEMORY.buffer_bytes <= MEMORY.beside_duckdb_bytes
+
+
+def test_too_small_a_limit_is_refused() -> None:
+    """A limit with which nothing could run says how much is needed, and that suffices."""
+    with pytest.raises(OptionError, match="at least 134 MiB, but would have 100 MiB"):
+        NodeMemory(100 << 20, 1).check()
+    NodeMemory(134 << 20, 1).check()
+    assert NodeMemory(134 << 20, 1).duckdb_bytes(1 << 40) > 16_000_000
+
+
+def test_the_front_end_has_a_part_of_its_own() -> None:
+    """A quarter of the limit, but never too little to run."""
+    assert [1 << 30, 16 << 20] == [front_end_bytes(4 << 30), front_end_bytes(1 << 20)]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (12345, 12345),
+        ("4GiB", 4 << 30),
+        ("400MB", 400_000_000),
+        (" 1.5 g ", 1_500_000_000),
+        ("64mib", 64 << 20),
+        ("1T", 10**12),
+        ("4096", 4096),
+        ("512 KiB", 512 << 10),
+    ],
+)
+def test_sizes_are_read_as_duckdb_reads_them(text: int | str, size: int) -> None:
+    """Decimal and binary units, in any case."""
+    assert size == parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["", "4 apples", "-1GB", "GiB", "0", 0, -5, True, "4iB", "1e3"])
+def test_what_is_no_size_is_refused(text: int | str) -> None:
+    """It is quoted, with an example of how to write it."""
+    with pytest.raises(OptionError, match="write one such as 4GiB"):
+        parse_size(text)
+
+
+def _machine(root: Path, groups: str, files: dict[str, str]) -> int:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(groups)
+    for name, text in files.items():
+        file = root / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return machine_bytes(1000, root / "proc", root / "sys")
+
+
+def test_control_groups_limit_a_machine(tmp_path: Path) -> None:
+    """Version 2: the tightest limit of the group and those above it counts."""
+    files = {"a/b/memory.max": "max\n", "a/memory.max": "700\n", "memory.max": "800\n"}
+    assert 700 == _machine(tmp_path, "0::/a/b\n", files)
+
+
+def test_older_control_groups_limit_a_machine(tmp_path: Path) -> None:
+    """Version 1: the memory controller's limit counts, at the root where the path is another's."""
+    groups = "5:cpu:/x\n4:hugetlb,memory:/docker/1\n"
+    assert 600 == _machine(tmp_path, groups, {"memory/memory.limit_in_bytes": "600\n"})
+
+
+def test_a_machine_without_control_groups(tmp_path: Path) -> None:
+    """The physical memory is all that there is."""
+    assert 1000 == machine_bytes(1000, tmp_path, tmp_path)
+    assert 1000 == _machine(tmp_path / "x", "0::/\n", {"memory.max": "max\n"})
