@@ -34,6 +34,7 @@ from minishark.errors import (
     OptionError,
     VerificationError,
 )
+from minishark.execution.memory import front_end_bytes, parse_size
 from minishark.jobs.session import PartitionedJobs
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.queries import Queries
@@ -62,6 +63,7 @@ def connect(
     probe_ratio: float = 2.0,
     in_process: bool = False,
     single_task_rows: int = SINGLE_TASK_ROWS,
+    memory_limit: int | str | None = None,
 ) -> Session:
     """A session on a cluster of its own on this machine, or on one that runs already.
 
@@ -82,6 +84,10 @@ def connect(
         single_task_rows: statements over tables of at most this many rows in all run in one task,
             and others where that is estimated to be faster; 0 distributes everything, however
             small, for tests and to see it.
+        memory_limit: what the session's own cluster may use, as "4GiB" or a number of bytes: all
+            executors with their DuckDBs, tables and shuffles in shared memory. What does not fit
+            goes to disk. None for what MINISHARK_MEMORY_LIMIT says, or three quarters of the
+            machine's (or container's) memory.
 
     Raises:
         OptionError: an argument makes no sense.
@@ -99,11 +105,14 @@ def connect(
     if cluster is not None:
         if in_process or not (nodes is executors_per_node is schedulers is None):
             raise OptionError("A cluster that runs already has its nodes; connect without them.")
+        if memory_limit is not None:
+            raise OptionError("A cluster that runs already has its memory limit.")
         found = _attached(cluster, keys)
     else:
         if keys is not None:
             raise OptionError("keys go with the address of a cluster.")
-        found = OwnCluster(_own_options(nodes, executors_per_node, schedulers, in_process))
+        options = _own_options(nodes, executors_per_node, schedulers, in_process, memory_limit)
+        found = OwnCluster(options)
     return Session(found, partitions, placement, probe_ratio, single_task_rows)
 
 
@@ -112,7 +121,11 @@ def _attached(cluster: str, keys: str | Path | None) -> Cluster:
 
 
 def _own_options(
-    nodes: int | None, executors_per_node: int | None, schedulers: int | None, in_process: bool
+    nodes: int | None,
+    executors_per_node: int | None,
+    schedulers: int | None,
+    in_process: bool,
+    memory_limit: int | str | None,
 ) -> ClusterOptions:
     chosen = default_options()
     node_count = chosen.nodes if nodes is None else nodes
@@ -121,6 +134,7 @@ def _own_options(
         chosen.executors_per_node if executors_per_node is None else executors_per_node,
         (1 if node_count == 1 else 2) if schedulers is None else schedulers,
         in_process,
+        None if memory_limit is None else parse_size(memory_limit),
     )
 
 
@@ -163,8 +177,12 @@ class Session(CamelCase, PartitionedJobs):
         planner = PlannerOptions(count, single_task_rows)
         if not single_task_rows:
             planner = PlannerOptions.eager(count)
-        self._planning = PlanningDatabase()
-        self._written = WrittenTables()
+        limits = {
+            "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
+            "temp_directory": str(cluster.scratch / "front"),
+        }
+        self._planning = PlanningDatabase(limits)
+        self._written = WrittenTables(limits)
         self._tables = Tables(self._cluster, self._planning, placing, count, self._warn)
         self._queries = Queries(
             self._cluster,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -21,6 +21,7 @@ from minishark.errors import (
     CatalogError,
     QueryCancelledError,
     QueryError,
+    ResourceError,
     TaskFailedError,
     UnsupportedError,
 )
@@ -63,8 +64,9 @@ class ChangedTable:
 class WrittenTables:
     """Runs statements that write, and knows which tables the cluster has old rows of."""
 
-    def __init__(self) -> None:
-        self._con = duckdb.connect()
+    def __init__(self, config: Mapping[str, str] | None = None) -> None:
+        """Without tables; DuckDB has the settings in `config`."""
+        self._con = duckdb.connect(config=dict(config or {}))
         self._con.execute("SET python_enable_replacements = false")
         self._con.execute("SET autoinstall_known_extensions = false")
         self._con.execute("SET produce_arrow_string_view = false")
@@ -402,6 +404,11 @@ class WrittenTables:
 def _translated(error: duckdb.Error) -> Exception:
     if isinstance(error, duckdb.InterruptException):
         return QueryCancelledError("The statement was cancelled.")
+    if isinstance(error, duckdb.OutOfMemoryException):
+        first = str(error).partition("\n")[0]
+        return ResourceError(
+            f"The statement needs more memory than the session has: raise memory_limit. ({first})"
+        )
     if isinstance(error, duckdb.CatalogException):
         return CatalogError(str(error))
     if isinstance(error, duckdb.BinderException | duckdb.ParserException):

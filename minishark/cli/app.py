@@ -98,6 +98,7 @@ def group(
     data: Sequence[Path],
     nodes: int,
     cluster: str | None,
+    memory_limit: int | None,
 ) -> None:
     """SQL over replicated in-memory Arrow partitions, scheduled by Sparrow.
 
@@ -108,10 +109,16 @@ def group(
     if sys.stdin.isatty() and sys.stdout.isatty():
         from minishark.cli.shell_command import shell
 
-        shell(scale, data, nodes, cluster)
+        shell(scale, data, nodes, cluster, memory_limit)
     else:
         context.invoke(
-            run_file, file=Path("-"), scale=scale, data=data, nodes=nodes, cluster=cluster
+            run_file,
+            file=Path("-"),
+            scale=scale,
+            data=data,
+            nodes=nodes,
+            cluster=cluster,
+            memory_limit=memory_limit,
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minishark.cli.options import debug_option, keys_option
+from minishark.cli.options import debug_option, keys_option, memory_option
 
 if TYPE_CHECKING:
     from minishark.cluster.survey import Survey
@@ -34,13 +34,6 @@ Examples:
 """
 
 _executors_help = "Executor processes of each node; each runs one task at a time."
-_memory_option = click.option(
-    "--memory-limit",
-    "memory_limit_gb",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="GB",
-    help="For queries, of all executors together.  [default: 60% of the machine's]",
-)
 _join_option = click.option(
     "--join",
     multiple=True,
@@ -62,7 +55,7 @@ def cluster() -> None:
 @click.option("--name", default=_DEFAULT, show_default=True, help="To find it by.")
 @click.option("--nodes", type=click.IntRange(min=1), help="[default: 2, or 1 with --listen]")
 @click.option("--executors-per-node", type=click.IntRange(min=1), help=_executors_help)
-@_memory_option
+@memory_option
 @click.option(
     "--listen",
     metavar="tcp://HOST:PORT",
@@ -78,7 +71,7 @@ def start(
     name: str,
     nodes: int | None,
     executors_per_node: int | None,
-    memory_limit_gb: float | None,
+    memory_limit: int | None,
     listen: str | None,
     bind: str | None,
     join: tuple[str, ...],
@@ -95,7 +88,7 @@ def start(
         name,
         count,
         executors_per_node or default_executors(count),
-        _bytes(memory_limit_gb),
+        memory_limit,
         listen,
         bind,
         join,
@@ -109,7 +102,7 @@ def start(
 @click.option("--name", help="Unique in the cluster.  [default: from its address]")
 @click.option("--cluster", "cluster_name", default=_DEFAULT, help="The cluster's name.")
 @click.option("--executors", type=click.IntRange(min=1), default=1, help=_executors_help)
-@_memory_option
+@memory_option
 @click.option(
     "--listen",
     metavar="tcp://HOST:PORT",
@@ -125,7 +118,7 @@ def node(
     name: str | None,
     cluster_name: str,
     executors: int,
-    memory_limit_gb: float | None,
+    memory_limit: int | None,
     listen: str,
     bind: str | None,
     join: tuple[str, ...],
@@ -141,7 +134,7 @@ def node(
         cluster_name,
         join,
         executors,
-        _bytes(memory_limit_gb),
+        memory_limit,
         bind_address(bind, listen),
         None if keys is None else str(keys.absolute()),
     )
@@ -190,10 +183,6 @@ def keygen(*, folder: Path) -> None:
     from minishark.cluster.launch import make_keys
 
     click.echo(make_keys(folder))
-
-
-def _bytes(gigabytes: float | None) -> int | None:
-    return None if gigabytes is None else int(gigabytes * 1e9)
 
 
 def _show(found: Survey) -> None:

@@ -70,9 +70,29 @@ def cluster_option(command: _Command) -> _Command:
     )(command)
 
 
-def cluster_arguments(nodes: int, cluster: str | None) -> dict[str, Any]:
-    """What `minishark.connect` is told: a cluster that runs already, or how many nodes to start."""
-    return {"nodes": nodes} if cluster is None else {"cluster": cluster}
+def memory_option(command: _Command) -> _Command:
+    """Adds --memory-limit to a command, as a number of bytes."""
+    return click.option(
+        "--memory-limit",
+        metavar="SIZE",
+        callback=_memory_size,
+        help="What the nodes may use that are started, all together, such as 4GiB; what is above "
+        "goes to disk.  [default: MINISHARK_MEMORY_LIMIT, else 75% of the machine's]",
+    )(command)
+
+
+def _memory_size(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> int | None:
+    from minishark.execution.memory import parse_size
+
+    return None if text is None else parse_size(text)
+
+
+def cluster_arguments(nodes: int, cluster: str | None, memory_limit: int | None) -> dict[str, Any]:
+    """What `minishark.connect` is told: a cluster that runs already, or what nodes to start."""
+    started = {"nodes": nodes} if cluster is None else {"cluster": cluster}
+    return {**started, "memory_limit": memory_limit}
 
 
 def check_scale(
@@ -130,9 +150,10 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
 
 
 def data_options(command: _Command) -> _Command:
-    """Adds --scale, --data, --nodes and --cluster: what a command works on, and with what."""
+    """Adds --scale, --data, --nodes, --memory-limit and --cluster: on what a command works."""
     for option in (
         cluster_option,
+        memory_option,
         click.option(
             "--nodes",
             type=click.IntRange(min=1),

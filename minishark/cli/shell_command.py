@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def shell(scale: float | None, data: Sequence[Path], nodes: int, cluster: str | None) -> None:
+def shell(
+    scale: float | None,
+    data: Sequence[Path],
+    nodes: int,
+    cluster: str | None,
+    memory_limit: int | None,
+) -> None:
     """Load what was asked for into a cluster, and ask for statements until the user leaves.
 
     Raises:
@@ -27,7 +33,7 @@ def shell(scale: float | None, data: Sequence[Path], nodes: int, cluster: str | 
     tables = chosen_tables(scale, data) if named else {}
     output = Output(standard_output())
     output.fits_screen = True
-    with minishark.connect(**cluster_arguments(nodes, cluster)) as session:
+    with minishark.connect(**cluster_arguments(nodes, cluster, memory_limit)) as session:
         slots = f"{len(session.nodes())} nodes, {session.total_slots} slots"
         output.say(f"minishark {minishark.__version__}: {slots}. .help lists commands.")
         interpreter = Interpreter(session, output, standard_error(), timer=True)

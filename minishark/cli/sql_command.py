@@ -45,6 +45,7 @@ class RunOptions:
     scale: float | None
     data: Sequence[Path]
     nodes: int
+    memory_limit: int | None
     cluster: str | None
     form: str | None
     output: Path | None
@@ -117,7 +118,8 @@ def interpreter(text: str, options: RunOptions) -> Iterator[Interpreter]:
     needed = _needed(text, chosen_tables(options.scale, options.data))
     answers = Output(standard_output(), rows_max=options.rows_max or None)
     answers.set_form(form, options.output)
-    with minishark.connect(**cluster_arguments(options.nodes, options.cluster)) as session:
+    cluster = cluster_arguments(options.nodes, options.cluster, options.memory_limit)
+    with minishark.connect(**cluster) as session:
         with open_reporter(verbose=options.verbose) as reporter:
             reporter.detail(f"Tables: {', '.join(needed.values()) or 'none'}")
             load_tables(session, needed, reporter, replicas=default_replicas(options.nodes))

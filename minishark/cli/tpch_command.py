@@ -7,7 +7,13 @@ from typing import Any
 
 import click
 
-from minishark.cli.options import check_output_file, check_scale, cluster_option, debug_option
+from minishark.cli.options import (
+    check_output_file,
+    check_scale,
+    cluster_option,
+    debug_option,
+    memory_option,
+)
 
 _EXAMPLES = """\b
 Examples:
@@ -49,6 +55,7 @@ Examples:
     help="Executors on each node.",
 )
 @cluster_option
+@memory_option
 @click.option(
     "--partitions",
     type=click.IntRange(min=1),

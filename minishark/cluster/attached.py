@@ -23,6 +23,7 @@ from minishark.cluster.connections import Connections
 from minishark.cluster.executor import load_keys
 from minishark.cluster.folders import make_folders
 from minishark.cluster.joining import Listening, greet, open_schedulers
+from minishark.cluster.machine import default_limit_bytes
 from minishark.cluster.node import peer_of, service_address, this_host
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.remote_files import RemoteFiles
@@ -75,6 +76,8 @@ class AttachedCluster:
             self._folders = make_folders()
             undo.callback(self._folders.remove)
             places = StorePlaces(self._folders.memory, self._folders.disk)
+            self.scratch = self._folders.disk
+            self.memory_limit_bytes = default_limit_bytes()
             listening = Listening(service, self._folders.disk)
             self._service = Service(listening.endpoint("service"), places, self._name, keys=keys)
             undo.callback(self._service.stop)

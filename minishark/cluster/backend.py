@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import cloudpickle
@@ -99,6 +100,12 @@ class Cluster(Protocol):
 
     warnings: tuple[str, ...]
     """Sentences for the user."""
+
+    scratch: Path
+    """A folder on disk that goes with the session."""
+
+    memory_limit_bytes: int
+    """What the nodes on this machine may use; of a cluster that runs already, the default."""
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
 from pathlib import Path
 
+import duckdb
+
 from minishark.cluster.connections import Connections
-from minishark.cluster.folders import remove_if_orphaned
+from minishark.cluster.folders import remove_if_orphaned, remove_spill_of_dead
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.errors import ClusterError
+from minishark.execution.memory import NodeMemory
 from minishark.execution.run_task import TaskError, TaskRunner
+from minishark.execution.storage import StorageMeter
 from minishark.execution.store import Store, StorePlaces
 from minishark.execution.task import (
     Peer,
@@ -30,6 +36,7 @@ _STAGES_MAX = 256
 _STUCK_S = 1.0
 _STUCK_STATUS = 75
 _TIDY_S = 2.0
+_FIT_S = 0.25
 
 
 def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
@@ -38,14 +45,14 @@ def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
 
 
 def runner_config(
-    node: str, places: StorePlaces, memory_limit_bytes: int, *, own_process: bool
+    node: str, places: StorePlaces, memory: NodeMemory, *, own_process: bool
 ) -> dict[str, str]:
     """What the executors of a node must know.
 
     Args:
         node: the node.
         places: where its files are.
-        memory_limit_bytes: for DuckDB, per slot.
+        memory: the node's.
         own_process: whether an executor is a process, which may end to get rid of a task.
     """
     return {
@@ -53,18 +60,22 @@ def runner_config(
         "node": node,
         "memory": str(places.memory),
         "disk": str(places.disk),
-        "memory_limit_bytes": str(memory_limit_bytes),
+        "memory_limit_bytes": str(memory.limit_bytes),
+        "slots": str(memory.slots),
     }
 
 
-def shared_runner_config(
-    node: Peer, memory_limit_bytes: int, keys_folder: str | None
-) -> dict[str, str]:
+def shared_runner_config(node: Peer, memory: NodeMemory, keys_folder: str | None) -> dict[str, str]:
     """What the executors of a node with folders of its own must know."""
     places = StorePlaces(Path(node.memory), Path(node.disk))
-    config = runner_config(node.name, places, memory_limit_bytes, own_process=True)
+    config = runner_config(node.name, places, memory, own_process=True)
     config |= {"host": node.host}
     return config | ({"keys": keys_folder} if keys_folder is not None else {})
+
+
+def node_meter(places: StorePlaces, node: str, memory: NodeMemory) -> StorageMeter:
+    """What tells whether a node's files have room in shared memory."""
+    return StorageMeter(places.memory / node, memory.storage_bytes)
 
 
 def load_keys(folder: str | None) -> Keys | None:
@@ -88,23 +99,30 @@ class ExecutorRunner:
         self._places = StorePlaces(Path(config["memory"]), Path(config["disk"]))
         # Executors of a node have the same slot numbers, and DuckDB the same names for its files.
         spill = self._places.disk / config["node"] / "spill" / f"{os.getpid()}-{slot}"
+        remove_spill_of_dead(spill.parent)
+        memory = NodeMemory(int(config["memory_limit_bytes"]), int(config["slots"]))
+        meter = node_meter(self._places, config["node"], memory)
         self._connections = Connections(load_keys(config.get("keys")))
         files = RemoteFiles(self._connections) if "host" in config else None
-        self._store = Store(self._places, config["node"], config.get("host", ""), files)
-        self._runner = TaskRunner(
-            self._store,
-            memory_limit_bytes=int(config["memory_limit_bytes"]),
-            spill_folder=str(spill),
-        )
+        self._store = Store(self._places, config["node"], config.get("host", ""), files, meter)
+        self._runner = TaskRunner(self._store, memory=memory, spill_folder=str(spill))
         self._stages: dict[str, StageTask] = {}
         self._own_process = bool(config["own_process"])
         self._closing = threading.Event()
         threading.Thread(target=self._tidy, name="minishark-tidy", daemon=True).start()
 
     def _tidy(self) -> None:
-        """Free the memory of tables that were dropped, also while no task comes."""
-        while not self._closing.wait(_TIDY_S):
-            self._store.forget_removed()
+        """Free the memory of tables that were dropped, also while no task comes.
+
+        And adapt DuckDB's to what files take, also while a task runs.
+        """
+        tidy_at_s = time.monotonic() + _TIDY_S
+        while not self._closing.wait(_FIT_S):
+            with contextlib.suppress(duckdb.Error):  # it may be closed, or starting anew
+                self._runner.fit_memory()
+            if time.monotonic() >= tidy_at_s:
+                self._store.forget_removed()
+                tidy_at_s = time.monotonic() + _TIDY_S
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
         """Run one task.

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from minishark.errors import ResourceError
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of mode 0700 with a random name is made in it
@@ -136,6 +138,15 @@ def remove_if_orphaned(folder: Path) -> bool:
             return True
     except OSError:
         return False
+
+
+def remove_spill_of_dead(folder: Path) -> None:
+    """Remove what executors that were killed have spilled; each has a folder `<pid>-<slot>`."""
+    with contextlib.suppress(OSError):
+        for spilled in folder.iterdir():
+            pid, _, _ = spilled.name.partition("-")
+            if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+                shutil.rmtree(spilled, ignore_errors=True)
 
 
 def reap(parent: Path) -> None:

@@ -25,7 +25,8 @@ from minishark.cluster.connections import Connections
 from minishark.cluster.executor import ALLOWED_KEYS, OWN_KEY, load_keys
 from minishark.cluster.folders import ClusterFolders, make_folders, remove_if_orphaned
 from minishark.cluster.joining import visit
-from minishark.cluster.node import DUCKDB_MEMORY_SHARE, NodeOptions, service_address
+from minishark.cluster.machine import node_memory
+from minishark.cluster.node import NodeOptions, service_address
 from minishark.cluster.wire import Hello, Welcome, own_versions
 from minishark.errors import ClusterError, OptionError
 from sparrow_core import NodeStatus, SparrowError
@@ -92,7 +93,7 @@ class StartOptions(msgspec.Struct, frozen=True):
         name: its name, by which other programs of the user find it.
         nodes: how many nodes.
         executors_per_node: executor processes of each.
-        memory_limit_bytes: of all their DuckDBs together; None for a share of the machine's.
+        memory_limit_bytes: what all of them together may use; None for a share of the machine's.
         listen: `tcp://host:port` of the first node, for clusters of several machines; each further
             node has the next two ports. None: ipc, for this machine only.
         bind: where to listen if not at the addresses that others are told, such as `tcp://0.0.0.0`.
@@ -119,6 +120,7 @@ class StartOptions(msgspec.Struct, frozen=True):
             raise OptionError("A node that joins a cluster needs an address of its own: --listen.")
         if self.listen is not None and not re.fullmatch(r"tcp://[^/]+:\d+", self.listen):
             raise OptionError(f"{self.listen!r} is no address to listen at; write tcp://HOST:PORT.")
+        node_memory(self.memory_limit_bytes, self.nodes, self.executors_per_node)
 
 
 def state_folder() -> Path:
@@ -239,7 +241,7 @@ def _node_options(
         ports = [int(port) + 2 * i for i in range(options.nodes)]
         services = [f"tcp://{host}:{each}" for each in ports]
         names = [node_name(service) for service in services]
-    limit = options.memory_limit_bytes or psutil.virtual_memory().total * DUCKDB_MEMORY_SHARE
+    memory = node_memory(options.memory_limit_bytes, options.nodes, options.executors_per_node)
     return [
         NodeOptions(
             name,
@@ -247,7 +249,7 @@ def _node_options(
             options.name,
             options.join or tuple(services[:2]),
             options.executors_per_node,
-            int(limit / options.nodes),
+            memory.limit_bytes,
             bind_address(options.bind, service),
             keys,
             (str(made.memory), str(made.disk)),

@@ -8,16 +8,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from minishark.cluster.backend import Backend, Placement
-from minishark.cluster.executor import RUNNER, runner_config
+from minishark.cluster.executor import RUNNER, node_meter, runner_config
 from minishark.cluster.folders import ClusterFolders, make_folders
+from minishark.cluster.machine import node_memory
 from minishark.errors import ClusterError, OptionError
 from minishark.execution.store import Store, StorePlaces
 from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
 
-_DUCKDB_MEMORY_SHARE = 0.6
 _RESTARTS = 5  # in a row: some seconds, in which queries wait
 _LOCALITY_WAIT_S = 30.0  # practically for ever, but where the preferred nodes are dead
 
@@ -31,12 +29,14 @@ class ClusterOptions:
         executors_per_node: executor processes per node; each runs one task at a time.
         schedulers: how many schedulers.
         in_process: run everything on threads of this process, for tests and debugging.
+        memory_limit_bytes: what all nodes together may use; None for a share of the machine's.
     """
 
     nodes: int
     executors_per_node: int
     schedulers: int = 1
     in_process: bool = False
+    memory_limit_bytes: int | None = None
 
     def check(self) -> None:
         """Raise OptionError for a number below one."""
@@ -67,10 +67,15 @@ class OwnCluster:
             ClusterError: it does not come up.
         """
         options.check()
+        limit = options.memory_limit_bytes
+        self._memory = node_memory(limit, options.nodes, options.executors_per_node)
+        self.memory_limit_bytes = self._memory.limit_bytes * options.nodes
         self.nodes = tuple(f"node-{i}" for i in range(options.nodes))
         self.total_slots = options.nodes * options.executors_per_node
         self._folders: ClusterFolders = make_folders()
         self.places = StorePlaces(self._folders.memory, self._folders.disk)
+        self.scratch = self._folders.disk
+        self._meter = node_meter(self.places, self.holder, self._memory)
         warning = self._folders.warning
         self.warnings: tuple[str, ...] = (warning,) if warning else ()
         try:
@@ -81,7 +86,6 @@ class OwnCluster:
         atexit.register(self.close)  # for programs that forget to
 
     def _start(self, options: ClusterOptions) -> LocalCluster | InProcessCluster:
-        limit = int(psutil.virtual_memory().total * _DUCKDB_MEMORY_SHARE / self.total_slots)
         configs = [
             NodeConfig(
                 name=node,
@@ -89,7 +93,7 @@ class OwnCluster:
                 slots=1,
                 runner=RUNNER,
                 runner_config=runner_config(
-                    node, self.places, limit, own_process=not options.in_process
+                    node, self.places, self._memory, own_process=not options.in_process
                 ),
                 orphaned_folders=tuple(
                     map(str, dict.fromkeys((self.places.memory, self.places.disk)))
@@ -137,7 +141,7 @@ class OwnCluster:
 
     def store(self) -> Store:
         """The front end's view of the store, as if it were on the first node."""
-        return Store(self.places, self.holder)
+        return Store(self.places, self.holder, meter=self._meter)
 
     def folder(self, name: str) -> str:
         """Where, in each node's storage, a folder of the session's lies."""

@@ -17,14 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from minishark.cluster.connections import Connections
 from minishark.cluster.executor import RUNNER, load_keys, shared_runner_config
 from minishark.cluster.folders import ClusterFolders, inherit_folders, make_folders
+from minishark.cluster.machine import node_memory
 from minishark.cluster.node_service import NodeService
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
+from minishark.execution.memory import NodeMemory
 from minishark.execution.task import Peer
 from sparrow_core import ExecutorGroup, SparrowError
 from sparrow_core.ids import Address, address
@@ -35,7 +36,6 @@ from sparrow_core.transport.process import calm_collector, run_node
 from sparrow_core.transport.zmq_driver import ZmqDriver
 
 HOST_VARIABLE = "MINISHARK_HOST"
-DUCKDB_MEMORY_SHARE = 0.6
 _SCHEDULER = "scheduler"
 _TCP = re.compile(r"tcp://(?P<host>[^/]+):(?P<port>\d+|\*)(?:/(?P<key>[0-9a-f]{64}))?")
 _HELLO_S = 1.0
@@ -53,8 +53,8 @@ class NodeOptions(msgspec.Struct, frozen=True):
             it is not the node's own); the same for all nodes. A node that is one of them has a
             scheduler; none: it is the only one.
         executors: how many executor processes.
-        memory_limit_bytes: of all its executors' DuckDBs together; None for a share of the
-            machine's.
+        memory_limit_bytes: what it may use, with its executors and files in shared memory; None for
+            a share of the machine's.
         bind: where to listen over tcp if not at `listen`, `tcp://address`.
         keys: the folder of `own.key` and `allowed.keys`, needed for tcp.
         folders: the folders in shared memory and on disk, made already; None to make them.
@@ -126,9 +126,10 @@ def run(options: NodeOptions, on_ready: Callable[[Peer], None] = lambda _: None)
 
     Raises:
         ClusterError: it can't listen, has other versions than the cluster, or no head answers.
-        OptionError: an address makes no sense.
+        OptionError: an address makes no sense, or the memory limit is too low.
         ResourceError: it can't make its folders.
     """
+    memory = node_memory(options.memory_limit_bytes, 1, options.executors)
     keys = load_keys(options.keys)
     heads = tuple(service_address(head, keys) for head in options.heads or (options.listen,))
     own = service_address(options.listen, keys)
@@ -137,17 +138,25 @@ def run(options: NodeOptions, on_ready: Callable[[Peer], None] = lambda _: None)
     if options.folders is None:
         folders = make_folders()
     else:
-        memory, disk = map(Path, options.folders)
-        folders = inherit_folders(memory, disk, options.locks)
+        in_memory, on_disk = map(Path, options.folders)
+        folders = inherit_folders(in_memory, on_disk, options.locks)
     try:
         node = Peer(options.name, this_host(), str(folders.memory), str(folders.disk), "")
         service = NodeService(
-            options.listen, node, options.cluster, schedulers, bind=options.bind, keys=keys
+            options.listen,
+            node,
+            options.cluster,
+            schedulers,
+            bind=options.bind,
+            keys=keys,
+            storage_bytes=memory.storage_bytes,
         )
         service.start()
         try:
             own_schedulers = (_SCHEDULER,) if own in heads else ()
-            settings = _settings(options, service.node, folders, schedulers, own_schedulers, keys)
+            settings = _settings(
+                options, service.node, memory, folders, schedulers, own_schedulers, keys
+            )
             return _run_until_signal(settings, lambda: on_ready(service.node))
         finally:
             service.stop()
@@ -183,6 +192,7 @@ def _greet(heads: list[str], keys: Keys | None, wait_s: float, is_head: bool) ->
 def _settings(
     options: NodeOptions,
     node: Peer,
+    memory: NodeMemory,
     folders: ClusterFolders,
     schedulers: tuple[Address, ...],
     own_schedulers: tuple[str, ...],
@@ -191,9 +201,7 @@ def _settings(
     """What Sparrow must know of the node."""
     run_dir = folders.disk / "run"
     run_dir.mkdir(mode=0o700, exist_ok=True)
-    total = psutil.virtual_memory().total * DUCKDB_MEMORY_SHARE
-    limit = int((options.memory_limit_bytes or total) / options.executors)
-    config = shared_runner_config(node, limit, options.keys)
+    config = shared_runner_config(node, memory, options.keys)
     return NodeSettings(
         options.name,
         sparrow_endpoint(options.listen),

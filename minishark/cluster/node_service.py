@@ -39,6 +39,7 @@ from minishark.cluster.wire import (
     own_versions,
     versions_differ,
 )
+from minishark.execution.storage import StorageMeter
 from minishark.execution.store import InputMissingError, Store, StorePlaces
 from minishark.execution.task import FileSlice, Peer
 from sparrow_core.transport.keys import Keys
@@ -78,6 +79,7 @@ class NodeService(Service):
         *,
         bind: str | None = None,
         keys: Keys | None = None,
+        storage_bytes: int | None = None,
     ) -> None:
         """Listen; see `Service`.
 
@@ -88,12 +90,15 @@ class NodeService(Service):
             schedulers: addresses of the cluster's schedulers.
             bind: where to listen over tcp, if not at `endpoint`.
             keys: needed for tcp.
+            storage_bytes: what its files may take of shared memory; None for all that is free.
         """
         places = StorePlaces(Path(node.memory), Path(node.disk))
         super().__init__(endpoint, places, node.name, bind=bind, keys=keys)
         self.node = Peer(node.name, node.host, node.memory, node.disk, self.endpoint)
         self._welcome = Welcome(cluster, self.node, schedulers)
         self._versions = own_versions()
+        meter = StorageMeter(places.memory / node.name, storage_bytes)
+        self._store = Store(places, node.name, meter=meter)
         self._connections = Connections(keys)
         self._sessions: dict[str, _Session] = {}
         self._reaped_s = 0.0
@@ -142,7 +147,7 @@ class NodeService(Service):
             table = RemoteFiles(self._connections).fetch(request.source, item)
         except InputMissingError as error:
             return Failure(str(error), missing=True)
-        Store(self._places, self._holder).write(request.file, table.schema, [table.to_batches()])
+        self._store.write(request.file, table.schema, [table.to_batches()])
         return Done()
 
     def _report(self) -> Reply:

@@ -46,8 +46,7 @@ class NodeMemory:
 
     def check(self) -> None:
         """Raise OptionError if a slot's DuckDB would have too little to run anything."""
-        share = (1 - STORAGE_SHARE) * DUCKDB_SHARE
-        least = self.slots * (PROCESS_BYTES + math.ceil(_DUCKDB_MIN_BYTES / share))
+        least = least_bytes(self.slots)
         if self.limit_bytes < least:
             raise OptionError(
                 f"A node with {self.slots} executor(s) needs a memory limit of at least "
@@ -80,6 +79,12 @@ class NodeMemory:
         """How much of its output a task holds before it writes it to a file."""
         part = self.beside_duckdb_bytes // (2 * self.slots)
         return max(_BUFFER_MIN_BYTES, min(_BUFFER_MAX_BYTES, part))
+
+
+def least_bytes(slots: int) -> int:
+    """The limit with which a node of so many slots can run anything."""
+    share = (1 - STORAGE_SHARE) * DUCKDB_SHARE
+    return slots * (PROCESS_BYTES + math.ceil(_DUCKDB_MIN_BYTES / share))
 
 
 def front_end_bytes(limit_bytes: int) -> int:

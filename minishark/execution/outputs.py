@@ -32,9 +32,11 @@ class Outputs:
 
     Attributes:
         store: the files of the task's node.
+        buffer_bytes: how much of them is held before it is written.
     """
 
     store: Store
+    buffer_bytes: int
 
     def piece(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
         """Store rows that another stage reads; cut into slices of their own where that is asked."""

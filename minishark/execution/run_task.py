@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 import re
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.execution import functions
+from minishark.execution.memory import NodeMemory
 from minishark.execution.outputs import BATCH_ROWS, Outputs, output_columns, stream
 from minishark.execution.scalars import Scalars
 from minishark.execution.statistics import partition_statistics, text_sample
@@ -33,6 +34,7 @@ from minishark.execution.task import (
     TaskPayload,
     TaskProblem,
 )
+from minishark.execution.writing import FULL
 from minishark.expressions import quote, quote_text
 
 _EXCHANGE_SETTINGS = {
@@ -45,6 +47,7 @@ _BINARY_EXCHANGE_SETTINGS = _EXCHANGE_SETTINGS | {
 _BINARY_TYPE = re.compile(r"\b(?:BLOB|BIT|BIGNUM|VARIANT|GEOMETRY|STATE)\b")
 
 _FUNCTIONS_MAX = 16
+_LIMIT_TOLERANCE = 0.1
 
 _DISABLED_OPTIMIZERS = {
     # They would merge the joins that fragments keep apart, ordered with better statistics.
@@ -127,18 +130,21 @@ class _Rows(Protocol):
 class TaskRunner:
     """One slot: a single-threaded DuckDB over the store's files."""
 
-    def __init__(self, store: Store, *, memory_limit_bytes: int, spill_folder: str) -> None:
+    def __init__(self, store: Store, *, memory: NodeMemory, spill_folder: str) -> None:
         self._store = store
-        self._outputs = Outputs(store)
+        self._memory = memory
+        self._outputs = Outputs(store, memory.buffer_bytes)
+        self._limit_bytes = memory.duckdb_bytes(0)
         self._config = {
             "threads": "1",
-            "memory_limit": f"{memory_limit_bytes}B",
             "temp_directory": spill_folder,
             "autoinstall_known_extensions": "false",
         }
         self._prelude: tuple[str, ...] = ()
         self._working_folder = ""
         self._con = self._connect()
+        self._settings = self._con.cursor()  # knows what holds for all, also while a task runs
+        self._fitting = threading.Lock()  # guards it
         self._output_settings: Mapping[str, str] = {}
         self._aggregates_early = False
         self._user_code = functions.UserCode()
@@ -149,6 +155,7 @@ class TaskRunner:
     def _connect(self) -> duckdb.DuckDBPyConnection:
         """A new DuckDB, with its default output types."""
         connection = duckdb.connect(config=dict(self._config))
+        connection.execute(f"SET memory_limit = '{self._limit_bytes}B'")
         connection.execute("SET produce_arrow_string_view = false")
         connection.execute(f"SET disabled_optimizers = '{_DISABLED_OPTIMIZERS[False]}'")
         return connection
@@ -163,6 +170,7 @@ class TaskRunner:
             if stage.prelude != self._prelude or self._is_elsewhere(stage):
                 self._prepare(stage, task)
             self._choose_optimizers(stage)
+            self.fit_memory()
             if stage.function is None and not stage.scalars:
                 return self._run(stage, task)
             with self._user_code.running():
@@ -191,9 +199,24 @@ class TaskRunner:
             self._con.execute(f"SET disabled_optimizers = '{disabled}'")
             self._aggregates_early = stage.aggregates_early
 
+    def fit_memory(self) -> None:
+        """Give DuckDB what files leave now; may be called from another thread, while a task runs.
+
+        It spills what is above a lower limit. What it can't spill it keeps until the next call.
+        """
+        limit = self._memory.duckdb_bytes(self._store.meter.used_bytes())
+        if abs(limit - self._limit_bytes) <= _LIMIT_TOLERANCE * self._limit_bytes:
+            return
+        with self._fitting, contextlib.suppress(duckdb.OutOfMemoryException):
+            self._settings.execute(f"SET memory_limit = '{limit}B'")
+            self._limit_bytes = limit
+
     def _restart(self) -> None:
-        self._con.close()
-        self._con = self._connect()
+        with self._fitting:
+            self._settings.close()
+            self._con.close()
+            self._con = self._connect()
+            self._settings = self._con.cursor()
         self._output_settings = {}
         self._aggregates_early = False
         self._prelude = ()
@@ -297,7 +320,9 @@ class TaskRunner:
 
     def close(self) -> None:
         """Close DuckDB and the files; open connections make it complain when the process ends."""
-        self._con.close()
+        with self._fitting:
+            self._settings.close()
+            self._con.close()
         self._store.forget_all()
 
     @contextlib.contextmanager
@@ -424,6 +449,22 @@ def _size_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
+def _out_of_memory(message: str) -> str:
+    """What to do when memory ends; DuckDB's own proposals are about settings that are ours."""
+    first = message.partition("\n")[0]
+    return (
+        "A task needs more memory than its executor has: raise memory_limit, start fewer "
+        f"executors, or use more partitions. ({first})"
+    )
+
+
+def _disk_full(error: Exception) -> str:
+    return (
+        "The disk is full: free some of it, or set TMPDIR to a folder on a larger one before "
+        f"minishark starts. ({error})"
+    )
+
+
 def _is_full(message: str) -> bool:
     """Whether DuckDB complains of a disk that is full."""
     return "No space left" in message or "Could not write all bytes" in message
@@ -441,17 +482,19 @@ def _problems() -> Iterator[None]:
     except duckdb.InterruptException as error:
         raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.") from error
     except duckdb.OutOfMemoryException as error:
-        raise TaskError(TaskProblem.RESOURCE, str(error)) from error
+        raise TaskError(TaskProblem.RESOURCE, _out_of_memory(str(error))) from error
     except InputMissingError as error:
         raise TaskError.of_missing(error) from error
     except duckdb.IOException as error:
         # Of a file that the statement names; what stages hand on is not read by DuckDB.
-        full = _is_full(str(error))
-        raise TaskError(TaskProblem.RESOURCE if full else TaskProblem.SQL, str(error)) from error
+        if _is_full(str(error)):
+            raise TaskError(TaskProblem.RESOURCE, _disk_full(error)) from error
+        raise TaskError(TaskProblem.SQL, str(error)) from error
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise TaskError(TaskProblem.RESOURCE if full else TaskProblem.INPUT, str(error)) from error
+        if error.errno in FULL:
+            raise TaskError(TaskProblem.RESOURCE, _disk_full(error)) from error
+        raise TaskError(TaskProblem.INPUT, str(error)) from error
     except MemoryError as error:
-        raise TaskError(TaskProblem.RESOURCE, "A task ran out of memory.") from error
+        raise TaskError(TaskProblem.RESOURCE, _out_of_memory("MemoryError")) from error
     except (duckdb.Error, pa.ArrowException) as error:
         raise TaskError(TaskProblem.SQL, str(error)) from error

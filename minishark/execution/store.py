@@ -124,7 +124,7 @@ class Store:
             fetcher: how files of other hosts are reached; None if there are none.
             meter: tells whether its files have room in shared memory; None for what is free there.
         """
-        self._meter = meter or StorageMeter(places.memory / node)
+        self.meter = meter or StorageMeter(places.memory / node)
         self._places = places
         self._node = node
         self._host = host
@@ -275,7 +275,7 @@ class Store:
         memory, disk = (
             place / self._node / file for place in (self._places.memory, self._places.disk)
         )
-        with FileWriter(memory, disk, schema, self._meter) as writer:
+        with FileWriter(memory, disk, schema, self.meter) as writer:
             for batches in groups:
                 writer.write(batches)
         assert writer.stored is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -89,8 +89,9 @@ class BoundStatement:
 class PlanningDatabase:
     """Plans statements over the tables that it is told of; safe to use from several threads."""
 
-    def __init__(self) -> None:
-        self._con = duckdb.connect()
+    def __init__(self, config: Mapping[str, str] | None = None) -> None:
+        """Without tables; DuckDB has the settings in `config`."""
+        self._con = duckdb.connect(config=dict(config or {}))
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET {name} = {value}")
         self._con.execute(f"SET disabled_optimizers = '{','.join(DISABLED_OPTIMIZERS)}'")

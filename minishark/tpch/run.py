@@ -44,6 +44,7 @@ class TpchOptions(msgspec.Struct, frozen=True):
         placement: `sparrow` or `random`.
         repetitions: How often each query runs.
         data: The folder of generated data; None means the default one.
+        memory_limit: Bytes that the local cluster may use; None means a share of the machine's.
     """
 
     scale: float = 0.1
@@ -56,6 +57,7 @@ class TpchOptions(msgspec.Struct, frozen=True):
     repetitions: int = 1
     data: Path | None = None
     cluster: str | None = None
+    memory_limit: int | None = None
 
 
 def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
@@ -75,6 +77,7 @@ def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
         executors_per_node=None if options.cluster else options.executors,
         placement=options.placement,
         partitions=options.partitions,
+        memory_limit=options.memory_limit,
     ) as session:
         load_s = _load(session, tables, options, reporter)
         with Reference(tables, session.total_slots) as reference:

@@ -45,14 +45,18 @@ def test_tpch_prints_a_table_and_the_verdict_last(
     data: Path, sessions: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All 22 queries have their line, and the last line counts the right answers."""
-    assert 0 == _tpch(data)
+    assert 0 == _tpch(data, "--memory-limit", "2GiB")
     output = capsys.readouterr().out
     assert "22 of 22 correct" == output.splitlines()[-1]
     assert all(f"Q{number} " in output for number in range(1, 23))
     assert "75 %" in output
-    assert {"nodes": 2, "executors_per_node": 1, "placement": "sparrow", "partitions": None} == (
-        sessions[0].options
-    )
+    assert {
+        "nodes": 2,
+        "executors_per_node": 1,
+        "placement": "sparrow",
+        "partitions": None,
+        "memory_limit": 2 << 30,
+    } == sessions[0].options
 
 
 def test_tpch_partitions_the_tables_as_the_schema_says(data: Path, sessions: list[Any]) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from minishark.execution import run_task
+from minishark.execution.memory import NodeMemory
 from minishark.execution.run_task import TaskError, TaskRunner
 from minishark.execution.store import Store, StorePlaces
 from minishark.execution.task import (
@@ -37,7 +38,7 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def runner(store: Store, tmp_path: Path) -> Iterator[TaskRunner]:
     """A slot over the store."""
-    found = TaskRunner(store, memory_limit_bytes=1 << 28, spill_folder=str(tmp_path / "spill"))
+    found = TaskRunner(store, memory=NodeMemory(1 << 30, 1), spill_folder=str(tmp_path / "spill"))
     yield found
     found.close()
 
@@ -302,7 +303,7 @@ def test_bugs_are_not_hidden() -> None:
 
 def test_slot_without_memory(store: Store, tmp_path: Path) -> None:
     """A fragment that needs more than the slot has is a resource problem."""
-    runner = TaskRunner(store, memory_limit_bytes=20 << 20, spill_folder="")
+    runner = TaskRunner(store, memory=NodeMemory(134 << 20, 1), spill_folder="")
     try:
         with pytest.raises(TaskError) as found:
             runner.run(stage_task("SELECT list(i) AS c0 FROM range(20000000) r(i)"), EMPTY)
