@@ -11,15 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 
 import minishark
+from minishark.bench.tpch_data import Silent, tpch_folder
 from minishark.cluster.metrics import QueryMetrics
 from minishark.errors import ExecutionError, OptionError
 from minishark.session import Session
-from minishark.tpch.generate import default_parts, generate
-from minishark.tpch.locations import default_data_folder, sample_folder
 from minishark.tpch.queries import load_queries
 from minishark.tpch.tables import find_tables, load_tables
 from sparrow_core.lab.experiment import Advance, Chart, Experiment
@@ -78,9 +76,9 @@ def live_placement(parameters: LivePlacement, seed: int, advance: Advance) -> Se
         nodes=parameters.nodes, executors_per_node=1, partitions=parameters.partitions,
         single_task_rows=0,
     ) as session:  # fmt: skip
-        tables = find_tables(_data_folder(parameters))
+        tables = find_tables(tpch_folder(parameters.scale, parameters.data))
         load_tables(
-            session, tables, _Silent(), partitions=parameters.partitions,
+            session, tables, Silent(), partitions=parameters.partitions,
             replicas=parameters.replicas,
         )  # fmt: skip
         work_s = _calibrate(session, queries)
@@ -95,18 +93,6 @@ def live_placement(parameters: LivePlacement, seed: int, advance: Advance) -> Se
     if not all(asked.values()):
         raise OptionError("Too few queries were due in a round; set seconds or load higher.")
     return _rows(parameters, asked)
-
-
-def _data_folder(parameters: LivePlacement) -> Path:
-    if not parameters.scale:
-        return sample_folder()
-    root = Path(parameters.data) if parameters.data else default_data_folder()
-    return generate(
-        parameters.scale,
-        root,
-        parts=default_parts(parameters.scale),
-        on_progress=_Silent().progress,
-    )
 
 
 def _calibrate(session: Session, queries: dict[int, str]) -> float:
@@ -192,22 +178,6 @@ def _rows(parameters: LivePlacement, asked: dict[str, list[_Asked]]) -> list[Res
                 if times:
                     rows.append(response(panel, NAMES[placement], number, times))
     return rows
-
-
-class _Silent:
-    """Hears of the steps of loading, and says nothing."""
-
-    def step(self, title: str) -> None:
-        """Say nothing."""
-
-    def progress(self, done: int, total: int) -> None:
-        """Say nothing."""
-
-    def detail(self, text: str) -> None:
-        """Say nothing."""
-
-    def warning(self, text: str) -> None:
-        """Say nothing."""
 
 
 def _over_ideal(placement: str) -> Finding:

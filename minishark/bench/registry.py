@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from minishark.bench import live
+from minishark.bench.chaos import experiment as chaos
 from minishark.errors import OptionError
 from sparrow_core.lab import beyond, emulated, on_paper, placements, policies
 from sparrow_core.lab.charts import require_matplotlib
@@ -21,7 +22,7 @@ from sparrow_core.lab.summary import Table, summary
 
 EXPERIMENTS: dict[str, AnyExperiment] = {
     experiment.name: experiment
-    for module in (on_paper, placements, policies, beyond, emulated, live)
+    for module in (on_paper, placements, policies, beyond, emulated, live, chaos)
     for experiment in module.EXPERIMENTS
 }
 
@@ -67,10 +68,15 @@ def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[s
 
 
 class Report(NamedTuple):
-    """What an experiment found, in tables for a terminal, and the files that it wrote."""
+    """What an experiment found, in tables or a text for a terminal, and the files that it wrote.
+
+    `passed`: whether what it tries has held, if it tries that.
+    """
 
     tables: list[Table]
     files: tuple[Path, ...]
+    text: str = ""
+    passed: bool = True
 
 
 def run_experiment(
@@ -89,7 +95,10 @@ def run_experiment(
     require_matplotlib()  # before the work, not after it
     rows = experiment.run(parameters, seed, advance)
     files = write_report(experiment, parameters, seed, rows, folder, plot)
-    return Report(summary(experiment, rows), files)
+    if experiment.verdict is None:
+        return Report(summary(experiment, rows), files)
+    told = experiment.verdict(rows)
+    return Report([], files, told.text, told.passed)
 
 
 def describe(experiment: AnyExperiment) -> dict[str, Any]:

@@ -20,6 +20,7 @@ Examples:
   minishark bench techniques                  one of them; files go to ./experiments
   minishark bench probe-ratio --set loads=[0.8] --set jobs=100000 --seed 7
   minishark bench placement --set load=0.5    live, on this machine
+  minishark bench chaos --set faults=50       kills processes while queries run, checks answers
   minishark bench all --quick                 all of them in a minute, to see that they work
 """
 
@@ -78,11 +79,13 @@ def bench(
     chosen = tuple(EXPERIMENTS) if name == "all" else (find(name).name,)
     from minishark.cli.console import open_reporter
 
+    passed = True
     with open_reporter(verbose=False) as reporter:
         for each in chosen:
             report = _run(each, quick, seed, changes, out, plot, reporter)
             _print(each, report)
-    return 0
+            passed &= report.passed
+    return 0 if passed else 1
 
 
 def _run(
@@ -125,8 +128,8 @@ def _print(name: str, report: Report) -> None:
         for line in found.lines:
             table.add_row(*line)
         console.print(table)
-    for file in report.files:
-        click.echo(file)
+    for line in (*report.text.splitlines(), *report.files):
+        click.echo(line)
 
 
 def _list(*, as_json: bool) -> None:

@@ -149,9 +149,27 @@ def remove_spill_of_dead(folder: Path) -> None:
                 shutil.rmtree(spilled, ignore_errors=True)
 
 
+def abandoned_folders(parent: Path) -> list[Path]:
+    """The folders of this user's sessions and nodes in `parent` whose owner is gone."""
+    found = []
+    for folder in _folders(parent):
+        with contextlib.suppress(OSError), (folder / _LOCK).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            found.append(folder)
+    return found
+
+
+def _folders(parent: Path) -> list[Path]:
+    found = []
+    with contextlib.suppress(OSError):
+        for path in parent.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):  # it was removed meanwhile
+                if path.is_dir() and path.stat().st_uid == os.getuid():
+                    found.append(path)
+    return found
+
+
 def reap(parent: Path) -> None:
     """Remove what dead sessions of this user left in `parent`."""
-    with contextlib.suppress(OSError):
-        for folder in parent.glob(f"{_PREFIX}*"):
-            if folder.is_dir() and folder.stat().st_uid == os.getuid():
-                remove_if_orphaned(folder)
+    for folder in _folders(parent):
+        remove_if_orphaned(folder)

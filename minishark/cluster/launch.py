@@ -374,6 +374,18 @@ def stop_cluster(name: str) -> ClusterRecord:
     return record
 
 
+def forget_cluster(record: ClusterRecord) -> None:
+    """Remove what is known of a cluster's nodes that are gone, so that they can be started again.
+
+    Raises:
+        ClusterError: they are not gone.
+    """
+    if record.is_alive:
+        raise ClusterError(f"Cluster {record.name} runs; stop it first.")
+    _end(record.nodes)
+    _forget(record)
+
+
 def _end(nodes: Sequence[NodeProcess]) -> None:
     """Ask processes to end, kill those that do not, and remove what they own."""
     processes = [process for node in nodes if (process := node.process()) is not None]

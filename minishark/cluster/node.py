@@ -7,6 +7,7 @@ the next.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import re
@@ -257,6 +258,7 @@ def main() -> None:
     """Be the node that a line on stdin describes."""
     options = msgspec.json.decode(sys.stdin.buffer.readline(), type=NodeOptions)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` writes all threads' stacks into the log
     try:
         status = run(options)
     except Exception as error:  # noqa: BLE001 - the log is all that anybody will see

@@ -47,7 +47,8 @@ def draw(chart: Chart, title: str, rows: Sequence[Row]) -> Any:
     import matplotlib as mpl  # noqa: PLC0415 - only those who draw need it
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    panels = list(dict.fromkeys(row.panel for row in rows))
+    drawn = (row.panel for row in rows if row.panel not in chart.figures)
+    panels = list(dict.fromkeys(drawn))
     columns = min(len(panels), _COLUMNS_MAX)
     lines = -(-len(panels) // columns)
     with mpl.rc_context(_STYLE):

@@ -25,6 +25,7 @@ class Chart:
             "steps" (for distributions).
         log_x: Whether the x axis is logarithmic, `log_y` likewise.
         same_y: Whether all panels have one scale.
+        figures: Panels that are not drawn: their rows are figures, not curves.
     """
 
     x: str
@@ -33,6 +34,15 @@ class Chart:
     log_x: bool = False
     log_y: bool = False
     same_y: bool = True
+    figures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is told at the end of a run, and whether what it tries has held."""
+
+    text: str
+    passed: bool
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ class Experiment(Generic[P]):
             What is on paper or simulated gives the same rows for the same seed.
         chart: How the rows are drawn.
         findings: Its main figures, beside the paper's.
+        verdict: Sums the rows up, for experiments that try whether something holds.
     """
 
     name: str
@@ -61,6 +72,7 @@ class Experiment(Generic[P]):
     run: Callable[[P, int, Advance], Sequence[Row]]
     chart: Chart
     findings: tuple[Finding, ...] = ()
+    verdict: Callable[[Sequence[Row]], Verdict] | None = None
 
 
 AnyExperiment = Experiment[Any]

@@ -7,6 +7,7 @@ main thread is the ZeroMQ loop. Both end when their stdin ends, on SIGTERM, and 
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import shutil
@@ -257,6 +258,7 @@ def _end_slots(threads: list[SlotThread]) -> None:
 def main() -> None:
     """Read the settings and be what they say."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` writes all threads' stacks into the log
     calm_collector()
     settings = read_settings()
     match settings:

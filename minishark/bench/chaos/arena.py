@@ -1,0 +1,257 @@
+"""The cluster under test, in folders of its own; and what it has left behind in the end.
+
+All that belongs to a run carries a mark in its environment, which children inherit: only marked
+processes are ever hit, and those that live on in the end were left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import psutil
+
+from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
+from minishark.cluster.launch import (
+    ClusterRecord,
+    StartOptions,
+    forget_cluster,
+    make_keys,
+    start_cluster,
+    stop_cluster,
+)
+from minishark.cluster.node import HOST_VARIABLE
+from minishark.cluster.status import ExecutorState, NodeState
+from minishark.errors import ClusterError
+
+ClusterKind: TypeAlias = Literal["own", "hosts"]
+"""Where queries run: on the session's own cluster, or on nodes that stand for hosts of their own
+(tcp, keys, nothing shared), which an operator starts again when they die."""
+
+_MARK = "MINISHARK_CHAOS"
+_SETTLE_S = 20.0
+_POLL_S = 0.05
+_HEADS = 2
+
+
+@dataclass(slots=True)
+class Arena:
+    """Folders and a mark for one run.
+
+    Attributes:
+        folder: where temporary files of all processes of the run go.
+        mark: in the environment of all of them.
+    """
+
+    folder: Path
+    mark: str
+    _hosts: list[_Host] = field(default_factory=list)
+    _visitor: subprocess.Popen[bytes] | None = None
+
+    # Processes
+
+    def is_ours(self, pid: int) -> bool:
+        """Whether the process belongs to this run, and lives."""
+        try:
+            process = psutil.Process(pid)
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            return bool(alive and process.environ().get(_MARK) == self.mark)
+        except psutil.Error:
+            return False
+
+    def family(self) -> list[psutil.Process]:
+        """All processes of the run but this one."""
+        found = [each for each in psutil.process_iter() if each.pid != os.getpid()]
+        return [each for each in found if self.is_ours(each.pid)]
+
+    # Nodes that are hosts of their own
+
+    def start_hosts(self, count: int, executors: int) -> str:
+        """Start nodes that share nothing but the network; the address of the first."""
+        keys = self.folder / "keys"
+        make_keys(keys)
+        places = [f"tcp://127.0.0.1:{port}" for port in _free_ports(count)]
+        heads = tuple(places[: min(_HEADS, count)])
+        for number, place in enumerate(places):
+            options = StartOptions(
+                f"host{number}", 1, executors, listen=place, join=heads, keys=str(keys)
+            )
+            self._hosts.append(_Host(options, _start_host(options)))
+        return places[0]
+
+    def seen(self, nodes: Sequence[NodeState]) -> tuple[NodeState, ...]:
+        """Nodes with the processes of their executors, which are not told of other hosts."""
+        return (
+            tuple(replace(n, executors=_children(n)) for n in nodes) if self._hosts else (*nodes,)
+        )
+
+    @property
+    def keys(self) -> Path | None:
+        """The folder of keys; None where there is no tcp."""
+        return self.folder / "keys" if self._hosts else None
+
+    def heads(self, nodes: int) -> frozenset[str]:
+        """The names of nodes with a scheduler."""
+        own = [f"node-{i}" for i in range(nodes)]
+        names = [host.record.nodes[0].name for host in self._hosts] or own
+        return frozenset(names[:_HEADS])
+
+    def mend(self) -> None:
+        """What an operator does: start dead nodes again, at their addresses."""
+        for host in self._hosts:
+            if not host.record.is_alive:
+                forget_cluster(host.record)
+                with contextlib.suppress(ClusterError):  # its address is not free yet: later
+                    host.record = _start_host(host.options)
+
+    # Another session
+
+    def visit(self, address: str | None) -> None:
+        """Let the program of another session run, if it does not."""
+        if self._visitor is None or self._visitor.poll() is not None:
+            self._see_off()
+            self._visitor = subprocess.Popen(
+                [sys.executable, "-m", "minishark.bench.chaos.visitor"],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            assert self._visitor.stdin is not None
+            self._visitor.stdin.write(msgspec.json.encode([address, self.keys and str(self.keys)]))
+            self._visitor.stdin.write(b"\n")
+            self._visitor.stdin.flush()
+
+    @property
+    def visitor(self) -> int | None:
+        """The process of the other session, if one runs."""
+        running = self._visitor is not None and self._visitor.poll() is None
+        return self._visitor.pid if running and self._visitor is not None else None
+
+    def _see_off(self) -> None:
+        if self._visitor is not None and self._visitor.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._visitor.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._visitor.wait(_SETTLE_S)
+
+    # The end
+
+    def close(self) -> None:
+        """End the other session and the nodes."""
+        self._see_off()
+        for host in self._hosts:
+            with contextlib.suppress(ClusterError):
+                stop_cluster(host.record.name)
+            forget_cluster(host.record)
+
+    def left_behind(self) -> list[str]:
+        """Processes, sockets, files and folders that are still there some seconds later."""
+        deadline = time.monotonic() + _SETTLE_S
+        while (found := self._remains()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return found
+
+    def _remains(self) -> list[str]:
+        kept = {"keys", "minishark", "written"}
+        files = [path for path in self.folder.iterdir() if path.name not in kept]
+        known = [*(self.folder / "minishark").glob("*")]
+        return [
+            *(f"process {each.pid}: {_command(each)}" for each in self.family()),
+            *(str(path) for path in (*files, *known, *abandoned_folders(SHARED_MEMORY))),
+        ]
+
+
+@dataclass(slots=True)
+class _Host:
+    options: StartOptions
+    record: ClusterRecord
+
+
+@contextlib.contextmanager
+def open_arena() -> Iterator[Arena]:
+    """Folders of a run's own, for this process and its children; gone in the end, with them."""
+    folder = Path(tempfile.mkdtemp(prefix="ms-chaos-"))
+    arena = Arena(folder, secrets.token_hex(8))
+    (folder / "written").mkdir()
+    own = {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder), _MARK: arena.mark}
+    with _environment(own), _temporary(folder):
+        try:
+            yield arena
+        finally:
+            arena.close()
+            for process in arena.family():
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _temporary(folder: Path) -> Iterator[None]:
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+def _start_host(options: StartOptions) -> ClusterRecord:
+    with _environment({HOST_VARIABLE: options.name}):
+        return start_cluster(options)
+
+
+def _children(node: NodeState) -> tuple[ExecutorState, ...]:
+    try:
+        found = psutil.Process(node.pid).children()
+    except psutil.Error:
+        return ()
+    return tuple(ExecutorState(f"{node.name}-{each.pid}", each.pid, 1, 0) for each in found)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free, each with the next one."""
+    found: list[int] = []
+    while len(found) < count:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            with contextlib.suppress(OSError):
+                second.bind(("127.0.0.1", port + 1))
+                if all(abs(port - other) > 1 for other in found):
+                    found.append(port)
+    return found
+
+
+def _command(process: psutil.Process) -> str:
+    return _or("gone", lambda: " ".join(process.cmdline()))
+
+
+def _or(otherwise: str, value: Callable[[], Any]) -> str:
+    try:
+        return str(value())
+    except psutil.Error:
+        return otherwise

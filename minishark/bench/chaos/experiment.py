@@ -1,0 +1,244 @@
+"""A chaos run: threads work on a session while its processes are killed and stopped.
+
+A watchdog makes a hang a failure: a piece of work that takes too long ends the run, with the stacks
+of all processes on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import psutil
+
+import minishark
+from minishark.bench.chaos.arena import Arena, ClusterKind, open_arena
+from minishark.bench.chaos.findings import FIGURES, Findings, verdict
+from minishark.bench.chaos.injector import Injector
+from minishark.bench.chaos.schedule import KINDS, plan_faults
+from minishark.bench.chaos.work import Done, Work, Worker, work_list
+from minishark.bench.tpch_data import Silent, tpch_folder
+from minishark.errors import OptionError
+from minishark.session import Session
+from minishark.tpch.tables import load_tables, tpch_tables
+from sparrow_core.lab.experiment import Advance, Chart, Experiment
+from sparrow_core.lab.rows import Row
+
+_WATCH_S = 0.25
+_STACKS_S = 2.0
+_STOP_S = 60.0
+_LOG_TAIL_CHARS = 20_000
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """A chaos run.
+
+    Attributes:
+        faults: How many.
+        seconds: Over which time.
+        kinds: What is hit, and how; see `minishark.bench.chaos.schedule.KINDS`.
+        cluster: "own" (the session's, of processes) or "hosts" (nodes that share nothing but the
+            network, here over the loopback with keys, and that an operator starts again).
+        scale: TPC-H's scale factor; 0 for the bundled sample.
+        data: Folder of generated data; "" for the usual one.
+        queries: Of TPC-H; besides them there are shuffles, sorts, and statements that load, keep,
+            make and write rows.
+        nodes: Of the cluster, two of them with a scheduler.
+        executors: Of each node.
+        partitions: Of each large table, on `replicas` nodes.
+        threads: That ask, one thing after the other.
+        stop_max_s: For how long a process is stopped at most.
+        hang_s: What takes longer hangs.
+    """
+
+    faults: int = 150
+    seconds: float = 300.0
+    kinds: tuple[str, ...] = KINDS
+    cluster: ClusterKind = "own"
+    scale: float = 0.01
+    data: str = ""
+    queries: tuple[int, ...] = tuple(range(1, 23))
+    nodes: int = 3
+    executors: int = 1
+    partitions: int = 4
+    replicas: int = 2
+    threads: int = 3
+    stop_max_s: float = 4.0
+    hang_s: float = 120.0
+
+
+def chaos(parameters: Chaos, seed: int, advance: Advance) -> Sequence[Row]:
+    """Run; what happened, as rows."""
+    return run_chaos(parameters, seed, advance).rows()
+
+
+def run_chaos(parameters: Chaos, seed: int, advance: Advance) -> Findings:
+    """Run; what happened.
+
+    Raises:
+        OptionError: A parameter makes no sense.
+        MinisharkError: The data can't be made, the cluster can't be started, a table not loaded.
+    """
+    if min(parameters.nodes, parameters.executors, parameters.threads) < 1:
+        raise OptionError("Set nodes, executors and threads to 1 or more.")
+    faults = plan_faults(
+        seed, parameters.faults, parameters.seconds, parameters.kinds, parameters.stop_max_s
+    )
+    tables = tpch_tables(tpch_folder(parameters.scale, parameters.data))
+    with open_arena() as arena:
+        works = work_list(tables, parameters.queries, arena.folder / "written")
+        with _session(arena, parameters) as (session, address):
+            load_tables(
+                session, tables, Silent(), partitions=parameters.partitions,
+                replicas=parameters.replicas,
+            )  # fmt: skip
+            run = _Run(arena, session, works, parameters, seed)
+            injector = Injector(arena, faults, session.nodes, address, advance)
+            run.under(injector)
+        arena.close()
+        return run.findings(injector, arena.left_behind())
+
+
+@contextlib.contextmanager
+def _session(arena: Arena, parameters: Chaos) -> Iterator[tuple[Session, str | None]]:
+    """A session, and the address of its cluster if that is not its own."""
+    nodes, executors = parameters.nodes, parameters.executors
+    address = arena.start_hosts(nodes, executors) if parameters.cluster == "hosts" else None
+    session = minishark.connect(
+        address,
+        keys=arena.keys,
+        nodes=None if address else nodes,
+        executors_per_node=None if address else executors,
+        partitions=parameters.partitions,
+        single_task_rows=0,
+    )
+    try:
+        yield session, address
+    finally:
+        _within(_STOP_S, session.stop)
+
+
+def _within(seconds: float, end: object) -> None:
+    """Call something that must not keep us for ever, even if it hangs."""
+    assert callable(end)
+    thread = threading.Thread(target=end, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+class _Run:
+    """The work of a run: before, while and after faults happen."""
+
+    def __init__(
+        self, arena: Arena, session: Session, works: Sequence[Work], parameters: Chaos, seed: int
+    ) -> None:
+        self._arena = arena
+        self._session = session
+        self._works = works
+        self._parameters = parameters
+        self._seed = seed
+        self._hung: list[str] = []
+        self._phases: dict[str, list[Done]] = {}
+
+    def under(self, injector: Injector) -> None:
+        """Work before, while and after the injector's faults happen.
+
+        Raises:
+            Exception: the injector itself failed.
+        """
+        self._all_work("quiet")
+        workers = self._workers("during")
+        injector.start()
+        for worker in workers:
+            worker.start()
+        while injector.is_alive() and not self._hung:
+            self._watch(workers)
+            time.sleep(_WATCH_S)
+        for worker in workers:
+            worker.finish()
+        self._join(workers, injector)
+        injector.finish()
+        self._phases["during"] = [done for worker in workers for done in worker.done]
+        if injector.errors:
+            raise injector.errors[0]
+        if not self._hung:
+            self._all_work("after", injector)
+
+    def findings(self, injector: Injector, left: Sequence[str]) -> Findings:
+        """What came of it."""
+        quiet, during, after = (self._phases.get(n, []) for n in ("quiet", "during", "after"))
+        return Findings(injector.injected, injector.skipped, quiet, during, after, self._hung, left)
+
+    def _workers(self, phase: str) -> list[Worker]:
+        rngs = [Random(f"{self._seed} {phase} {n}") for n in range(self._parameters.threads)]
+        return [Worker(n, self._session, self._works, rng) for n, rng in enumerate(rngs)]
+
+    def _all_work(self, phase: str, injector: Injector | None = None) -> None:
+        """Each piece of work once, by as many threads as later."""
+        workers = self._workers(phase)
+        for worker in workers:
+            worker.once(self._works[worker.number :: len(workers)])
+            worker.start()
+        self._join(workers, injector)
+        self._phases[phase] = [done for worker in workers for done in worker.done]
+
+    def _join(self, workers: Sequence[Worker], injector: Injector | None) -> None:
+        while any(worker.is_alive() for worker in workers) and not self._hung:
+            if injector is not None and not injector.is_alive():
+                injector.mend()
+            self._watch(workers)
+            time.sleep(_WATCH_S / 10)
+
+    def _watch(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            work, seconds = worker.busy_for()
+            if seconds > self._parameters.hang_s:
+                self._hung.append(f"{work} did not end within {self._parameters.hang_s:g} s")
+        if self._hung:
+            _show_stacks(self._arena)
+
+
+def _show_stacks(arena: Arena) -> None:
+    """The stacks of all threads of all processes, and what these have logged, on stderr."""
+    faulthandler.dump_traceback(all_threads=True)
+    for process in arena.family():
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGUSR1)
+    time.sleep(_STACKS_S)
+    for log in sorted(arena.folder.rglob("*.log")):
+        sys.stderr.write(f"\n--- {log}\n{_tail(log)}")
+    sys.stderr.flush()
+
+
+def _tail(log: Path) -> str:
+    try:
+        return log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+    except OSError as error:
+        return f"{error}\n"
+
+
+EXPERIMENTS = (
+    Experiment(
+        "chaos",
+        "TPC-H and statements that load and write, while processes are killed and stopped",
+        "every answer is DuckDB's, nothing hangs, nothing is left behind",
+        "live",
+        Chaos(),
+        Chaos(
+            6, 3.0, queries=(1, 3, 6), scale=0.0, partitions=2, threads=2, stop_max_s=0.5,
+            hang_s=60.0,
+        ),
+        chaos,
+        Chart("Seconds", "Share of statements", "steps", figures=FIGURES),
+        verdict,
+    ),
+)  # fmt: skip

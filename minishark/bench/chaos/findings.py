@@ -1,0 +1,129 @@
+"""What a chaos run has found: figures, rows for files, and whether all promises were kept. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from minishark.bench.chaos.injector import Injected
+from minishark.bench.chaos.schedule import Fault
+from minishark.bench.chaos.work import Done
+from sparrow_core.lab.experiment import Verdict
+from sparrow_core.lab.rows import Point, Row, distribution, percentile
+
+LONGER = "Queries that were hit: how much longer they took"
+FAULTS, WORK, FAILURES, BROKEN = "faults", "work", "failures", "broken promises"
+FIGURES = (FAULTS, WORK, FAILURES, BROKEN)
+_TEXT_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What happened.
+
+    Attributes:
+        injected: faults that happened.
+        skipped: faults that could hit nobody.
+        quiet: work before the first fault.
+        done: work while faults happened.
+        after: work after the last one.
+        hung: what did not end, and for how long it was watched.
+        left: what was left behind.
+    """
+
+    injected: Sequence[Injected]
+    skipped: Sequence[Fault]
+    quiet: Sequence[Done]
+    done: Sequence[Done]
+    after: Sequence[Done]
+    hung: Sequence[str]
+    left: Sequence[str]
+
+    def rows(self) -> list[Row]:
+        """All of it as rows: curves, and figures as points whose y is a number of times."""
+        done = [*self.quiet, *self.done, *self.after]
+        late = [f"after the last fault, {each.work}: {each.failure}" for each in self.after]
+        late = [text for each, text in zip(self.after, late, strict=True) if each.failure]
+        wrong = [f"wrong answer of {each.work}: {each.wrong[0]}" for each in done if each.wrong]
+        hung = [f"hung: {each}" for each in self.hung]
+        left = [f"left behind: {each}" for each in self.left]
+        return [
+            *self._curves(),
+            *_counted(FAULTS, (each.fault.kind for each in self.injected)),
+            *_counted(FAULTS, ("could hit nobody" for _ in self.skipped)),
+            *_counted(WORK, (each.work for each in done)),
+            *_counted(FAILURES, (each.failure for each in self.done if each.failure)),
+            *_counted(BROKEN, [*wrong, *late, *hung, *left]),
+        ]
+
+    def _curves(self) -> list[Point]:
+        usual = self._usual_s()
+        found: list[Point] = []
+        for kind in dict.fromkeys(each.fault.kind for each in self.injected):
+            longer = [
+                max(0.0, done.took_s - usual[done.work])
+                for done in self.done
+                if done.is_right and done.work in usual and self._hit_by(done, kind)
+            ]
+            found += distribution(LONGER, kind, longer)
+        return found or [Point(LONGER, "none", 0.0, 1.0)]
+
+    def _usual_s(self) -> dict[str, float]:
+        """How long each piece of work takes that no fault touches."""
+        calm = [d for d in (*self.quiet, *self.done) if d.is_right and not self._hit_by(d)]
+        names = dict.fromkeys(done.work for done in calm)
+        return {name: median(d.took_s for d in calm if d.work == name) for name in names}
+
+    def _hit_by(self, done: Done, kind: str | None = None) -> bool:
+        """Whether a fault (of that kind) fell into the time of a piece of work."""
+        return any(
+            each.began_s <= done.ended_s and done.began_s <= each.ended_s
+            for each in self.injected
+            if kind in (None, each.fault.kind)
+        )
+
+
+def _counted(panel: str, names: Iterable[str]) -> list[Point]:
+    counts = Counter(" ".join(name.split())[:_TEXT_MAX] for name in names)
+    return [Point(panel, name, 0.0, float(count)) for name, count in counts.most_common()]
+
+
+def verdict(rows: Sequence[Row]) -> Verdict:
+    """The table at the end of a run, and whether nothing that is promised was broken."""
+    points = [row for row in rows if isinstance(row, Point)]
+    figures = {panel: [row for row in points if row.panel == panel] for panel in FIGURES}
+    hits = [row for row in figures[FAULTS] if row.series != "could hit nobody"]
+    failed = Counter[str]()
+    for row in figures[FAILURES]:
+        failed[row.series.partition(":")[0]] += int(row.y)
+    wrong = [row for row in figures[BROKEN] if row.series.startswith("wrong answer")]
+    lines = [
+        f"{'faults injected':28}{_total(hits)}",
+        *(f"  {row.series:26}{row.y:.0f}" for row in figures[FAULTS]),
+        f"{'statements run':28}{_total(figures[WORK])}",
+        f"{'answers wrong':28}{_total(wrong)}",
+        f"{'statements failed':28}{sum(failed.values())}",
+        *(f"  {name:26}{count}" for name, count in failed.most_common()),
+        "longer by (s)               p50     p95     max",
+        *_recoveries(points),
+        *(f"example: {row.series}" for row in figures[FAILURES][:5]),
+        f"{'promises broken':28}{_total(figures[BROKEN])}",
+        *(f"  {row.series}" for row in figures[BROKEN]),
+    ]
+    return Verdict("\n".join(lines), passed=not figures[BROKEN])
+
+
+def _total(rows: Sequence[Point]) -> int:
+    return sum(int(row.y) for row in rows)
+
+
+def _recoveries(points: Sequence[Point]) -> list[str]:
+    curves = [row for row in points if row.panel == LONGER]
+    lines = []
+    for kind in dict.fromkeys(row.series for row in curves):
+        own = [row.x for row in curves if row.series == kind]
+        p50, p95 = (percentile(own, percent) for percent in (50, 95))
+        lines.append(f"  {kind:22}{p50:8.2f}{p95:8.2f}{own[-1]:8.2f}")
+    return lines

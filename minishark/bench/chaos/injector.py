@@ -1,0 +1,158 @@
+"""Sends signals at the times of a schedule, and lets stopped processes go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from minishark.bench.chaos.arena import Arena
+from minishark.bench.chaos.schedule import Fault
+from minishark.bench.chaos.victims import Scene, Victim
+from minishark.cluster.status import NodeState
+from minishark.errors import ClusterError
+
+_POLL_S = 0.02
+_PATIENCE_S = 10.0
+_MEND_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A fault that happened: to whom, from when to when (in seconds of `time.monotonic`)."""
+
+    fault: Fault
+    victim: str
+    began_s: float
+    ended_s: float
+
+
+class Injector(threading.Thread):
+    """Lets faults happen.
+
+    Attributes:
+        injected: what has happened so far.
+        skipped: faults that could hit nobody for ten seconds.
+        errors: what went wrong in the harness itself.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        faults: Sequence[Fault],
+        nodes: Callable[[], Sequence[NodeState]],
+        address: str | None,
+        advance: Callable[[float], None],
+    ) -> None:
+        """Prepare; `start` lets time begin.
+
+        Args:
+            arena: whose processes are hit.
+            faults: in order of time.
+            nodes: tells of the cluster's nodes.
+            address: what another session connects to; None for a cluster of its own.
+            advance: hears of shares of all faults.
+        """
+        super().__init__(name="chaos-injector", daemon=True)
+        self.injected: list[Injected] = []
+        self.skipped: list[Fault] = []
+        self.errors: list[BaseException] = []
+        self._arena = arena
+        self._faults = tuple(faults)
+        self._nodes = nodes
+        self._address = address
+        self._advance = advance
+        self._visited = any(fault.role == "session" for fault in faults)
+        self._heads: frozenset[str] = frozenset()
+        self._killed: set[int] = set()
+        self._stopped: dict[int, float] = {}  # until when
+        self._mended_s = 0.0
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """All faults, in turn."""
+        try:
+            self._heads = self._arena.heads(len(self._nodes()))
+            started = time.monotonic()
+            for fault in self._faults:
+                self._wait_until(started + fault.at_s)
+                if self._over.is_set():
+                    return
+                self._inject(fault)
+                self._advance(1 / len(self._faults))
+            while self._stopped and not self._over.is_set():
+                self._wait_until(time.monotonic() + _POLL_S)
+        except Exception as error:  # noqa: BLE001 - told to the caller, on its own thread
+            self.errors.append(error)
+        finally:
+            self._resume(everybody=True)
+
+    def finish(self) -> None:
+        """End soon; whoever is stopped goes on."""
+        self._over.set()
+        self.join()
+
+    def mend(self) -> None:
+        """Start again what does not by itself: hosts, the other session."""
+        if time.monotonic() - self._mended_s < _MEND_EVERY_S:
+            return
+        self._arena.mend()
+        if self._visited:
+            self._arena.visit(self._address)
+        self._mended_s = time.monotonic()
+
+    def _wait_until(self, moment: float) -> None:
+        while not self._over.is_set():
+            self._resume()
+            self.mend()
+            if (left := moment - time.monotonic()) <= 0:
+                return
+            self._over.wait(min(left, _POLL_S))
+
+    def _inject(self, fault: Fault) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not self._over.is_set():
+            victim = self._scene().choose(fault)
+            if victim is not None and self._hit(fault, victim):
+                return
+            if time.monotonic() > deadline:
+                self.skipped.append(fault)
+                return
+            self._wait_until(time.monotonic() + _POLL_S)
+
+    def _scene(self) -> Scene:
+        try:
+            nodes = self._arena.seen(self._nodes())
+        except ClusterError:
+            nodes = ()
+        told = {node.pid for node in nodes} | {e.pid for n in nodes for e in n.executors}
+        self._killed &= told  # the others' numbers may be somebody else's by now
+        return Scene(nodes, self._heads, self._arena.visitor, self._killed | set(self._stopped))
+
+    def _hit(self, fault: Fault, victim: Victim) -> bool:
+        if not self._arena.is_ours(victim.pid):
+            self._killed.add(victim.pid)  # dead already, though the cluster does not know
+            return False
+        now = time.monotonic()
+        try:
+            os.kill(victim.pid, signal.SIGSTOP if fault.stopped_s else signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        if fault.stopped_s:
+            self._stopped[victim.pid] = now + fault.stopped_s
+        else:
+            self._killed.add(victim.pid)
+        self.injected.append(Injected(fault, victim.name, now, now + fault.stopped_s))
+        return True
+
+    def _resume(self, *, everybody: bool = False) -> None:
+        now = time.monotonic()
+        for pid, until in list(self._stopped.items()):
+            if everybody or until <= now:
+                del self._stopped[pid]
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)

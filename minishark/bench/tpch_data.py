@@ -1,0 +1,38 @@
+"""TPC-H data for experiments that run queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minishark.tpch.generate import default_parts, generate
+from minishark.tpch.locations import default_data_folder, sample_folder
+
+
+def tpch_folder(scale: float, data: str) -> Path:
+    """The folder of TPC-H's tables at a scale, which are made if they are not there.
+
+    Args:
+        scale: TPC-H's scale factor; 0 for the bundled sample.
+        data: where scales are kept; "" for the usual place.
+    """
+    if not scale:
+        return sample_folder()
+    root = Path(data) if data else default_data_folder()
+    parts = default_parts(scale)
+    return generate(scale, root, parts=parts, on_progress=Silent().progress)
+
+
+class Silent:
+    """Hears of the steps of making and loading data, and says nothing."""
+
+    def step(self, title: str) -> None:
+        """Say nothing."""
+
+    def progress(self, done: int, total: int) -> None:
+        """Say nothing."""
+
+    def detail(self, text: str) -> None:
+        """Say nothing."""
+
+    def warning(self, text: str) -> None:
+        """Say nothing."""

@@ -1,0 +1,131 @@
+"""Which faults happen, whom they can hit, and what is told of them: pure functions."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minishark.bench.chaos.findings import LONGER, Findings, verdict
+from minishark.bench.chaos.injector import Injected
+from minishark.bench.chaos.schedule import KINDS, Fault, plan_faults
+from minishark.bench.chaos.victims import Scene
+from minishark.bench.chaos.work import Done, Work, Worker
+from minishark.cluster.status import ExecutorState, NodeState
+from minishark.errors import OptionError
+from sparrow_core.lab.rows import Point
+
+
+def test_a_seed_gives_its_faults() -> None:
+    """The same seed the same ones, another seed others; in order, within the time, of all kinds."""
+    one, again, other = (plan_faults(seed, 200, 60.0, KINDS, 2.0) for seed in (1, 1, 2))
+    assert one == again
+    assert one != other
+    assert 200 == len(one)
+    assert sorted(one, key=lambda fault: fault.at_s) == list(one)
+    assert 0 <= one[0].at_s <= one[-1].at_s <= 60
+    assert set(KINDS) == {fault.kind for fault in one}
+    assert {kind.endswith("-stop") for kind in KINDS} == {True, False}
+    assert all((fault.stopped_s > 0) == fault.kind.endswith("-stop") for fault in one)
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds", "kinds", "stop_max_s"),
+    [(0, 1.0, KINDS, 1.0), (1, 0.0, KINDS, 1.0), (1, 1.0, (), 1.0), (1, 1.0, ("x",), 1.0),
+     (1, 1.0, KINDS, 0.0)],
+)  # fmt: skip
+def test_senseless_schedules_are_refused(
+    count: int, seconds: float, kinds: tuple[str, ...], stop_max_s: float
+) -> None:
+    """With what to set instead."""
+    with pytest.raises(OptionError, match=r"choose from|Set faults"):
+        plan_faults(1, count, seconds, kinds, stop_max_s)
+
+
+def _nodes(draws: list[tuple[bool, int]]) -> tuple[NodeState, ...]:
+    return tuple(
+        NodeState(
+            f"node-{i}",
+            100 + i,
+            alive,
+            tuple(ExecutorState(f"e{i}{j}", 1000 + 10 * i + j, 1, 0) for j in range(executors)),
+            0,
+            0,
+        )
+        for i, (alive, executors) in enumerate(draws)
+    )
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=1, max_size=4),
+    st.sets(st.sampled_from((100, 101, 102, 1000, 1010, 1011, 1020))),
+    st.sampled_from(KINDS),
+    st.floats(0, 0.999),
+)
+def test_somebody_is_always_left(
+    draws: list[tuple[bool, int]], hit: set[int], kind: str, draw: float
+) -> None:
+    """After any fault an executor on a living node and a scheduler remain."""
+    scene = Scene(_nodes(draws), {"node-0", "node-1"}, None, hit)
+    victim = scene.choose(Fault(0.0, kind, draw, 0.0))
+    if victim is None:
+        return
+    assert victim.pid not in hit
+    down = {*hit, victim.pid}
+    up = [node for node in scene.nodes if node.alive and node.pid not in down]
+    assert [e for node in up for e in node.executors if e.pid not in down]
+    if not kind.startswith("executor"):
+        assert {"node-0", "node-1"} & {node.name for node in up}
+
+
+def test_faults_hit_what_their_kind_says() -> None:
+    """Executors, heads, other nodes, and the other session."""
+    nodes = _nodes([(True, 1), (True, 1), (True, 1)])
+    scene = Scene(nodes, {"node-0", "node-1"}, 7, {100})
+    found = {role: [v.pid for v in scene.candidates(role)] for role in ("node", "session")}
+    assert {"node": [102], "session": [7]} == found
+    assert [] == list(scene.candidates("head")), "the other one is stopped"
+    assert [1010, 1020] == [victim.pid for victim in scene.candidates("executor")]
+
+
+def _hit(kind: str, at_s: float) -> Injected:
+    return Injected(Fault(at_s, kind, 0.0, 0.0), "x", at_s, at_s)
+
+
+def test_a_verdict_tells_what_was_broken() -> None:
+    """Wrong answers, hangs, failures after the last fault and remains do; typed failures do not."""
+    hits = [_hit("node-kill", 2.5), _hit("executor-kill", 10.0)]
+    quiet = [Done("q01", 0.0, 1.0)]
+    during = [Done("q01", 2.0, 5.0), Done("q01", 6.0, 7.0), Done("q02", 2, 3, failure="E: gone")]
+    calm = Findings(hits, [], quiet, during, [Done("q01", 20, 21)], [], [])
+    rows = calm.rows()
+    longer = [row.x for row in rows if isinstance(row, Point) and row.panel == LONGER]
+    assert ({2.0}, True) == (set(longer), verdict(rows).passed)
+    text = verdict(rows).text
+    assert "answers wrong               0" in text
+    assert "  E                         1" in text
+    late = [Done("q01", 20.0, 21.0, failure="E: gone")]
+    broken = [
+        Findings(hits, [], quiet, [Done("q01", 2, 3, ("1 row is missing",))], [], [], []),
+        Findings(hits, [], quiet, during, late, [], []),
+        Findings(hits, [], quiet, during, [], ["q01 did not end"], []),
+        Findings(hits, [], quiet, during, [], [], ["process 1: python"]),
+    ]
+    assert [False] * 4 == [verdict(each.rows()).passed for each in broken]
+
+
+def test_workers_judge_answers_and_survive_errors() -> None:
+    """A wrong answer and an exception are noted as what they are."""
+    right, wrong = pa.table({"a": [1]}), pa.table({"a": [2]})
+
+    def fail(*_: object) -> pa.Table:
+        raise ValueError("no")
+
+    works = [Work("good", lambda *_: right, right), Work("bad", lambda *_: wrong, right)]
+    worker = Worker(0, None, works, None)  # type: ignore[arg-type]
+    worker.once([*works, Work("worse", fail, right)])
+    worker.run()
+    assert [True, False, False] == [done.is_right for done in worker.done]
+    assert ["", "", "ValueError: no"] == [done.failure for done in worker.done]
+    assert worker.done[1].wrong
