@@ -92,10 +92,11 @@ class Arena:
         return places[0]
 
     def seen(self, nodes: Sequence[NodeState]) -> tuple[NodeState, ...]:
-        """Nodes with the processes of their executors, which are not told of other hosts."""
-        return (
-            tuple(replace(n, executors=_children(n)) for n in nodes) if self._hosts else (*nodes,)
-        )
+        """Nodes with their processes, of which a session is not told where they are other hosts."""
+        if not self._hosts:
+            return tuple(nodes)
+        own = {host.record.nodes[0].name: host.record for host in self._hosts}
+        return tuple(_with_processes(node, own[node.name]) for node in nodes)
 
     @property
     def keys(self) -> Path | None:
@@ -224,12 +225,14 @@ def _start_host(options: StartOptions) -> ClusterRecord:
         return start_cluster(options)
 
 
-def _children(node: NodeState) -> tuple[ExecutorState, ...]:
+def _with_processes(node: NodeState, record: ClusterRecord) -> NodeState:
+    pid = record.nodes[0].pid
     try:
-        found = psutil.Process(node.pid).children()
+        found = psutil.Process(pid).children() if record.is_alive else []
     except psutil.Error:
-        return ()
-    return tuple(ExecutorState(f"{node.name}-{each.pid}", each.pid, 1, 0) for each in found)
+        found = []
+    executors = tuple(ExecutorState(f"{node.name}-{each.pid}", each.pid, 1, 0) for each in found)
+    return replace(node, pid=pid, alive=node.alive and bool(found), executors=executors)
 
 
 def _free_ports(count: int) -> list[int]:

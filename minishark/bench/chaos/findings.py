@@ -17,6 +17,8 @@ LONGER = "Queries that were hit: how much longer they took"
 FAULTS, WORK, FAILURES, BROKEN = "faults", "work", "failures", "broken promises"
 FIGURES = (FAULTS, WORK, FAILURES, BROKEN)
 _TEXT_MAX = 300
+_EXAMPLES_MAX = 5
+_BROKEN_MAX = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,9 @@ def verdict(rows: Sequence[Row]) -> Verdict:
         *(f"  {name:26}{count}" for name, count in failed.most_common()),
         "longer by (s)               p50     p95     max",
         *_recoveries(points),
-        *(f"example: {row.series}" for row in figures[FAILURES][:5]),
+        *(f"example: {row.series}" for row in figures[FAILURES][:_EXAMPLES_MAX]),
         f"{'promises broken':28}{_total(figures[BROKEN])}",
-        *(f"  {row.series}" for row in figures[BROKEN]),
+        *(f"  {row.series}" for row in figures[BROKEN][:_BROKEN_MAX]),
     ]
     return Verdict("\n".join(lines), passed=not figures[BROKEN])
 
