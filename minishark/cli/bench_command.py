@@ -128,8 +128,10 @@ def _print(name: str, report: Report) -> None:
         for line in found.lines:
             table.add_row(*line)
         console.print(table)
-    for line in (*report.text.splitlines(), *report.files):
-        click.echo(line)
+    if report.text:
+        click.echo(report.text)
+    for file in report.files:
+        click.echo(file)
 
 
 def _list(*, as_json: bool) -> None:

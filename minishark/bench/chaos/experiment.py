@@ -239,6 +239,6 @@ EXPERIMENTS = (
         ),
         chaos,
         Chart("Seconds", "Share of statements", "steps", figures=FIGURES),
-        verdict,
+        verdict=verdict,
     ),
 )  # fmt: skip
