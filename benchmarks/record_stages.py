@@ -21,7 +21,7 @@ from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import load_queries
 from minishark.tpch.run import versions
 from minishark.tpch.tables import load_tables, tpch_tables
-from sparrow_core.lab.emulated import RecordedQuery, RecordedStage, Recording
+from sparrow_core.lab.recorded import RecordedQuery, RecordedStage, Recording
 
 
 class Quiet:

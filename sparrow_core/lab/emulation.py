@@ -1,10 +1,7 @@
 """An emulated cluster: hundreds of nodes in a few processes, over the real ZeroMQ control plane.
 
-    with EmulatedCluster(nodes=100, slots=4) as cluster:
-        times = run_queries(cluster, [...])
-
-A *query* is a directed graph of stages, each a job of tasks that sleep; a stage is submitted when
-those before it have finished.
+with EmulatedCluster(nodes=100, slots=4) as cluster:
+times = run_queries(cluster, [...])
 """
 
 from __future__ import annotations
@@ -32,8 +29,8 @@ from sparrow_core.events import JobEvent, JobFailed, JobFinished
 from sparrow_core.front import Cluster
 from sparrow_core.ids import address
 from sparrow_core.lab.emulated_host import HostSettings, shares
+from sparrow_core.lab.queries import Pending, Query
 from sparrow_core.remote import RemoteCluster
-from sparrow_core.specs import JobSpec
 
 _SILENCE_MAX_S = 30.0  # nothing dies; processors are shared by hundreds of nodes
 _START_S = 60.0
@@ -152,20 +149,6 @@ def _start(settings: HostSettings) -> subprocess.Popen[bytes]:
     return child
 
 
-class QueryStage(msgspec.Struct, frozen=True):
-    """A job, and the stages of its query that must have finished before."""
-
-    job: JobSpec
-    after: tuple[int, ...] = ()
-
-
-class Query(msgspec.Struct, frozen=True):
-    """What a user asks for at a time, in seconds from the start."""
-
-    at_s: float
-    stages: tuple[QueryStage, ...]
-
-
 def run_queries(
     cluster: Cluster, queries: Sequence[Query], on_done: Callable[[], None] = lambda: None
 ) -> list[float]:
@@ -189,19 +172,17 @@ class _QueryRuns:
         self, cluster: Cluster, queries: Sequence[Query], on_done: Callable[[], None]
     ) -> None:
         self._cluster = cluster
-        self._queries = queries
+        self._pending = [Pending(query) for query in queries]
         self._on_done = on_done
         self._events: queue.SimpleQueue[tuple[int, int, JobEvent, float]] = queue.SimpleQueue()
-        self._missing = [dict.fromkeys(range(len(query.stages))) for query in queries]
-        self._submitted: list[dict[int, None]] = [{} for _ in queries]
         self._times_s = [0.0] * len(queries)
 
     def run(self) -> list[float]:
         order = itertools.count()
-        due = [(query.at_s, next(order)) for query in self._queries]
+        due = [(each.query.at_s, next(order)) for each in self._pending]
         heapq.heapify(due)
         started = time.perf_counter()
-        left = len(self._queries)
+        left = len(self._pending)
         while left:
             wait_s = due[0][0] - (time.perf_counter() - started) if due else _EVENT_WAIT_S
             try:
@@ -220,21 +201,17 @@ class _QueryRuns:
         """Take the end of a stage; whether its query is over."""
         if isinstance(event, JobFailed):
             raise SparrowError(f"an emulated job failed: {event.message}")
-        del self._missing[number][stage]
-        if self._missing[number]:
+        if not self._pending[number].finish(stage):
             self._submit_ready(number)
             return False
         # From when it was due: a late submission is the cluster's delay, not a pause.
-        self._times_s[number] = at_s - started - self._queries[number].at_s
+        self._times_s[number] = at_s - started - self._pending[number].query.at_s
         self._on_done()
         return True
 
     def _submit_ready(self, number: int) -> None:
-        missing, submitted = self._missing[number], self._submitted[number]
-        for index, stage in enumerate(self._queries[number].stages):
-            if index not in submitted and not any(each in missing for each in stage.after):
-                submitted[index] = None
-                self._cluster.submit(stage.job, partial(self._on_event, number, index))
+        for index, stage in self._pending[number].ready():
+            self._cluster.submit(stage.job, partial(self._on_event, number, index))
 
     def _on_event(self, number: int, stage: int, event: JobEvent) -> None:
         if isinstance(event, JobFinished | JobFailed):

@@ -104,14 +104,15 @@ class MeanResponse:
         nodes: The formulas are for infinitely many, except for random placement: queues do not
             influence each other there, but take far longer to settle, so it gets `random_nodes`
             and `random_jobs`.
-        jobs: By idle share: at 90 % load ten times as many. The first fifth is not counted.
+        jobs: By the square of the idle share, as queues settle: at 90 % load 100 times as many. The
+            first fifth is not counted.
     """
 
     loads: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)
     nodes: int = 1000
-    jobs: int = 40_000
+    jobs: int = 16_000
     random_nodes: int = 10
-    random_jobs: int = 200_000
+    random_jobs: int = 20_000
 
 
 def mean_responses(parameters: MeanResponse, seed: int, advance: Advance) -> Sequence[Point]:
@@ -128,7 +129,7 @@ def mean_responses(parameters: MeanResponse, seed: int, advance: Advance) -> Seq
             nodes, jobs = parameters.nodes, parameters.jobs
             if placement == "random":
                 nodes, jobs = parameters.random_nodes, parameters.random_jobs
-            workload = Workload(load, round(jobs / (1 - load)), 1, 1.0, placement=placement)
+            workload = Workload(load, round(jobs / (1 - load) ** 2), 1, 1.0, placement=placement)
             times = vector.response_times_s(workload, nodes=nodes, seed=seed, network=_AT_ONCE)
             mean, half = mean_and_interval(times[len(times) // 5 :].tolist())
             series = f"{_NAMES[placement]}, simulated"
@@ -224,7 +225,7 @@ EXPERIMENTS = (
         "M/M/1; Mitzenmacher's two choices; the less loaded of two queues",
         "paper",
         MeanResponse(),
-        MeanResponse((0.5, 0.8), 100, 600, 20, 600),
+        MeanResponse((0.5, 0.8), 100, 200, 20, 200),
         mean_responses,
         Chart("Load", "Mean response time", "lines"),
         (_AGREEMENT,),

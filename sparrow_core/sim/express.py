@@ -119,7 +119,9 @@ class ExpressCluster:
 
     Attributes:
         ended_s: Response times of jobs that have ended, in seconds, by job.
-        on_run: Called with each start of a task (job, node, time) and its end, if set.
+        on_run: Called with each start of a task (job, 1, time) and its end (job, -1, time), if set.
+        on_last: Called when a job's last task starts, with the time at which its client will hear
+            that the job has ended, if set.
 
     Args:
         nodes: How many; they are called n0, n1 ...
@@ -144,6 +146,7 @@ class ExpressCluster:
         network = network or Network()
         self.ended_s: dict[JobId, float] = {}
         self.on_run: Callable[[StartJob, int, float], None] | None = None
+        self.on_last: Callable[[JobId, float], None] | None = None
         self.now = 0.0
         self._delay_s = network.delay_s
         self._local_s = network.local_delay_s
@@ -185,7 +188,11 @@ class ExpressCluster:
                 _, _, handle, subject = heapq.heappop(timers)
                 handle(subject)
             else:
-                self._send(self._submit, coming.popleft())
+                self._arrive(coming.popleft())
+
+    def submit(self, arrival: Arrival) -> None:
+        """Let a job arrive at its time, which has not been yet; also while it runs."""
+        self._wait(arrival.at_s, self._arrive, arrival)
 
     def call(self, at_s: float, action: Callable[[], None]) -> None:
         """Do something at a time."""
@@ -196,6 +203,9 @@ class ExpressCluster:
 
     def _wait(self, until_s: float, handle: Callable[[Any], None], subject: Any) -> None:
         heapq.heappush(self._timers, (until_s, next(self._order), handle, subject))
+
+    def _arrive(self, arrival: Arrival) -> None:
+        self._send(self._submit, arrival)
 
     # --- schedulers ----------------------------------------------------------------------------
 
@@ -407,6 +417,8 @@ class ExpressCluster:
         job.last_s = max(job.last_s, end_s + self._delay_s)
         if not job.left:
             self.ended_s[job.job_id] = job.last_s - job.at_s
+            if self.on_last is not None:
+                self.on_last(job.job_id, job.last_s)
 
     def _free_slot(self, node: _Node) -> None:
         node.room += 1

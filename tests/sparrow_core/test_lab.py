@@ -5,6 +5,7 @@ import json
 import math
 import statistics
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -12,15 +13,18 @@ import pytest
 
 from sparrow_core.errors import SparrowError
 from sparrow_core.lab import beyond, charts, emulated, findings, on_paper, placements, policies
-from sparrow_core.lab.emulation import EmulatedCluster, Query, QueryStage, run_queries
+from sparrow_core.lab.emulation import EmulatedCluster, run_queries
 from sparrow_core.lab.experiment import AnyExperiment
 from sparrow_core.lab.findings import Finding
 from sparrow_core.lab.on_paper import IdleTime, ZeroWait, agreement
+from sparrow_core.lab.queries import Query, QueryStage, simulate_queries
+from sparrow_core.lab.recorded import TpchPlan, TpchUsers, shipped_recording
 from sparrow_core.lab.reports import write_report
 from sparrow_core.lab.rows import Point, Response, distribution, mean_and_interval, response
 from sparrow_core.lab.summary import summary
 from sparrow_core.parts import TaskSpec
 from sparrow_core.sim.cluster import duration_of, payload_of
+from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.specs import JobSpec
 
 MODULES = (on_paper, placements, policies, beyond, emulated)
@@ -98,7 +102,7 @@ def test_the_probability_of_no_wait_is_what_is_simulated() -> None:
 
 def test_mean_responses_are_what_is_simulated() -> None:
     """M/M/1, the shorter of two queues, and the less work of two: within the interval."""
-    parameters = on_paper.MeanResponse((0.5,), 200, 4000, 50, 4000)
+    parameters = on_paper.MeanResponse((0.5,), 200, 2000, 50, 2000)
     assert 1.0 == agreement(on_paper.mean_responses(parameters, 1, nothing), tolerance=0.02)
 
 
@@ -268,9 +272,44 @@ def test_emulated_queries_run_stage_after_stage() -> None:
     assert times[1] >= 0.05
 
 
+def test_simulated_queries_run_stage_after_stage() -> None:
+    """An idle cluster takes a query's critical path and, for each stage, seven messages' time."""
+    short, long = (
+        JobSpec(tuple(TaskSpec(number, payload_of(time_s)) for number in range(3)))
+        for time_s in (0.1, 0.3)
+    )
+    chain = (QueryStage(short), QueryStage(long), QueryStage(short, (0, 1)))
+    queries = [Query(0.0, chain), Query(5.0, chain[:1])]
+    times = simulate_queries(ExpressCluster(nodes=20, slots=2), queries)
+    assert [0.4, 0.1] == pytest.approx(times, abs=0.01)
+    assert times[0] > 0.4
+
+
+def test_tables_are_striped_and_users_ask_regularly() -> None:
+    """No node has two replicas of a table; users ask for all queries about equally often."""
+    parameters = TpchUsers(users=2, seconds=30.0)
+    queries = TpchPlan(parameters, 0.5, 1).queries("sparrow")
+    homes = {
+        (task.task_id, task.preferred_nodes): None
+        for query in queries
+        for stage in query.stages
+        for task in stage.job.tasks
+        if stage.job.user == "user 0" and task.preferred_nodes
+    }
+    assert 90 == len({node for _, nodes in homes for node in nodes})
+    times = [query.at_s for query in queries if query.stages[0].job.user == "user 1"]
+    gaps = [b - a for a, b in pairwise(times)]
+    assert min(gaps) == pytest.approx(max(gaps))
+    rows = TpchPlan(parameters, 0.5, 1).rows("", "", [0.0] * len(queries))
+    assert 4 == len(rows)
+    assert max(row.jobs for row in rows) - min(row.jobs for row in rows) <= 4
+    with pytest.raises(ValueError, match="none of regular, poisson"):
+        TpchPlan(replace(parameters, arrivals="never"), 0.5, 1)
+
+
 def test_the_shipped_recording_is_sound() -> None:
     """Stages wait for earlier ones only, and some of each query read partitions."""
-    for query in emulated.shipped_recording().queries:
+    for query in shipped_recording().queries:
         assert any(stage.reads_partitions for stage in query.stages)
         for number, stage in enumerate(query.stages):
             assert all(each < number for each in stage.after)

@@ -1,0 +1,88 @@
+"""Queries of several stages, and running them in simulation.
+
+A *query* is a directed graph of stages, each a job of tasks that take a given time; a stage is
+submitted when those before it have finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from sparrow_core.ids import JobId
+from sparrow_core.lab.streams import START_S
+from sparrow_core.messages import StartJob
+from sparrow_core.sim.express import ExpressCluster
+from sparrow_core.sim.workload import Arrival
+from sparrow_core.specs import JobSpec
+
+
+class QueryStage(msgspec.Struct, frozen=True):
+    """A job, and the stages of its query that must have finished before."""
+
+    job: JobSpec
+    after: tuple[int, ...] = ()
+
+
+class Query(msgspec.Struct, frozen=True):
+    """What a user asks for at a time, in seconds from the start."""
+
+    at_s: float
+    stages: tuple[QueryStage, ...]
+
+
+class Pending:
+    """The stages of a query that have not been submitted or have not finished."""
+
+    def __init__(self, query: Query) -> None:
+        """Nothing of it has been submitted."""
+        self.query = query
+        self._unfinished = dict.fromkeys(range(len(query.stages)))
+        self._waiting = dict(enumerate(query.stages))
+
+    def ready(self) -> Iterator[tuple[int, QueryStage]]:
+        """The stages that can be submitted now, each once."""
+        for index, stage in tuple(self._waiting.items()):
+            if not any(each in self._unfinished for each in stage.after):
+                yield index, self._waiting.pop(index)
+
+    def finish(self, index: int) -> bool:
+        """A stage has finished; whether the query has."""
+        del self._unfinished[index]
+        return not self._unfinished
+
+
+def simulate_queries(cluster: ExpressCluster, queries: Sequence[Query]) -> list[float]:
+    """Response times of queries that are submitted as they become due, in seconds.
+
+    Args:
+        cluster: Idle, and at time 0.
+        queries: In order of time.
+    """
+    pending = [Pending(query) for query in queries]
+    times_s = [0.0] * len(queries)
+
+    def submit(number: int, at_s: float) -> None:
+        for index, stage in pending[number].ready():
+            job, job_id = stage.job, JobId(f"{number}/{index}")
+            start = StartJob(
+                job_id, job.user, tuple(job.tasks), b"", job.placement, job.probe_ratio, job.options
+            )
+            cluster.submit(Arrival(at_s, start))
+
+    def on_last(job_id: JobId, ends_s: float) -> None:
+        number, index = map(int, job_id.split("/"))
+        cluster.call(ends_s, lambda: finish(number, index, ends_s))
+
+    def finish(number: int, index: int, at_s: float) -> None:
+        if pending[number].finish(index):
+            times_s[number] = at_s - START_S - queries[number].at_s
+        else:
+            submit(number, at_s)
+
+    cluster.on_last = on_last
+    for number, query in enumerate(queries):
+        submit(number, START_S + query.at_s)
+    cluster.run(())
+    return times_s

@@ -1,0 +1,198 @@
+"""TPC-H queries as they once ran on minishark, and users who ask for them again."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import msgspec
+
+from sparrow_core.lab.queries import Query, QueryStage
+from sparrow_core.lab.rows import Response, response
+from sparrow_core.parts import TaskSpec
+from sparrow_core.sim.cluster import payload_of
+from sparrow_core.specs import JobSpec
+
+
+class RecordedStage(msgspec.Struct, frozen=True):
+    """A stage of a query as it once ran: task times, whether they read the user's partitions."""
+
+    task_ms: tuple[float, ...]
+    reads_partitions: bool
+    after: tuple[int, ...] = ()
+
+
+class RecordedQuery(msgspec.Struct, frozen=True):
+    """The stages of a query as it once ran."""
+
+    name: str
+    stages: tuple[RecordedStage, ...]
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """Queries as they once ran, and how that was."""
+
+    about: str
+    queries: tuple[RecordedQuery, ...]
+
+
+def shipped_recording() -> Recording:
+    """TPC-H queries recorded on minishark, with 30 partitions."""
+    text = importlib.resources.files("sparrow_core.lab").joinpath("tpch_stages.json").read_bytes()
+    return msgspec.json.decode(text, type=Recording)
+
+
+@dataclass(frozen=True)
+class TpchUsers:
+    """Users with tables of their own who ask for recorded queries.
+
+    Attributes:
+        users: Each has a table of as many partitions as stages that read it have tasks.
+        nodes: Of `slots` slots each, in `processes` processes.
+        replicas: Of each partition, all replicas of a user's partitions striped over different
+            nodes if there are enough, as in the papers.
+        mean_task_ms: Recorded task times are scaled to this mean: one machine's control plane
+            must carry the messages of a hundred.
+        queries: Of the recording.
+        arrivals: "regular" as in the papers, whose users ask every so often, in random permutations
+            of the queries; or "poisson", any query at any time.
+        loads: Shares of slots that are busy.
+        placements: In turn, for each load.
+        seconds: How long queries come; the first fifth is not counted.
+    """
+
+    users: int = 10
+    nodes: int = 100
+    slots: int = 4
+    schedulers: int = 2
+    processes: int = 2
+    replicas: int = 3
+    mean_task_ms: float = 200.0
+    queries: tuple[str, ...] = ("q1", "q3", "q6", "q12")
+    arrivals: str = "regular"
+    loads: tuple[float, ...] = (0.65, 0.8)
+    placements: tuple[str, ...] = ("sparrow", "batch", "per_task", "random")
+    seconds: float = 40.0
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A user asks for a query (by position) at a time."""
+
+    at_s: float
+    user: int
+    query: int
+
+
+class TpchPlan:
+    """Which user asks for which query when, and where the partitions lie."""
+
+    def __init__(self, parameters: TpchUsers, load: float, seed: int) -> None:
+        """Draw lots.
+
+        Raises:
+            ValueError: There are no such arrivals.
+        """
+        recorded = {query.name: query for query in shipped_recording().queries}
+        self._recorded = [recorded[name] for name in parameters.queries]
+        self._parameters = parameters
+        rng = Random(f"{seed} {load}")
+        times = [
+            time for query in self._recorded for stage in query.stages for time in stage.task_ms
+        ]
+        self._scale = parameters.mean_task_ms * len(times) / sum(times) / 1000
+        work_s = self._scale * sum(times) / len(self._recorded)  # of a query, on average
+        rate = load * parameters.nodes * parameters.slots / work_s
+        partitions = max(len(s.task_ms) for query in self._recorded for s in query.stages)
+        self._homes = [
+            _striped(rng, parameters.nodes, partitions, parameters.replicas)
+            for _ in range(parameters.users)
+        ]
+        if parameters.arrivals not in _ARRIVALS:
+            raise ValueError(f"arrivals {parameters.arrivals!r} are none of {', '.join(_ARRIVALS)}")
+        asked = _ARRIVALS[parameters.arrivals](rng, parameters, rate, len(self._recorded))
+        self._asked = sorted(asked, key=lambda each: each.at_s)
+
+    def queries(self, placement: str) -> list[Query]:
+        """All that is asked for."""
+        return [
+            Query(asked.at_s, tuple(
+                QueryStage(self._job(placement, asked.user, stage), stage.after)
+                for stage in self._recorded[asked.query].stages
+            ))
+            for asked in self._asked
+        ]  # fmt: skip
+
+    def _job(self, placement: str, user: int, stage: RecordedStage) -> JobSpec:
+        homes = self._homes[user] if stage.reads_partitions else None
+        tasks = tuple(
+            TaskSpec(task_id, payload_of(time_ms * self._scale), homes[task_id] if homes else ())
+            for task_id, time_ms in enumerate(stage.task_ms)
+        )
+        return JobSpec(tasks, user=f"user {user}", placement=placement)
+
+    def ideal_s(self) -> list[float]:
+        """Response times if each task started as soon as its stage can."""
+        ideal = [_critical_path(query.stages, self._scale) for query in self._recorded]
+        return [ideal[asked.query] for asked in self._asked]
+
+    def rows(self, panel: str, series: str, times_s: Sequence[float]) -> list[Response]:
+        """A row for each query."""
+        rows = []
+        for number, query in enumerate(self._recorded):
+            counted = [
+                time_s
+                for time_s, asked in zip(times_s, self._asked, strict=True)
+                if asked.query == number and asked.at_s >= self._parameters.seconds / 5
+            ]
+            if counted:
+                rows.append(response(panel, series, float(query.name.removeprefix("q")), counted))
+        return rows
+
+
+def _striped(rng: Random, nodes: int, partitions: int, replicas: int) -> list[tuple[str, ...]]:
+    """Nodes of each partition: no node has a second replica of a table before all have one."""
+    dealt: list[int] = []
+    while len(dealt) < partitions * replicas:
+        dealt += rng.sample(range(nodes), nodes - nodes % replicas)
+    return [
+        tuple(f"n{node}" for node in dealt[each * replicas : (each + 1) * replicas])
+        for each in range(partitions)
+    ]
+
+
+def _critical_path(stages: Iterable[RecordedStage], scale: float) -> float:
+    ends: list[float] = []
+    for stage in stages:
+        begin = max((ends[each] for each in stage.after), default=0.0)
+        ends.append(begin + scale * max(stage.task_ms))
+    return max(ends)
+
+
+def _poisson(
+    rng: Random, parameters: TpchUsers, rate: float, queries: int
+) -> Iterator[_Asked]:  # fmt: skip
+    at_s = 0.0
+    while (at_s := at_s + rng.expovariate(rate)) < parameters.seconds:
+        yield _Asked(at_s, rng.randrange(parameters.users), rng.randrange(queries))
+
+
+def _regular(
+    rng: Random, parameters: TpchUsers, rate: float, queries: int
+) -> Iterator[_Asked]:  # fmt: skip
+    interval_s = parameters.users / rate
+    for user in range(parameters.users):
+        at_s = rng.random() * interval_s
+        permutation: list[int] = []
+        while at_s < parameters.seconds:
+            permutation = permutation or rng.sample(range(queries), queries)
+            yield _Asked(at_s, user, permutation.pop())
+            at_s += interval_s
+
+
+_ARRIVALS: dict[str, Callable[[Random, TpchUsers, float, int], Iterator[_Asked]]] = {
+    "regular": _regular,
+    "poisson": _poisson,
+}
