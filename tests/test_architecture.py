@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ def _modules(package: str) -> list[str]:
     return [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
 
 
+@cache
 def _tree(module: str) -> ast.Module:
     return ast.parse(ROOT.joinpath(*module.split(".")).with_suffix(".py").read_bytes())
 
@@ -194,6 +196,54 @@ def test_machines_do_no_input_or_output(module: str) -> None:
         match node:
             case ast.Attribute(value=ast.Name(id="random"), attr=attribute):
                 assert "Random" == attribute, f"{module}: random.{attribute}"
+
+
+# Where functions and exceptions of users are unpickled: in executors, which run them, and in the
+# front end that sent them. Whoever can reach these holds the cluster's keys.
+UNPICKLING = (
+    "minishark.cluster.backend",
+    "minishark.execution.functions",
+    "minishark.execution.run_task",
+    "minishark.execution.scalars",
+    "minishark.jobs.items",
+)
+UNSAFE_CALLS = frozenset({"os.system", "os.popen", "tempfile.mktemp"})
+UNPICKLERS = frozenset({"cloudpickle.loads", "cloudpickle.load", "pickle.loads", "pickle.load"})
+
+
+def _all_modules() -> list[str]:
+    return [*_modules("minishark"), *_modules("sparrow_core")]
+
+
+@pytest.mark.parametrize("module", _all_modules())
+def test_nothing_reaches_a_shell_or_a_guessable_file(module: str) -> None:
+    """No shell, no name in a temporary folder that somebody else could have taken first."""
+    for name, call in _calls(module):
+        assert name not in UNSAFE_CALLS, module
+        assert "shell" not in [each.arg for each in call.keywords], f"{module}: {ast.unparse(call)}"
+    for node in ast.walk(_tree(module)):
+        match node:
+            case ast.Constant(value=str(text)):
+                assert not text.startswith("/tmp"), f"{module}: {text}"
+
+
+def _calls(module: str) -> Iterator[tuple[str, ast.Call]]:
+    """What a module calls of other modules, such as `os.system`."""
+    for node in ast.walk(_tree(module)):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name)):
+                yield f"{owner}.{name}", node
+            case ast.Call(func=ast.Name(id=name)):
+                yield name, node
+
+
+def test_pickles_are_read_where_functions_run() -> None:
+    """What comes over the wire is msgpack; only users' functions and their rows are pickles."""
+    users = [
+        module for module in _all_modules() for name, _ in _calls(module) if name in UNPICKLERS
+    ]
+    assert set(UNPICKLING) == set(users)
+    assert [] == [m for m in _all_modules() for name in _imports(m) if _is_in(name, "pickle")]
 
 
 def test_machines_do_not_know_their_drivers() -> None:

@@ -104,18 +104,17 @@ class Connections:
         """Ask one service.
 
         Raises:
-            NoAnswerError: it does not answer in time.
+            NoAnswerError: it does not answer in time, or with what is no answer.
             ClusterError: the address makes no sense.
         """
         with self.socket(service) as socket:
             socket.send(encode_message(request))
-            reply: Reply = decode_reply(self.receive(socket, timeout_s)[0])
-            return reply
+            return self.decoded(self.receive(socket, timeout_s)[0])
 
     def call_all(
         self, services: Sequence[str], request: Request, timeout_s: float
     ) -> dict[str, Reply]:
-        """Ask several services at once; the answers of those that answer in time."""
+        """Ask several services at once; the answers of those that answer in time, and sensibly."""
         waiting: dict[zmq.Socket[bytes], str] = {}
         found: dict[str, Reply] = {}
         poller = zmq.Poller()
@@ -129,15 +128,32 @@ class Connections:
             deadline = time.monotonic() + timeout_s
             while waiting and time.monotonic() < deadline and not self.interrupted.is_set():
                 for socket, _ in poller.poll(_STEP_MS):
-                    reply = decode_reply(socket.recv())
+                    answer = socket.recv_multipart()
                     poller.unregister(socket)
                     service = waiting.pop(socket)
-                    self._give_back(service, socket)
-                    found[service] = reply
+                    try:
+                        found[service] = self.decoded(answer[0])
+                    except NoAnswerError:
+                        self._throw_away(socket)
+                    else:
+                        self._give_back(service, socket)
         finally:
             for socket in waiting:
                 self._throw_away(socket)
         return found
+
+    @staticmethod
+    def decoded(frame: bytes) -> Reply:
+        """A reply.
+
+        Raises:
+            NoAnswerError: it is none.
+        """
+        try:
+            reply: Reply = decode_reply(frame)
+        except MALFORMED as error:
+            raise NoAnswerError(f"an answer that is none: {error}") from error
+        return reply
 
     def receive(self, socket: zmq.Socket[bytes], timeout_s: float) -> list[bytes]:
         """The frames of the next reply.

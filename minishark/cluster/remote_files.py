@@ -19,7 +19,6 @@ from minishark.cluster.wire import (
     Failure,
     Fetch,
     Replicate,
-    decode_reply,
     encode_message,
 )
 from minishark.errors import ClusterError
@@ -104,8 +103,8 @@ class _ChunkStream:
         if self._last:
             return False
         header, *frames = self._connections.receive(self._socket, _SILENCE_MAX_S)
-        match decode_reply(header):
-            case Chunk(last):
+        match self._connections.decoded(header):
+            case Chunk(last) if frames:
                 self._last = last
             case Failure(message):
                 raise InputMissingError(message)

@@ -7,9 +7,11 @@ process and to no impostor, without a table of keys. Whom a process *accepts* is
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import zmq
@@ -26,6 +28,14 @@ class Keys(msgspec.Struct, frozen=True):
     public: str
     secret: str
     allowed: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Without the secret: what is printed ends up in logs."""
+        return f"Keys(public={self.public!r}, allowed={self.allowed!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The same for rich's tracebacks, which show the values of variables."""
+        return [("public", self.public), ("allowed", self.allowed)]
 
 
 def generate() -> Keys:
@@ -96,10 +106,15 @@ def check_private(socket: Path) -> None:
     """Insist that nobody else can reach a socket file.
 
     Raises:
-        InsecureTransport: The folder's mode lets others in.
+        InsecureTransport: The folder's mode lets others in, or it is another user's.
     """
     folder = socket.parent
-    if folder.is_dir() and folder.stat().st_mode & 0o077:
+    if not folder.is_dir():
+        return  # nothing can listen there
+    found = folder.stat()
+    if found.st_uid != os.getuid():
+        raise InsecureTransport(f"{folder} is another user's: sockets need a folder of your own")
+    if found.st_mode & 0o077:
         raise InsecureTransport(
             f"{folder} is open to others: sockets need a folder of mode 0700: chmod 700 {folder}"
         )

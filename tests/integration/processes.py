@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -102,6 +103,19 @@ def folders_of(pid: int) -> set[Path]:
     except psutil.Error:
         return set()
     return {Path(file.path).parent for file in opened if file.path.endswith("/owner.lock")}
+
+
+def free_port() -> int:
+    """A port that is free, and so is the next."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
 
 
 def until(holds: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:

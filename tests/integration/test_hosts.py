@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +12,7 @@ import psutil
 import pyarrow as pa
 import pytest
 from oracle import divergences
-from processes import program, until
+from processes import free_port, program, until
 
 import minishark
 from minishark.cluster.launch import (
@@ -45,19 +44,6 @@ _QUERIES = (
 )
 
 
-def _free_port() -> int:
-    """A port that is free, and so is the next."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
-
-
 def _start(host: str, keys: Path, ports: tuple[int, int], which: int) -> ClusterRecord:
     """A node as a machine of its own would start it."""
     heads = tuple(f"tcp://127.0.0.1:{port}" for port in ports)
@@ -82,7 +68,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @contextlib.contextmanager
 def _two_hosts(keys: Path, names: tuple[str, str]) -> Iterator[tuple[ClusterRecord, ...]]:
     """A cluster of two hosts with one node each; both have a scheduler."""
-    ports = (_free_port(), _free_port())
+    ports = (free_port(), free_port())
     records = tuple(_start(name, keys, ports, i) for i, name in enumerate(names))
     yield records
     for record in records:
@@ -182,7 +168,7 @@ def test_a_host_is_lost_in_the_middle_of_a_query(
 @pytest.mark.slow
 def test_a_node_joins_and_leaves(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`minishark cluster node` adds a node that open sessions use; SIGTERM ends it, all of it."""
-    head, own = (f"tcp://127.0.0.1:{_free_port()}" for _ in range(2))
+    head, own = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
     start_cluster(StartOptions("ja", nodes=1, listen=head, keys=str(keys)))
     command = ("cluster", "node", "--listen", own, "--join", head, "--keys", str(keys))
     try:
