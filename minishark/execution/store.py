@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from minishark.execution.storage import StorageMeter
 from minishark.execution.task import FileSlice, Peer
-from minishark.execution.writing import FileWriter, StoredFile, copy_file
+from minishark.execution.writing import FileWriter, StoredFile, copy_file, follow
 
 _CACHED_FILES_MAX = 1024
 _REMOVE_TRIES = 5
@@ -58,21 +58,21 @@ class StorePlaces:
     disk: Path
 
     def make(self, folder: str, nodes: Sequence[str]) -> None:
-        """Make a folder on every node; files are only ever written to folders that are there."""
-        for path in self._folders(folder, nodes):
-            path.mkdir(parents=True, exist_ok=True)
+        """Make a folder on every node; files are only ever written to folders that are there.
+
+        On disk it is made when the first file needs it: few do, and that file system is slower.
+        """
+        for node in nodes:
+            (self.memory / node / folder).mkdir(parents=True, exist_ok=True)
 
     def remove(self, folder: str, nodes: Sequence[str]) -> None:
         """Delete a folder on every node; tasks that still want to write to it fail."""
-        for path in self._folders(folder, nodes):
-            for _ in range(_REMOVE_TRIES):
-                shutil.rmtree(path, ignore_errors=True)
-                if not path.exists():  # else a task wrote a file in the meantime
-                    break
-
-    def _folders(self, folder: str, nodes: Sequence[str]) -> list[Path]:
-        places = dict.fromkeys((self.memory, self.disk))
-        return [place / node / folder for place in places for node in nodes]
+        for place in dict.fromkeys((self.memory, self.disk)):  # memory first: disk follows it
+            for path in (place / node / folder for node in nodes):
+                tries = _REMOVE_TRIES
+                while tries and path.exists():  # a task may write a file in the meantime
+                    shutil.rmtree(path, ignore_errors=True)
+                    tries -= 1
 
     def find(self, file: str, holders: Sequence[str]) -> Path | None:
         """The first copy of `file` that exists, or None."""
@@ -306,7 +306,11 @@ class Store:
                 self._fetcher.replicate(file, self._peers[self._node], self._peers[node])
             else:
                 places = self._places_of(node)
-                _link(stored.path, (places.disk if stored.on_disk else places.memory) / node / file)
+                copy = places.memory / node / file
+                if stored.on_disk:
+                    follow(copy.parent, (places.disk / node / file).parent)
+                    copy = places.disk / node / file
+                _link(stored.path, copy)
         except OSError:  # it died, or is full
             return False
         return True

@@ -101,6 +101,8 @@ class FileWriter:
     def _opened(self) -> tuple[pa.OSFile, pa.RecordBatchFileWriter]:
         if self._sink is None or self._writer is None:
             path = self._paths[self._on_disk]
+            if self._on_disk:
+                follow(self._paths[False].parent, path.parent)
             self._temporary = _temporary(path)
             self._sink = pa.OSFile(str(self._temporary), "wb")
             self._writer = pa.ipc.new_file(self._sink, self._schema)
@@ -110,6 +112,7 @@ class FileWriter:
         self._on_disk = True
         if self._sink is None or self._temporary is None:
             return
+        follow(self._paths[False].parent, self._paths[True].parent)
         old, new = self._temporary, _temporary(self._paths[True])
         written = self._sink.tell()
         self._temporary = new
@@ -146,6 +149,20 @@ class FileWriter:
         assert self._temporary is not None
         path = self._temporary.rename(self._paths[self._on_disk])
         self.stored = StoredFile(path, self._bytes, self._rows, self._on_disk)
+
+
+def follow(memory: Path, disk: Path) -> None:
+    """Make a folder on disk, if the one in shared memory that it stands beside is there (still).
+
+    Raises:
+        FileNotFoundError: that one was removed: nobody needs files any more.
+    """
+    if memory == disk:
+        return
+    disk.mkdir(parents=True, exist_ok=True)
+    if not memory.exists():
+        shutil.rmtree(disk, ignore_errors=True)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(memory))
 
 
 def _temporary(path: Path) -> Path:

@@ -239,3 +239,17 @@ def test_text_may_be_a_dictionary_in_some_files(places: StorePlaces) -> None:
         store.write(name, rows.schema, [[rows]])
     both = (FileSlice("q/1/plain.arrow", ("n0",)), FileSlice("q/1/encoded.arrow", ("n0",)))
     assert ["a", None, "b", "a", None] == store.read(both).column("x").to_pylist()
+
+
+def test_folder_that_was_removed_is_not_made_again_on_disk(
+    places: StorePlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task of a query that has ended leaves nothing, wherever its file would have gone."""
+    monkeypatch.setattr(storage, "free_bytes", lambda folder: 0)
+    store = Store(places, "n0")
+    write(store)
+    places.remove("queries/1", ("n0", "n1"))
+    with pytest.raises(FileNotFoundError):
+        write(store)
+    assert [] == [path for path in places.disk.rglob("*") if path.is_file()]
+    assert not (places.disk / "n0/queries/1").exists()
