@@ -55,9 +55,9 @@ def stage_slices(
         if mode is ReadMode.OWN and position != index:
             continue
         if mode is ReadMode.BUCKET:
-            bucket = outcome.buckets[index]
-            piece = FileSlice(outcome.file, (node,), bucket.first, bucket.last)
-            found.append((bucket.rows, piece))
+            for part in outcome.bucket(index):
+                piece = FileSlice(outcome.file, (node,), part.first, part.last)
+                found.append((part.rows, piece))
         else:
             found.append((outcome.rows, FileSlice(outcome.file, (node,))))
     filled = tuple(item for rows, item in found if rows)

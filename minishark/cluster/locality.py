@@ -54,7 +54,7 @@ def stage_holdings(
     for position, (outcome, node) in enumerate(zip(outcomes, nodes, strict=True)):
         size = float(outcome.nbytes)
         if mode is ReadMode.BUCKET:
-            size *= outcome.buckets[index].rows / max(1, outcome.rows)
+            size *= sum(part.rows for part in outcome.bucket(index)) / max(1, outcome.rows)
         elif mode is ReadMode.OWN and position != index:
             continue
         found.append(((node,), size))

@@ -26,6 +26,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from minishark.execution.streaming import batches_of
 from minishark.expressions import quote
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ class _Source:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in self._reader:
+            for batch in batches_of(self._reader):
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
         except Exception as error:
             self.error = error

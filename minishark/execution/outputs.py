@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from minishark.execution.store import Store
+from minishark.execution.streaming import batches_of, even_batches, grouped
 from minishark.execution.task import BucketSlice, StageTask, TaskOutcome, TaskPayload
 from minishark.execution.writing import StoredFile
 
@@ -38,22 +41,60 @@ class Outputs:
     store: Store
     buffer_bytes: int
 
-    def piece(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
+    def piece(self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader) -> TaskOutcome:
         """Store rows that another stage reads; cut into slices of their own where that is asked."""
-        file = _file(stage, task)
-        batches = table.to_batches()
-        if stage.cuts:
-            table = table.rename_columns([name for name, _ in output_columns(stage)])
-            batches = table.to_batches(max(1, min(BATCH_ROWS, -(-len(table) // stage.cuts))))
-        stored = self.store.write(file, table.schema, [batches])
-        slices = [BucketSlice(i, i + 1, batch.num_rows) for i, batch in enumerate(batches)]
-        return _outcome(stored, file, tuple(slices) if stage.cuts else ())
+        return self._stored(stage, task, rows.schema, grouped(batches_of(rows), self.buffer_bytes))
 
-    def result(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
+    def result(
+        self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader
+    ) -> TaskOutcome:
         """Rows for the front end: in the outcome, or stored where there are many."""
-        if table.nbytes > INLINE_BYTES_MAX:
-            return self.piece(stage, task, table)
-        return TaskOutcome(table.num_rows, table.nbytes, None, stream(table))
+        groups = grouped(batches_of(rows), self.buffer_bytes)
+        first = next(groups, [])
+        if sum(batch.nbytes for batch in first) <= INLINE_BYTES_MAX:
+            table = pa.Table.from_batches(first, rows.schema)
+            return TaskOutcome(table.num_rows, table.nbytes, None, stream(table))
+        return self._stored(stage, task, rows.schema, chain([first], groups))
+
+    def _stored(
+        self,
+        stage: StageTask,
+        task: TaskPayload,
+        schema: pa.Schema,
+        groups: Iterator[list[pa.RecordBatch]],
+    ) -> TaskOutcome:
+        file = _file(stage, task)
+        if not stage.cuts:
+            return _outcome(self.store.write(file, schema, groups), file)
+        named = pa.schema(
+            [
+                field.with_name(name)
+                for field, (name, _) in zip(schema, output_columns(stage), strict=True)
+            ]
+        )
+        counts: list[int] = []
+        stored = self.store.write(file, named, _cut(groups, named, stage.cuts, counts))
+        slices = [BucketSlice(i, i + 1, count) for i, count in enumerate(counts)]
+        return _outcome(stored, file, tuple(slices))
+
+    @contextlib.contextmanager
+    def collected(
+        self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader
+    ) -> Iterator[pa.Table]:
+        """All rows as one table; many of them in a file, which is there while the block runs."""
+        with rows:
+            groups = grouped(batches_of(rows), self.buffer_bytes)
+            first, second = next(groups, []), next(groups, None)
+            if second is not None:
+                draft = f"{_file(stage, task)}.draft"
+                stored = self.store.write(draft, rows.schema, chain([first, second], groups))
+        if second is None:
+            yield pa.Table.from_batches(first, rows.schema)
+            return
+        try:
+            yield pa.ipc.open_file(pa.memory_map(str(stored.path))).read_all()
+        finally:
+            stored.path.unlink(missing_ok=True)
 
     def partition(
         self, stage: StageTask, task: TaskPayload, table: pa.Table, statistics: bytes
@@ -61,7 +102,8 @@ class Outputs:
         """Store a partition of a table, and its replicas."""
         file = _file(stage, task)
         compact = _compact(table)
-        stored = self.store.write(file, compact.schema, [compact.to_batches(BATCH_ROWS)])
+        groups = ([batch] for batch in even_batches(compact, BATCH_ROWS))
+        stored = self.store.write(file, compact.schema, groups)
         return TaskOutcome(
             stored.rows,
             stored.bytes,
@@ -75,21 +117,21 @@ class Outputs:
         self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader
     ) -> TaskOutcome:
         """Store rows by the numbers in their last column, for the tasks of another stage."""
-        buckets: list[list[pa.RecordBatch]] = [[] for _ in range(stage.buckets)]
         schema = rows.schema.remove(len(rows.schema) - 1)
-        for batch in rows:
-            for number, piece in _divided(batch):
-                buckets[number].append(piece)
-        groups = [_merged(batches, schema) for batches in buckets]
+        slices: list[BucketSlice] = []
+
+        def groups() -> Iterator[list[pa.RecordBatch]]:
+            for run in _runs(batches_of(rows), stage.buckets, self.buffer_bytes):
+                for batches in run:
+                    group = _merged(batches, schema)
+                    first = slices[-1].last if slices else 0
+                    count = sum(batch.num_rows for batch in group)
+                    slices.append(BucketSlice(first, first + len(group), count))
+                    yield group
+
         file = _file(stage, task)
-        stored = self.store.write(file, schema, groups)
-        slices = []
-        first = 0
-        for group in groups:
-            last = first + len(group)
-            slices.append(BucketSlice(first, last, sum(b.num_rows for b in group)))
-            first = last
-        return _outcome(stored, file, tuple(slices))
+        stored = self.store.write(file, schema, groups())
+        return _outcome(stored, file, tuple(slices), len(slices) // stage.buckets)
 
 
 def output_columns(stage: StageTask) -> list[tuple[str, str]]:
@@ -101,17 +143,45 @@ def _compact(table: pa.Table) -> pa.Table:
     """Text columns with few different values as dictionaries, which DuckDB reads faster."""
     if table.num_rows < _DICTIONARY_ROWS_MIN:
         return table
-    table = table.combine_chunks()
     for position, field in enumerate(table.schema):
         if not pa.types.is_string(field.type):
             continue
         column = table.column(position)
         if pc.count_distinct(column[:_DICTIONARY_ROWS_MIN]).as_py() > _DICTIONARY_VALUES_MAX:
             continue
-        encoded = column.combine_chunks().dictionary_encode()
-        if len(encoded.dictionary) <= _DICTIONARY_VALUES_MAX:
+        encoded = column.dictionary_encode()  # one dictionary, which all chunks share
+        if len(encoded.chunk(0).dictionary) <= _DICTIONARY_VALUES_MAX:
             table = table.set_column(position, field.name, encoded)
     return table
+
+
+def _cut(
+    groups: Iterable[list[pa.RecordBatch]], schema: pa.Schema, cuts: int, counts: list[int]
+) -> Iterator[list[pa.RecordBatch]]:
+    """Groups in batches so small that there are `cuts` of them; `counts` gets the rows of each."""
+    for group in groups:
+        table = pa.Table.from_arrays(pa.Table.from_batches(group).columns, schema=schema)
+        batches = table.to_batches(max(1, min(BATCH_ROWS, -(-len(table) // cuts))))
+        counts += [batch.num_rows for batch in batches]
+        yield batches
+
+
+def _runs(
+    batches: Iterable[pa.RecordBatch], buckets: int, most_bytes: int
+) -> Iterator[list[list[pa.RecordBatch]]]:
+    """The rows of each bucket; several times where they are too many to be held, at least once."""
+    held: list[list[pa.RecordBatch]] = [[] for _ in range(buckets)]
+    size = 0
+    ended = 0
+    for batch in batches:
+        for number, piece in _divided(batch):
+            held[number].append(piece)
+        size += batch.nbytes
+        if size >= most_bytes:
+            yield held
+            held, size, ended = [[] for _ in range(buckets)], 0, ended + 1
+    if size or not ended:
+        yield held
 
 
 def _divided(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -148,8 +218,17 @@ def _file(stage: StageTask, task: TaskPayload) -> str:
     return f"{stage.folder}/{stage.prefix}{task.index}-{attempt}.arrow"
 
 
-def _outcome(stored: StoredFile, file: str, buckets: tuple[BucketSlice, ...] = ()) -> TaskOutcome:
-    return TaskOutcome(stored.rows, stored.bytes, file, buckets=buckets, on_disk=stored.on_disk)
+def _outcome(
+    stored: StoredFile, file: str, slices: tuple[BucketSlice, ...] = (), runs: int = 1
+) -> TaskOutcome:
+    return TaskOutcome(
+        stored.rows,
+        stored.bytes,
+        file,
+        buckets=slices,
+        on_disk=stored.on_disk,
+        runs=runs,
+    )
 
 
 def stream(table: pa.Table) -> bytes:

@@ -122,8 +122,6 @@ class PickledFunctions:
 class _Rows(Protocol):
     """A DuckDB relation or connection, which gives rows as Arrow."""
 
-    def to_arrow_table(self) -> pa.Table: ...
-
     def to_arrow_reader(self, batch_size: int, /) -> pa.RecordBatchReader: ...
 
 
@@ -255,16 +253,20 @@ class TaskRunner:
         return self._scalars.known_to(self._con, stage.scalars)
 
     def _put_out(self, stage: StageTask, task: TaskPayload, rows: _Rows) -> TaskOutcome:
+        reader = rows.to_arrow_reader(BATCH_ROWS)
         match stage.output:
             case OutputKind.BUCKETS:
-                with rows.to_arrow_reader(BATCH_ROWS) as reader:
+                with reader:
                     return self._outputs.buckets(stage, task, reader)
             case OutputKind.PIECE:
-                return self._outputs.piece(stage, task, rows.to_arrow_table())
+                with reader:
+                    return self._outputs.piece(stage, task, reader)
             case OutputKind.RESULT:
-                return self._outputs.result(stage, task, rows.to_arrow_table())
+                with reader:
+                    return self._outputs.result(stage, task, reader)
             case OutputKind.PARTITION:
-                return self._store_partition(stage, task, rows.to_arrow_table())
+                with self._outputs.collected(stage, task, reader) as table:
+                    return self._store_partition(stage, task, table)
             case OutputKind.FILES:
                 message = "files have a target"
                 raise AssertionError(message)
@@ -396,7 +398,8 @@ class TaskRunner:
         rows = f"SELECT {', '.join(names)} FROM ({_typed(stage) if stage.types else stage.sql})"
         copy = f"COPY ({rows}) TO {quote_text(path)} ({target.options})"
         try:
-            answer = self._in_scope(self._con.execute, copy, variables).to_arrow_table()
+            with self._in_scope(self._con.execute, copy, variables).to_arrow_reader(1) as reader:
+                answer = reader.read_all()
         except duckdb.IOException as error:
             if target.folder not in str(error) or _is_full(str(error)):
                 raise

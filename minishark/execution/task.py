@@ -189,10 +189,13 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
         file: the output file, relative to the node's storage folder; None for inline results. For
             FILES, the task's entry in the target folder.
         inline: the result as an Arrow IPC stream, if it is small.
-        buckets: one entry per bucket, for BUCKETS; one per batch, for a PIECE that was cut.
+        buckets: one entry per bucket of each run, for BUCKETS; one per batch, for a PIECE that was
+            cut.
         statistics: the partition's statistics as an Arrow IPC stream, for PARTITION.
         on_disk: whether the output had to go to disk because shared memory was short.
         holders: for PARTITION, the nodes that have a copy.
+        runs: in how many runs the rows of BUCKETS were written, each with all buckets; several if
+            they were too many to be held.
     """
 
     rows: int
@@ -203,6 +206,11 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
     statistics: bytes | None = None
     on_disk: bool = False
     holders: tuple[str, ...] = ()
+    runs: int = 1
+
+    def bucket(self, index: int) -> tuple[BucketSlice, ...]:
+        """Where the rows of a bucket are, one entry per run."""
+        return self.buckets[index :: len(self.buckets) // self.runs]
 
 
 class TaskProblem(StrEnum):

@@ -1,0 +1,58 @@
+"""A task's rows on their way from DuckDB to a file, in groups that memory has room for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import duckdb
+import pyarrow as pa
+
+_KIND = re.compile(r"(\w[\w ]*) Error: ")
+_KINDS: dict[str, type[duckdb.Error]] = {
+    "Out of Memory": duckdb.OutOfMemoryException,
+    "IO": duckdb.IOException,
+    "INTERRUPT": duckdb.InterruptException,
+    "FATAL": duckdb.FatalException,
+    "INTERNAL": duckdb.InternalException,
+}
+
+
+def batches_of(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """The batches that have rows.
+
+    Raises:
+        duckdb.Error: the query failed; Arrow's readers make an OSError of that, with the message.
+    """
+    while True:
+        try:
+            batch = reader.read_next_batch()
+        except StopIteration:
+            return
+        except (OSError, pa.ArrowException) as error:
+            found = _KIND.match(str(error))
+            if found is None or getattr(error, "errno", None) is not None:
+                raise
+            raise _KINDS.get(found[1], duckdb.Error)(str(error)) from error
+        if batch.num_rows:
+            yield batch
+
+
+def grouped(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[list[pa.RecordBatch]]:
+    """Batches in their order, in groups that end when they have so many bytes or more."""
+    group: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        group.append(batch)
+        size += batch.nbytes
+        if size >= most_bytes:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def even_batches(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
+    """A table in batches of so many rows each, copied only where its chunks end elsewhere."""
+    for first in range(0, table.num_rows, rows):
+        yield from table.slice(first, rows).combine_chunks().to_batches()
