@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minishark.errors import CatalogError
 from minishark.expressions import Schema
@@ -41,6 +41,17 @@ class Table:
     partition_by: tuple[str, ...]
     statistics: TableStatistics
     replicas: int = 1
+
+    @property
+    def folder(self) -> str:
+        """Where its files lie in each node's storage; every load has a folder of its own."""
+        return self.partitions[0].file.rpartition("/")[0]
+
+    def held_by(self, index: int, nodes: tuple[str, ...]) -> Table:
+        """The table with other holders of one partition."""
+        partitions = list(self.partitions)
+        partitions[index] = replace(partitions[index], holders=nodes)
+        return replace(self, partitions=tuple(partitions))
 
     @property
     def rows(self) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 
 from minishark.catalog import Partition, Table
 from minishark.cluster.sinks import Layout
+from minishark.errors import PartitionsLostError
 from minishark.execution.task import TaskFunction
 from minishark.expressions import Column, Schema
 from minishark.kept import Keep, as_stored, stored_schema, table_schema
@@ -59,10 +60,16 @@ class Handle:
 
 @dataclass(slots=True)
 class _Derived:
-    """A table, or the promise of one. It must not hold its handle."""
+    """A table, or the promise of one. It must not hold its handle.
+
+    `basis` is the content of what it was made of, if the recipe gives the same rows of that again.
+    `repeats` is the content that it had when it was lost.
+    """
 
     recipe: Recipe | None
     made: bool = False
+    basis: tuple[str, ...] | None = None
+    repeats: str | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -122,9 +129,20 @@ class DerivedTables:
             derived = self._found[name]
             with derived.lock:
                 if not derived.made and derived.recipe is not None:
+                    derived.basis = self._basis(derived.recipe)
                     self._make(name, derived.recipe)
                     derived.made = True
+                    if derived.repeats is not None:
+                        self.tables.repeats(name, derived.repeats)
+                        derived.repeats = None
         return bool(promised)
+
+    def _basis(self, recipe: Recipe) -> tuple[str, ...] | None:
+        """What the rows of a recipe depend on; None if on more than tables."""
+        if not self.tables.cluster.loses_files or recipe.function is not None:
+            return None  # there it is of no use
+        read = self.queries.repeatable_over(recipe.sql)
+        return None if read is None else tuple(map(self.tables.content, read))
 
     def _make(self, name: str, recipe: Recipe) -> None:
         with self.tables.folder() as folder:
@@ -139,6 +157,26 @@ class DerivedTables:
             if derived.made and derived.recipe is not None:
                 derived.made = False
                 self.tables.publish(_promised(name, derived.recipe.schema), replace=True)
+
+    def restore(self, lost: PartitionsLostError) -> None:
+        """Make a table anew whose partitions are lost, now or when it is needed.
+
+        Raises:
+            PartitionsLostError: its rows might be others than before, or there is no way.
+        """
+        derived = self._found.get(lost.table)
+        if derived is None:
+            self.tables.restore(lost)
+            return
+        held = self.tables.catalog.get(lost.table).partitions
+        if not any(partition.file in lost.files for partition in held):
+            return  # another thread was faster
+        recipe = derived.recipe
+        if recipe is None or derived.basis is None or self._basis(recipe) != derived.basis:
+            why = ", and computing it again might give other rows"
+            raise PartitionsLostError("of a DataFrame", lost.partitions, lost.files, why)
+        derived.repeats = self.tables.content(self.tables.catalog.get(lost.table))
+        self.forget(lost.table)
 
     def settle(self, name: str) -> None:
         """Make a table and forget its recipe, with all that it needed."""

@@ -90,9 +90,16 @@ class PartitionsLostError(TasksLostError):
     Attributes:
         table: its name.
         partitions: the numbers of those partitions.
+        files: where they were stored.
     """
 
-    def __init__(self, table: str, partitions: tuple[int, ...], why: str = "") -> None:
+    def __init__(
+        self,
+        table: str,
+        partitions: tuple[int, ...],
+        files: tuple[str, ...] = (),
+        why: str = "",
+    ) -> None:
         numbers = ", ".join(map(str, partitions))
         several = "s" if len(partitions) > 1 else ""
         super().__init__(
@@ -101,6 +108,7 @@ class PartitionsLostError(TasksLostError):
         )
         self.table = table
         self.partitions = partitions
+        self.files = files
 
 
 class ResourceError(ExecutionError):

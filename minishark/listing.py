@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from minishark.catalog import Catalog
+from minishark.catalog import Catalog, Table
+from minishark.cluster.healing import replicas
 from minishark.dataframe import DataFrame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import CamelCase, ident, nearest
@@ -27,6 +28,9 @@ class TableInfo:
         bytes: the size of one replica; None for a view.
         partitions: in how many partitions it lies; None for a view.
         partition_by: the columns whose hash decides a row's partition.
+        replicas: on how many nodes that live each partition lies at least; None for a view.
+        replicas_wanted: on how many it shall lie.
+        healing: how many partitions lie on fewer; they are being copied.
     """
 
     name: str
@@ -35,6 +39,25 @@ class TableInfo:
     bytes: int | None = None
     partitions: int | None = None
     partition_by: tuple[str, ...] = ()
+    replicas: int | None = None
+    replicas_wanted: int | None = None
+    healing: int = 0
+
+
+def table_info(table: Table, kind: str, nodes: Sequence[str]) -> TableInfo:
+    """What is known of a table in the cluster, while these nodes live."""
+    held = replicas(table, nodes)
+    return TableInfo(
+        table.name,
+        kind,
+        table.rows,
+        table.bytes,
+        len(table.partitions),
+        table.partition_by,
+        held.fewest,
+        held.wanted,
+        held.healing,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +78,7 @@ class SessionCatalog(CamelCase):
         table: all rows of a table or view.
         views: the names of the views.
         drop_view: removes a view; says whether there was one.
+        nodes: the nodes that live.
 
     Examples:
         >>> session.range(3).create_or_replace_temp_view("three")
@@ -69,6 +93,7 @@ class SessionCatalog(CamelCase):
     table: Callable[[str], DataFrame]
     views: Callable[[], list[str]]
     drop_view: Callable[[str], bool]
+    nodes: Callable[[], Sequence[str]]
 
     def list_tables(self) -> list[TableInfo]:
         """All tables and views."""
@@ -110,10 +135,7 @@ class SessionCatalog(CamelCase):
             return TableInfo(name, "view")
         if name not in self.loaded:
             return TableInfo(name, "table")
-        table = self.loaded.get(name)
-        return TableInfo(
-            name, "table", table.rows, table.bytes, len(table.partitions), table.partition_by
-        )
+        return table_info(self.loaded.get(name), "table", self.nodes())
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from minishark.dataframe import Answer
 from minishark.errors import (
     ExecutionError,
     MinisharkError,
+    PartitionsLostError,
     QueryError,
     TaskFailedError,
 )
@@ -42,8 +43,10 @@ from minishark.sql.planning import BoundStatement, PlanningDatabase, statement_p
 from minishark.stages.display import stages_text
 from minishark.stages.split import split
 from minishark.stages.stage import Stage, TableInput
+from minishark.stages.varying import varies
 
 _CACHED_PLANS_MAX = 256
+_RESTORES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,10 @@ class RefusedError(TaskFailedError):
     """No executor accepts the statement; the session's own database may."""
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
 @dataclass(slots=True)
 class Queries:
     """Plans and runs queries.
@@ -163,6 +170,7 @@ class Queries:
         settings: SET statements that hold for all queries.
         definitions: views, macros and types, for statements that run as a whole.
         scalars: Python functions that SQL may call, by name.
+        restore: makes a table anew whose partitions are lost, or raises what it is given.
         make_tables: makes those of the named tables that are only promised; whether there were any.
         progress_handlers: who hears how far each query is.
     """
@@ -178,6 +186,7 @@ class Queries:
     definitions: tuple[str, ...] = ()
     scalars: dict[str, ScalarFunction] = field(default_factory=dict)
     make_tables: Callable[[Sequence[str]], bool] = lambda _: False
+    restore: Callable[[PartitionsLostError], None] = _raise
     progress_handlers: tuple[ProgressHandler, ...] = ()
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
@@ -245,7 +254,13 @@ class Queries:
             TasksLostError: tasks or their outputs were lost again and again.
             PartitionsLostError: all replicas of a table's partition are lost.
         """
-        return self._attempt(sql, goal, time.perf_counter(), explained)
+        started = time.perf_counter()
+        for _ in range(_RESTORES_MAX):
+            try:
+                return self._attempt(sql, goal, started, explained)
+            except PartitionsLostError as lost:
+                self.restore(lost)
+        return self._attempt(sql, goal, started, explained)
 
     def _attempt(
         self, sql: str, goal: Goal[Result_co], started: float, explained: bool
@@ -403,10 +418,29 @@ class Queries:
     def _is_current(self, plan: _Plan) -> bool:
         """Whether the tables that `plan` reads are still those in the catalog."""
         return all(
-            (name in self.catalog and self.catalog.get(name) is table)
-            or self._files.get(name) is table
+            self._files.get(name) is table or self._is_loaded(table)
             for name, table in plan.tables.items()
         )
+
+    def _is_loaded(self, table: Table) -> bool:
+        """Whether a table is still in the catalog, whoever holds it now."""
+        name = table.name
+        return name in self.catalog and self.catalog.get(name).folder == table.folder
+
+    def _held(self, plan: _Plan) -> Mapping[str, Table]:
+        """The tables that a plan reads, with those who hold them now."""
+        return {
+            name: self.catalog.get(name) if self._is_loaded(table) else table
+            for name, table in plan.tables.items()
+        }
+
+    def repeatable_over(self, sql: str) -> tuple[Table, ...] | None:
+        """The tables that decide which rows a query gives; None if nothing does for sure."""
+        plan = self._plan(sql, describe=True)
+        draws = any(function.volatile for function in self.scalars.values())
+        if draws or plan.reads_files or any(varies(stage.plan) for stage in plan.stages):
+            return None
+        return tuple(plan.tables.values())
 
     def _place(self, folder: str) -> Placement:
         """How tasks are placed, on nodes that have the query's folder."""
@@ -426,7 +460,7 @@ class Queries:
         folder = self.cluster.folder(f"queries/{next(self._numbers)}")
         run = QueryRun(
             plan.stages,
-            lambda: plan.tables,
+            lambda: self._held(plan),
             self.cluster.backend,
             self.cluster.store(),
             lambda: self._place(folder),

@@ -195,9 +195,13 @@ class Session(CamelCase, PartitionedJobs):
         )
         self._derived = DerivedTables(self._tables, self._queries)
         self._queries.make_tables = self._derived.make
+        self._queries.restore = self._derived.restore
         self._statements = Statements(
             self, self._planning, self._written, self._tables, self._queries, self._derived
         )
+        self._healer = self._tables.healer() if self._cluster.loses_files else None
+        if self._healer is not None:
+            self._healer.start()
         self._stopped = False
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
@@ -430,7 +434,11 @@ class Session(CamelCase, PartitionedJobs):
         if not stopped:
             atexit.unregister(self.stop)
             self._written.interrupt()
+            if self._healer is not None:
+                self._healer.stop()
             self._cluster.close()
+            if self._healer is not None:
+                self._healer.join()
             self._written.close()
             self._planning.close()
 

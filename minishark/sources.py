@@ -149,6 +149,7 @@ class Sources:
             self.table,
             self._planning.views,
             self.drop_view,
+            lambda: self._tables.cluster.nodes,
         )
 
     @property

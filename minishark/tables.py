@@ -14,9 +14,11 @@ import pyarrow as pa
 
 from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import Cluster, Placement
+from minishark.cluster.healing import Healer
+from minishark.cluster.inputs import lost_partitions
 from minishark.cluster.load import LoadedTable, TableLayout, TableLoader, TableSource
 from minishark.cluster.source import SourceSize, arrow_table, files_source, memory_source
-from minishark.errors import CatalogError, OptionError
+from minishark.errors import CatalogError, OptionError, PartitionsLostError
 from minishark.execution.statistics import merge_statistics
 from minishark.execution.store import InputMissingError
 from minishark.execution.task import FileSlice
@@ -37,6 +39,17 @@ def check_partitions(count: int | None) -> None:
 def _is_whole_number(value: object, most: int) -> bool:
     """Whether a user passed a whole number from 1 to `most`, whatever the type hints say."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files that a table was made of, by size and time, and how it was to lie."""
+
+    data: str | Path
+    stamps: tuple[tuple[str, int, int], ...]
+    partition_by: tuple[str, ...]
+    partitions: int
+    replicas: int
 
 
 @dataclass(slots=True)
@@ -60,6 +73,9 @@ class Tables:
     catalog: Catalog = field(default_factory=Catalog)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _origins: dict[str, _Files] = field(default_factory=dict)  # by folder
+    _same_as: dict[str, str] = field(default_factory=dict)  # loads again by what they repeat
+    _restoring: threading.Lock = field(default_factory=threading.Lock)
 
     def create(
         self,
@@ -80,7 +96,11 @@ class Tables:
             source, size = self._source(data, passing[0], pieces)
             keys = named_columns(name, partition_by, [column.name for column in source.schema])
             layout = self.layout(keys, partitions, replicas, size)
+            stamps = _stamps(source.files)
             table = self.load(name, folder, source, layout, on_progress)
+            if source.files:
+                wanted = (keys, len(table.partitions), layout.replicas)
+                self._origins[folder] = _Files(data, stamps, *wanted)
             self.publish(table, replace=replace)
 
     def check_new(self, name: str, *, replace: bool) -> None:
@@ -124,7 +144,12 @@ class Tables:
         with self._lock:
             table = self.catalog.remove(name)
             self.planning.remove_table(name)
-        self.cluster.remove_folder(_folder(table))
+        self._remove(table)
+
+    def _remove(self, table: Table) -> None:
+        self._origins.pop(table.folder, None)
+        self._same_as.pop(table.folder, None)
+        self.cluster.remove_folder(table.folder)
 
     def read(self, name: str) -> pa.Table:
         """All rows of a table, memory-mapped.
@@ -136,10 +161,68 @@ class Tables:
         slices = tuple(FileSlice(p.file, p.holders) for p in table.partitions)
         try:
             return self.cluster.store().read(slices)
-        except (InputMissingError, OSError):
-            if self.catalog.get(name) is table:
-                raise
-            return self.read(name)  # it was replaced
+        except (InputMissingError, OSError) as error:
+            if self.is_current(table):
+                lost = isinstance(error, InputMissingError) and lost_partitions(table, error.files)
+                if not lost:
+                    raise
+                self.restore(lost)
+            return self.read(name)  # it was replaced, or healed
+
+    # What was lost
+
+    def healer(self) -> Healer:
+        """Who keeps the replicas of all tables at what they shall be."""
+        return Healer(self.cluster, lambda: tuple(self.catalog), self._moved)
+
+    def _moved(self, table: Table, index: int, found: Sequence[str], gone: Sequence[str]) -> None:
+        """Other nodes hold a partition now."""
+        with self._lock:
+            if not self.is_current(table):
+                return
+            current = self.catalog.get(table.name)
+            held = [n for n in current.partitions[index].holders if n not in gone]
+            self.catalog.add(current.held_by(index, tuple(dict.fromkeys((*held, *found)))))
+
+    def is_current(self, table: Table) -> bool:
+        """Whether the table of that name is still the same load, whoever holds it."""
+        return table.name in self.catalog and self.catalog.get(table.name).folder == table.folder
+
+    def content(self, table: Table) -> str:
+        """What tells a table's rows from those of other loads, but for loads that repeat one."""
+        return self._same_as.get(table.folder, table.folder)
+
+    def repeats(self, name: str, content: str) -> None:
+        """A table has the same rows as one before, which was lost."""
+        self._same_as[self.catalog.get(name).folder] = content
+
+    def restore(self, lost: PartitionsLostError) -> None:
+        """Load a table again whose partitions are lost, if its files are what they were.
+
+        Raises:
+            PartitionsLostError: they are not, or it was not made of files.
+        """
+        with self._restoring:
+            table = self.catalog.get(lost.table)
+            if not any(partition.file in lost.files for partition in table.partitions):
+                return  # another thread was faster
+            origin = self._origins.get(table.folder)
+            if origin is None:
+                raise lost
+            if _stamps(tuple(file for file, _, _ in origin.stamps)) != origin.stamps:
+                why = f", and {origin.data} has changed since"
+                raise PartitionsLostError(lost.table, lost.partitions, lost.files, why)
+            content = self.content(table)
+            self.warn(f"Table {table.name} was lost with its nodes, and is loaded again.")
+            self.create(
+                table.name,
+                origin.data,
+                partition_by=origin.partition_by,
+                partitions=origin.partitions,
+                replicas=origin.replicas,
+                replace=True,
+            )
+            self.repeats(table.name, content)
 
     def _source(self, data: Any, folder: str, pieces: int) -> tuple[TableSource, SourceSize]:
         if isinstance(data, str | Path):
@@ -164,7 +247,7 @@ class Tables:
     def copies(self, partitions: int, replicas: int) -> int:
         """On how many nodes each partition lies; a single one lies on all."""
         nodes = len(self.cluster.nodes)
-        return nodes if partitions == 1 else min(replicas, nodes)
+        return max(nodes, replicas) if partitions == 1 else replicas
 
     def load(
         self,
@@ -229,7 +312,7 @@ class Tables:
             self.planning.put_table(table)
         self.planning.refresh()
         if replaced is not None:
-            self.cluster.remove_folder(_folder(replaced))
+            self._remove(replaced)
 
 
 def check_layout(partitions: int | None, replicas: int) -> None:
@@ -256,5 +339,13 @@ def named_columns(
     return tuple(found[name.lower()] for name in names)
 
 
-def _folder(table: Table) -> str:
-    return table.partitions[0].file.rpartition("/")[0]
+def _stamps(files: Sequence[str]) -> tuple[tuple[str, int, int], ...]:
+    """Files with their sizes and times of change; those that are gone have none."""
+    found = []
+    for file in files:
+        try:
+            status = Path(file).stat()
+        except OSError:
+            continue
+        found.append((file, status.st_size, status.st_mtime_ns))
+    return tuple(found)

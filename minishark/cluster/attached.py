@@ -49,6 +49,8 @@ _LOCALITY_WAIT_S = 1.0
 class AttachedCluster:
     """A cluster that runs already, as one session uses it."""
 
+    loses_files = True
+
     def __init__(self, address: str, keys_folder: str | None = None) -> None:
         """Attach to the cluster of the node with this address.
 
@@ -154,6 +156,26 @@ class AttachedCluster:
         if not living:
             return ()  # no scheduler answers: nothing is known
         return tuple(node for node in nodes if node not in living and node != self._name)
+
+    def homes(self) -> dict[str, str]:
+        """The nodes that live, each with the folder that tells it from an earlier one."""
+        return {node.name: node.memory for node in self._nodes()}
+
+    def copy_file(self, file: str, source: str, target: str) -> bool:
+        """Give a node a file of another node's; whether it has it now."""
+        peers = {node.name: node for node in self._nodes()}
+        if source not in peers or target not in peers:
+            return False
+        folder = MakeFolder(file.rpartition("/")[0])
+        if peers[target].service not in self._connections.call_all(
+            [peers[target].service], folder, _CALL_S
+        ):
+            return False
+        try:
+            RemoteFiles(self._connections).replicate(file, peers[source], peers[target])
+        except OSError:
+            return False
+        return True
 
     # The store
 

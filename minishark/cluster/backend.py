@@ -107,6 +107,9 @@ class Cluster(Protocol):
     memory_limit_bytes: int
     """What the nodes on this machine may use; of a cluster that runs already, the default."""
 
+    loses_files: bool
+    """Whether files go with the nodes that hold them."""
+
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes that live, in order."""
@@ -137,6 +140,14 @@ class Cluster(Protocol):
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
         """Those of some nodes whose files are gone, as far as is known now."""
+        ...
+
+    def homes(self) -> dict[str, str]:
+        """The nodes that live, each with the folder that tells it from an earlier one."""
+        ...
+
+    def copy_file(self, file: str, source: str, target: str) -> bool:
+        """Give a node a file of another node's; whether it has it now."""
         ...
 
     def store(self) -> Store:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minishark.catalog import Partition, Table
+from minishark.errors import PartitionsLostError
 from minishark.execution.task import FileSlice, TaskOutcome
 from minishark.stages.stage import ReadMode, Stage, StageInput, TableInput
 
@@ -34,6 +35,17 @@ def read_partitions(
         return ()
     partitions = tables[item.name].partitions
     return partitions if item.mode is ReadMode.ALL else partitions[index : index + 1]
+
+
+def lost_partitions(table: Table, files: Sequence[FileSlice]) -> PartitionsLostError | None:
+    """The error for files that are gone, if partitions of a table are among them."""
+    gone = frozenset(item.file for item in files)
+    lost = [partition for partition in table.partitions if partition.file in gone]
+    if not lost:
+        return None
+    return PartitionsLostError(
+        table.name, tuple(p.index for p in lost), tuple(p.file for p in lost)
+    )
 
 
 def named_relation(item: TableInput | StageInput, tables: Mapping[str, Table], index: int) -> str:

@@ -54,12 +54,14 @@ class TableSource:
         relations: pieces that are SQL relations, such as `read_parquet(['a'])`.
         slices: pieces that are stored Arrow files.
         rows: how many rows each slice has, if that is known.
+        files: the files of users that the relations read, if they are all.
     """
 
     schema: Schema
     relations: tuple[str, ...] = ()
     slices: tuple[FileSlice, ...] = ()
     rows: tuple[int, ...] = ()
+    files: tuple[str, ...] = ()
 
     def payloads(self) -> list[TaskPayload]:
         """One task per piece."""

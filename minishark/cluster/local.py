@@ -58,6 +58,8 @@ def default_options() -> ClusterOptions:
 class OwnCluster:
     """A running cluster and its folders, which all nodes share."""
 
+    loses_files = False
+
     def __init__(self, options: ClusterOptions) -> None:
         """Start a cluster.
 
@@ -138,6 +140,14 @@ class OwnCluster:
         """None: all nodes share the folders, which are the session's."""
         del nodes
         return ()
+
+    def homes(self) -> dict[str, str]:
+        """All nodes: their folders outlive their processes."""
+        return dict.fromkeys(self.nodes, str(self.places.memory))
+
+    def copy_file(self, file: str, source: str, target: str) -> bool:
+        """Give a node a file of another node's; whether it has it now."""
+        return self.places.link(file, source, target)
 
     def store(self) -> Store:
         """The front end's view of the store, as if it were on the first node."""

@@ -142,6 +142,14 @@ class NodeService(Service):
         return None
 
     def _replicate(self, request: Replicate) -> Reply:
+        source = request.source
+        if source.host == self.node.host:
+            path = StorePlaces(Path(source.memory), Path(source.disk)).find(
+                request.file, (source.name,)
+            )
+            if path is not None:
+                self._places.take(path, self._holder, request.file)
+                return Done()
         item = FileSlice(request.file, (request.source.name,))
         try:
             table = RemoteFiles(self._connections).fetch(request.source, item)

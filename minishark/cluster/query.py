@@ -16,7 +16,13 @@ import pyarrow as pa
 
 from minishark.catalog import Table
 from minishark.cluster.backend import Backend, FilesLostError, JobEvent, Placement, task_error
-from minishark.cluster.inputs import named_relation, preferred_nodes, read_partitions, stage_slices
+from minishark.cluster.inputs import (
+    lost_partitions,
+    named_relation,
+    preferred_nodes,
+    read_partitions,
+    stage_slices,
+)
 from minishark.cluster.locality import Holding, hosts_of, near, stage_holdings
 from minishark.cluster.metrics import StageMetrics
 from minishark.cluster.progress import ProgressHandler, QueryProgress, StageProgress
@@ -24,7 +30,7 @@ from minishark.cluster.recovery import Made, Read, StageGraph, StageNode, Submis
 from minishark.cluster.sinks import Ending, Files
 from minishark.cluster.stage_jobs import StageJobs
 from minishark.cluster.stage_record import StageRecord
-from minishark.errors import ExecutionError, PartitionsLostError, TasksLostError
+from minishark.errors import ExecutionError, TasksLostError
 from minishark.execution.store import InputMissingError, Store
 from minishark.execution.task import (
     FileSlice,
@@ -247,12 +253,8 @@ class QueryRun:
 
     def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:
         """The error for partitions that are gone."""
-        lost = frozenset(item.file for item in files)
-        for table in self._read_tables.values():
-            partitions = tuple(p.index for p in table.partitions if p.file in lost)
-            if partitions:
-                return PartitionsLostError(table.name, partitions)
-        return FilesLostError(files)
+        errors = (lost_partitions(table, files) for table in self._read_tables.values())
+        return next((error for error in errors if error is not None), FilesLostError(files))
 
     def renew(self) -> None:
         """Look where tables lie, and which nodes live."""

@@ -18,8 +18,11 @@ from minishark.cluster.wire import (
     Done,
     Failure,
     Fetch,
+    Hello,
     Replicate,
+    Reply,
     encode_message,
+    own_versions,
 )
 from minishark.errors import ClusterError
 from minishark.execution.store import InputMissingError
@@ -68,13 +71,31 @@ class RemoteFiles:
         Raises:
             OSError: it could not.
         """
-        request = Replicate(file, source)
         try:
-            reply = self._connections.call(target.service, request, _REPLICATION_MAX_S)
+            with self._connections.socket(target.service) as socket:
+                socket.send(encode_message(Replicate(file, source)))
+                reply = self._awaited(socket, target)
         except (NoAnswerError, ClusterError) as error:
             raise OSError(f"{target.name} can't take a replica: {error}") from error
         if not isinstance(reply, Done):
             raise OSError(f"{target.name} can't take a replica: {reply}")
+
+    def _awaited(self, socket: zmq.Socket[bytes], target: Peer) -> Reply:
+        """The reply to what takes its time, from a service that still lives.
+
+        Raises:
+            NoAnswerError: it does not, or takes too long.
+        """
+        deadline = time.monotonic() + _REPLICATION_MAX_S
+        frames: list[bytes] = []
+        while not frames:
+            try:
+                frames = self._connections.receive(socket, _DEAD_S)
+            except NoAnswerError:
+                if self._connections.interrupted.is_set() or time.monotonic() > deadline:
+                    raise
+                self._connections.call(target.service, Hello(own_versions()), _DEAD_S)
+        return self._connections.decoded(frames[0])
 
 
 class _ChunkStream:

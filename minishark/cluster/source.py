@@ -69,7 +69,7 @@ def files_source(
     size = SourceSize(sum(Path(file).stat().st_size for file in files), rows)
     if counts and not any(column.name.lower() == _ROW_NUMBER for column in schemas[0]):
         relations = row_ranges(files, counts, -(-pieces // len(files)))
-    return TableSource(schemas[0], relations=tuple(relations)), size
+    return TableSource(schemas[0], relations=tuple(relations), files=tuple(files)), size
 
 
 def row_ranges(files: Sequence[str], counts: Sequence[int], parts: int) -> list[str]:

@@ -11,6 +11,7 @@ of its executors use and which goes when the folder goes; a part of one into mem
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -73,6 +74,28 @@ class StorePlaces:
                 while tries and path.exists():  # a task may write a file in the meantime
                     shutil.rmtree(path, ignore_errors=True)
                     tries -= 1
+
+    def link(self, file: str, source: str, target: str) -> bool:
+        """Give a node a file of another node's; whether it has it now."""
+        path = self.find(file, (source,))
+        if path is None:
+            return False
+        with contextlib.suppress(OSError):  # it is full, or the folder is gone
+            self.take(path, target, file)
+            return True
+        return False
+
+    def take(self, path: Path, node: str, file: str) -> None:
+        """Give a node a file of this host, as a link where that is possible.
+
+        Raises:
+            OSError: it is full, or the folder is gone.
+        """
+        copy = self.memory / node / file
+        if path.stat().st_dev != self.memory.stat().st_dev:
+            follow(copy.parent, (self.disk / node / file).parent)
+            copy = self.disk / node / file
+        _link(path, copy)
 
     def find(self, file: str, holders: Sequence[str]) -> Path | None:
         """The first copy of `file` that exists, or None."""

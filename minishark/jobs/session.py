@@ -26,7 +26,7 @@ from minishark.execution.task import ScalarFunction, TaskFunction
 from minishark.jobs.items import Items, chunks
 from minishark.jobs.scalar import UserFunctions
 from minishark.kept import Passed
-from minishark.listing import TableInfo
+from minishark.listing import TableInfo, table_info
 from minishark.queries import Queries
 from minishark.sources import Sources
 from minishark.sql.planning import PlanningDatabase
@@ -61,8 +61,7 @@ class PartitionedJobs(Sources):
         self._check_open()
         self._load_changed()
         return tuple(
-            TableInfo(t.name, "kept", t.rows, t.bytes, len(t.partitions), t.partition_by)
-            for t in self._derived.made
+            table_info(table, "kept", self._tables.cluster.nodes) for table in self._derived.made
         )
 
     def derive(

@@ -116,7 +116,7 @@ def test_tables_and_schema(shell: Interpreter) -> None:
     assert ".sample" in ask(shell, ".tables")
     ask(shell, 'CREATE TABLE t (a INTEGER, "B c" DECIMAL(9, 2)); CREATE VIEW v AS SELECT a FROM t')
     lines = [line.split() for line in ask(shell, ".tables").splitlines()]
-    assert [["t", "2"], ["v", "1"]] == lines[2:4]
+    assert [["t", "2", "2", "of", "2"], ["v", "1"]] == lines[2:4]
     expected = 'CREATE TABLE t (\n  a INTEGER,\n  "B c" DECIMAL(9,2)\n);\n'
     assert expected == ask(shell, ".schema T")
     assert expected in ask(shell, ".schema")

@@ -21,6 +21,7 @@ from minishark.dataframe import EXPLAIN_MODES
 from minishark.display import human_bytes
 from minishark.errors import ClusterError, OptionError
 from minishark.expressions import quote
+from minishark.listing import TableInfo
 from minishark.tpch.queries import QUERY_COUNT, load_queries, parse_selection
 from minishark.tpch.schema import TABLES
 from minishark.tpch.tables import load_tables
@@ -87,7 +88,17 @@ def _tables(shell: Interpreter, argument: str) -> None:
         return
     names = pa.array(columns, pa.string())
     counts = pa.array([len(found) for found in columns.values()], pa.int64())
-    shell.output.write(pa.table({"table": names, "columns": counts}))
+    known = {info.name: _replicas(info) for info in shell.session.catalog.list_tables()}
+    held = pa.array([known.get(name, "") for name in columns], pa.string())
+    shell.output.write(pa.table({"table": names, "columns": counts, "replicas": held}))
+
+
+def _replicas(info: TableInfo) -> str:
+    """On how many nodes a table's partitions lie, in words."""
+    if info.replicas is None:
+        return ""
+    healing = f", healing {info.healing} partitions" if info.healing else ""
+    return f"{info.replicas} of {info.replicas_wanted}{healing}"
 
 
 def _schema(shell: Interpreter, argument: str) -> None:

@@ -1,0 +1,102 @@
+"""Tables whose holders die: they heal, or come again from where they came from, or are named."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from processes import until
+
+import minishark
+from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
+from minishark.errors import PartitionsLostError
+from minishark.session import Session
+
+_ROWS = 40_000
+_TOTAL = [{"n": _ROWS, "s": sum(range(_ROWS))}]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterRecord]:
+    """Three nodes with one executor each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+        yield start_cluster(StartOptions(name="three", nodes=3))
+        stop_cluster("three")
+
+
+def _rows() -> pa.Table:
+    return pa.table({"k": [i % 8 for i in range(_ROWS)], "x": range(_ROWS)})
+
+
+def _total(session: Session, table: str) -> list[dict[str, object]]:
+    found = session.sql(f"SELECT count(*) AS n, sum(x)::BIGINT AS s FROM {table}").to_arrow()
+    rows: list[dict[str, object]] = found.to_pylist()
+    return rows
+
+
+def _kill(cluster: ClusterRecord, number: int) -> None:
+    """Kill a node; its executors end, and its files go."""
+    victim = psutil.Process(cluster.nodes[number].pid)
+    family = [victim, *victim.children(recursive=True)]
+    os.kill(victim.pid, signal.SIGKILL)
+    assert [] == psutil.wait_procs(family, timeout=20)[1]
+    folders = [Path(folder) for folder in cluster.nodes[number].folders]
+    until(lambda: not any(folder.exists() for folder in folders), "the end of its files")
+
+
+def _replicas(session: Session, table: str) -> tuple[int | None, int | None, int]:
+    info = session.catalog.get_table(table)
+    return info.replicas, info.replicas_wanted, info.healing
+
+
+def test_tables_survive_their_nodes(cluster: ClusterRecord, tmp_path: Path) -> None:
+    """Replicas heal, so that one node after the other may die; files and queries are run again."""
+    file = tmp_path / "rows.parquet"
+    pq.write_table(_rows(), file)
+    with minishark.connect(cluster.address, single_task_rows=0) as session:
+        session.create_table("t", _rows(), partition_by="k", partitions=6, replicas=2)
+        session.create_table("from_file", str(file), partition_by="k", partitions=6, replicas=1)
+        session.create_table("from_memory", _rows(), partitions=6, replicas=1)
+        kept = session.sql("SELECT k, x FROM t WHERE x >= 0").persist(replicas=1)
+        above = session.sql("SELECT k, x FROM from_file WHERE x >= 0").persist(replicas=1)
+        assert _ROWS == above.count()
+        drawn = session.sql("SELECT x, random() AS r FROM t").persist(replicas=1)
+        assert (_ROWS, _ROWS) == (kept.count(), drawn.count())
+        assert (2, 2, 0) == _replicas(session, "t")
+        _kill(cluster, 2)
+        assert _TOTAL == _total(session, "t")
+        assert _TOTAL == _total(session, "from_file")
+        assert any("from_file was lost with its nodes" in each for each in session.warnings)
+        with pytest.raises(PartitionsLostError, match=r"partition [25] of table from_memory"):
+            _total(session, "from_memory")
+        assert (_ROWS, sum(range(_ROWS))) == (
+            kept.count(),
+            sum(kept.to_arrow().column("x").to_pylist()),
+        )
+        assert sum(range(_ROWS)) == sum(above.to_arrow().column("x").to_pylist())
+        with pytest.raises(PartitionsLostError, match="might give other rows"):
+            drawn.count()
+        until(lambda: (2, 2, 0) == _replicas(session, "t"), "replicas of all partitions")
+        _kill(cluster, 1)
+        assert _TOTAL == _total(session, "t")
+        assert _TOTAL == _total(session, "from_file")
+
+
+@pytest.mark.slow
+def test_a_changed_file_is_not_loaded_again(cluster: ClusterRecord, tmp_path: Path) -> None:
+    """Its rows would be others than those that the table had."""
+    file = tmp_path / "rows.parquet"
+    pq.write_table(_rows(), file)
+    with minishark.connect(cluster.address, single_task_rows=0) as session:
+        session.create_table("t", str(file), partition_by="k", partitions=3, replicas=1)
+        pq.write_table(_rows().slice(1), file)
+        _kill(cluster, 1)
+        with pytest.raises(PartitionsLostError, match=r"rows\.parquet has changed since"):
+            _total(session, "t")

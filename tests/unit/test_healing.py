@@ -1,0 +1,50 @@
+"""What is copied so that tables keep their replicas."""
+
+from __future__ import annotations
+
+import pytest
+
+from minishark.catalog import Partition, Table
+from minishark.cluster.healing import Copy, Replicas, copies_needed, replicas
+from minishark.statistics import TableStatistics
+
+
+def table(replicas: int, *held: str) -> Table:
+    """A table whose partitions have holders (one letter each)."""
+    partitions = tuple(Partition(i, f"t/{i}", tuple(nodes), 1, 8) for i, nodes in enumerate(held))
+    return Table("t", (), partitions, (), TableStatistics(1, 1, ()), replicas)
+
+
+@pytest.mark.parametrize(
+    ("found", "nodes", "expected"),
+    [
+        (table(2, "ab", "bc", "ca"), "abc", []),
+        (table(2, "ab", "bc", "ca"), "ab", [(1, "b", "a"), (2, "a", "b")]),
+        (table(2, "ab", "bc"), "b", []),
+        (table(2, "ab", "cd"), "ab", []),
+        (table(3, "a", "b"), "abc", [(0, "a", "b"), (0, "a", "c"), (1, "b", "c"), (1, "b", "a")]),
+        (table(1, "a"), "abc", []),
+        (table(2, "a"), "", []),
+    ],
+)
+def test_copies(found: Table, nodes: str, expected: list[tuple[int, str, str]]) -> None:
+    """Each partition gets as many holders as it shall have, from one that lives, in ring order."""
+    copies = [Copy(found, *each) for each in expected]
+    assert copies == list(copies_needed(found, tuple(nodes)))
+
+
+def test_replicas_are_told_by_the_worst_partition() -> None:
+    """There can't be more than nodes; what is lost altogether counts, too."""
+    found = table(2, "ab", "bc", "cd")
+    assert Replicas(2, 2, 0) == replicas(found, tuple("abcd"))
+    assert Replicas(1, 2, 2) == replicas(found, tuple("abd"))
+    assert Replicas(0, 2, 2) == replicas(found, tuple("ab"))
+    assert Replicas(0, 1, 2) == replicas(found, tuple("a"))
+
+
+def test_other_holders_change_nothing_else() -> None:
+    """A table with other holders is the same load."""
+    found = table(2, "ab", "bc")
+    moved = found.held_by(1, ("a", "b"))
+    assert (("a", "b"), ("a", "b")) == tuple(p.holders for p in moved.partitions)
+    assert (found.folder, found.partitions[0]) == (moved.folder, moved.partitions[0])
