@@ -392,7 +392,7 @@ class Session(CamelCase, PartitionedJobs):
             ClusterError: the session is stopped.
         """
         self._check_open()
-        return node_states(self._cluster.status())
+        return node_states(self._cluster.status(), self._cluster.places)
 
     def register_progress_handler(self, handler: ProgressHandler) -> None:
         """Call `handler` with a `QueryProgress` while queries run, at least once a second.

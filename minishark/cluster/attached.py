@@ -91,7 +91,7 @@ class AttachedCluster:
                 str(places.disk),
                 self._service.endpoint,
             )
-            self._places = places
+            self.places = places
             self._sparrow = open_schedulers(
                 welcome, listening.endpoint("front"), keys, _has_executors
             )
@@ -181,7 +181,7 @@ class AttachedCluster:
 
     def store(self) -> Store:
         """The session's own view of the store."""
-        store = Store(self._places, self._name, self._host, RemoteFiles(self._connections))
+        store = Store(self.places, self._name, self._host, RemoteFiles(self._connections))
         store.meet((*self._nodes(), self._own))
         return store
 
@@ -195,12 +195,12 @@ class AttachedCluster:
         Raises:
             ResourceError: a node can't.
         """
-        self._places.make(folder, (self._name,))
+        self.places.make(folder, (self._name,))
         self._ask_nodes(MakeFolder(folder))
 
     def remove_folder(self, folder: str) -> None:
         """Delete a folder of the store on every node; tasks that still want to write to it fail."""
-        self._places.remove(folder, (self._name,))
+        self.places.remove(folder, (self._name,))
         with contextlib.suppress(ResourceError, ClusterError):  # it goes with the session
             self._ask_nodes(RemoveFolder(folder))
 

@@ -21,7 +21,7 @@ from minishark.errors import (
     TaskFailedError,
     TasksLostError,
 )
-from minishark.execution.store import Store
+from minishark.execution.store import Store, StorePlaces
 from minishark.execution.task import (
     FileSlice,
     Peer,
@@ -100,6 +100,9 @@ class Cluster(Protocol):
 
     warnings: tuple[str, ...]
     """Sentences for the user."""
+
+    places: StorePlaces
+    """Where the session's own files are, and those of nodes without folders of their own."""
 
     scratch: Path
     """A folder on disk that goes with the session."""

@@ -44,13 +44,18 @@ def _cells(stage: StageMetrics) -> tuple[str, ...]:
         str(stage.index),
         _tasks(stage),
         f"{stage.rows:,}",
-        f"{stage.bytes / 1024:,.0f}",
+        _kilobytes(stage),
         f"{stage.elapsed_s * 1e3:.1f}",
         f"{min(run):.1f}/{median(run):.1f}/{max(run):.1f}",
         f"{min(queued):.1f}/{median(queued):.1f}/{max(queued):.1f}",
         local,
         str(stage.retries),
     )
+
+
+def _kilobytes(stage: StageMetrics) -> str:
+    size = f"{stage.bytes / 1024:,.0f}"
+    return f"{size} ({stage.disk_bytes / 1024:,.0f} on disk)" if stage.disk_bytes else size
 
 
 def _tasks(stage: StageMetrics) -> str:

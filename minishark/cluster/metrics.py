@@ -37,7 +37,8 @@ class StageMetrics:
     """What a stage did; times in seconds, per task that finished.
 
     Skipped tasks were cancelled, or never started, as no row of theirs was needed any more.
-    `after` are the stages that it reads. Of remade tasks the output was lost, and made again.
+    `after` are the stages that it reads. Of remade tasks the output was lost, and made again. Of
+    the `bytes`, `disk_bytes` went to disk for want of shared memory.
     """
 
     index: int
@@ -53,6 +54,7 @@ class StageMetrics:
     by_task: tuple[TaskMetrics, ...] = ()
     after: tuple[int, ...] = ()
     remade_tasks: int = 0
+    disk_bytes: int = 0
 
     @property
     def retries(self) -> int:

@@ -83,6 +83,7 @@ class StageRecord:
             tuple(self._tasks(finished)),
             tuple(self.stage.parents),
             remade,
+            sum(outcome.nbytes for outcome in outcomes if outcome.on_disk),
         )
 
     def _tasks(self, finished: list[int]) -> Iterator[TaskMetrics]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 from minishark.cluster.node import peer_of, this_host
+from minishark.execution.storage import folder_bytes
+from minishark.execution.store import StorePlaces
 from sparrow_core import ExecutorStatus, NodeStatus
 
 
@@ -42,6 +45,8 @@ class NodeState:
         queued: how many reservations wait on it.
         deaths: how often it or an executor of it died.
         last_death: how the last of them ended.
+        stored_bytes: what its files take of shared memory; 0 if it is on another host.
+        disk_bytes: what its files take of the disk, with what its executors spill; as above.
     """
 
     name: str
@@ -52,6 +57,8 @@ class NodeState:
     queued: int
     deaths: int = 0
     last_death: str = ""
+    stored_bytes: int = 0
+    disk_bytes: int = 0
 
     @property
     def slots(self) -> int:
@@ -64,26 +71,35 @@ class NodeState:
         return sum(executor.memory_bytes for executor in self.executors)
 
 
-def node_states(statuses: Sequence[NodeStatus]) -> tuple[NodeState, ...]:
-    """Nodes as the cluster tells them, with the memory of their processes."""
-    return tuple(
-        NodeState(
-            status.name,
-            status.pid,
-            status.alive,
-            tuple(_executor(each, is_here=_is_here(status)) for each in status.executors),
-            status.running,
-            status.queued,
-            status.deaths,
-            status.last_death,
-        )
-        for status in statuses
-    )
+def node_states(statuses: Sequence[NodeStatus], places: StorePlaces) -> tuple[NodeState, ...]:
+    """Nodes as the cluster tells them, with what those of this host take of its memory and disk.
+
+    Args:
+        statuses: the nodes.
+        places: where the files of nodes are that have no folders of their own.
+    """
+    return tuple(_node(status, places) for status in statuses)
 
 
-def _is_here(status: NodeStatus) -> bool:
+def _node(status: NodeStatus, places: StorePlaces) -> NodeState:
     peer = peer_of(status.name, status.attributes)
-    return peer is None or peer.host == this_host()
+    is_here = peer is None or peer.host == this_host()
+    if peer is not None:
+        places = StorePlaces(Path(peer.memory), Path(peer.disk))
+    on_disk = folder_bytes(places.disk / status.name) if is_here else 0
+    has_memory = is_here and places.memory != places.disk
+    return NodeState(
+        status.name,
+        status.pid,
+        status.alive,
+        tuple(_executor(each, is_here=is_here) for each in status.executors),
+        status.running,
+        status.queued,
+        status.deaths,
+        status.last_death,
+        folder_bytes(places.memory / status.name) if has_memory else 0,
+        on_disk,
+    )
 
 
 def _executor(status: ExecutorStatus, *, is_here: bool) -> ExecutorState:

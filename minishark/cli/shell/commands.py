@@ -173,6 +173,8 @@ def _cluster(shell: Interpreter, argument: str) -> None:
             "running": node.running,
             "queued": node.queued,
             "memory": human_bytes(node.memory_bytes),
+            "stored": human_bytes(node.stored_bytes),
+            "on disk": human_bytes(node.disk_bytes),
             "deaths": node.deaths,
             "last death": node.last_death,
         }

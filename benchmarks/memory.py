@@ -1,0 +1,270 @@
+"""The 22 TPC-H queries under a memory limit: what they take, and whether the answers are right.
+
+    python benchmarks/memory.py --scale 10 --memory-limit 4GiB
+    python benchmarks/memory.py --scale 1 --memory-limit 400MiB
+
+The answers are compared with those of plain DuckDB over the same Parquet files, which are made
+first, in a process of their own. While tables load and queries run, memory is sampled: the
+anonymous memory of the nodes' processes (each process's proportional share, so nothing counts
+twice), plus what the nodes' files take of shared memory. Pages of files on disk are not counted:
+the system drops them when memory is short. The limit covers the nodes; the front end, which is this
+process, is shown beside. The exit status is 1 if an answer differs or a query fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import msgspec
+import psutil
+import pyarrow as pa
+
+import minishark
+from minishark.answers.compare import differences
+from minishark.answers.ordering import output_order
+from minishark.errors import MinisharkError
+from minishark.execution.memory import parse_size
+from minishark.tpch.generate import default_parts, generate
+from minishark.tpch.locations import default_data_folder
+from minishark.tpch.queries import load_queries, parse_selection
+from minishark.tpch.run import versions
+from minishark.tpch.tables import create_views, load_tables, tpch_tables
+
+_SAMPLE_S = 0.1
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Bytes at one moment."""
+
+    processes: int
+    stored: int
+    front_end: int
+    disk: int
+
+    @property
+    def nodes(self) -> int:
+        """What the limit is about."""
+        return self.processes + self.stored
+
+
+class Peak(msgspec.Struct, frozen=True):
+    """The most of each while something ran, in bytes.
+
+    Attributes:
+        nodes: processes and shared memory at the same moment.
+        processes: the nodes' processes.
+        stored: files in shared memory.
+        front_end: this process.
+        disk: files on disk, with what was spilled.
+    """
+
+    nodes: int = 0
+    processes: int = 0
+    stored: int = 0
+    front_end: int = 0
+    disk: int = 0
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One query, or the loading of the tables (query 0)."""
+
+    query: int
+    elapsed_s: float
+    peak: Peak
+    problem: str = ""
+
+    def line(self) -> str:
+        """A row of the table."""
+        name = f"Q{self.query}" if self.query else "load"
+        sizes = [getattr(self.peak, field) // _MIB for field in Peak.__struct_fields__]
+        cells = "  ".join(f"{size:>9,}" for size in sizes)
+        return f"{name:>5}  {self.elapsed_s:>8.2f}  {cells}  {self.problem or 'ok'}"
+
+
+HEADER = (
+    f"{'':>5}  {'s':>8}  "
+    + "  ".join(f"{name:>9}" for name in ("nodes", "processes", "shared", "front end", "disk"))
+    + "  (MiB at most)"
+)
+
+
+class Sampler:
+    """Looks at a session's memory again and again, on a thread of its own."""
+
+    def __init__(self, session: minishark.Session) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._peak = Peak()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="sampler", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_SAMPLE_S):
+            found = self._sample()
+            with self._lock:
+                fields = Peak.__struct_fields__
+                self._peak = Peak(*(max(getattr(self._peak, f), getattr(found, f)) for f in fields))
+
+    def _sample(self) -> Sample:
+        me = psutil.Process()
+        nodes = self._session.nodes()
+        return Sample(
+            sum(_anonymous_bytes(child.pid) for child in me.children(recursive=True)),
+            sum(node.stored_bytes for node in nodes),
+            _anonymous_bytes(me.pid),
+            sum(node.disk_bytes for node in nodes),
+        )
+
+    def take(self) -> Peak:
+        """The peak since the last call."""
+        with self._lock:
+            peak, self._peak = self._peak, Peak()
+            return peak
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
+
+
+def _anonymous_bytes(pid: int) -> int:
+    """A process's share of anonymous memory; 0 if it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    found = [line.split()[1] for line in lines if line.startswith("Pss_Anon:")]
+    return int(found[0]) * 1024 if found else 0
+
+
+@contextmanager
+def sampled(session: minishark.Session) -> Iterator[Sampler]:
+    """A sampler for the time of the block."""
+    sampler = Sampler(session)
+    try:
+        yield sampler
+    finally:
+        sampler.stop()
+
+
+class _Silent:
+    """Loading tables, without a word."""
+
+    def step(self, text: str) -> None:
+        """Say nothing."""
+
+    def progress(self, done: int, total: int) -> None:
+        """Say nothing."""
+
+    def detail(self, text: str) -> None:
+        """Say nothing."""
+
+    def warning(self, text: str) -> None:
+        """Say nothing."""
+
+
+def reference_answers(folder: Path, queries: dict[int, str], limit: int) -> dict[int, pa.Table]:
+    """What plain DuckDB answers, made by another process so that its memory is not ours."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(_answers, (folder, queries, limit))
+
+
+def _answers(folder: Path, queries: dict[int, str], limit: int) -> dict[int, pa.Table]:
+    config = {"memory_limit": f"{limit}B", "arrow_lossless_conversion": "false"}
+    with duckdb.connect(config=config) as connection:
+        create_views(connection, tpch_tables(folder))
+        return {n: connection.sql(text).to_arrow_table() for n, text in queries.items()}
+
+
+def measured(number: int, sampler: Sampler, run: Callable[[], str]) -> Step:
+    """Run something that tells its problem, if any, and measure it."""
+    sampler.take()
+    started = time.perf_counter()
+    try:
+        problem = run()
+    except MinisharkError as error:
+        problem = f"{type(error).__name__}: {error}"
+    elapsed_s = time.perf_counter() - started
+    time.sleep(2 * _SAMPLE_S)
+    return Step(number, elapsed_s, sampler.take(), problem)
+
+
+def run_all(folder: Path, queries: dict[int, str], options: argparse.Namespace) -> list[Step]:
+    """Load the tables, run the queries, compare the answers."""
+    expected = reference_answers(folder, queries, parse_size(options.memory_limit))
+    steps = []
+    with (
+        minishark.connect(
+            nodes=options.nodes,
+            executors_per_node=options.executors,
+            memory_limit=options.memory_limit,
+            partitions=options.partitions,
+        ) as session,
+        sampled(session) as sampler,
+        duckdb.connect() as connection,
+    ):
+        create_views(connection, tpch_tables(folder))
+
+        def load() -> str:
+            replicas = min(2, options.nodes)
+            load_tables(session, tpch_tables(folder), _Silent(), partitions=None, replicas=replicas)
+            return ""
+
+        def query(number: int) -> str:
+            answer = session.sql(queries[number]).to_arrow()
+            order = output_order(connection, queries[number], answer.column_names)
+            return " ".join(differences(expected[number], answer, ordered_by=order))
+
+        print(HEADER)
+        for number in (0, *queries):
+            step = measured(number, sampler, load if not number else lambda n=number: query(n))
+            steps.append(step)
+            print(step.line(), flush=True)
+        for warning in session.warnings:
+            print(warning)
+    return steps
+
+
+def main() -> int:
+    """Measure; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--scale", type=float, default=1)
+    parser.add_argument("--memory-limit", default="400MiB")
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--executors", type=int, default=1, help="of each node")
+    parser.add_argument("--partitions", type=int, help="of tables and shuffles")
+    parser.add_argument("--queries", type=parse_selection, default=parse_selection("1-22"))
+    parser.add_argument("--data", type=Path, default=default_data_folder())
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    parts = default_parts(options.scale)
+    folder = generate(options.scale, options.data, parts=parts, on_progress=lambda *_: None)
+    queries = dict(load_queries(options.queries))
+    steps = run_all(folder, queries, options)
+    limit, most = parse_size(options.memory_limit), max(step.peak.nodes for step in steps)
+    right = sum(not step.problem for step in steps if step.query)
+    print(f"{right} of {len(queries)} correct; at most {most / _MIB:,.0f} MiB of "
+          f"{limit / _MIB:,.0f} MiB ({most / limit:.0%}).")  # fmt: skip
+    if options.json is not None:
+        found = {"options": {k: str(v) for k, v in vars(options).items()}, "versions": versions(),
+                 "cpus": os.cpu_count(), "steps": steps}  # fmt: skip
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+    return 0 if right == len(queries) and not steps[0].problem else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
