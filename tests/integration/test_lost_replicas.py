@@ -14,9 +14,14 @@ import pytest
 from processes import until
 
 import minishark
+from minishark.cluster.backend import JobEvent
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
+from minishark.cluster.load import TableLoader
+from minishark.cluster.query import QueryRun
+from minishark.cluster.recovery import Submission
 from minishark.errors import PartitionsLostError
 from minishark.session import Session
+from sparrow_core import JobFinished
 
 _ROWS = 40_000
 _TOTAL = [{"n": _ROWS, "s": sum(range(_ROWS))}]
@@ -100,3 +105,66 @@ def test_a_changed_file_is_not_loaded_again(cluster: ClusterRecord, tmp_path: Pa
         _kill(cluster, 1)
         with pytest.raises(PartitionsLostError, match=r"rows\.parquet has changed since"):
             _total(session, "t")
+
+
+@pytest.mark.slow
+def test_a_load_goes_on_without_a_node(
+    cluster: ClusterRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had been divided on the dead node is divided again; replicas lie on the others."""
+    heard, killed = TableLoader.heard, []
+
+    def hooked(loader: TableLoader, submission: Submission, event: JobEvent) -> None:
+        heard(loader, submission, event)
+        if isinstance(event, JobFinished) and not killed:
+            killed.append(submission.stage)
+            _kill(cluster, 2)
+
+    monkeypatch.setattr(TableLoader, "heard", hooked)
+    with minishark.connect(cluster.address, single_task_rows=0, partitions=6) as session:
+        session.create_table("t", _rows(), partition_by="k", partitions=6, replicas=2)
+        assert [0] == killed
+        assert _TOTAL == _total(session, "t")
+        until(lambda: (2, 2, 0) == _replicas(session, "t"), "replicas of all partitions")
+
+
+@pytest.mark.slow
+def test_rows_are_kept_although_a_node_dies(
+    cluster: ClusterRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CREATE TABLE AS and an INSERT are right, too."""
+    heard, killed = QueryRun.heard, []
+
+    def hooked(run: QueryRun, submission: Submission, event: JobEvent) -> None:
+        heard(run, submission, event)
+        if isinstance(event, JobFinished) and not killed and len(run.stages) > 1:
+            killed.append(submission.stage)
+            _kill(cluster, 2)
+
+    with minishark.connect(cluster.address, single_task_rows=0, partitions=6) as session:
+        session.create_table("t", _rows(), partition_by="k", partitions=6, replicas=2)
+        monkeypatch.setattr(QueryRun, "heard", hooked)
+        session.sql("CREATE TABLE u AS SELECT k, x FROM t ORDER BY x")
+        assert killed
+        assert _TOTAL == _total(session, "u")
+        session.sql("INSERT INTO u VALUES (0, 0)")
+        assert [{"n": _ROWS + 1, "s": sum(range(_ROWS))}] == _total(session, "u")
+
+
+@pytest.mark.slow
+def test_a_stopped_node_is_not_waited_for(cluster: ClusterRecord) -> None:
+    """Its tasks run elsewhere; when it goes on, it is used again."""
+    with minishark.connect(cluster.address, single_task_rows=0) as session:
+        session.create_table("t", _rows(), partition_by="k", partitions=6, replicas=2)
+        victim = psutil.Process(cluster.nodes[1].pid)
+        family = [victim, *victim.children(recursive=True)]
+        for process in family:
+            process.suspend()
+        assert _TOTAL == _total(session, "t")
+        until(lambda: 2 == len(session.nodes()), "the notice")
+        assert _TOTAL == _total(session, "t")
+        for process in family:
+            process.resume()
+        until(lambda: 3 == len([n for n in session.nodes() if n.executors]), "its return")
+        for _ in range(3):
+            assert _TOTAL == _total(session, "t")

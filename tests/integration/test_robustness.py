@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -408,3 +409,42 @@ def test_a_function_that_kills_its_executors_is_told_of(processes: Session) -> N
     assert _ANSWER == processes.sql(_SUM).collect()
     until(lambda: 4 <= sum(node.deaths for node in processes.nodes()), "their count")
     assert any("while it had task" in node.last_death for node in processes.nodes())
+
+
+@pytest.mark.slow
+def test_a_stopped_executor_is_not_waited_for(processes: Session) -> None:
+    """SIGSTOP in mid-query: its task runs elsewhere; when it goes on, nothing breaks."""
+    victim = psutil.Process(_executors(processes)[0])
+    idle_s = victim.cpu_times().user
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(processes.sql(_LONG).collect)
+        until(lambda: victim.cpu_times().user > idle_s + 0.1, "the query works")
+        victim.suspend()
+        assert _LONG_ANSWER == running.result(60)
+    victim.resume()
+    until(lambda: victim.pid in _executors(processes), "its return")
+    for _ in range(3):
+        assert _ANSWER == processes.sql(_SUM).collect()
+
+
+@pytest.mark.slow
+def test_executors_that_never_come_up_are_not_waited_for(processes: Session) -> None:
+    """All of them are killed again and again: the query ends, and says how they died."""
+    over = threading.Event()
+
+    def kill_all() -> None:
+        while not over.wait(0.02):
+            for node in processes._cluster.status():
+                with contextlib.suppress(psutil.Error):
+                    for child in psutil.Process(node.pid).children():
+                        child.kill()
+
+    with ThreadPoolExecutor(1) as pool:
+        killer = pool.submit(kill_all)
+        try:
+            with pytest.raises(minishark.errors.MinisharkError, match="SIGKILL"):
+                processes.sql(_SUM).collect()
+        finally:
+            over.set()
+        killer.result(10)
+    assert _ANSWER == processes.sql(_SUM).collect()
