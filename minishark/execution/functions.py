@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import threading
 import time
 import traceback
@@ -212,6 +213,7 @@ def called(
         FunctionFailedError: it raised.
     """
     source = _Source(reader, names)
+    own = os.getpid()
     try:
         return [table for table in function(source.reader()) if table.num_columns]
     except Interrupted:
@@ -220,6 +222,17 @@ def called(
         if source.error is not None:
             raise source.error from None
         raise FunctionFailedError.of(error) from error
+    finally:
+        end_copies_of(own)
+
+
+def end_copies_of(pid: int) -> None:
+    """End this process unless it has that number: then user code has forked, and this is a copy.
+
+    A copy of an executor must not go on as one: it would write the same files, and outlive it.
+    """
+    if os.getpid() != pid:
+        os._exit(0)
 
 
 class _Source:

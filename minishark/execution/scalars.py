@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ import duckdb
 import pyarrow as pa
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
-from minishark.execution.functions import FunctionFailedError, Interrupted
+from minishark.execution.functions import FunctionFailedError, Interrupted, end_copies_of
 from minishark.execution.task import ScalarFunction
 
 
@@ -117,6 +118,7 @@ class Scalars:
 
     def _watched(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """`fn`; DuckDB would keep only the text of what it raises."""
+        own = os.getpid()
 
         @functools.wraps(fn)
         def watched(*values: Any) -> Any:
@@ -125,5 +127,7 @@ class Scalars:
             except BaseException as error:
                 self._raised.append(error)
                 raise
+            finally:
+                end_copies_of(own)
 
         return watched

@@ -223,8 +223,9 @@ class Store:
         return self._places_of(node).find(file, (node,))
 
     def _is_far(self, node: str) -> bool:
-        """Whether the node is on another host."""
-        return node in self._peers and self._peers[node].host != self._host
+        """Whether the node is on another host; the own one never is, whatever is told of it."""
+        peer = self._peers.get(node)
+        return peer is not None and node != self._node and peer.host != self._host
 
     def _places_of(self, node: str) -> StorePlaces:
         peer = self._peers.get(node)
