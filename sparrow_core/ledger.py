@@ -218,7 +218,7 @@ class Ledger:
             attempt = len(job.stories.get(task_id, ())) + 1
             job.running[task_id] = Running(node, attempt, now)
             here[task_id] = None
-            assignments.append(Assignment(task_id, attempt, task.payload))
+            assignments.append(Assignment(task_id, attempt, task.payload, task.memory_bytes))
         self.tie(job, node)
         return assignments
 

@@ -234,6 +234,7 @@ class NodeMonitor(TaskKeeper):
         assert all(queued.count > 0 for queued in self._queue.values())
         assert self._queued == sum(queued.count for queued in self._queue.values())
         assert self._queued <= self._config.queue_max
+        self._memory.check([task.assignment.memory_bytes for task in self._running.values()])
         self._lanes.check(self._queue)
         assert all(key.job_id in self._jobs for key in self._ready)
         assert not executors.keys() & self._gone.keys()

@@ -25,12 +25,14 @@ class TaskSpec(Struct, frozen=True, array_like=True, gc=False):
         preferred_nodes: If not empty, the task runs on one of these nodes.
         wait_s: None if that is a hard constraint; else, when the task has waited for so long, or
             none of them lives, any node will do (delay scheduling).
+        memory_bytes: About how much memory it needs; 0 if that is nobody's concern.
     """
 
     task_id: TaskId
     payload: bytes
     preferred_nodes: tuple[str, ...] = ()
     wait_s: Seconds | None = None
+    memory_bytes: Count = 0
 
 
 class JobOptions(Struct, frozen=True, array_like=True, gc=False):
@@ -84,11 +86,12 @@ class PlacementStep(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Assignment(Struct, frozen=True, array_like=True, gc=False):
-    """A task bound to a node; `attempt` counts from 1."""
+    """A task bound to a node; `attempt` counts from 1, `memory_bytes` is what the task needs."""
 
     task_id: TaskId
     attempt: Count
     payload: bytes
+    memory_bytes: Count = 0
 
 
 class TaskKey(Struct, frozen=True, array_like=True, gc=False):

@@ -77,6 +77,47 @@ class NodeExecutor:
         return self.info.slots - len(self.running)
 
 
+class MemoryBudget:
+    """What the tasks that run on a node need of its memory, as they say.
+
+    A task that would bring them above the limit waits, and so do those behind it that need any:
+    none is overtaken for ever. One that needs more than the limit runs when no other needs any.
+
+    Attributes:
+        used: What those need that run.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        """Start without tasks."""
+        self.used = 0
+        self._limit = limit
+        self._is_awaited = False
+
+    def look_again(self) -> None:
+        """The tasks that wait are about to be looked at, in their order."""
+        self._is_awaited = False
+
+    def admits(self, needs: int) -> bool:
+        """Whether the next of them may start, which needs so much."""
+        if self._limit is not None and self.used and self.used + needs > self._limit:
+            self._is_awaited = True
+        return not self._is_awaited
+
+    def take(self, needs: int) -> None:
+        """A task starts."""
+        self.used += needs
+
+    def give_back(self, needs: int) -> None:
+        """It has ended."""
+        self.used -= needs
+
+    def check(self, running: list[int]) -> None:
+        """Assert that these are the needs of what runs, and that more than one fit."""
+        assert self.used == sum(running)
+        together = sum(needs > 0 for needs in running)
+        assert self._limit is None or self.used <= self._limit or together == 1
+
+
 class SlotPool:
     """All executors of a node.
 

@@ -28,7 +28,7 @@ from sparrow_core.messages import (
     TasksEnded,
 )
 from sparrow_core.parts import TaskKey
-from sparrow_core.slots import Asked, NodeJob, NodeTask, SlotPool
+from sparrow_core.slots import Asked, MemoryBudget, NodeJob, NodeTask, SlotPool
 from sparrow_core.unreported import Unreported
 
 
@@ -43,6 +43,8 @@ class NodeMonitorConfig(Struct, frozen=True):
         ask_timeout_s: How long a slot is kept for a scheduler's answer.
         grace_s: How long a task may be on its way to an executor that does not know of it.
         executor_timeout_s: An executor silent for this long is dead, until it is heard again.
+        memory_bytes: How much the tasks that run at once may need together, of what they say that
+            they need; a task that needs more runs when none that needs any does. None: any amount.
     """
 
     policy: str = "fifo"
@@ -52,6 +54,7 @@ class NodeMonitorConfig(Struct, frozen=True):
     ask_timeout_s: float = 0.5
     grace_s: float = 1.0
     executor_timeout_s: float = 5.0
+    memory_bytes: int | None = None
 
 
 class TaskKeeper:
@@ -88,6 +91,7 @@ class TaskKeeper:
         self._config = config or NodeMonitorConfig()
         self._discipline = make_discipline(self._config.policy)
         self._pool = SlotPool(self._discipline, self._config.slots)
+        self._memory = MemoryBudget(self._config.memory_bytes)
         self._gone: dict[Address, None] = {}
         self._queue: OrderedDict[JobId, Queued] = OrderedDict()
         self._lanes = Lanes(self._discipline)
@@ -159,7 +163,11 @@ class TaskKeeper:
         """Give tasks that wait to executors with room, in one message for each of their jobs."""
         started: dict[tuple[Address, JobId], list[NodeTask]] = {}
         full: dict[str, None] = {}
+        self._memory.look_again()
         for key, task in tuple(self._ready.items()):
+            needs = task.assignment.memory_bytes
+            if needs and not self._memory.admits(needs):
+                continue
             framework = task.answer.claim.framework
             executor = None if framework in full else self._pool.idlest(framework)
             if executor is None:
@@ -169,6 +177,7 @@ class TaskKeeper:
             at = executor.info.address
             task.executor, task.at = at, now
             self._running[key] = task
+            self._memory.take(needs)
             executor.running[key] = None
             started.setdefault((at, key.job_id), []).append(task)
         return [
@@ -308,6 +317,7 @@ class TaskKeeper:
         if executor is not None:
             del executor.running[key]
         self._pool.release(task.answer.claim, ran_s)
+        self._memory.give_back(task.assignment.memory_bytes)
         self._unreported.add(task.answer.scheduler, key, name_of(task.executor), lost)
 
     def _end_jobs(self, job_ids: tuple[JobId, ...], msg: EndJob | EndJobs) -> list[Envelope]:

@@ -15,6 +15,7 @@ from minishark.cluster.machine import node_memory
 from minishark.errors import ClusterError, OptionError
 from minishark.execution.store import Store, StorePlaces
 from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
+from sparrow_core.node_monitor import NodeMonitorConfig
 
 _RESTARTS = 5  # in a row: some seconds, in which queries wait
 _LOCALITY_WAIT_S = 30.0  # practically for ever, but where the preferred nodes are dead
@@ -97,6 +98,7 @@ class OwnCluster:
                 runner_config=runner_config(
                     node, self.places, self._memory, own_process=not options.in_process
                 ),
+                limits=NodeMonitorConfig(memory_bytes=self._memory.query_bytes),
                 orphaned_folders=tuple(
                     map(str, dict.fromkeys((self.places.memory, self.places.disk)))
                 ),

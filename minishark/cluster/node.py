@@ -211,7 +211,7 @@ def _settings(
         schedulers,
         own_schedulers,
         attributes=attributes_of(node),
-        limits=NodeMonitorConfig(policy="fair"),
+        limits=NodeMonitorConfig(policy="fair", memory_bytes=memory.query_bytes),
         bind=options.bind and sparrow_endpoint(options.bind),
         keys=keys,
         metrics=True,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from minishark.catalog import Table
+from minishark.cluster.admission import function_bytes
 from minishark.cluster.backend import Backend, FilesLostError, JobEvent, Placement, task_error
 from minishark.cluster.inputs import (
     lost_partitions,
@@ -214,6 +215,7 @@ class QueryRun:
                 encode(self._payload(stage, tables, index)),
                 _constraint(nodes, every),
                 placement.wait_s,
+                self._memory_bytes(stage, tables, index),
             )
             for index, nodes in preferred.items()
         )
@@ -277,6 +279,13 @@ class QueryRun:
         if not self._is_last(stage):
             return nodes
         return self.ending.nodes(nodes, index, self._placed.nodes)
+
+    def _memory_bytes(self, stage: Stage, tables: Mapping[str, Table], index: int) -> int:
+        """What a task needs beside DuckDB's memory, as far as it is foreseen."""
+        if self.ending.function is None or not self._is_last(stage):
+            return 0
+        read_bytes = sum(size for _, size in self._holdings(stage, tables, index))
+        return function_bytes(stage.schema, stage.plan.rows / stage.tasks, read_bytes)
 
     def _holdings(self, stage: Stage, tables: Mapping[str, Table], index: int) -> Iterator[Holding]:
         """What task `index` reads, and where it lies."""

@@ -70,9 +70,14 @@ class NodeMemory:
         return int(left / self.slots * DUCKDB_SHARE)
 
     @property
+    def query_bytes(self) -> int:
+        """What queries always keep, whatever files take."""
+        return self.usable_bytes - self.storage_bytes
+
+    @property
     def beside_duckdb_bytes(self) -> int:
-        """What all tasks together may hold that DuckDB does not count."""
-        return int((self.usable_bytes - self.storage_bytes) * (1 - DUCKDB_SHARE))
+        """What all tasks together may hold of their outputs, which DuckDB does not count."""
+        return int(self.query_bytes * (1 - DUCKDB_SHARE))
 
     @property
     def buffer_bytes(self) -> int:

@@ -483,3 +483,56 @@ def test_executors_are_summed_up() -> None:
         "executor_run_seconds_total": 0.5,
     }
     assert expected == found
+
+
+# Memory
+
+
+def needing(request: int, needs: dict[int, int]) -> AssignTasks:
+    """An answer with tasks that say what memory they need."""
+    tasks = tuple(Assignment(i, 1, b"p", size) for i, size in needs.items())
+    return AssignTasks(JOB, S, C, request, tasks, drained=True, has_shared=False)
+
+
+def started(out: list[Envelope]) -> list[int]:
+    """The tasks that executors are sent."""
+    return [t.task_id for each in out if isinstance(each.msg, RunTasks) for t in each.msg.tasks]
+
+
+def limited(**slots: int) -> Driven:
+    """A node whose tasks may need 100 bytes together."""
+    node = with_policy(memory_bytes=100)
+    for name, count in slots.items():
+        node(executor(name, count))
+    node(Reserve(JOB, S, 9))
+    return node
+
+
+def test_a_task_waits_until_others_have_given_its_memory_back() -> None:
+    """What would be above the limit waits although a slot is free; then it runs."""
+    node = limited(e0=3)
+    assert [0, 1] == started(node(needing(1, {0: 60, 1: 40, 2: 1})))
+    assert [] == started(node(Tick(0), now=1.0))
+    assert [2] == started(node(ended(1)))
+
+
+def test_a_task_above_the_limit_runs_alone() -> None:
+    """It waits for others that need memory, and they for it; none starves."""
+    node = limited(e0=3)
+    assert [0] == started(node(needing(1, {0: 10, 1: 500, 2: 10})))
+    assert [1] == started(node(ended(0)))
+    assert [2] == started(node(ended(1)))
+
+
+def test_tasks_that_say_nothing_do_not_wait() -> None:
+    """Whoever needs no memory passes those that wait for some."""
+    node = limited(e0=3)
+    assert [0, 2] == started(node(needing(1, {0: 100, 1: 1, 2: 0})))
+
+
+def test_memory_of_a_lost_executor_is_free_again() -> None:
+    """What ran there needs nothing any more."""
+    node = limited(e0=1, e1=1)
+    assert [0] == started(node(needing(1, {0: 100, 1: 100})))
+    (lost,) = [a for a, e in node.machine._pool.executors.items() if e.running]
+    assert [1] == started(node(ExecutorLost(lost, "killed")))

@@ -66,6 +66,14 @@ def small_cluster(world: World, monitor: NodeMonitorConfig) -> SimulatedCluster:
     )  # fmt: skip
 
 
+def with_memory_needs(job: StartJob, seed: int) -> StartJob:
+    """The job with tasks of which some need memory, up to five times what a node allows."""
+    rng = Random(f"memory {seed} {job.job_id}")
+    needs = [rng.choice((0, 30, 60, 500)) for _ in job.tasks]
+    tasks = [structs.replace(t, memory_bytes=n) for t, n in zip(job.tasks, needs, strict=True)]
+    return structs.replace(job, tasks=tuple(tasks))
+
+
 class Chaos:
     """A small cluster with a seeded history of jobs and faults, which stop after 8 s."""
 
@@ -82,9 +90,11 @@ class Chaos:
             policy=rng.choice(tuple(DISCIPLINES)),
             slots=rng.choice((None, 3)),
             queue_max=rng.choice((12, 100_000)),
+            memory_bytes=100 if seed % 2 else None,
         )
         self.cluster = small_cluster(self.world, monitor)
-        self.jobs = [random_job(rng, number) for number in range(rng.randint(1, 10))]
+        jobs = [random_job(rng, number) for number in range(rng.randint(1, 10))]
+        self.jobs = [with_memory_needs(job, seed) for job in jobs]
         for job in self.jobs:
             self.world.post(self.cluster.client, job, rng.uniform(0, 5))
         for fault in (self._deaths, self._restart, self._scheduler_restart, self._partition,

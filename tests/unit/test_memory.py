@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from minishark.cluster.admission import function_bytes
 from minishark.errors import OptionError
 from minishark.execution.memory import (
     PROCESS_BYTES,
@@ -14,6 +15,7 @@ from minishark.execution.memory import (
     machine_bytes,
     parse_size,
 )
+from minishark.expressions import Column
 
 MEMORY = NodeMemory(2 * PROCESS_BYTES + 1000_000_000, slots=2)
 
@@ -107,3 +109,11 @@ def test_a_machine_without_control_groups(tmp_path: Path) -> None:
     """The physical memory is all that there is."""
     assert 1000 == machine_bytes(1000, tmp_path, tmp_path)
     assert 1000 == _machine(tmp_path / "x", "0::/\n", {"memory.max": "max\n"})
+
+
+def test_functions_need_their_rows_several_times() -> None:
+    """Rows of the function's columns, but no more than what the task reads."""
+    schema = (Column("a", "BIGINT"), Column("b", "VARCHAR"), Column("c", "DECIMAL(15,2)"))
+    assert 3 * 1000 * 48 == function_bytes(schema, 1000, 1e9)
+    assert 3 * 500 == function_bytes(schema, 1000, 500)
+    assert 3 * 1000 * 64 == function_bytes((Column("l", "STRUCT(a INTEGER)"),), 1000, 0)
