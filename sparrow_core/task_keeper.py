@@ -156,8 +156,12 @@ class TaskKeeper:
 
     def _ahead(self) -> int:
         """None while a job here has long or unknown tasks: those of others would wait for it."""
-        jobs = self._jobs.values()
-        return min((policy.tasks_ahead(job.mean_s) for job in jobs), default=0)
+        least = policy.AHEAD_MAX if self._jobs else 0
+        for job in self._jobs.values():
+            least = min(least, policy.tasks_ahead(job.mean_s))
+            if not least:
+                break
+        return least
 
     def _start_ready(self, now: float) -> list[Envelope]:
         """Give tasks that wait to executors with room, in one message for each of their jobs."""

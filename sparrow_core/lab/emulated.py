@@ -266,7 +266,7 @@ EXPERIMENTS = (
         "The same, all simulated",
         "Batch Sampling, figures 10 and 11; Sparrow, figure 8",
         "simulated",
-        TpchUsers(mean_task_ms=100.0, seconds=120.0),
+        TpchUsers(seconds=120.0),
         _TINY_USERS,
         simulated_tpch,
         Chart("TPC-H query", log_y=True),

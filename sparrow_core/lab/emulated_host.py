@@ -78,7 +78,8 @@ def run_host(settings: HostSettings) -> None:
         config = SchedulerConfig(
             node_timeout_s=_PATIENCE_S, lease_s=_PATIENCE_S, grace_s=_PATIENCE_S
         )
-        driver.host(name, Scheduler(driver.address(name), Random(settings.seed), config))
+        rng = Random(f"{settings.seed} {name}")  # or they would choose the same nodes
+        driver.host(name, Scheduler(driver.address(name), rng, config))
     limits = NodeMonitorConfig(
         policy=settings.policy, heartbeat_s=settings.heartbeat_s, ask_timeout_s=_PATIENCE_S,
         grace_s=_PATIENCE_S, executor_timeout_s=_PATIENCE_S,

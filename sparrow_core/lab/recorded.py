@@ -53,8 +53,8 @@ class TpchUsers:
         nodes: Of `slots` slots each, in `processes` processes.
         replicas: Of each partition, all replicas of a user's partitions striped over different
             nodes if there are enough, as in the papers.
-        mean_task_ms: Recorded task times are scaled to this mean: one machine's control plane
-            must carry the messages of a hundred.
+        mean_task_ms: Recorded task times are scaled to this mean, about the papers'. Make it longer
+            where one machine cannot carry the messages of a hundred.
         queries: Of the recording.
         arrivals: "regular" as in the papers, whose users ask every so often, in random permutations
             of the queries; or "poisson", any query at any time.
@@ -69,7 +69,7 @@ class TpchUsers:
     schedulers: int = 2
     processes: int = 2
     replicas: int = 3
-    mean_task_ms: float = 200.0
+    mean_task_ms: float = 100.0
     queries: tuple[str, ...] = ("q1", "q3", "q6", "q12")
     arrivals: str = "regular"
     loads: tuple[float, ...] = (0.65, 0.8)
