@@ -32,6 +32,7 @@ _CREDIT = 8  # chunks
 _SILENCE_MAX_S = 10.0
 _REPLICATION_MAX_S = 300.0
 _DEAD_S = 5.0
+_PROBE_S = 0.5
 _CREDIT_MESSAGE = encode_message(Credit(1))
 
 
@@ -41,7 +42,7 @@ class RemoteFiles:
     def __init__(self, connections: Connections) -> None:
         """Reach services by these connections."""
         self._connections = connections
-        self._dead_until: dict[str, float] = {}
+        self._silent: dict[str, float] = {}  # services that did not answer, and since when
 
     def fetch(self, source: Peer, item: FileSlice) -> pa.Table:
         """The rows of a slice that `source` holds.
@@ -49,9 +50,8 @@ class RemoteFiles:
         Raises:
             InputMissingError: it does not have the file, or does not answer.
         """
-        if time.monotonic() < self._dead_until.get(source.service, 0.0):
-            raise InputMissingError(f"{source.name} does not answer")
         try:
+            self._check_silent(source)
             with self._connections.socket(source.service) as socket:
                 socket.send(encode_message(Fetch(item.file, item.first, item.last, _CREDIT)))
                 stream = _ChunkStream(self._connections, socket)
@@ -60,10 +60,25 @@ class RemoteFiles:
                 stream.finish()
                 return table
         except NoAnswerError as error:
-            self._dead_until[source.service] = time.monotonic() + _DEAD_S
+            self._silent[source.service] = time.monotonic()
             raise InputMissingError(f"{source.name}: {error}") from error
         except (ClusterError, pa.ArrowException) as error:
             raise InputMissingError(f"{source.name}: {error}") from error
+
+    def _check_silent(self, source: Peer) -> None:
+        """Do not wait long for what did not answer before; but it may have been started anew.
+
+        Raises:
+            InputMissingError: it has just been asked.
+            NoAnswerError: it still does not.
+        """
+        since = self._silent.get(source.service)
+        if since is None:
+            return
+        if time.monotonic() < since + _PROBE_S:
+            raise InputMissingError(f"{source.name} does not answer")
+        self._connections.call(source.service, Hello(own_versions()), _PROBE_S)
+        self._silent.pop(source.service, None)
 
     def replicate(self, file: str, source: Peer, target: Peer) -> None:
         """Make `target` fetch a whole file from `source`.

@@ -25,6 +25,8 @@ RECOVERIES_MAX = 16
 
 _INPUT_TRIES = 3  # for what no task of the run has put out
 _POLL_S = 0.25
+_PAUSE_S = 0.01
+_PAUSE_MAX_S = 0.8
 _CANCEL_WAIT_S = 2.0
 
 
@@ -121,6 +123,8 @@ class StageJobs:
                 f"Outputs of tasks were lost {self.recoveries} times; at last: {message}. "
                 "Nodes keep dying, or their files are being removed."
             )
+        # The first losses cost no time; those that follow may be of what nobody knows yet.
+        time.sleep(min(_PAUSE_MAX_S, _PAUSE_S * 2.0**self.recoveries) if self.recoveries > 2 else 0)
         self.work.renew()
 
     def _step(self) -> None:

@@ -235,7 +235,7 @@ class Store:
 
     def _from_afar(self, item: FileSlice) -> pa.Table:
         """What only other hosts have; a whole file is kept for the other executors of the node."""
-        if item.first or item.last is not None:
+        if item.first or item.last is not None or not item.holders:
             return self._fetched(item)
         copy = FileSlice(f"{item.file}@{item.holders[0]}", (self._node,))
         if self._reader(copy) is None:
@@ -254,7 +254,7 @@ class Store:
                     return self._fetcher.fetch(self._peers[node], item)
                 except InputMissingError as error:
                     reasons.append(f" ({error})")
-        holders = ", ".join(item.holders)
+        holders = ", ".join(item.holders) or "(all that had it are gone)"
         message = f"{item.file} is on none of the nodes {holders}{''.join(reasons)}"
         raise InputMissingError(message, (item,))
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from minishark.cluster import remote_files, service
-from minishark.cluster.connections import Connections
+from minishark.cluster.connections import Connections, NoAnswerError
 from minishark.cluster.node_service import NodeService
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
@@ -142,6 +142,32 @@ def test_a_dead_holder(
         files.fetch(dead, FileSlice(FILE, ("n1",)))
     with pytest.raises(InputMissingError, match="n1 does not answer"):
         files.fetch(dead, FileSlice(FILE, ("n1",)))
+
+
+def test_a_holder_that_is_started_anew(
+    places: StorePlaces,
+    source: Peer,
+    connections: Connections,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that had not answered is asked again, and found."""
+    monkeypatch.setattr(remote_files, "_SILENCE_MAX_S", 0.2)
+    monkeypatch.setattr(remote_files, "_PROBE_S", 0.0)
+    expected = write(places, 10, 3)
+    files = RemoteFiles(connections)
+    with monkeypatch.context() as patch:
+        patch.setattr(connections, "receive", _no_answer)
+        for _ in range(2):
+            with pytest.raises(InputMissingError, match="n0: nothing"):
+                files.fetch(source, FileSlice(FILE, ("n0",)))
+    monkeypatch.setattr(remote_files, "_PROBE_S", 5.0)
+    monkeypatch.setitem(files._silent, source.service, -10.0)
+    assert expected == files.fetch(source, FileSlice(FILE, ("n0",)))
+    assert {} == files._silent
+
+
+def _no_answer(*_: object) -> list[bytes]:
+    raise NoAnswerError("nothing")
 
 
 def test_an_interrupted_wait(source: Peer, connections: Connections) -> None:

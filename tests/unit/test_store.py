@@ -253,3 +253,10 @@ def test_folder_that_was_removed_is_not_made_again_on_disk(
         write(store)
     assert [] == [path for path in places.disk.rglob("*") if path.is_file()]
     assert not (places.disk / "n0/queries/1").exists()
+
+
+def test_a_file_that_nobody_holds_any_more(places: StorePlaces) -> None:
+    """All its holders may have been started anew."""
+    with pytest.raises(InputMissingError, match="all that had it are gone") as found:
+        Store(places, "n0").read((FileSlice(FILE, ()),))
+    assert (FileSlice(FILE, ()),) == found.value.files
