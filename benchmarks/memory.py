@@ -186,6 +186,7 @@ def reference_answers(folder: Path, queries: dict[int, str], limit: int) -> dict
 def _answers(folder: Path, queries: dict[int, str], limit: int) -> dict[int, pa.Table]:
     config = {"memory_limit": f"{limit}B", "arrow_lossless_conversion": "false"}
     with duckdb.connect(config=config) as connection:
+        connection.execute("SET enable_progress_bar = false")
         create_views(connection, tpch_tables(folder))
         return {n: connection.sql(text).to_arrow_table() for n, text in queries.items()}
 

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 from minishark.cluster.connections import Connections
-from minishark.cluster.folders import remove_if_orphaned, remove_spill_of_dead
+from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphaned
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.errors import ClusterError
 from minishark.execution.memory import NodeMemory
@@ -98,8 +99,8 @@ class ExecutorRunner:
     def __init__(self, config: dict[str, str], slot: int) -> None:
         self._places = StorePlaces(Path(config["memory"]), Path(config["disk"]))
         # Executors of a node have the same slot numbers, and DuckDB the same names for its files.
-        spill = self._places.disk / config["node"] / "spill" / f"{os.getpid()}-{slot}"
-        remove_spill_of_dead(spill.parent)
+        spill = self._places.disk / config["node"] / SPILL / f"{os.getpid()}-{slot}"
+        make_spill_folder(self._places.disk / config["node"])
         memory = NodeMemory(int(config["memory_limit_bytes"]), int(config["slots"]))
         meter = node_meter(self._places, config["node"], memory)
         self._connections = Connections(load_keys(config.get("keys")))
@@ -161,6 +162,7 @@ class ExecutorRunner:
         stage = self._stages.pop(job_id, None)
         if stage is not None:
             self._runner.forget(stage.folder)
+            pa.default_memory_pool().release_unused()
 
     def close(self) -> None:
         """The executor ends; if the session that it belonged to is dead, nobody else tidies up."""

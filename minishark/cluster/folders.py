@@ -24,6 +24,7 @@ from minishark.errors import ResourceError
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of mode 0700 with a random name is made in it
 SHARED_MEMORY_MIN_BYTES = 64 << 20
+SPILL = "spill"
 _PREFIX = "minishark-"
 _LOCK = "owner.lock"
 _DRAFT_PREFIX = ".minishark-"
@@ -140,8 +141,16 @@ def remove_if_orphaned(folder: Path) -> bool:
         return False
 
 
-def remove_spill_of_dead(folder: Path) -> None:
-    """Remove what executors that were killed have spilled; each has a folder `<pid>-<slot>`."""
+def make_spill_folder(node: Path) -> None:
+    """Make the folder where a node's executors spill, and remove what killed ones have left.
+
+    Each executor has a folder `<pid>-<slot>` in it. Nothing is made where the session's folder is
+    gone.
+    """
+    folder = node / SPILL
+    with contextlib.suppress(FileNotFoundError):
+        node.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
     with contextlib.suppress(OSError):
         for spilled in folder.iterdir():
             pid, _, _ = spilled.name.partition("-")

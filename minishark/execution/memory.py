@@ -20,8 +20,8 @@ LIMIT_VARIABLE = "MINISHARK_MEMORY_LIMIT"
 DEFAULT_SHARE = 0.75
 """Of a machine's memory, what a cluster takes that is told no limit."""
 
-PROCESS_BYTES = 80 << 20
-"""What an executor takes before its first task: the interpreter and its libraries."""
+PROCESS_BYTES = 112 << 20
+"""What an executor takes whatever it does: 60 MB before its first task, then a batch or two."""
 
 STORAGE_SHARE = 0.6
 DUCKDB_SHARE = 0.75

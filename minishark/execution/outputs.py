@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -101,9 +101,13 @@ class Outputs:
     ) -> TaskOutcome:
         """Store a partition of a table, and its replicas."""
         file = _file(stage, task)
-        compact = _compact(table)
-        groups = ([batch] for batch in even_batches(compact, BATCH_ROWS))
-        stored = self.store.write(file, compact.schema, groups)
+        dictionaries = _dictionaries(table)
+        schema = table.schema
+        for position, values in dictionaries.items():
+            field = schema.field(position).with_type(pa.dictionary(pa.int32(), values.type))
+            schema = schema.set(position, field)
+        batches = _with_dictionaries(even_batches(table, BATCH_ROWS), dictionaries)
+        stored = self.store.write(file, schema, ([batch] for batch in batches))
         return TaskOutcome(
             stored.rows,
             stored.bytes,
@@ -139,20 +143,38 @@ def output_columns(stage: StageTask) -> list[tuple[str, str]]:
     return list(stage.columns if stage.function is None else stage.function.returns)
 
 
-def _compact(table: pa.Table) -> pa.Table:
-    """Text columns with few different values as dictionaries, which DuckDB reads faster."""
+def _dictionaries(table: pa.Table) -> dict[int, pa.Array]:
+    """By their positions, the values of text columns with few different ones."""
     if table.num_rows < _DICTIONARY_ROWS_MIN:
-        return table
-    for position, field in enumerate(table.schema):
-        if not pa.types.is_string(field.type):
-            continue
-        column = table.column(position)
-        if pc.count_distinct(column[:_DICTIONARY_ROWS_MIN]).as_py() > _DICTIONARY_VALUES_MAX:
-            continue
-        encoded = column.dictionary_encode()  # one dictionary, which all chunks share
-        if len(encoded.chunk(0).dictionary) <= _DICTIONARY_VALUES_MAX:
-            table = table.set_column(position, field.name, encoded)
-    return table
+        return {}
+    found = {
+        position: _few_values(table.column(position))
+        for position, field in enumerate(table.schema)
+        if pa.types.is_string(field.type)
+    }
+    return {position: values for position, values in found.items() if values is not None}
+
+
+def _few_values(column: pa.ChunkedArray) -> pa.Array | None:
+    """The different values of a column in the order of their first rows; None if they are many."""
+    values = column[:_DICTIONARY_ROWS_MIN].unique().drop_null()
+    for chunk in column.chunks:
+        if len(values) > _DICTIONARY_VALUES_MAX:
+            return None
+        values = pa.concat_arrays([values, chunk.unique().drop_null()]).unique()
+    return values if len(values) <= _DICTIONARY_VALUES_MAX else None
+
+
+def _with_dictionaries(
+    batches: Iterable[pa.RecordBatch], dictionaries: Mapping[int, pa.Array]
+) -> Iterator[pa.RecordBatch]:
+    """Batches with some text columns as dictionaries, which DuckDB reads faster."""
+    for batch in batches:
+        for position, values in dictionaries.items():
+            indices = pc.index_in(batch.column(position), value_set=values)
+            encoded = pa.DictionaryArray.from_arrays(indices, values)
+            batch = batch.set_column(position, batch.schema.field(position).name, encoded)  # noqa: PLW2901
+        yield batch
 
 
 def _cut(

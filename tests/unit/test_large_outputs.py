@@ -24,7 +24,7 @@ from minishark.stages.stage import ReadMode
 COUNT = 300_000
 ROWS = f"SELECT i AS c0, 'row ' || i AS c1 FROM range({COUNT}) r(i)"
 TYPES = ("BIGINT", "VARCHAR")
-SMALL = NodeMemory(134 << 20, 1)
+SMALL = NodeMemory(166 << 20, 1)
 EMPTY = TaskPayload(0, {})
 
 

@@ -47,10 +47,10 @@ def test_all_parts_are_below_the_limit(stored: int) -> None:
 
 def test_too_small_a_limit_is_refused() -> None:
     """A limit with which nothing could run says how much is needed, and that suffices."""
-    with pytest.raises(OptionError, match="at least 134 MiB, but would have 100 MiB"):
+    with pytest.raises(OptionError, match="at least 166 MiB, but would have 100 MiB"):
         NodeMemory(100 << 20, 1).check()
-    NodeMemory(134 << 20, 1).check()
-    assert NodeMemory(134 << 20, 1).duckdb_bytes(1 << 40) > 16_000_000
+    NodeMemory(166 << 20, 1).check()
+    assert NodeMemory(166 << 20, 1).duckdb_bytes(1 << 40) > 16_000_000
 
 
 def test_the_front_end_has_a_part_of_its_own() -> None:
