@@ -102,6 +102,7 @@ class StageGraph:
         self._remade = dict.fromkeys(self._nodes, 0)
         self._files: dict[str, tuple[int, int]] = {}
         self._open: dict[int, Submission] = {}
+        self._hopeless: dict[int, None] = {}  # submissions that wait for nodes that are dead
         self._numbers = itertools.count()
 
     # --- what is there -------------------------------------------------------------------------
@@ -190,20 +191,33 @@ class StageGraph:
         return tuple(unknown)
 
     def lost_on(self, nodes: Collection[str]) -> int:
-        """All that lies on these nodes only is gone; how many outputs that is."""
+        """All that lies on these nodes only is gone; how many outputs that is.
+
+        Jobs that may be reading it from there would wait for long: they begin anew.
+        """
         count = 0
-        for outputs in self._made.values():
+        for stage, outputs in self._made.items():
             for task, made in enumerate(outputs):
                 if made is not None and made.holders and all(n in nodes for n in made.holders):
                     outputs[task] = None
+                    self._despair(stage, task)
                     count += 1
         return count
+
+    def _despair(self, stage: int, task: int) -> None:
+        """Note the jobs that still have to read an output."""
+        for reader, read in self._readers(stage):
+            for number, each in self._open.items():
+                waiting = (t for t in each.tasks if self._made[reader.index][t] is None)
+                if each.stage == reader.index and any(not read.own or t == task for t in waiting):
+                    self._hopeless[number] = None
 
     # --- what is to be done --------------------------------------------------------------------
 
     def step(self) -> Step:
         """What can start now, and what is of no use any more."""
-        cancelled: list[int] = []
+        cancelled = [number for number in self._hopeless if self._open.pop(number, None)]
+        self._hopeless.clear()
         missing = self._missing()
         while self._retract(missing, cancelled):
             missing = self._missing()

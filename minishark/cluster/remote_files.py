@@ -29,9 +29,10 @@ from minishark.execution.store import InputMissingError
 from minishark.execution.task import FileSlice, Peer
 
 _CREDIT = 8  # chunks
-_SILENCE_MAX_S = 10.0
+_ANSWER_MAX_S = 4.0
+_SILENCE_MAX_S = 10.0  # between chunks
 _REPLICATION_MAX_S = 300.0
-_DEAD_S = 5.0
+_DEAD_S = 2.0
 _PROBE_S = 0.5
 _CREDIT_MESSAGE = encode_message(Credit(1))
 
@@ -87,10 +88,14 @@ class RemoteFiles:
             OSError: it could not.
         """
         try:
+            self._check_silent(target)
             with self._connections.socket(target.service) as socket:
                 socket.send(encode_message(Replicate(file, source)))
                 reply = self._awaited(socket, target)
-        except (NoAnswerError, ClusterError) as error:
+        except NoAnswerError as error:
+            self._silent[target.service] = time.monotonic()
+            raise OSError(f"{target.name} can't take a replica: {error}") from error
+        except (InputMissingError, ClusterError) as error:
             raise OSError(f"{target.name} can't take a replica: {error}") from error
         if not isinstance(reply, Done):
             raise OSError(f"{target.name} can't take a replica: {reply}")
@@ -123,6 +128,7 @@ class _ChunkStream:
         self._socket = socket
         self._chunk = memoryview(b"")
         self._last = False
+        self._patience_s = _ANSWER_MAX_S
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes; fewer than `size` only at the end."""
@@ -138,7 +144,8 @@ class _ChunkStream:
         """Wait for the next chunk; whether there is one."""
         if self._last:
             return False
-        header, *frames = self._connections.receive(self._socket, _SILENCE_MAX_S)
+        header, *frames = self._connections.receive(self._socket, self._patience_s)
+        self._patience_s = _SILENCE_MAX_S
         match self._connections.decoded(header):
             case Chunk(last) if frames:
                 self._last = last

@@ -23,7 +23,7 @@ from sparrow_core import JobFailed, JobFinished, JobId, JobSpec, TaskCompleted, 
 RECOVERIES_MAX = 16
 """How often a run may find that something is lost, before it gives up."""
 
-_INPUT_TRIES = 3  # for what no task of the run has put out
+_INPUT_TRIES = 5  # for what no task of the run has put out
 _POLL_S = 0.25
 _PAUSE_S = 0.01
 _PAUSE_MAX_S = 0.8

@@ -94,6 +94,18 @@ def test_lost_inputs_of_lost_outputs_are_made_again_first() -> None:
     assert [(1, (1,))] == submitted(graph.step())
 
 
+def test_jobs_that_wait_for_dead_nodes_begin_anew() -> None:
+    """They would wait for answers of a node that is known to be dead."""
+    graph = StageGraph(CHAIN)
+    reader = up_to(graph, 1)
+    graph.completed(reader.number, 0, made("1-0", "a"))
+    graph.lost_on(("b",))
+    step = graph.step()
+    assert ((reader.number,), [(0, (1,))]) == (step.cancel, submitted(step))
+    finish(graph, step.submit[0], "aaa", "-again")
+    assert [(1, (1,))] == submitted(graph.step())
+
+
 def test_a_stale_report_loses_nothing() -> None:
     """A file that was replaced meanwhile is nobody's output any more."""
     graph = StageGraph(CHAIN)

@@ -135,7 +135,7 @@ def test_a_dead_holder(
     source: Peer, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that does not answer is waited for once; the next holder is asked at once."""
-    monkeypatch.setattr(remote_files, "_SILENCE_MAX_S", 0.2)
+    monkeypatch.setattr(remote_files, "_ANSWER_MAX_S", 0.2)
     dead = Peer("n1", "far", "", "", f"{source.service}.not")
     files = RemoteFiles(connections)
     with pytest.raises(InputMissingError, match=r"no answer within 0\.2 s"):
@@ -151,7 +151,7 @@ def test_a_holder_that_is_started_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that had not answered is asked again, and found."""
-    monkeypatch.setattr(remote_files, "_SILENCE_MAX_S", 0.2)
+    monkeypatch.setattr(remote_files, "_ANSWER_MAX_S", 0.2)
     monkeypatch.setattr(remote_files, "_PROBE_S", 0.0)
     expected = write(places, 10, 3)
     files = RemoteFiles(connections)
