@@ -20,6 +20,7 @@ from minishark.cluster.inputs import preferred_nodes
 from minishark.cluster.locality import hosts_of
 from minishark.cluster.metrics import QueryMetrics
 from minishark.cluster.named_files import NamedFiles
+from minishark.cluster.open_queries import OpenQueries
 from minishark.cluster.progress import ProgressHandler, QueryProgress
 from minishark.cluster.query import QueryRun
 from minishark.cluster.sinks import Ending, Gathered
@@ -173,6 +174,7 @@ class Queries:
         restore: makes a table anew whose partitions are lost, or raises what it is given.
         make_tables: makes those of the named tables that are only promised; whether there were any.
         progress_handlers: who hears how far each query is.
+        open_queries: bounds how many are open.
     """
 
     cluster: Cluster
@@ -188,6 +190,7 @@ class Queries:
     make_tables: Callable[[Sequence[str]], bool] = lambda _: False
     restore: Callable[[PartitionsLostError], None] = _raise
     progress_handlers: tuple[ProgressHandler, ...] = ()
+    open_queries: OpenQueries = field(default_factory=OpenQueries)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -253,14 +256,16 @@ class Queries:
             RefusedError: no executor accepts it, not even as a whole.
             TasksLostError: tasks or their outputs were lost again and again.
             PartitionsLostError: all replicas of a table's partition are lost.
+            ResourceError: too many queries are open.
         """
         started = time.perf_counter()
-        for _ in range(_RESTORES_MAX):
-            try:
-                return self._attempt(sql, goal, started, explained)
-            except PartitionsLostError as lost:
-                self.restore(lost)
-        return self._attempt(sql, goal, started, explained)
+        with self.open_queries.entered():
+            for _ in range(_RESTORES_MAX):
+                try:
+                    return self._attempt(sql, goal, started, explained)
+                except PartitionsLostError as lost:
+                    self.restore(lost)
+            return self._attempt(sql, goal, started, explained)
 
     def _attempt(
         self, sql: str, goal: Goal[Result_co], started: float, explained: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -203,6 +204,7 @@ class Session(CamelCase, PartitionedJobs):
         if self._healer is not None:
             self._healer.start()
         self._stopped = False
+        self._pid = os.getpid()
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
 
@@ -428,7 +430,12 @@ class Session(CamelCase, PartitionedJobs):
         return self._stopped
 
     def stop(self) -> None:
-        """Stop the cluster and free its memory; may be called twice, and from any thread."""
+        """Stop the cluster and free its memory; may be called twice, and from any thread.
+
+        Does nothing in a copy of the process that it made by fork.
+        """
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             stopped, self._stopped = self._stopped, True
         if not stopped:

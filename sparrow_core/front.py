@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import secrets
 import threading
 import time
@@ -174,6 +175,7 @@ class Cluster(ABC):
         self._session = secrets.token_hex(4)
         self._opened = False
         self._closed = False
+        self._pid = os.getpid()
         self._close_lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -286,8 +288,11 @@ class Cluster(ABC):
     def close(self) -> None:
         """End all that was started; open jobs fail with kind "cancelled".
 
-        Idempotent. Not to be called from a callback.
+        Idempotent. Not to be called from a callback. Does nothing in a copy of the process that it
+        made by fork: the cluster is its parent's.
         """
+        if os.getpid() != self._pid:
+            return
         with self._close_lock:
             self._closed = True
             if self._thread is not None:

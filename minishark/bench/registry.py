@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from minishark.bench import live
+from minishark.bench import live, load
 from minishark.bench.chaos import experiment as chaos
 from minishark.errors import OptionError
 from sparrow_core.lab import beyond, emulated, on_paper, placements, policies
@@ -22,7 +22,7 @@ from sparrow_core.lab.summary import Table, summary
 
 EXPERIMENTS: dict[str, AnyExperiment] = {
     experiment.name: experiment
-    for module in (on_paper, placements, policies, beyond, emulated, live, chaos)
+    for module in (on_paper, placements, policies, beyond, emulated, live, chaos, load)
     for experiment in module.EXPERIMENTS
 }
 

@@ -222,7 +222,7 @@ class AttachedCluster:
 
     def close(self) -> None:
         """Leave the cluster and remove all files of the session; may be called twice."""
-        if self._closed:
+        if self._closed or os.getpid() != self._keep.pid:  # a copy by fork: it is the parent's
             return
         self._closed = True
         self._stop.set()

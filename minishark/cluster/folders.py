@@ -13,6 +13,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ _LOCK = "owner.lock"
 _DRAFT_PREFIX = ".minishark-"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class ClusterFolders:
     """A session's own folders.
 
@@ -44,6 +45,9 @@ class ClusterFolders:
     disk: Path
     warning: str | None
     _locks: list[IO[str]]
+
+    def __post_init__(self) -> None:
+        _owned.add(self)
 
     @property
     def locks(self) -> tuple[int, ...]:
@@ -63,6 +67,18 @@ class ClusterFolders:
         self._locks.clear()
         _remove(self.memory)
         _remove(self.disk)
+
+
+_owned: weakref.WeakSet[ClusterFolders] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a copy of this process, which it made by fork: folders are not the copy's to keep."""
+    for folders in tuple(_owned):
+        folders.give_away()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def inherit_folders(memory: Path, disk: Path, locks: Sequence[int]) -> ClusterFolders:

@@ -73,6 +73,7 @@ class OwnCluster:
         limit = options.memory_limit_bytes
         self._memory = node_memory(limit, options.nodes, options.executors_per_node)
         self.memory_limit_bytes = self._memory.limit_bytes * options.nodes
+        self._pid = os.getpid()
         self.nodes = tuple(f"node-{i}" for i in range(options.nodes))
         self.total_slots = options.nodes * options.executors_per_node
         self._folders: ClusterFolders = make_folders()
@@ -169,6 +170,8 @@ class OwnCluster:
 
     def close(self) -> None:
         """Stop all processes and remove all files; may be called twice."""
+        if os.getpid() != self._pid:  # a copy of the process by fork: it is the parent's
+            return
         self._sparrow.close()
         self._folders.remove()
         atexit.unregister(self.close)

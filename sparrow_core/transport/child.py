@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -86,6 +87,18 @@ class ExecutorSettings(msgspec.Struct, frozen=True, tag="executor"):
 Settings = NodeSettings | ExecutorSettings
 
 
+_children: weakref.WeakSet[Child] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a copy of this process, which it made by fork: children are not the copy's to keep."""
+    for child in tuple(_children):
+        child.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
 class Child:
     """A child process; `alive_fd` becomes readable when it is dead."""
 
@@ -113,6 +126,7 @@ class Child:
             os.close(child_end)
         self.pid = self._process.pid
         self._open = True
+        _children.add(self)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(settings) + b"\n")
@@ -146,6 +160,14 @@ class Child:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def let_go(self) -> None:
+        """Close what is held of the child, without a word to it; another process has it, too."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if self._open:
+            self._open = False
+            os.close(self.alive_fd)
 
     def kill(self) -> None:
         """End it the hard way, and reap it."""

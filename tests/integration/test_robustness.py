@@ -213,6 +213,60 @@ def test_an_exception_without_stop(tmp_path: Path) -> None:
         until(lambda: not started.remains(), f"the end of {started.remains()}")
 
 
+@pytest.mark.parametrize("ending", ["os._exit(7)", "os.abort()"])
+def test_a_program_that_ends_without_a_word(tmp_path: Path, ending: str) -> None:
+    """No handler of Python's runs, so the children tidy up, in the middle of a query too."""
+    script = f"""
+import os, threading
+print(session._cluster.places.memory, end="", flush=True)
+threading.Thread(target=lambda: session.sql({_LONG!r}).collect(), daemon=True).start()
+session.sql({_SUM!r}).collect()
+{ending}
+"""
+    with program(_script(tmp_path, script)) as started:
+        out, _ = started.process.communicate(timeout=60)
+        assert started.process.returncode in (7, -signal.SIGABRT)
+        started.folders.add(Path(out))
+        until(lambda: not started.remains(), f"the end of {started.remains()}")
+
+
+def test_a_fork_of_the_front_end_harms_nobody(tmp_path: Path) -> None:
+    """The copy ends, with Python's handlers, and the session is still its parent's."""
+    script = """
+import os
+child = os.fork()
+if not child:
+    sys.exit(0)
+os.waitpid(child, 0)
+print(session.sql("SELECT count(*) AS n FROM t").collect()[0]["n"])
+session.stop()
+"""
+    with program(_script(tmp_path, script)) as started:
+        out, err = started.process.communicate(timeout=60)
+        assert (0, "40000\n", "") == (started.process.returncode, out, err)
+        until(lambda: not started.remains(), f"the end of {started.remains()}")
+
+
+def test_a_fork_that_outlives_a_killed_front_end(tmp_path: Path) -> None:
+    """It holds neither processes nor files of the session that its parent had."""
+    script = """
+import os, time
+child = os.fork()
+if not child:
+    time.sleep(600)
+say("forked", child)
+time.sleep(600)
+"""
+    with program(_script(tmp_path, script)) as started:
+        started.wait_for("forked")
+        copy = int(started.seen.split()[-1])
+        started.kill()
+        until(
+            lambda: [f"process {copy}"] == started.remains(),
+            f"the end of {started.remains()} but the copy",
+        )
+
+
 # Side by side
 
 

@@ -1,0 +1,221 @@
+"""Load: many sessions query a cluster at once, for minutes, while its resources are watched.
+
+Nothing may grow once all are warm: processes, open files, memory, files in shared memory. Every
+answer is compared with plain DuckDB's, and each session gets its share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import psutil
+
+import minishark
+from minishark.bench.chaos.arena import Arena, open_arena
+from minishark.bench.chaos.work import Done, Work, Worker, work_list
+from minishark.bench.tpch_data import Silent, tpch_folder
+from minishark.cluster.launch import StartOptions, start_cluster, stop_cluster
+from minishark.errors import OptionError
+from minishark.session import Session
+from minishark.tpch.tables import load_tables, tpch_tables
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, Verdict
+from sparrow_core.lab.rows import Point, Row
+
+_SAMPLES = 40
+_WARM = 0.4  # the share of a run after which nothing may grow
+_GROWTH_MAX = 1.10
+_FAIRNESS_MIN = 0.9
+_NAME = "load"
+_METRICS = ("processes", "open files", "memory (MB)", "files in shared memory")
+# What may come and go between two samples, such as the files of queries that run.
+_SLACK = {"processes": 1.0, "open files": 40.0, "memory (MB)": 40.0, "files in shared memory": 100}
+_SHARES, _ANSWERS, _BROKEN = "queries of each session", "queries", "broken promises"
+_TEXT_MAX = 300
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load run.
+
+    Attributes:
+        sessions: On one cluster, at once, each with tables of its own.
+        threads: Of each session, which ask one query after the other.
+        seconds: How long.
+        scale: TPC-H's scale factor; 0 for the bundled sample.
+        data: Folder of generated data; "" for the usual one.
+        queries: Of TPC-H, in random order.
+        nodes: Of the cluster.
+        executors: Of each node.
+    """
+
+    sessions: int = 10
+    threads: int = 5
+    seconds: float = 600.0
+    scale: float = 0.0
+    data: str = ""
+    queries: tuple[int, ...] = (1, 3, 5, 6, 10, 12, 14, 18)
+    nodes: int = 2
+    executors: int = 1
+
+
+def load(parameters: Load, seed: int, advance: Advance) -> Sequence[Row]:
+    """Run; what was sampled, and what became of the queries, as rows.
+
+    Raises:
+        OptionError: A parameter makes no sense.
+    """
+    if min(parameters.sessions, parameters.threads) < 1 or parameters.seconds <= 0:
+        raise OptionError("Set sessions and threads to 1 or more, and seconds above 0.")
+    tables = tpch_tables(tpch_folder(parameters.scale, parameters.data))
+    with open_arena() as arena:
+        works = [
+            work
+            for work in work_list(tables, parameters.queries, arena.folder / "written")
+            if work.name.startswith("q")
+        ]
+        with _sessions(parameters) as (sessions, folders):
+            for session in sessions:
+                load_tables(session, tables, Silent(), partitions=2, replicas=2)
+            rows = _measured(arena, folders, sessions, works, parameters, seed, advance)
+        left = [Point(_BROKEN, f"left behind: {each}", 0.0, 1.0) for each in arena.left_behind()]
+    return [*rows, *left]
+
+
+@contextlib.contextmanager
+def _sessions(parameters: Load) -> Iterator[tuple[list[Session], tuple[str, ...]]]:
+    """Sessions on a new cluster, and the nodes' folders in shared memory."""
+    record = start_cluster(StartOptions(_NAME, parameters.nodes, parameters.executors))
+    with contextlib.ExitStack() as stack:
+        stack.callback(stop_cluster, _NAME)
+        sessions = [
+            stack.enter_context(minishark.connect(_NAME, single_task_rows=0, partitions=2))
+            for _ in range(parameters.sessions)
+        ]
+        yield sessions, tuple(node.folders[0] for node in record.nodes)
+
+
+def _measured(
+    arena: Arena,
+    folders: Sequence[str],
+    sessions: Sequence[Session],
+    works: Sequence[Work],
+    parameters: Load,
+    seed: int,
+    advance: Advance,
+) -> list[Row]:
+    workers = [
+        [
+            Worker(number, session, works, Random(f"{seed} {place} {number}"))
+            for number in range(parameters.threads)
+        ]
+        for place, session in enumerate(sessions)
+    ]
+    everybody = [worker for own in workers for worker in own]
+    for worker in everybody:
+        worker.start()
+    try:
+        rows = _sampled(arena, folders, parameters.seconds, advance)
+    finally:
+        for worker in everybody:
+            worker.finish()
+        for worker in everybody:
+            worker.join()
+    return [*rows, *_told([[done for worker in own for done in worker.done] for own in workers])]
+
+
+def _sampled(arena: Arena, folders: Sequence[str], seconds: float, advance: Advance) -> list[Row]:
+    """The resources that are in use, now and then."""
+    rows: list[Row] = []
+    started = time.monotonic()
+    for number in range(1, _SAMPLES + 1):
+        time.sleep(max(0.0, started + number * seconds / _SAMPLES - time.monotonic()))
+        at_s = time.monotonic() - started
+        rows += [Point(name, "all", at_s, y) for name, y in _sample(arena, folders).items()]
+        advance(1 / _SAMPLES)
+    return rows
+
+
+def _sample(arena: Arena, folders: Sequence[str]) -> dict[str, float]:
+    """What the run's processes take, this one included."""
+    family = [psutil.Process(), *arena.family()]
+    opened, memory = 0, 0
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            opened += process.num_fds()
+            memory += process.memory_full_info().pss
+    shared = sum(len(files) for root in folders for _, _, files in os.walk(root))
+    return dict(zip(_METRICS, (len(family), opened, memory / 1e6, shared), strict=True))
+
+
+def _told(done: Sequence[Sequence[Done]]) -> list[Row]:
+    everything = [each for own in done for each in own]
+    broken = Counter(
+        " ".join((each.failure or f"wrong answer of {each.work}: {each.wrong[0]}").split())
+        for each in everything
+        if not each.is_right
+    )
+    return [
+        *(Point(_SHARES, f"session {n}", 0.0, float(len(own))) for n, own in enumerate(done)),
+        *(Point(_ANSWERS, name, 0.0, float(count)) for name, count in _by_work(everything)),
+        *(Point(_BROKEN, text[:_TEXT_MAX], 0.0, float(n)) for text, n in broken.most_common()),
+    ]
+
+
+def _by_work(done: Sequence[Done]) -> list[tuple[str, int]]:
+    return sorted(Counter(each.work for each in done).items())
+
+
+def verdict(rows: Sequence[Row]) -> Verdict:
+    """The table at the end, and whether nothing grew, all answers were right, and shares fair."""
+    points = [row for row in rows if isinstance(row, Point)]
+    panels = {row.panel: [r for r in points if r.panel == row.panel] for row in points}
+    lines = [f"{'queries':28}{sum(row.y for row in panels.get(_ANSWERS, ())):.0f}"]
+    problems = [f"{row.series} ({row.y:.0f} times)" for row in panels.get(_BROKEN, ())]
+    for name in _METRICS:
+        warm, end = _levels(panels[name])
+        lines.append(f"{name:28}{warm:.0f} when warm, {end:.0f} at the end")
+        if end > warm * _GROWTH_MAX + _SLACK[name]:
+            problems.append(f"{name} grew from {warm:.0f} to {end:.0f}")
+    fairness = fairness_of([row.y for row in panels[_SHARES]])
+    lines.append(f"{'fairness of shares':28}{fairness:.3f} (Jain; 1: all alike)")
+    if fairness < _FAIRNESS_MIN:
+        problems.append(f"the sessions' shares differ: {fairness:.2f}")
+    lines += [f"{'promises broken':28}{len(problems)}", *(f"  {each}" for each in problems)]
+    return Verdict("\n".join(lines), passed=not problems)
+
+
+def _levels(samples: Sequence[Point]) -> tuple[float, float]:
+    """The means of the samples in the middle of a run, and of the last ones."""
+    ys = [row.y for row in samples]
+    first, part = int(len(ys) * _WARM), max(1, len(ys) // 5)
+    warm, end = ys[first : first + part], ys[-part:]
+    return sum(warm) / len(warm), sum(end) / len(end)
+
+
+def fairness_of(shares: Sequence[float]) -> float:
+    """Jain's index: 1 if all shares are alike, 1/n if one of n has everything."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
+
+
+EXPERIMENTS = (
+    Experiment(
+        "load",
+        "Sessions query a cluster for minutes; nothing grows, each gets its share",
+        "every answer is DuckDB's, nothing is left behind",
+        "live",
+        Load(),
+        Load(2, 2, 2.0, queries=(1, 6)),
+        load,
+        Chart(
+            "Seconds", "", "lines", same_y=False, figures=(_SHARES, _ANSWERS, _BROKEN)
+        ),
+        verdict=verdict,
+    ),
+)  # fmt: skip
