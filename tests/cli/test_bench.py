@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from minishark.bench.registry import EXPERIMENTS, find, parameters_of
 from minishark.cli.app import run
 from minishark.cluster.metrics import QueryMetrics, StageMetrics
 from minishark.errors import OptionError
+from sparrow_core.lab.experiment import Verdict
 
 
 def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,6 +69,18 @@ def test_parameters_can_be_changed_one_by_one() -> None:
     assert (0.5, (6,), experiment.quick.users) == (changed.load, changed.queries, changed.users)
     with pytest.raises(OptionError, match="no experiment"):
         find("nothing")
+
+
+def test_what_does_not_hold_is_an_exit_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An experiment that tries something prints its verdict, and fails with it."""
+    for passed, status in ((True, 0), (False, 1)):
+        verdict = Verdict("so it was", passed=passed)
+        trial = replace(EXPERIMENTS["zero-wait"], verdict=lambda _, told=verdict: told)
+        monkeypatch.setitem(EXPERIMENTS, "zero-wait", trial)
+        assert status == run(["bench", "zero-wait", "--quick", "--out", str(tmp_path)])
+        assert "so it was" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -156,6 +156,8 @@ class _Run:
             Exception: the injector itself failed.
         """
         self._all_work("quiet")
+        if self._hung:
+            return
         workers = self._workers("during")
         injector.start()
         for worker in workers:
