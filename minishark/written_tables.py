@@ -25,6 +25,7 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
+from minishark.execution.writing import disk_full
 from minishark.expressions import quote, quote_text
 from minishark.sql.arrow_types import kept_by_arrow
 from minishark.sql.connection import ConnectionUse
@@ -409,6 +410,8 @@ def _translated(error: duckdb.Error) -> Exception:
         return ResourceError(
             f"The statement needs more memory than the session has: raise memory_limit. ({first})"
         )
+    if isinstance(error, duckdb.IOException) and "No space left" in str(error):
+        return ResourceError(disk_full(error))
     if isinstance(error, duckdb.CatalogException):
         return CatalogError(str(error))
     if isinstance(error, duckdb.BinderException | duckdb.ParserException):

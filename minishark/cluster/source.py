@@ -12,10 +12,11 @@ import duckdb
 import pyarrow as pa
 
 from minishark.cluster.load import TableSource
-from minishark.errors import DataError
+from minishark.errors import DataError, ResourceError
 from minishark.execution.outputs import BATCH_ROWS
 from minishark.execution.store import Store
 from minishark.execution.task import FileSlice
+from minishark.execution.writing import FULL, disk_full
 from minishark.expressions import Column, quote_text
 from minishark.sql.planning import PlanningDatabase
 
@@ -181,6 +182,7 @@ def memory_source(
 
     Raises:
         DataError: DuckDB can't read a column.
+        ResourceError: the disk is full.
     """
     connection = planning.connection()
     try:
@@ -196,7 +198,12 @@ def memory_source(
     rows = max(1, min(BATCH_ROWS, -(-table.num_rows // pieces)))
     batches = table.combine_chunks().to_batches(rows)
     file = f"{folder}/source.arrow"
-    stored = store.write(file, table.schema, [batches])
+    try:
+        stored = store.write(file, table.schema, ([batch] for batch in batches))
+    except OSError as error:
+        if error.errno in FULL:
+            raise ResourceError(disk_full(error)) from error
+        raise
     slices = tuple(FileSlice(file, (holder,), i, i + 1) for i in range(len(batches)))
     source = TableSource(schema, slices=slices or (FileSlice(file, (holder,)),))
     return source, SourceSize(stored.bytes, stored.rows)

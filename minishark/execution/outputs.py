@@ -26,6 +26,7 @@ INLINE_BYTES_MAX = 1 << 20
 _DICTIONARY_ROWS_MIN = 8_192
 _DICTIONARY_VALUES_MAX = 1_024
 _MERGED_SLICE_ROWS = 8_192
+_LARGE_BUFFER_BYTES = 16 << 20
 _attempts = itertools.count()
 
 
@@ -40,6 +41,11 @@ class Outputs:
 
     store: Store
     buffer_bytes: int
+
+    @property
+    def batch_rows(self) -> int:
+        """How many rows are read at a time: fewer where little memory may hold them."""
+        return BATCH_ROWS if self.buffer_bytes >= _LARGE_BUFFER_BYTES else BATCH_ROWS // 8
 
     def piece(self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader) -> TaskOutcome:
         """Store rows that another stage reads; cut into slices of their own where that is asked."""

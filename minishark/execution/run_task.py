@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from minishark.execution import functions
 from minishark.execution.memory import NodeMemory
-from minishark.execution.outputs import BATCH_ROWS, Outputs, output_columns, stream
+from minishark.execution.outputs import Outputs, output_columns, stream
 from minishark.execution.scalars import Scalars
 from minishark.execution.statistics import partition_statistics, text_sample
 from minishark.execution.store import InputMissingError, Store
@@ -34,7 +34,7 @@ from minishark.execution.task import (
     TaskPayload,
     TaskProblem,
 )
-from minishark.execution.writing import FULL
+from minishark.execution.writing import FULL, disk_full
 from minishark.expressions import quote, quote_text
 
 _EXCHANGE_SETTINGS = {
@@ -253,7 +253,7 @@ class TaskRunner:
         return self._scalars.known_to(self._con, stage.scalars)
 
     def _put_out(self, stage: StageTask, task: TaskPayload, rows: _Rows) -> TaskOutcome:
-        reader = rows.to_arrow_reader(BATCH_ROWS)
+        reader = rows.to_arrow_reader(self._outputs.batch_rows)
         match stage.output:
             case OutputKind.BUCKETS:
                 with reader:
@@ -297,7 +297,7 @@ class TaskRunner:
         names = [name for name, _ in stage.columns]
         try:
             call = self._functions.get(function.pickled)
-            with rows.to_arrow_reader(BATCH_ROWS) as reader:
+            with rows.to_arrow_reader(self._outputs.batch_rows) as reader:
                 tables = functions.called(call, reader, names)
         except BaseException:
             self._con.abort()  # or the rows that are left keep it from anything else
@@ -401,8 +401,11 @@ class TaskRunner:
             with self._in_scope(self._con.execute, copy, variables).to_arrow_reader(1) as reader:
                 answer = reader.read_all()
         except duckdb.IOException as error:
-            if target.folder not in str(error) or _is_full(str(error)):
+            if target.folder not in str(error):
                 raise
+            if _is_full(str(error)):
+                message = f"The disk that the files are written to is full. ({error})"
+                raise TaskError(TaskProblem.RESOURCE, message) from error
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         (count,) = answer.column(0).to_pylist()
         return TaskOutcome(count, _size_bytes(Path(path)), entry)
@@ -461,13 +464,6 @@ def _out_of_memory(message: str) -> str:
     )
 
 
-def _disk_full(error: Exception) -> str:
-    return (
-        "The disk is full: free some of it, or set TMPDIR to a folder on a larger one before "
-        f"minishark starts. ({error})"
-    )
-
-
 def _is_full(message: str) -> bool:
     """Whether DuckDB complains of a disk that is full."""
     return "No space left" in message or "Could not write all bytes" in message
@@ -491,11 +487,11 @@ def _problems() -> Iterator[None]:
     except duckdb.IOException as error:
         # Of a file that the statement names; what stages hand on is not read by DuckDB.
         if _is_full(str(error)):
-            raise TaskError(TaskProblem.RESOURCE, _disk_full(error)) from error
+            raise TaskError(TaskProblem.RESOURCE, disk_full(error)) from error
         raise TaskError(TaskProblem.SQL, str(error)) from error
     except OSError as error:
         if error.errno in FULL:
-            raise TaskError(TaskProblem.RESOURCE, _disk_full(error)) from error
+            raise TaskError(TaskProblem.RESOURCE, disk_full(error)) from error
         raise TaskError(TaskProblem.INPUT, str(error)) from error
     except MemoryError as error:
         raise TaskError(TaskProblem.RESOURCE, _out_of_memory("MemoryError")) from error

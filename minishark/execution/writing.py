@@ -27,6 +27,14 @@ _SLACK_BYTES = 64 << 10  # for a file's head and foot
 _COLUMN_SLACK_BYTES = 512  # for a column's description and padding in a batch
 
 
+def disk_full(error: Exception) -> str:
+    """What to do when a disk is full."""
+    return (
+        "The disk is full: free some of it, or set TMPDIR to a folder on a larger one before "
+        f"minishark starts. ({error})"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """A file that was written, and the size of its data."""

@@ -47,15 +47,15 @@ def test_all_parts_are_below_the_limit(stored: int) -> None:
 
 def test_too_small_a_limit_is_refused() -> None:
     """A limit with which nothing could run says how much is needed, and that suffices."""
-    with pytest.raises(OptionError, match="at least 166 MiB, but would have 100 MiB"):
+    with pytest.raises(OptionError, match="at least 192 MiB, but would have 100 MiB"):
         NodeMemory(100 << 20, 1).check()
-    NodeMemory(166 << 20, 1).check()
-    assert NodeMemory(166 << 20, 1).duckdb_bytes(1 << 40) > 16_000_000
+    NodeMemory(192 << 20, 1).check()
+    assert NodeMemory(192 << 20, 1).duckdb_bytes(1 << 40) > 24_000_000
 
 
 def test_the_front_end_has_a_part_of_its_own() -> None:
     """A quarter of the limit, but never too little to run."""
-    assert [1 << 30, 16 << 20] == [front_end_bytes(4 << 30), front_end_bytes(1 << 20)]
+    assert [1 << 30, 24 << 20] == [front_end_bytes(4 << 30), front_end_bytes(1 << 20)]
 
 
 @pytest.mark.parametrize(

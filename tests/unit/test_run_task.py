@@ -303,7 +303,7 @@ def test_bugs_are_not_hidden() -> None:
 
 def test_slot_without_memory(store: Store, tmp_path: Path) -> None:
     """A fragment that needs more than the slot has is a resource problem."""
-    runner = TaskRunner(store, memory=NodeMemory(166 << 20, 1), spill_folder="")
+    runner = TaskRunner(store, memory=NodeMemory(192 << 20, 1), spill_folder="")
     try:
         with pytest.raises(TaskError) as found:
             runner.run(stage_task("SELECT list(i) AS c0 FROM range(20000000) r(i)"), EMPTY)
