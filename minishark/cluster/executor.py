@@ -110,7 +110,8 @@ class ExecutorRunner:
         self._stages: dict[str, StageTask] = {}
         self._own_process = bool(config["own_process"])
         self._closing = threading.Event()
-        threading.Thread(target=self._tidy, name="minishark-tidy", daemon=True).start()
+        self._tidying = threading.Thread(target=self._tidy, name="minishark-tidy", daemon=True)
+        self._tidying.start()
 
     def _tidy(self) -> None:
         """Free the memory of tables that were dropped, also while no task comes.
@@ -167,6 +168,7 @@ class ExecutorRunner:
     def close(self) -> None:
         """The executor ends; if the session that it belonged to is dead, nobody else tidies up."""
         self._closing.set()
+        self._tidying.join(_TIDY_S)
         self._runner.close()
         self._connections.close()
         remove_if_orphaned(self._places.memory)
