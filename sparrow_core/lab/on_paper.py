@@ -125,12 +125,13 @@ def mean_responses(parameters: MeanResponse, seed: int, advance: Advance) -> Seq
         for step in range(1, 19)
     ]
     for placement in placements:
-        for load in parameters.loads:
+        for number, load in enumerate(parameters.loads):
             nodes, jobs = parameters.nodes, parameters.jobs
             if placement == "random":
                 nodes, jobs = parameters.random_nodes, parameters.random_jobs
             workload = Workload(load, round(jobs / (1 - load) ** 2), 1, 1.0, placement=placement)
-            times = vector.response_times_s(workload, nodes=nodes, seed=seed, network=_AT_ONCE)
+            own_seed = seed * len(parameters.loads) + number  # or all points would err alike
+            times = vector.response_times_s(workload, nodes=nodes, seed=own_seed, network=_AT_ONCE)
             mean, half = mean_and_interval(times[len(times) // 5 :].tolist())
             series = f"{_NAMES[placement]}, simulated"
             rows.append(Point("", series, load, mean, mean - half, mean + half))

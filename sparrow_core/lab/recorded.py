@@ -74,7 +74,7 @@ class TpchUsers:
     arrivals: str = "regular"
     loads: tuple[float, ...] = (0.65, 0.8)
     placements: tuple[str, ...] = ("sparrow", "batch", "per_task", "random")
-    seconds: float = 40.0
+    seconds: float = 30.0
 
 
 @dataclass(frozen=True)

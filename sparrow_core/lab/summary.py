@@ -47,7 +47,9 @@ def _panel(experiment: AnyExperiment, panel: str, rows: Sequence[Row]) -> Table:
         cells = {name: _percentiles(line) for name, line in lines.items()}
         return _table(title, "", header, cells)
     title += ", median (95th percentile)" if isinstance(rows[0], Response) else ""
-    xs = min(({row.x for row in line} for line in lines.values()), key=len)
+    xs = {row.x for row in rows}
+    if not isinstance(rows[0], Response):  # formulas are drawn finer than what is simulated
+        xs = min(({row.x for row in line} for line in lines.values()), key=len)
     if len(xs) <= _COLUMNS_MAX:
         header = tuple(f"{x:g}" for x in sorted(xs))
         cells = {name: [_at(line, x) for x in sorted(xs)] for name, line in lines.items()}
@@ -65,7 +67,7 @@ def _table(title: str, x: str, header: tuple[str, ...], cells: dict[str, list[st
 
 
 def _at(line: Sequence[Row], x: float) -> str:
-    """What a line has at x, or nearest to it: formulas are drawn finer than what is simulated."""
+    """What a line has at x, or nearest to it if it is one of points."""
     row = min(line, key=lambda each: abs(each.x - x))
     if isinstance(row, Response):
         return f"{row.p50_ms:,.0f} ({row.p95_ms:,.0f})" if row.x == x else ""
