@@ -23,7 +23,7 @@ from minishark.execution.storage import StorageMeter
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """How the system says that a file system has no room."""
 
-_SLACK_BYTES = 64 << 10  # for a file's head and foot
+_SLACK_BYTES = 8 << 10  # for a file's head and foot
 _COLUMN_SLACK_BYTES = 512  # for a column's description and padding in a batch
 
 
