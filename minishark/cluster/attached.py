@@ -34,6 +34,7 @@ from minishark.cluster.wire import (
     KeepSession,
     MakeFolder,
     RemoveFolder,
+    Reply,
     Request,
 )
 from minishark.errors import ClusterError, ResourceError
@@ -70,6 +71,8 @@ class AttachedCluster:
         self._connections = Connections(keys)
         self._stop = threading.Event()
         self._closed = False
+        self._made: set[str] = set()  # folders of the session
+        self._has: dict[str, set[str]] = {}  # those that a node, known by its memory, has made
         self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
         with contextlib.ExitStack() as undo:
             undo.callback(self._connections.close)
@@ -196,15 +199,33 @@ class AttachedCluster:
             ResourceError: a node can't.
         """
         self.places.make(folder, (self._name,))
-        self._ask_nodes(MakeFolder(folder))
+        self._made.add(folder)
+        nodes = self._nodes()
+        replies = self._ask_nodes(MakeFolder(folder))
+        for node in nodes:
+            if node.service in replies:
+                self._has.setdefault(node.memory, set()).add(folder)
 
     def remove_folder(self, folder: str) -> None:
         """Delete a folder of the store on every node; tasks that still want to write to it fail."""
         self.places.remove(folder, (self._name,))
+        self._made.discard(folder)
+        for has in list(self._has.values()):
+            has.discard(folder)
         with contextlib.suppress(ResourceError, ClusterError):  # it goes with the session
             self._ask_nodes(RemoveFolder(folder))
 
-    def _ask_nodes(self, request: Request) -> None:
+    def _make_up(self) -> None:
+        """Make folders on nodes that have not heard of them: started anew, or silent before."""
+        for node in self._nodes():
+            has = self._has.setdefault(node.memory, set())
+            for folder in self._made - has if node.service not in self._silent else ():
+                if self._connections.call_all([node.service], MakeFolder(folder), _CALL_S):
+                    has.add(folder)
+                if folder not in self._made:  # it was removed meanwhile
+                    self._connections.call_all([node.service], RemoveFolder(folder), _CALL_S)
+
+    def _ask_nodes(self, request: Request) -> dict[str, Reply]:
         """Ask all nodes; one that does not answer is not waited for again until it is heard."""
         asked = [node.service for node in self._nodes()]
         if not isinstance(request, KeepSession):
@@ -214,11 +235,13 @@ class AttachedCluster:
         for reply in replies.values():
             if isinstance(reply, Failure):
                 raise ResourceError(f"A node can't keep files. {reply.message}")
+        return replies
 
     def _keep_alive(self) -> None:
         while not self._stop.wait(_KEEP_EVERY_S):
             with contextlib.suppress(ResourceError, ClusterError, zmq.ZMQError):
                 self._ask_nodes(self._keep)
+                self._make_up()
 
     def close(self) -> None:
         """Leave the cluster and remove all files of the session; may be called twice."""

@@ -97,6 +97,22 @@ def test_sessions_share_a_cluster_and_nothing_else(
     assert _ANSWER == _answer(session)
 
 
+def test_nodes_that_are_started_anew_get_the_sessions_folders(
+    session: Session, running: ClusterRecord
+) -> None:
+    """One that comes back empty can take part in what began before."""
+    cluster = session._cluster
+    folder = cluster.folder("queries/of-a-test")
+    cluster.make_folder(folder)
+    homes = [Path(node.folders[0], node.name, folder) for node in running.nodes]
+    assert [True, True] == [home.is_dir() for home in homes]
+    homes[0].rmdir()
+    cluster._has.pop(running.nodes[0].folders[0])  # type: ignore[attr-defined]
+    until(homes[0].is_dir, "the folder")
+    cluster.remove_folder(folder)
+    assert [False, False] == [home.exists() for home in homes]
+
+
 def _sessions(record: ClusterRecord) -> list[str]:
     return [each.name for each in survey(record.address, record.keys).sessions]
 
