@@ -484,7 +484,9 @@ class Queries:
         finally:
             self.cluster.remove_folder(folder)
         if run.uses_disk():
-            self.warn("Shared memory is full: shuffle data went to disk, which is slower.")
+            self.warn(
+                "There is no room in shared memory: shuffle data went to disk, which is slower."
+            )
         stages = run.metrics()
         metrics = QueryMetrics(
             stages=len(stages),

@@ -288,7 +288,9 @@ class Tables:
     ) -> Table:
         """A table that was stored, with its statistics."""
         if loaded.on_disk:
-            self.warn(f"Shared memory is full: table {name} lies on disk, which is slower.")
+            self.warn(
+                f"There is no room in shared memory: table {name} lies on disk, which is slower."
+            )
         connection = self.planning.connection()
         try:
             columns = [(column.name, column.type) for column in schema]
