@@ -13,6 +13,7 @@ from minishark.physical.plan import (
     FinalAggregate,
     Gather,
     Hashed,
+    Materialize,
     PartialAggregate,
     PhysicalPlan,
     Ranged,
@@ -56,6 +57,8 @@ def physical_operator_label(plan: PhysicalPlan) -> str:
             return "Exchange broadcast"
         case Gather():
             return "Exchange gather"
+        case Materialize():
+            return "Materialize"
         case PartialAggregate(complete=complete):
             return f"PartialAggregate {aggregate_label(complete, names)}"
         case FinalAggregate(complete=complete):

@@ -15,6 +15,7 @@ from minishark.physical.plan import (
     Distribution,
     Gather,
     Hashed,
+    Materialize,
     PhysicalOperator,
     PhysicalPlan,
     Replicated,
@@ -94,6 +95,13 @@ class Exchanges:
         if child.in_one_task:
             return child
         return Planned(self._read_whole(child.plan, Gather(), Single()), child.profile)
+
+    def materialized(self, child: Planned) -> Planned:
+        """`child` stored where it lies."""
+        plan = child.plan
+        operator = Materialize()
+        stored = PhysicalPlan(operator, (plan,), plan.schema, plan.distribution, plan.rows)
+        return Planned(stored, child.profile)
 
     def _read_whole(
         self, plan: PhysicalPlan, exchange: Broadcast | Gather, distribution: Distribution

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from minishark.expressions import ColumnRef, Expression
 from minishark.logical.operators import Join, JoinCondition, JoinKind
 from minishark.physical.distribution import in_one_task, moved, places_of
-from minishark.physical.plan import Distribution, Hashed, Replicated, Single, Spread
+from minishark.physical.plan import (
+    Broadcast,
+    Distribution,
+    Gather,
+    Hashed,
+    Materialize,
+    PhysicalPlan,
+    RangeShuffle,
+    Replicated,
+    Shuffle,
+    Single,
+    Spread,
+)
 
 KEEPS_LEFT = frozenset(
     (JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.MARK, JoinKind.SINGLE),
@@ -17,6 +29,25 @@ KEEPS_RIGHT = frozenset(
     (JoinKind.INNER, JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI),
 )
 """Joins whose right side may be partitioned in any way if every task has the whole left side."""
+KEEPS_LEFT_ONLY = frozenset((JoinKind.SEMI, JoinKind.ANTI))
+"""Joins that only choose among the rows of the left side."""
+KEEPS_RIGHT_ONLY = frozenset((JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI))
+"""Joins that only choose among the rows of the right side."""
+
+
+def is_guessed(plan: PhysicalPlan) -> bool:
+    """Whether the stage that computes `plan` has to guess how many rows it is, from joins."""
+    match plan.operator:
+        case Join(kind=kind) if kind in KEEPS_LEFT_ONLY:
+            return is_guessed(plan.children[0])
+        case Join(kind=kind) if kind in KEEPS_RIGHT_ONLY:
+            return is_guessed(plan.children[1])
+        case Join():
+            return True
+        case Shuffle() | RangeShuffle() | Broadcast() | Gather() | Materialize():
+            return False
+        case _:
+            return any(map(is_guessed, plan.children))
 
 
 def can_hash(condition: JoinCondition) -> bool:

@@ -85,7 +85,13 @@ class Gather:
     """One task reads all rows, in the order of the producer's partitions."""
 
 
-Exchange: TypeAlias = Shuffle | RangeShuffle | Broadcast | Gather
+@dataclass(frozen=True, slots=True)
+class Materialize:
+    """Rows stay where they lie, but are stored: who reads them knows how many there are."""
+
+
+Exchange: TypeAlias = Shuffle | RangeShuffle | Broadcast | Gather | Materialize
+"""Where a plan is cut into stages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,10 @@ from minishark.physical.estimate import (
 from minishark.physical.exchanges import Exchanges, Planned, planned
 from minishark.physical.join_moves import JoinCosts, JoinMove
 from minishark.physical.joins import (
+    KEEPS_LEFT_ONLY,
+    KEEPS_RIGHT_ONLY,
     can_hash,
+    is_guessed,
     join_distribution,
     lie_together,
     matching_keys,
@@ -413,7 +416,7 @@ class _Planner:
     # Joins
 
     def _join(self, join: Join, left: Planned, right: Planned, schema: Schema) -> Planned:
-        left, right = self._joinable(join, left, right)
+        left, right = self._counted(join, *self._joinable(join, left, right))
         rows = joined_rows(join, left.profile, right.profile)
         columns = joined_columns(join, left.profile, right.profile)
         distribution = join_distribution(
@@ -444,6 +447,22 @@ class _Planner:
                 )
             case JoinMove.GATHER:
                 return self._exchanges.gathered(left), self._exchanges.gathered(right)
+
+    def _counted(self, join: Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
+        """Both inputs; stored first what a semi or anti join should build its hash table of.
+
+        DuckDB builds it of the input that it believes to be smaller. Of joins below it believes too
+        much, without statistics; of stored rows it knows.
+        """
+        costs = JoinCosts(left.side, right.side, self._options.partitions, self._options.stage_cost)
+        if join.kind in KEEPS_LEFT_ONLY and costs.counting_pays(left.side, right.side):
+            return self._stored(left), right
+        if join.kind in KEEPS_RIGHT_ONLY and costs.counting_pays(right.side, left.side):
+            return left, self._stored(right)
+        return left, right
+
+    def _stored(self, child: Planned) -> Planned:
+        return self._exchanges.materialized(child) if is_guessed(child.plan) else child
 
     def _shuffle_like(
         self,

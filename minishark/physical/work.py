@@ -20,8 +20,10 @@ from minishark.logical.operators import (
 )
 from minishark.physical.plan import (
     Broadcast,
+    Exchange,
     FinalAggregate,
     Gather,
+    Materialize,
     PartialAggregate,
     PhysicalPlan,
     RangeShuffle,
@@ -54,7 +56,7 @@ def elapsed_s(plan: PhysicalPlan) -> float:
 
 def _depth(plan: PhysicalPlan) -> int:
     """How many exchanges come one after the other."""
-    own = isinstance(plan.operator, Shuffle | RangeShuffle | Broadcast | Gather)
+    own = isinstance(plan.operator, Exchange)
     return own + max(map(_depth, plan.children), default=0)
 
 
@@ -65,7 +67,7 @@ def _work_s(plan: PhysicalPlan) -> float:
 
 def _speed(plan: PhysicalPlan) -> float:
     """How much faster than one task those are that compute the plan's operator."""
-    if isinstance(plan.operator, Shuffle | RangeShuffle | Broadcast | Gather):
+    if isinstance(plan.operator, Exchange):
         plan = plan.children[0]  # whose tasks write what is exchanged
     if isinstance(plan.distribution, Single | Replicated):
         return 1.0
@@ -90,7 +92,7 @@ def _own_ns(plan: PhysicalPlan) -> float:
             return read[0] * len(plan.schema) * _GROUPED_NS + plan.rows * _BUILT_NS
         case Sort() | Window():
             return read[0] * _SORTED_NS
-        case Shuffle() | RangeShuffle() | Broadcast() | Gather():
+        case Shuffle() | RangeShuffle() | Broadcast() | Gather() | Materialize():
             return plan.rows * _MOVED_NS
         case _:
             return 0.0

@@ -34,6 +34,7 @@ from minishark.physical.plan import (
     Broadcast,
     FinalAggregate,
     Gather,
+    Materialize,
     PartialAggregate,
     PhysicalPlan,
     RangeShuffle,
@@ -89,7 +90,7 @@ class _Regions:
             case Broadcast() | Gather() if isinstance(plan.children[0].operator, CteRef):
                 # Read as a whole where it is stored.
                 self.readers.setdefault(plan.children[0].operator.index, []).append(None)
-            case Shuffle() | RangeShuffle() | Broadcast() | Gather():
+            case Shuffle() | RangeShuffle() | Broadcast() | Gather() | Materialize():
                 for child in plan.children:
                     self.visit(child, self.start(child))
             case _:
@@ -228,7 +229,7 @@ class _Splitter:
                 return self._block(plan.children[1], parts)
             case CteRef():
                 return self._cte_ref(plan, operator, parts)
-            case Shuffle() | RangeShuffle() | Broadcast() | Gather():
+            case Shuffle() | RangeShuffle() | Broadcast() | Gather() | Materialize():
                 return self._exchange(plan, parts)
             case Statement():
                 message = "a whole statement is always a stage of its own"
@@ -294,6 +295,8 @@ class _Splitter:
         child = plan.children[0]
         if isinstance(plan.operator, Shuffle | RangeShuffle):
             relation = parts.stage(self.stage(child, plan), ReadMode.BUCKET)
+        elif isinstance(plan.operator, Materialize):
+            relation = parts.stage(self.stage(child), ReadMode.OWN)
         elif isinstance(child.operator, CteRef):
             definition = self._definitions[child.operator.index]
             relation = parts.stage(self.stage(definition), ReadMode.ALL)

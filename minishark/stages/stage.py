@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from minishark.expressions import Schema
 from minishark.logical.operators import Join, Statement
-from minishark.physical.plan import Broadcast, Gather, PhysicalPlan, RangeShuffle, Shuffle
+from minishark.physical.plan import Exchange, PhysicalPlan
 
 _MULTIPLIED = 10
 """A join of which this many times as many rows come as it reads is better aggregated before."""
@@ -102,7 +102,7 @@ class Stage:
 
 def _multiplies_rows(plan: PhysicalPlan) -> bool:
     """Whether a join of the stage that computes `plan` gives many times the rows that it reads."""
-    if isinstance(plan.operator, Shuffle | Broadcast | Gather | RangeShuffle):
+    if isinstance(plan.operator, Exchange):
         return False
     read = sum(child.rows for child in plan.children)
     if isinstance(plan.operator, Join) and plan.rows > _MULTIPLIED * read:

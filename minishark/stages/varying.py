@@ -26,16 +26,12 @@ from minishark.logical.operators import (
 from minishark.logical.volatile import expressions_of
 from minishark.physical.plan import (
     Boundaries,
-    Broadcast,
+    Exchange,
     FinalAggregate,
-    Gather,
     PartialAggregate,
     PhysicalPlan,
-    RangeShuffle,
-    Shuffle,
 )
 
-_EXCHANGES = (Shuffle, Broadcast, Gather, RangeShuffle)
 _EXACT = (
     Scan, Filter, Project, Join, Sort, Distinct, SetOperation, Values, Unnest, Cte, CteRef,
 )  # fmt: skip
@@ -51,7 +47,7 @@ _INEXACT_TYPES = ("FLOAT", "DOUBLE")
 def varies(plan: PhysicalPlan) -> bool:
     """Whether the stage that computes `plan` may put out other rows when it runs again."""
     operator = plan.operator
-    if isinstance(operator, _EXCHANGES):
+    if isinstance(operator, Exchange):
         return False  # another stage
     match operator:
         case PartialAggregate(complete=aggregate) | FinalAggregate(complete=aggregate):

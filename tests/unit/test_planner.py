@@ -14,6 +14,7 @@ from minishark.physical.plan import (
     FinalAggregate,
     Gather,
     Hashed,
+    Materialize,
     PartialAggregate,
     PhysicalPlan,
     Replicated,
@@ -140,6 +141,25 @@ def test_query_runs_in_one_task_where_that_is_faster(physical: type) -> None:
     assert [] != physical(little, replace(weighing, weighs=False)).exchanges()
     assert [] == physical(little, weighing).exchanges()
     assert [] != physical("SELECT b, count(*) FROM huge GROUP BY b", weighing).exchanges()
+
+
+NOBODYS = """
+    SELECT m.a FROM medium m JOIN tiny ON m.b = tiny.b
+    WHERE {} (SELECT 1 FROM t WHERE t.a = m.a AND t.b <> tiny.a)
+"""
+
+
+@pytest.mark.parametrize("predicate", ["EXISTS", "NOT EXISTS"])
+def test_joined_rows_are_counted_before_a_large_table_is_searched_for_them(
+    physical: type, predicate: str
+) -> None:
+    """DuckDB would build a hash table of the large one, if it had to guess how few they are."""
+    found = physical(NOBODYS.format(predicate), replace(OPTIONS, stage_cost=10_000.0))
+    (stored,) = [node for node in found.nodes if isinstance(node.operator, Materialize)]
+    assert stored.children[0].distribution == stored.distribution
+    assert 0 == physical(NOBODYS.format(predicate)).count(Materialize)  # a stage costs more
+    alone = "SELECT m.a FROM medium m WHERE EXISTS (SELECT 1 FROM t WHERE t.a = m.a)"
+    assert 0 == physical(alone, replace(OPTIONS, stage_cost=10_000.0)).count(Materialize)
 
 
 def test_unknown_table(planning: PlanningDatabase) -> None:
