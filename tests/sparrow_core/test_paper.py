@@ -212,6 +212,7 @@ def test_two_probes_are_close_to_omniscient_at_moderate_load() -> None:
     assert sparrow < 1.04 * central
 
 
+@pytest.mark.slow
 def test_few_more_probes_than_tasks_gain_most() -> None:
     """TR Fig. 5, SOSP Fig. 12: d = 1.2 is far better than 1, and 1.5 nearly as good as 2."""
     one, some, more, two = (

@@ -21,7 +21,7 @@ from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Workload, percentile, response_times_s
 from sparrow_core.sim.world import World
 
-SEEDS = range(300)
+SEEDS = range(200)
 NODES = [NodeName(f"n{number}") for number in range(5)]
 KINDS = {"task_lost", "unsatisfiable", "no_scheduler", "no_nodes"}
 FAULTS_END_S = 8.0
