@@ -130,11 +130,9 @@ class DerivedTables:
             with derived.lock:
                 if not derived.made and derived.recipe is not None:
                     derived.basis = self._basis(derived.recipe)
-                    self._make(name, derived.recipe)
+                    self._make(name, derived.recipe, derived.repeats)
                     derived.made = True
-                    if derived.repeats is not None:
-                        self.tables.repeats(name, derived.repeats)
-                        derived.repeats = None
+                    derived.repeats = None
         return bool(promised)
 
     def _basis(self, recipe: Recipe) -> tuple[str, ...] | None:
@@ -144,10 +142,12 @@ class DerivedTables:
         read = self.queries.repeatable_over(recipe.sql)
         return None if read is None else tuple(map(self.tables.content, read))
 
-    def _make(self, name: str, recipe: Recipe) -> None:
+    def _make(self, name: str, recipe: Recipe, content: str | None) -> None:
         with self.tables.folder() as folder:
             goal = Keep(self.tables, name, recipe.schema, folder, recipe.layout, recipe.function)
             table, _ = self.queries.run_for(recipe.sql, goal)
+            if content is not None:
+                self.tables.repeats(table, content)
             self.tables.publish(table, replace=True)
 
     def forget(self, name: str) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
@@ -47,7 +47,7 @@ from minishark.stages.stage import Stage, TableInput
 from minishark.stages.varying import varies
 
 _CACHED_PLANS_MAX = 256
-_RESTORES_MAX = 3
+_RESTORES_MAX = 3  # of each table, in one query
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +259,16 @@ class Queries:
             ResourceError: too many queries are open.
         """
         started = time.perf_counter()
+        restores = Counter[str]()
         with self.open_queries.entered():
-            for _ in range(_RESTORES_MAX):
+            while True:
                 try:
                     return self._attempt(sql, goal, started, explained)
                 except PartitionsLostError as lost:
+                    restores[lost.table] += 1
+                    if restores[lost.table] > _RESTORES_MAX:
+                        raise
                     self.restore(lost)
-            return self._attempt(sql, goal, started, explained)
 
     def _attempt(
         self, sql: str, goal: Goal[Result_co], started: float, explained: bool

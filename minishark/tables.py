@@ -75,6 +75,7 @@ class Tables:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _origins: dict[str, _Files] = field(default_factory=dict)  # by folder
     _same_as: dict[str, str] = field(default_factory=dict)  # loads again by what they repeat
+    _homes: dict[str, dict[str, str]] = field(default_factory=dict)  # of nodes, by folder
     _restoring: threading.Lock = field(default_factory=threading.Lock)
 
     def create(
@@ -91,6 +92,19 @@ class Tables:
         """Load a table; `Session.create_table` says what the arguments mean."""
         self.check_new(name, replace=replace)
         check_layout(partitions, replicas)
+        self._create(name, data, partition_by, partitions, replicas, replace, on_progress)
+
+    def _create(
+        self,
+        name: str,
+        data: Any,
+        partition_by: str | Sequence[str] | None,
+        partitions: int | None,
+        replicas: int,
+        replace: bool,
+        on_progress: Callable[[int, int], None] | None = None,
+        content: str | None = None,
+    ) -> None:
         with self.folder() as folder, self.passing(folder) as passing:
             pieces = partitions or self.partitions
             source, size = self._source(data, passing[0], pieces)
@@ -101,6 +115,8 @@ class Tables:
             if source.files:
                 wanted = (keys, len(table.partitions), layout.replicas)
                 self._origins[folder] = _Files(data, stamps, *wanted)
+            if content is not None:
+                self.repeats(table, content)
             self.publish(table, replace=replace)
 
     def check_new(self, name: str, *, replace: bool) -> None:
@@ -116,11 +132,12 @@ class Tables:
     def folder(self) -> Iterator[str]:
         """A new table's folder on every node; removed again if the table is not made."""
         folder = self.cluster.folder(f"tables/{next(self._numbers)}")
+        self._homes[folder] = self.cluster.homes()
         try:
             self.cluster.make_folder(folder)
             yield folder
         except BaseException:
-            self.cluster.remove_folder(folder)
+            self._forget(folder)
             raise
 
     @contextlib.contextmanager
@@ -144,12 +161,13 @@ class Tables:
         with self._lock:
             table = self.catalog.remove(name)
             self.planning.remove_table(name)
-        self._remove(table)
+        self._forget(table.folder)
 
-    def _remove(self, table: Table) -> None:
-        self._origins.pop(table.folder, None)
-        self._same_as.pop(table.folder, None)
-        self.cluster.remove_folder(table.folder)
+    def _forget(self, folder: str) -> None:
+        self._origins.pop(folder, None)
+        self._same_as.pop(folder, None)
+        self._homes.pop(folder, None)
+        self.cluster.remove_folder(folder)
 
     def read(self, name: str) -> pa.Table:
         """All rows of a table, memory-mapped.
@@ -173,7 +191,12 @@ class Tables:
 
     def healer(self) -> Healer:
         """Who keeps the replicas of all tables at what they shall be."""
-        return Healer(self.cluster, lambda: tuple(self.catalog), self._moved)
+        return Healer(
+            self.cluster,
+            lambda: tuple(self.catalog),
+            lambda table: self._homes.get(table.folder, {}),
+            self._moved,
+        )
 
     def _moved(self, table: Table, index: int, found: Sequence[str], gone: Sequence[str]) -> None:
         """Other nodes hold a partition now."""
@@ -192,9 +215,9 @@ class Tables:
         """What tells a table's rows from those of other loads, but for loads that repeat one."""
         return self._same_as.get(table.folder, table.folder)
 
-    def repeats(self, name: str, content: str) -> None:
-        """A table has the same rows as one before, which was lost."""
-        self._same_as[self.catalog.get(name).folder] = content
+    def repeats(self, table: Table, content: str) -> None:
+        """A table that is about to be published has the same rows as one before, which was lost."""
+        self._same_as[table.folder] = content
 
     def restore(self, lost: PartitionsLostError) -> None:
         """Load a table again whose partitions are lost, if its files are what they were.
@@ -212,17 +235,16 @@ class Tables:
             if _stamps(tuple(file for file, _, _ in origin.stamps)) != origin.stamps:
                 why = f", and {origin.data} has changed since"
                 raise PartitionsLostError(lost.table, lost.partitions, lost.files, why)
-            content = self.content(table)
             self.warn(f"Table {table.name} was lost with its nodes, and is loaded again.")
-            self.create(
+            self._create(
                 table.name,
                 origin.data,
-                partition_by=origin.partition_by,
-                partitions=origin.partitions,
-                replicas=origin.replicas,
+                origin.partition_by,
+                origin.partitions,
+                origin.replicas,
                 replace=True,
+                content=self.content(table),
             )
-            self.repeats(table.name, content)
 
     def _source(self, data: Any, folder: str, pieces: int) -> tuple[TableSource, SourceSize]:
         if isinstance(data, str | Path):
@@ -314,7 +336,7 @@ class Tables:
             self.planning.put_table(table)
         self.planning.refresh()
         if replaced is not None:
-            self._remove(replaced)
+            self._forget(replaced.folder)
 
 
 def check_layout(partitions: int | None, replicas: int) -> None:

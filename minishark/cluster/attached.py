@@ -220,8 +220,9 @@ class AttachedCluster:
         for node in self._nodes():
             has = self._has.setdefault(node.memory, set())
             for folder in self._made - has if node.service not in self._silent else ():
-                if self._connections.call_all([node.service], MakeFolder(folder), _CALL_S):
-                    has.add(folder)
+                if not self._connections.call_all([node.service], MakeFolder(folder), _CALL_S):
+                    break  # others may wait
+                has.add(folder)
                 if folder not in self._made:  # it was removed meanwhile
                     self._connections.call_all([node.service], RemoveFolder(folder), _CALL_S)
 

@@ -144,7 +144,7 @@ class ExecutorRunner:
             self._store.meet(stage.peers)
             return encode(self._runner.run(stage, decode_payload(payload)))
         except TaskError as error:
-            # Of files that are gone the front end must hear: somebody may have to make them again.
+            # Of files and folders that are gone the front end must hear, who has them made again.
             detail = error.detail
             retryable = detail.problem is TaskProblem.INPUT and not detail.missing
             raise TaskFailure(str(error), encode(error.detail), retryable=retryable) from error

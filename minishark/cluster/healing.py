@@ -2,21 +2,26 @@
 
 How many replicas a table has is what its user declared, as far as there are nodes. Whoever lives
 and has a partition is the source, and the next nodes in the order in which tables are laid out get
-copies, a few at a time. A node that was started anew under its old name has nothing of before.
+copies, a few at a time. A node that was started anew under its old name has nothing of before;
+since when it is there nobody knows, so it is asked what it has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from minishark.catalog import Table
 from minishark.cluster.backend import Cluster
 from minishark.cluster.locality import holders
 from minishark.errors import MinisharkError
+from minishark.execution.store import InputMissingError, Store
+from minishark.execution.task import FileSlice
 
 COPIES_AT_ONCE = 2
 _LOOK_EVERY_S = 1.0
@@ -84,19 +89,20 @@ class Healer:
     Attributes:
         cluster: where they are.
         tables: all tables, with their holders as last known.
+        homes: the folders of nodes when a table was begun, by name; those that the healer finds
+            take their places.
         moved: hears that other nodes hold a partition of a table now: which do, which no longer.
     """
 
     cluster: Cluster
     tables: Callable[[], Iterable[Table]]
+    homes: Callable[[Table], dict[str, str]]
     moved: Callable[[Table, int, Sequence[str], Sequence[str]], None]
-    _met: Mapping[str, str] = field(default_factory=dict)
     _stopped: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to look after them."""
-        self._met = self.cluster.homes()
         self._thread = threading.Thread(target=self._run, name="minishark-heal", daemon=True)
         self._thread.start()
 
@@ -124,14 +130,17 @@ class Healer:
                 list(pool.map(self._copy, needed))
 
     def _forget_restarted(self) -> None:
-        """Nodes whose folders are others than before hold nothing any more."""
-        homes = self.cluster.homes()
-        fresh = [n for n, home in homes.items() if self._met.get(n, home) != home]
-        self._met = {**self._met, **homes}
-        for table in self.tables() if fresh else ():
+        """Nodes whose folders are others than before hold only what they were given since."""
+        now, store = self.cluster.homes(), self.cluster.store()
+        for table in self.tables():
+            met = self.homes(table)
+            fresh = [node for node, home in now.items() if met.get(node, home) != home]
             for partition in table.partitions:
-                if any(node in fresh for node in partition.holders):
-                    self.moved(table, partition.index, (), fresh)
+                asked = [node for node in partition.holders if node in fresh]
+                gone = [node for node in asked if not _has(store, partition.file, node)]
+                if gone:
+                    self.moved(table, partition.index, (), gone)
+            met.update(now)
 
     def _copy(self, copy: Copy) -> None:
         if self._stopped.is_set():
@@ -141,3 +150,12 @@ class Healer:
         gone = [node for node in partition.holders if node not in nodes]
         if self.cluster.copy_file(partition.file, copy.source, copy.target):
             self.moved(copy.table, copy.index, (copy.target,), gone)
+
+
+def _has(store: Store, file: str, node: str) -> bool:
+    """Whether a node has a file: its columns can be read there."""
+    try:
+        store.read((FileSlice(file, (node,), 0, 0),))
+    except (InputMissingError, OSError, pa.ArrowException):
+        return False
+    return True

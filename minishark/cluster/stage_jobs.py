@@ -17,7 +17,7 @@ import msgspec
 from minishark.cluster.backend import Backend, JobEvent, job_error
 from minishark.cluster.recovery import Made, StageGraph, Submission
 from minishark.errors import TasksLostError
-from minishark.execution.task import FileSlice, TaskProblem, decode_problem
+from minishark.execution.task import FileSlice, ProblemDetail, TaskProblem, decode_problem
 from sparrow_core import JobFailed, JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed
 
 RECOVERIES_MAX = 16
@@ -54,7 +54,7 @@ class Work(Protocol):
         ...
 
     def renew(self) -> None:
-        """Something was lost: look again which nodes live."""
+        """Something was lost: look again which nodes live, and see that they have folders."""
         ...
 
     def waiting(self) -> None:
@@ -166,10 +166,12 @@ class StageJobs:
                 self._step()
             case TaskFailed():
                 self._end(submission)
-                missing = missing_files(event)
-                if not missing:
+                if missing := missing_files(event):
+                    self.lose(missing, event.message)
+                elif lacks_folder(event):
+                    self._recover(event.message)
+                else:
                     raise self.work.failure(submission, event)
-                self.lose(missing, event.message)
                 self._step()
             case JobFailed():
                 raise job_error(event, f" in stage {submission.stage}")
@@ -196,11 +198,21 @@ class StageJobs:
 
 def missing_files(event: TaskFailed) -> tuple[FileSlice, ...]:
     """The files that a failed task could not find; none if it failed otherwise."""
+    detail = _detail(event)
+    return detail.missing if detail and detail.problem is TaskProblem.INPUT else ()
+
+
+def lacks_folder(event: TaskFailed) -> bool:
+    """Whether a task failed as its node does not have the folders of this run (yet)."""
+    detail = _detail(event)
+    return detail is not None and detail.problem is TaskProblem.FOLDER
+
+
+def _detail(event: TaskFailed) -> ProblemDetail | None:
     try:
-        detail = decode_problem(event.detail)
+        return decode_problem(event.detail)
     except msgspec.DecodeError:
-        return ()
-    return detail.missing if detail.problem is TaskProblem.INPUT else ()
+        return None
 
 
 def _tagged(

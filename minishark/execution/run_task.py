@@ -22,7 +22,7 @@ from minishark.execution.memory import NodeMemory
 from minishark.execution.outputs import Outputs, output_columns, stream
 from minishark.execution.scalars import Scalars
 from minishark.execution.statistics import partition_statistics, text_sample
-from minishark.execution.store import InputMissingError, Store
+from minishark.execution.store import FolderMissingError, InputMissingError, Store
 from minishark.execution.task import (
     CopyTarget,
     FileSlice,
@@ -489,6 +489,8 @@ def _problems() -> Iterator[None]:
         if _is_full(str(error)):
             raise TaskError(TaskProblem.RESOURCE, disk_full(error)) from error
         raise TaskError(TaskProblem.SQL, str(error)) from error
+    except FolderMissingError as error:
+        raise TaskError(TaskProblem.FOLDER, str(error)) from error
     except OSError as error:
         if error.errno in FULL:
             raise TaskError(TaskProblem.RESOURCE, disk_full(error)) from error

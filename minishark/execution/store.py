@@ -51,6 +51,10 @@ class InputMissingError(Exception):
         return cls(f"{errors[0]}{more}", files)
 
 
+class FolderMissingError(FileNotFoundError):
+    """A node has no folder for a file that is to be written: not yet, or not any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class StorePlaces:
     """The two folders of a cluster's store, each with one sub-folder per node."""
@@ -292,16 +296,23 @@ class Store:
         when it first needs it.
 
         Raises:
-            OSError: the disk is full too, or the folder of `file` is not there (any more).
+            FolderMissingError: the folder of `file` is not there (any more).
+            OSError: the disk is full too.
         """
         if self._peers:
             self._make_folder_of_stranger(file)
         memory, disk = (
             place / self._node / file for place in (self._places.memory, self._places.disk)
         )
-        with FileWriter(memory, disk, schema, self.meter) as writer:
-            for batches in groups:
-                writer.write(batches)
+        try:
+            with FileWriter(memory, disk, schema, self.meter) as writer:
+                for batches in groups:
+                    writer.write(batches)
+        except FileNotFoundError as error:
+            if memory.parent.exists():
+                raise
+            folder = file.rpartition("/")[0]
+            raise FolderMissingError(f"{self._node} has no folder {folder}") from error
         assert writer.stored is not None
         return writer.stored
 

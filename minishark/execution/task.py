@@ -228,6 +228,8 @@ class TaskProblem(StrEnum):
     """Files for users can't be written."""
     FUNCTION = "function"
     """A user's function raised, or gave what it should not."""
+    FOLDER = "folder"
+    """The node has no folder for the output, as one has that was just started anew."""
     INTERRUPTED = "interrupted"
     """The job was cancelled."""
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import minishark
+from minishark.catalog import Table
+from minishark.cluster import stage_jobs
 from minishark.cluster.backend import JobEvent
 from minishark.cluster.query import QueryRun
 from minishark.cluster.recovery import Submission
 from minishark.cluster.stage_jobs import RECOVERIES_MAX
 from minishark.errors import PartitionsLostError, TasksLostError
 from minishark.session import Session
+from minishark.tables import Tables
 from sparrow_core import JobFinished
 
 _ROWS = 40_000
@@ -152,6 +156,62 @@ def test_a_query_that_loses_again_and_again_ends(
         with pytest.raises(TasksLostError, match=f"were lost {RECOVERIES_MAX + 1} times"):
             session.sql(_JOIN).to_arrow()
     assert _JOINED == session.sql(_JOIN).to_arrow().to_pylist()
+
+
+def _remove_files(session: Session, tables: Sequence[str]) -> None:
+    """Take from all nodes what they hold of tables."""
+    for name in tables:
+        for partition in session._tables.catalog.get(name).partitions:
+            for file in _files(session, partition.file):
+                file.unlink()
+
+
+@pytest.fixture
+def of_files(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, ...]]:
+    """Five tables of a file, all without their files in the store."""
+    monkeypatch.setattr(stage_jobs, "_PAUSE_S", 0.0)
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"x": range(10)}), file)
+    names = tuple(f"of_file_{i}" for i in range(5))
+    for name in names:
+        session.create_table(name, str(file), partitions=2)
+    _remove_files(session, names)
+    yield names
+    for name in names:
+        session.drop_table(name)
+
+
+def test_all_tables_of_a_query_are_loaded_again(
+    session: Session, of_files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as there are; and what was computed of them is known to be of the same rows."""
+    tables = session._tables
+    before = {name: tables.content(tables.catalog.get(name)) for name in of_files}
+    loaded: dict[str, str] = {}
+    publish = Tables.publish
+
+    def noted(self: Tables, table: Table, *, replace: bool) -> None:
+        loaded[table.name] = self.content(table)
+        publish(self, table, replace=replace)
+
+    monkeypatch.setattr(Tables, "publish", noted)
+    rows = " UNION ALL ".join(f"FROM {name}" for name in of_files)
+    found = session.sql(f"SELECT count(*) AS n, sum(x)::BIGINT AS s FROM ({rows})").to_arrow()
+    assert [{"n": 50, "s": 5 * sum(range(10))}] == found.to_pylist()
+    assert before == loaded
+
+
+def test_a_table_that_is_lost_again_and_again_is_named(
+    session: Session, of_files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How often a query has a table loaded again has a limit."""
+    tried: list[str] = []
+    monkeypatch.setattr(session._queries, "restore", lambda lost: tried.append(lost.table))
+    with pytest.raises(PartitionsLostError, match=f"of table {of_files[0]}"):
+        session.sql(f"SELECT sum(x) FROM {of_files[0]}").to_arrow()
+    assert [of_files[0]] * 3 == tried
 
 
 def test_a_table_without_its_files_is_named(session: Session) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
 import pytest
 
 from minishark.catalog import Partition, Table
-from minishark.cluster.healing import Copy, Replicas, copies_needed, replicas
+from minishark.cluster.backend import Cluster
+from minishark.cluster.healing import Copy, Healer, Replicas, copies_needed, replicas
+from minishark.execution.store import Store, StorePlaces
 from minishark.statistics import TableStatistics
 
 
@@ -40,6 +47,47 @@ def test_replicas_are_told_by_the_worst_partition() -> None:
     assert Replicas(1, 2, 2) == replicas(found, tuple("abd"))
     assert Replicas(0, 2, 2) == replicas(found, tuple("ab"))
     assert Replicas(0, 1, 2) == replicas(found, tuple("a"))
+
+
+@dataclass
+class Nodes:
+    """A cluster of two nodes, of which b is what it was when the healer last looked, or not."""
+
+    places: StorePlaces
+    home_of_b: str = "old"
+    nodes: tuple[str, ...] = ("a", "b")
+
+    def homes(self) -> dict[str, str]:
+        """The folders of the nodes."""
+        return {"a": "old", "b": self.home_of_b}
+
+    def store(self) -> Store:
+        """A view of their files."""
+        return Store(self.places, "a")
+
+
+def test_a_restarted_node_keeps_what_it_was_given_since(tmp_path: Path) -> None:
+    """Of a table that was loaded while it came back it has a part, and is asked which."""
+    places = StorePlaces(tmp_path, tmp_path)
+    places.make("t", ("a", "b"))
+    columns = pa.schema([("x", pa.int64())])
+    Store(places, "b").write("t/1", columns, [[]])
+    cluster = Nodes(places)
+    homes = {"t": cluster.homes()}
+    moved: list[tuple[int, list[str], list[str]]] = []
+    healer = Healer(
+        cast("Cluster", cluster),
+        lambda: [table(2, "ab", "ab")],
+        lambda found: homes[found.folder],
+        lambda _, index, found, gone: moved.append((index, list(found), list(gone))),
+    )
+    healer.heal()
+    assert [] == moved
+    cluster.home_of_b = "new"
+    healer.heal()
+    assert [(0, [], ["b"])] == moved
+    healer.heal()
+    assert [(0, [], ["b"])] == moved
 
 
 def test_other_holders_change_nothing_else() -> None:

@@ -12,7 +12,7 @@ import pytest
 from minishark.execution import run_task
 from minishark.execution.memory import NodeMemory
 from minishark.execution.run_task import TaskError, TaskRunner
-from minishark.execution.store import Store, StorePlaces
+from minishark.execution.store import FolderMissingError, Store, StorePlaces
 from minishark.execution.task import (
     FileSlice,
     OutputKind,
@@ -276,6 +276,7 @@ def test_missing_input_is_named(runner: TaskRunner) -> None:
         (OSError(errno.ENOSPC, "full"), TaskProblem.RESOURCE),
         (OSError(errno.EDQUOT, "quota"), TaskProblem.RESOURCE),
         (OSError(errno.EIO, "broken"), TaskProblem.INPUT),
+        (FolderMissingError("n0 has no folder q"), TaskProblem.FOLDER),
         (MemoryError(), TaskProblem.RESOURCE),
         (duckdb.OutOfMemoryException("no memory"), TaskProblem.RESOURCE),
         (duckdb.IOException("No space left on device"), TaskProblem.RESOURCE),

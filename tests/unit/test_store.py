@@ -9,7 +9,12 @@ import pytest
 
 from minishark.execution import storage
 from minishark.execution.storage import StorageMeter
-from minishark.execution.store import InputMissingError, Store, StorePlaces
+from minishark.execution.store import (
+    FolderMissingError,
+    InputMissingError,
+    Store,
+    StorePlaces,
+)
 from minishark.execution.task import FileSlice
 from minishark.execution.writing import StoredFile
 
@@ -249,7 +254,7 @@ def test_folder_that_was_removed_is_not_made_again_on_disk(
     store = Store(places, "n0")
     write(store)
     places.remove("queries/1", ("n0", "n1"))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FolderMissingError, match="n0 has no folder queries/1"):
         write(store)
     assert [] == [path for path in places.disk.rglob("*") if path.is_file()]
     assert not (places.disk / "n0/queries/1").exists()

@@ -1,0 +1,107 @@
+"""What becomes of a run when a node has no folder for what its tasks put out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from minishark.cluster import stage_jobs
+from minishark.cluster.backend import JobEvent
+from minishark.cluster.recovery import Made, StageGraph, StageNode, Submission
+from minishark.cluster.stage_jobs import RECOVERIES_MAX, StageJobs
+from minishark.errors import TasksLostError
+from minishark.execution.task import (
+    FileSlice,
+    ProblemDetail,
+    TaskOutcome,
+    TaskProblem,
+    decode_outcome,
+    encode,
+)
+from sparrow_core import JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed, TaskSpec
+
+LACKS = TaskFailed(
+    1, "n1 has no folder q", encode(ProblemDetail(TaskProblem.FOLDER, "it has none")), "n1", "e1"
+)
+
+
+class Run:
+    """Two tasks of one stage; the second meets a node without the folder some times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.renewed = 0
+        self.submitted: list[tuple[int, ...]] = []
+
+    # As a back end
+
+    def submit(self, job: JobSpec, on_event: Callable[[JobEvent], None]) -> JobId:
+        """Tell at once what happens to a job."""
+        tasks = tuple(task.task_id for task in job.tasks)
+        self.submitted.append(tasks)
+        for task in tasks:
+            if task == 1 and self.failures:
+                self.failures -= 1
+                on_event(LACKS)
+                break
+            on_event(
+                TaskCompleted(task, encode(TaskOutcome(1, 8, f"q/{task}")), "n0", "e0", 1, 0.0, 0.0)
+            )
+        else:
+            on_event(JobFinished())
+        return JobId(f"job {len(self.submitted)}")
+
+    def cancel(self, job_id: JobId) -> None:
+        """Nothing runs."""
+
+    # As the work
+
+    def job(self, submission: Submission) -> JobSpec:
+        """The tasks."""
+        return JobSpec(tuple(TaskSpec(task, b"") for task in submission.tasks))
+
+    def made(self, submission: Submission, event: TaskCompleted) -> Made:
+        """What a task put out."""
+        del submission
+        return Made(decode_outcome(event.result), event.node, (event.node,))
+
+    def heard(self, submission: Submission, event: JobEvent) -> None:
+        """Nobody wants to know."""
+
+    def failure(self, submission: Submission, event: TaskFailed) -> Exception:
+        """Any other failure."""
+        del submission
+        return AssertionError(event.message)
+
+    def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:
+        """There are no inputs."""
+        raise AssertionError(files)
+
+    def renew(self) -> None:
+        """Folders are made."""
+        self.renewed += 1
+
+    def waiting(self) -> None:
+        """It never waits."""
+
+
+def stage_jobs_of(run: Run) -> StageJobs:
+    """The run's jobs."""
+    return StageJobs(StageGraph([StageNode(0, 2)]), run, run, lambda _: ())
+
+
+def test_a_task_whose_node_lacks_the_folder_runs_again() -> None:
+    """Alone, and after the folders were made."""
+    run = Run(failures=2)
+    stage_jobs_of(run).run()
+    assert ([(0, 1), (1,), (1,)], 2) == (run.submitted, run.renewed)
+
+
+def test_a_folder_that_never_comes_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an error that names the node."""
+    monkeypatch.setattr(stage_jobs, "_PAUSE_S", 0.0)
+    run = Run(failures=99)
+    with pytest.raises(TasksLostError, match="n1 has no folder q"):
+        stage_jobs_of(run).run()
+    assert RECOVERIES_MAX == run.renewed
