@@ -122,6 +122,9 @@ class Child:
                     start_new_session=new_session,
                     env=environment,
                 )
+        except BaseException:
+            os.close(self.alive_fd)
+            raise
         finally:
             os.close(child_end)
         self.pid = self._process.pid

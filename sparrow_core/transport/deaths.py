@@ -9,6 +9,7 @@ from pathlib import Path
 
 _DELAY_S = 0.1
 _DELAY_MAX_S = 5.0
+_DOUBLINGS_MAX = 6
 _STEADY_S = 10.0
 _CGROUPS = Path("/sys/fs/cgroup")
 _MIB = 1 << 20
@@ -92,4 +93,4 @@ class Respawns:
         self._quick += 1
         if self._quick_max is not None and self._quick > self._quick_max:
             return None
-        return min(_DELAY_S * 2.0 ** (self._quick - 1), _DELAY_MAX_S)
+        return min(_DELAY_S * 2.0 ** min(self._quick - 1, _DOUBLINGS_MAX), _DELAY_MAX_S)

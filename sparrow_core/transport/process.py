@@ -73,7 +73,7 @@ class Supervisor:
         del now
         match msg:
             case _Respawn():
-                self._spawn(msg.index)
+                self._start_anew(msg.index)
             case NodeRefused():
                 self._give_up(f"node refused: {msg.message}", _REFUSED_STATUS)
             case Drained():
@@ -110,6 +110,18 @@ class Supervisor:
         self._respawns[index].started(time.monotonic())
         self._driver.watch(child.alive_fd, lambda: self._on_death(index))
 
+    def _start_anew(self, index: int) -> None:
+        try:
+            self._spawn(index)
+        except OSError as error:  # no memory, no process: as if it had died at once
+            self._plan_restart(index, f"{self._settings.name}-e{index}: {error}")
+
+    def _plan_restart(self, index: int, how: str) -> None:
+        delay_s = self._respawns[index].died(time.monotonic())
+        assert delay_s is not None
+        _log(f"{how}; starting it anew")
+        self._driver.after(delay_s, self._driver.address("supervisor"), _Respawn(index))
+
     def _on_death(self, index: int) -> None:
         child = self._children.pop(index)
         self._driver.unwatch(child.alive_fd)
@@ -120,13 +132,10 @@ class Supervisor:
         settings = child.settings
         lost = ExecutorLost(address(settings.endpoint, settings.name), how)
         self._driver.post(self._node_monitor, lost)
-        delay_s = self._respawns[index].died(time.monotonic())
-        assert delay_s is not None
-        if child.exit_status() == RUNNER_BROKEN_STATUS and self._respawns[index].count == 1:
+        if child.exit_status() == RUNNER_BROKEN_STATUS and not self._respawns[index].count:
             self._give_up(child.log.read_text(errors="replace"), RUNNER_BROKEN_STATUS)
             return
-        _log(f"{settings.name}: {how}; starting it anew")
-        self._driver.after(delay_s, self._driver.address("supervisor"), _Respawn(index))
+        self._plan_restart(index, f"{settings.name}: {how}")
 
     def _clear(self, child: Child) -> None:
         child.close()

@@ -1,0 +1,29 @@
+"""When processes that died are started anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparrow_core.transport.deaths import Respawns
+
+
+def test_what_dies_at_once_is_started_ever_more_slowly() -> None:
+    """The pause doubles up to a limit, however often it dies, and is short again after a while."""
+    respawns = Respawns()
+    pauses = []
+    for _ in range(3000):
+        respawns.started(1.0)
+        pauses.append(respawns.died(2.0))
+    assert pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]) == pauses[:7]
+    assert {5.0} == {*pauses[7:]}
+    respawns.started(10.0)
+    assert (pytest.approx(0.1), 3001) == (respawns.died(21.0), respawns.count)
+
+
+def test_some_are_given_up() -> None:
+    """A limit counts deaths in a row that come soon after the start."""
+    respawns = Respawns(quick_max=1)
+    respawns.started(0.0)
+    assert respawns.died(1.0) is not None
+    respawns.started(1.0)
+    assert respawns.died(2.0) is None
