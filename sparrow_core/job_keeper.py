@@ -290,14 +290,15 @@ class JobKeeper:
         return [Envelope(self._ledger.nodes[node].address, cancel) for node in nodes]
 
     def _abort_deserted(self, now: float) -> list[Envelope]:
-        """End jobs whose tasks wait for executors that do not come back."""
+        """End jobs whose tasks wait for executors that do not come back, at nodes or here."""
         out: list[Envelope] = []
         for job in tuple(self._ledger.jobs.values()):
             nodes = [self._ledger.nodes[n] for n in self._ledger.eligible(job.submit.options)]
             framework = job.submit.options.framework
+            unfinished = job.placer.waiting or job.running
             if any(each.framework == framework for node in nodes for each in node.executors):
                 job.served_at = now
-            elif job.placer.waiting and now - job.served_at > self._config.executors_wait_s:
+            elif unfinished and now - job.served_at > self._config.executors_wait_s:
                 deaths = "; ".join(node.last_death for node in nodes if node.last_death)
                 text = f"no executor has come up for {self._config.executors_wait_s:g} s"
                 out += self._abort(job, "no_nodes", f"{text}; {deaths or 'none died'}", job.story)

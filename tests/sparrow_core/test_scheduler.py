@@ -700,3 +700,21 @@ def test_jobs_end_when_no_executor_comes_back() -> None:
     assert [[]] * 8 == quiet
     text = "no executor has come up for 15 s; a-e0: killed by SIGKILL; b-e0: exit status 1"
     assert [JobAborted(JOB, "no_nodes", text)] == sent(limit_s + 1.0)
+
+
+def test_jobs_end_whose_tasks_wait_at_a_node_without_executors() -> None:
+    """That a node has a task already is no reason to wait for ever."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0)))
+    scheduler(get("a", 1))
+    bound = register("a", running=(TaskKey(JOB, 0, 1),))
+    bare = structs.replace(bound, executors=(), deaths=1, last_death="a-e0: SIGKILL")
+
+    def aborted(at: float) -> list[str]:
+        scheduler(bare, at)
+        scheduler(PingJob(JOB, C, (0,)), at)
+        out = scheduler(Tick(scheduler.machine._generation), at)
+        return [each.msg.message for each in out if isinstance(each.msg, JobAborted)]
+
+    assert [[]] * 8 == [aborted(2.0 * number) for number in range(8)]
+    assert ["no executor has come up for 15 s; a-e0: SIGKILL"] == aborted(16.0)
