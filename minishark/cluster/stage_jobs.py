@@ -174,6 +174,7 @@ class StageJobs:
                     raise self.work.failure(submission, event)
                 self._step()
             case JobFailed():
+                self._end(submission)
                 raise job_error(event, f" in stage {submission.stage}")
 
     def _end(self, submission: Submission) -> None:
