@@ -136,11 +136,13 @@ class DerivedTables:
         return bool(promised)
 
     def _basis(self, recipe: Recipe) -> tuple[str, ...] | None:
-        """What the rows of a recipe depend on; None if on more than tables."""
+        """What the rows of a recipe depend on; None if on more than tables and settings."""
         if not self.tables.cluster.loses_files or recipe.function is not None:
             return None  # there it is of no use
         read = self.queries.repeatable_over(recipe.sql)
-        return None if read is None else tuple(map(self.tables.content, read))
+        if read is None:
+            return None
+        return (*self.queries.settings, *map(self.tables.content, read))
 
     def _make(self, name: str, recipe: Recipe, content: str | None) -> None:
         with self.tables.folder() as folder:

@@ -446,7 +446,9 @@ class Queries:
         """The tables that decide which rows a query gives; None if nothing does for sure."""
         plan = self._plan(sql, describe=True)
         draws = any(function.volatile for function in self.scalars.values())
-        if draws or plan.reads_files or any(varies(stage.plan) for stage in plan.stages):
+        if draws or plan.reads_files or self.planning.tells_time(sql):
+            return None
+        if any(varies(stage.plan) for stage in plan.stages):
             return None
         return tuple(plan.tables.values())
 

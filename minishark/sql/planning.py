@@ -99,6 +99,7 @@ class PlanningDatabase:
         self.volatile: frozenset[str] = frozenset()
         self._names: dict[str, str] = {}
         self._has_macros = False
+        self._defines_time = False
         self._parsed: OrderedDict[str, tuple[ParsedStatement, ...]] = OrderedDict()
         self._bound: OrderedDict[tuple[str, int], BoundStatement] = OrderedDict()
         self._plans: OrderedDict[tuple[BoundStatement, int], LogicalPlan] = OrderedDict()
@@ -272,6 +273,7 @@ class PlanningDatabase:
             except duckdb.Error as error:
                 raise QueryError(str(error)) from error
             self._has_macros = self._has_macros or _MACRO.search(sql) is not None
+            self._defines_time = self._defines_time or _TELLS_TIME.search(sql) is not None
             self._outdate()
 
     def _outdate(self) -> None:
@@ -367,10 +369,18 @@ class PlanningDatabase:
         except duckdb.Error:
             return None
 
+    def tells_time(self, sql: str) -> bool:
+        """Whether a plan serves once: the statement, or what it may name, tells time or state."""
+        told = _TELLS_TIME.search(sql) is not None
+        if told or not self._defines_time:
+            return told
+        text = sql.lower()
+        return self._has_macros or any(name.lower() in text for name in self.views())
+
     def plan(self, bound: BoundStatement) -> LogicalPlan:
         """The optimized logical plan of a statement; one `Statement` if it can't be lowered."""
         with self._lock:
-            if _TELLS_TIME.search(bound.sql):
+            if self.tells_time(bound.sql):
                 return self._plan(bound)
             key = (bound, self._miniatures.version)  # files may have other columns by now
             plan = self._plans.get(key)

@@ -263,3 +263,12 @@ def test_ctrl_c_is_a_keyboard_interrupt(planning: PlanningDatabase) -> None:
     with pytest.raises(KeyboardInterrupt):
         planning.check(run)
     assert ("Items",) == planning.bind("FROM items").tables
+
+
+def test_what_tells_time_is_known_through_views(planning: PlanningDatabase) -> None:
+    """Its plan holds the time as a constant, so it serves once; those over tables only are kept."""
+    planning.define("CREATE VIEW dated AS SELECT current_date AS d, a FROM items")
+    told = ["FROM dated", "SELECT current_date", "SELECT a FROM items"]
+    assert [True, True, False] == list(map(planning.tells_time, told))
+    plans = [planning.plan(planning.bind(sql)) for sql in ("FROM dated", "FROM dated")]
+    assert plans[0] is not plans[1]
