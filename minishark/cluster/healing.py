@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import zmq
 
 from minishark.catalog import Table
 from minishark.cluster.backend import Cluster
@@ -117,7 +118,8 @@ class Healer:
 
     def _run(self) -> None:
         while not self._stopped.wait(_LOOK_EVERY_S):
-            with contextlib.suppress(MinisharkError, OSError):  # the cluster is about to close
+            # The cluster is about to close, or something is short: it is looked at again.
+            with contextlib.suppress(MinisharkError, OSError, RuntimeError, zmq.ZMQError):
                 self.heal()
 
     def heal(self) -> None:
