@@ -195,8 +195,9 @@ class Store:
 
     def _slice(self, item: FileSlice) -> pa.Table:
         reader = self._reader(item)
-        if reader is None:
-            return self._from_afar(item)
+        return self._from_afar(item) if reader is None else self._batches(reader, item)
+
+    def _batches(self, reader: pa.RecordBatchFileReader, item: FileSlice) -> pa.Table:
         last = reader.num_record_batches if item.last is None else item.last
         batches = [reader.get_batch(i) for i in range(item.first, last)]
         return pa.Table.from_batches(batches, reader.schema)
@@ -233,7 +234,7 @@ class Store:
 
     def _places_of(self, node: str) -> StorePlaces:
         peer = self._peers.get(node)
-        if peer is None:
+        if peer is None or node == self._node:  # which may have been started anew since
             return self._places
         return StorePlaces(Path(peer.memory), Path(peer.disk))
 
@@ -242,13 +243,16 @@ class Store:
         if item.first or item.last is not None or not item.holders:
             return self._fetched(item)
         copy = FileSlice(f"{item.file}@{item.holders[0]}", (self._node,))
-        if self._reader(copy) is None:
-            table = self._fetched(item)
-            try:
-                self.write(copy.file, table.schema, [table.to_batches()])
-            except FileNotFoundError:  # this node does not know the folder (any more)
-                return table
-        return self._slice(copy)
+        reader = self._reader(copy)
+        if reader is not None:
+            return self._batches(reader, copy)
+        table = self._fetched(item)
+        try:
+            self.write(copy.file, table.schema, [table.to_batches()])
+        except FileNotFoundError:  # this node does not know the folder (any more)
+            return table
+        reader = self._reader(copy)
+        return table if reader is None else self._batches(reader, copy)
 
     def _fetched(self, item: FileSlice) -> pa.Table:
         reasons = []
@@ -338,7 +342,10 @@ class Store:
             return True
         try:
             if self._is_far(node) and self._fetcher is not None:
-                self._fetcher.replicate(file, self._peers[self._node], self._peers[node])
+                own = self._peers.get(self._node)
+                if own is None:  # it came later than the task's stage
+                    return False
+                self._fetcher.replicate(file, own, self._peers[node])
             else:
                 places = self._places_of(node)
                 copy = places.memory / node / file

@@ -15,7 +15,7 @@ from minishark.execution.store import (
     Store,
     StorePlaces,
 )
-from minishark.execution.task import FileSlice
+from minishark.execution.task import FileSlice, Peer
 from minishark.execution.writing import StoredFile
 
 FILE = "queries/1/0.arrow"
@@ -265,3 +265,46 @@ def test_a_file_that_nobody_holds_any_more(places: StorePlaces) -> None:
     with pytest.raises(InputMissingError, match="all that had it are gone") as found:
         Store(places, "n0").read((FileSlice(FILE, ()),))
     assert (FileSlice(FILE, ()),) == found.value.files
+
+
+class Elsewhere:
+    """Another host, which has one row in each file and takes replicas."""
+
+    def __init__(self) -> None:
+        self.fetched: list[str] = []
+
+    def fetch(self, source: Peer, item: FileSlice) -> pa.Table:
+        """The rows of any file."""
+        self.fetched.append(f"{source.name} {item.file}")
+        return pa.Table.from_batches([batch(7)])
+
+    def replicate(self, file: str, source: Peer, target: Peer) -> None:
+        """Every replica is taken."""
+
+
+def peer(name: str, host: str, folder: str) -> Peer:
+    """A node with folders of its own."""
+    return Peer(name, host, folder, folder, "")
+
+
+def test_a_node_finds_its_files_whatever_is_told_of_it(places: StorePlaces) -> None:
+    """Started anew, it has other folders than a stage says that was begun before."""
+    far = Elsewhere()
+    store = Store(places, "n0", "here", far)
+    store.meet((peer("n0", "here", "/gone"), peer("n1", "there", "/far")))
+    write(store)
+    assert [1, 2, 3] == values(store.read((FileSlice(FILE, ("n0",)),)))
+    for _ in range(2):
+        assert [7] == values(store.read((FileSlice("queries/1/far.arrow", ("n1",)),)))
+        store.forget("queries/1")
+    assert ["n1 queries/1/far.arrow"] == far.fetched
+
+
+def test_a_node_that_a_stage_does_not_know_gives_no_replicas(places: StorePlaces) -> None:
+    """Others could not fetch from it; healing makes them."""
+    store = Store(places, "n0", "here", Elsewhere())
+    stored = write(store)
+    store.meet((peer("n1", "there", "/far"),))
+    assert ("n0",) == store.replicate(stored, FILE, ("n1",))
+    store.meet((peer("n0", "here", "/gone"), peer("n1", "there", "/far")))
+    assert ("n0", "n1") == store.replicate(stored, FILE, ("n1",))
