@@ -98,7 +98,7 @@ class ExecutorRunner:
 
     def __init__(self, config: dict[str, str], slot: int) -> None:
         self._places = StorePlaces(Path(config["memory"]), Path(config["disk"]))
-        # Executors of a node have the same slot numbers, and DuckDB the same names for its files.
+        # Executors of a node have the same slot numbers; by its pid is told who was killed.
         spill = self._places.disk / config["node"] / SPILL / f"{os.getpid()}-{slot}"
         make_spill_folder(self._places.disk / config["node"])
         memory = NodeMemory(int(config["memory_limit_bytes"]), int(config["slots"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -27,6 +27,7 @@ _DICTIONARY_ROWS_MIN = 8_192
 _DICTIONARY_VALUES_MAX = 1_024
 _MERGED_SLICE_ROWS = 8_192
 _LARGE_BUFFER_BYTES = 16 << 20
+_PROCESS = secrets.token_hex(4)  # in containers, processes of several hosts have the same numbers
 _attempts = itertools.count()
 
 
@@ -238,12 +239,15 @@ def _merged(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordB
 
 
 def _file(stage: StageTask, task: TaskPayload) -> str:
-    """A name that no other attempt at the task uses, in this process or another.
+    return f"{stage.folder}/{stage.prefix}{attempt_name(task)}.arrow"
+
+
+def attempt_name(task: TaskPayload) -> str:
+    """A name that no other attempt at the task uses, in this process or another, on any host.
 
     An attempt that was given up may go on; what it writes replaces nothing.
     """
-    attempt = f"{os.getpid()}-{next(_attempts)}"
-    return f"{stage.folder}/{stage.prefix}{task.index}-{attempt}.arrow"
+    return f"{task.index}-{_PROCESS}-{next(_attempts)}"
 
 
 def _outcome(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import os
 import re
 import threading
 import warnings
@@ -19,7 +17,7 @@ import pyarrow as pa
 
 from minishark.execution import functions
 from minishark.execution.memory import NodeMemory
-from minishark.execution.outputs import Outputs, output_columns, stream
+from minishark.execution.outputs import Outputs, attempt_name, output_columns, stream
 from minishark.execution.scalars import Scalars
 from minishark.execution.statistics import partition_statistics, text_sample
 from minishark.execution.store import FolderMissingError, InputMissingError, Store
@@ -148,7 +146,6 @@ class TaskRunner:
         self._user_code = functions.UserCode()
         self._functions = PickledFunctions()
         self._scalars = Scalars()
-        self._written = itertools.count()
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         """A new DuckDB, with its default output types."""
@@ -392,7 +389,7 @@ class TaskRunner:
         variables: Mapping[str, pa.Table],
     ) -> TaskOutcome:
         # Each attempt writes an entry of its own: an earlier one may have died half-way.
-        entry = f"{task.index}-{os.getpid()}-{next(self._written)}{target.suffix}"
+        entry = f"{attempt_name(task)}{target.suffix}"
         path = f"{target.folder}/{entry}"
         names = [f"c{i} AS {quote(name)}" for i, (name, _) in enumerate(stage.columns)]
         rows = f"SELECT {', '.join(names)} FROM ({_typed(stage) if stage.types else stage.sql})"
