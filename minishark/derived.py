@@ -156,9 +156,12 @@ class DerivedTables:
         """Free a table's rows; a query that needs them makes them again."""
         derived = self._found[name]
         with derived.lock:
-            if derived.made and derived.recipe is not None:
-                derived.made = False
-                self.tables.publish(_promised(name, derived.recipe.schema), replace=True)
+            self._forget(name, derived)
+
+    def _forget(self, name: str, derived: _Derived) -> None:
+        if derived.made and derived.recipe is not None:
+            derived.made = False
+            self.tables.publish(_promised(name, derived.recipe.schema), replace=True)
 
     def restore(self, lost: PartitionsLostError) -> None:
         """Make a table anew whose partitions are lost, now or when it is needed.
@@ -170,15 +173,16 @@ class DerivedTables:
         if derived is None:
             self.tables.restore(lost)
             return
-        held = self.tables.catalog.get(lost.table).partitions
-        if not any(partition.file in lost.files for partition in held):
-            return  # another thread was faster
-        recipe = derived.recipe
-        if recipe is None or derived.basis is None or self._basis(recipe) != derived.basis:
-            why = ", and computing it again might give other rows"
-            raise PartitionsLostError("of a DataFrame", lost.partitions, lost.files, why)
-        derived.repeats = self.tables.content(self.tables.catalog.get(lost.table))
-        self.forget(lost.table)
+        with derived.lock:
+            table = self.tables.catalog.get(lost.table)
+            if not any(partition.file in lost.files for partition in table.partitions):
+                return  # another thread was faster
+            recipe = derived.recipe
+            if recipe is None or derived.basis is None or self._basis(recipe) != derived.basis:
+                why = ", and computing it again might give other rows"
+                raise PartitionsLostError("of a DataFrame", lost.partitions, lost.files, why)
+            derived.repeats = self.tables.content(table)
+            self._forget(lost.table, derived)
 
     def settle(self, name: str) -> None:
         """Make a table and forget its recipe, with all that it needed."""
