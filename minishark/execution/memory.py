@@ -114,7 +114,7 @@ def parse_size(value: int | str) -> int:
             return size
     elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    raise OptionError(f"{value!r} is no amount of memory; write one such as 4GiB or 400MB.")
+    raise OptionError(f"{value!r} is no amount of memory; write one such as 4GiB or 800MB.")
 
 
 def machine_bytes(total_bytes: int, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:
