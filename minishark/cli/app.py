@@ -12,6 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 import click
+from click.core import ParameterSource
 
 from minishark.cli.bench_command import bench
 from minishark.cli.cluster_command import cluster as cluster_group
@@ -105,6 +106,7 @@ def group(
     Without a command: a shell on a terminal, else what stdin says.
     """
     if context.invoked_subcommand is not None:
+        _refuse_options_before(context, context.invoked_subcommand)
         return
     if sys.stdin.isatty() and sys.stdout.isatty():
         from minishark.cli.shell_command import shell
@@ -120,6 +122,22 @@ def group(
             cluster=cluster,
             memory_limit=memory_limit,
         )
+
+
+def _refuse_options_before(context: click.Context, command: str) -> None:
+    """Options of the shell mean nothing to a command, which has its own after its name.
+
+    Raises:
+        click.UsageError: there are some.
+    """
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "")
+        if parameter.expose_value and given is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"{parameter.opts[0]} stands before {command}: write it after {command}, "
+                "if that takes it.",
+                context,
+            )
 
 
 group.add_command(cluster_group)

@@ -132,6 +132,8 @@ def test_json_has_parameters_versions_and_every_repetition(
         (["sql", "SELECT 1", "--format", "parquet"], "name a file with --output"),
         (["sql", "SELECT 1", "--format", "xml"], "'xml' is not one of"),
         (["nonsense"], "No such command 'nonsense'"),
+        (["--memory-limit", "2GiB", "sql", "SELECT 1"], "--memory-limit stands before sql"),
+        (["--cluster", "other", "tpch"], "write it after tpch"),
     ],
 )
 def test_bad_usage_ends_with_one_sentence_and_status_2(
