@@ -379,7 +379,7 @@ class Queries:
                 stage, {i.name: plan.tables[i.table.lower()] for i in inputs}, index
             )
 
-        return stages_text(plan.stages, preferred, sql=sql)
+        return stages_text(plan.stages, preferred, threads=self._threads(), sql=sql)
 
     def _plan(self, sql: str, *, describe: bool = False) -> _Plan:
         """All phases of a plan; to describe it only, its tables need not be there."""
@@ -422,6 +422,10 @@ class Queries:
         """Whether nodes are on several hosts, so that reading all in one place means moving it."""
         placement = self.placement()
         return bool(hosts_of(placement.nodes, placement.peers))
+
+    def _threads(self) -> int:
+        """How many cores a task may use that runs alone."""
+        return 1 if self._is_spread() else self.options.threads
 
     def _is_current(self, plan: _Plan) -> bool:
         """Whether the tables that `plan` reads are still those in the catalog."""
@@ -482,6 +486,7 @@ class Queries:
             self._tell if self.progress_handlers or self._heard_here() else None,
             explained,
             self.cluster.lost_nodes,
+            self._threads(),
         )
         try:
             run.run()

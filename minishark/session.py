@@ -35,7 +35,7 @@ from minishark.errors import (
     OptionError,
     VerificationError,
 )
-from minishark.execution.memory import front_end_bytes, parse_size
+from minishark.execution.memory import NodeMemory, front_end_bytes, parse_size
 from minishark.jobs.session import PartitionedJobs
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.queries import Queries
@@ -64,6 +64,7 @@ def connect(
     probe_ratio: float = 2.0,
     in_process: bool = False,
     single_task_rows: int = SINGLE_TASK_ROWS,
+    task_threads: int | None = None,
     memory_limit: int | str | None = None,
 ) -> Session:
     """A session on a cluster of its own on this machine, or on one that runs already.
@@ -85,6 +86,8 @@ def connect(
         single_task_rows: statements over tables of at most this many rows in all run in one task,
             and others where that is estimated to be faster; 0 distributes everything, however
             small, for tests and to see it.
+        task_threads: how many cores a task may use that runs alone, on a cluster on one machine;
+            None for one per slot. With 1, only tasks beside each other use several cores.
         memory_limit: what the session's own cluster may use, as "4GiB" or a number of bytes: all
             executors with their DuckDBs, tables and shuffles in shared memory. What does not fit
             goes to disk. None for what MINISHARK_MEMORY_LIMIT says, or three quarters of the
@@ -114,7 +117,10 @@ def connect(
             raise OptionError("keys go with the address of a cluster.")
         options = _own_options(nodes, executors_per_node, schedulers, in_process, memory_limit)
         found = OwnCluster(options)
-    return Session(found, partitions, placement, probe_ratio, single_task_rows)
+    if task_threads is not None and task_threads < 1:
+        raise OptionError("task_threads must be at least 1.")
+    threads = found.total_slots if task_threads is None else task_threads
+    return Session(found, partitions, placement, probe_ratio, single_task_rows, threads)
 
 
 def _attached(cluster: str, keys: str | Path | None) -> Cluster:
@@ -168,14 +174,22 @@ class Session(CamelCase, PartitionedJobs):
         placement: str,
         probe_ratio: float,
         single_task_rows: int,
+        task_threads: int,
     ) -> None:
         super().__init__()
         self._cluster = cluster
         self._warnings: list[str] = list(self._cluster.warnings)
         self._lock = threading.Lock()
         placing = partial(cluster.placement, placement, probe_ratio)
-        count = partitions or self._cluster.total_slots
-        planner = PlannerOptions(count, single_task_rows)
+        count = partitions or cluster.total_slots
+        slots = cluster.total_slots
+        planner = PlannerOptions(
+            count,
+            single_task_rows,
+            threads=task_threads,
+            slots=slots,
+            task_bytes=NodeMemory(cluster.memory_limit_bytes, slots).task_bytes,
+        )
         if not single_task_rows:
             planner = PlannerOptions.eager(count)
         limits = {

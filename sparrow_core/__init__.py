@@ -3,28 +3,34 @@
 Task payloads are opaque bytes; what runs them is a `Runner` of the embedding program.
 """
 
-from sparrow_core.cluster import (
-    ExecutorStatus,
-    InProcessCluster,
-    JobSpec,
-    LocalCluster,
-    NodeConfig,
-    NodeStatus,
-)
-from sparrow_core.errors import (
-    ClusterClosed,
-    ClusterStartError,
-    InvalidJob,
-    SparrowError,
-    TaskFailure,
-)
-from sparrow_core.events import JobEvent, JobFailed, JobFinished, TaskCompleted, TaskFailed
-from sparrow_core.ids import JobId, NodeName
-from sparrow_core.parts import JobOptions, TaskSpec
-from sparrow_core.remote import RemoteCluster
-from sparrow_core.runner import Runner
-from sparrow_core.specs import ExecutorGroup
-from sparrow_core.why import Why, explain
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparrow_core.cluster import (
+        ExecutorStatus,
+        InProcessCluster,
+        JobSpec,
+        LocalCluster,
+        NodeConfig,
+        NodeStatus,
+    )
+    from sparrow_core.errors import (
+        ClusterClosed,
+        ClusterStartError,
+        InvalidJob,
+        SparrowError,
+        TaskFailure,
+    )
+    from sparrow_core.events import JobEvent, JobFailed, JobFinished, TaskCompleted, TaskFailed
+    from sparrow_core.ids import JobId, NodeName
+    from sparrow_core.parts import JobOptions, TaskSpec
+    from sparrow_core.remote import RemoteCluster
+    from sparrow_core.runner import Runner
+    from sparrow_core.specs import ExecutorGroup
+    from sparrow_core.why import Why, explain
 
 __version__ = "0.1.0"
 
@@ -56,3 +62,32 @@ __all__ = [
     "__version__",
     "explain",
 ]
+
+_HOMES = {
+    "cluster": (
+        "ExecutorStatus",
+        "InProcessCluster",
+        "JobSpec",
+        "LocalCluster",
+        "NodeConfig",
+        "NodeStatus",
+    ),
+    "errors": ("ClusterClosed", "ClusterStartError", "InvalidJob", "SparrowError", "TaskFailure"),
+    "events": ("JobEvent", "JobFailed", "JobFinished", "TaskCompleted", "TaskFailed"),
+    "ids": ("JobId", "NodeName"),
+    "parts": ("JobOptions", "TaskSpec"),
+    "remote": ("RemoteCluster",),
+    "runner": ("Runner",),
+    "specs": ("ExecutorGroup",),
+    "why": ("Why", "explain"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, so that processes start with no more than they need."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'sparrow_core' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"sparrow_core.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value

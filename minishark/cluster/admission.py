@@ -8,13 +8,10 @@ above what it has for queries, unless no other runs that has any.
 from __future__ import annotations
 
 from minishark.expressions import Schema
+from minishark.physical.work import row_bytes
 
 _COPIES = 3
 """The rows that a function gets, those that it gives, and those as they are checked and stored."""
-
-_WIDTHS = {"VARCHAR": 32, "BLOB": 64, "HUGEINT": 16, "UHUGEINT": 16, "INTERVAL": 16, "UUID": 16}
-_NESTED_WIDTH = 64
-_WIDTH = 8
 
 
 def function_bytes(schema: Schema, rows: float, read_bytes: float) -> int:
@@ -26,11 +23,5 @@ def function_bytes(schema: Schema, rows: float, read_bytes: float) -> int:
         read_bytes: what the task reads; fewer columns of it may come to the function, but joins
             apart not more.
     """
-    size = rows * sum(_width(column.type) for column in schema)
+    size = rows * row_bytes(schema)
     return int(_COPIES * (min(size, read_bytes) if read_bytes else size))
-
-
-def _width(type_: str) -> int:
-    if type_.endswith("]") or ("(" in type_ and not type_.startswith("DECIMAL")):
-        return _NESTED_WIDTH
-    return _WIDTHS.get(type_, _WIDTH)

@@ -28,6 +28,7 @@ from minishark.cluster.joining import visit
 from minishark.cluster.machine import node_memory
 from minishark.cluster.node import NodeOptions, service_address
 from minishark.cluster.wire import Hello, Welcome, own_versions
+from minishark.cores import usable_cores
 from minishark.errors import ClusterError, OptionError
 from sparrow_core import NodeStatus, SparrowError
 from sparrow_core.transport.keys import generate, write_key_file
@@ -261,7 +262,7 @@ def _node_options(
 
 def default_executors(nodes: int) -> int:
     """One executor for each core, shared by so many nodes of this machine."""
-    return max(1, len(os.sched_getaffinity(0)) // nodes)
+    return max(1, usable_cores() // nodes)
 
 
 def node_name(listen: str) -> str:

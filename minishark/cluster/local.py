@@ -12,6 +12,7 @@ from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.executor import RUNNER, node_meter, runner_config
 from minishark.cluster.folders import ClusterFolders, make_folders
 from minishark.cluster.machine import node_memory
+from minishark.cores import usable_cores
 from minishark.errors import ClusterError, OptionError
 from minishark.execution.store import Store, StorePlaces
 from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
@@ -49,9 +50,7 @@ class ClusterOptions:
 
 def default_options() -> ClusterOptions:
     """One slot per core; two nodes where there are two cores, so that replicas have two homes."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = usable_cores()
     nodes = min(2, cores)
     return ClusterOptions(nodes, max(1, cores // nodes))
 

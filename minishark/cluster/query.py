@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
 
 from minishark.catalog import Table
@@ -76,6 +77,7 @@ class QueryRun:
             query.
         explained: whether the metrics tell why each task ran where it did.
         lost_nodes: those of some nodes whose files are gone, as far as is known.
+        threads: how many cores a large task may use that is alone in its stage.
     """
 
     stages: Sequence[Stage]
@@ -91,6 +93,7 @@ class QueryRun:
     on_progress: ProgressHandler | None = None
     explained: bool = False
     lost_nodes: Callable[[Collection[str]], Collection[str]] = lambda _: ()
+    threads: int = 1
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
@@ -320,7 +323,12 @@ class QueryRun:
             scalars=self._called_in(stage),
             working_folder=_working_folder(),
         )
-        return self.ending.stage(task, stage.schema) if self._is_last(stage) else task
+        if self._is_last(stage):
+            task = self.ending.stage(task, stage.schema)
+        python = task.function is not None or task.scalars  # of which one thread runs at a time
+        if stage.is_large_task and not python and task.output is not OutputKind.FILES:
+            task = msgspec.structs.replace(task, threads=self.threads)
+        return task
 
     def _called_in(self, stage: Stage) -> tuple[ScalarFunction, ...]:
         """The Python functions that a stage may call; a whole statement may by way of a macro."""

@@ -70,6 +70,11 @@ class NodeMemory:
         return int(left / self.slots * DUCKDB_SHARE)
 
     @property
+    def task_bytes(self) -> int:
+        """What each slot's DuckDB may use at least, whatever files take."""
+        return self.duckdb_bytes(self.storage_bytes)
+
+    @property
     def query_bytes(self) -> int:
         """What queries always keep, whatever files take."""
         return self.usable_bytes - self.storage_bytes

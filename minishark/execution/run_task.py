@@ -15,6 +15,7 @@ import cloudpickle
 import duckdb
 import pyarrow as pa
 
+from minishark.cores import usable_cores
 from minishark.execution import functions
 from minishark.execution.memory import NodeMemory
 from minishark.execution.outputs import Outputs, attempt_name, output_columns, stream
@@ -124,7 +125,7 @@ class _Rows(Protocol):
 
 
 class TaskRunner:
-    """One slot: a single-threaded DuckDB over the store's files."""
+    """One slot: a DuckDB over the store's files, with one thread unless a task may use more."""
 
     def __init__(self, store: Store, *, memory: NodeMemory, spill_folder: str) -> None:
         self._store = store
@@ -143,6 +144,7 @@ class TaskRunner:
         self._fitting = threading.Lock()  # guards it
         self._output_settings: Mapping[str, str] = {}
         self._aggregates_early = False
+        self._threads = 1
         self._user_code = functions.UserCode()
         self._functions = PickledFunctions()
         self._scalars = Scalars()
@@ -165,6 +167,7 @@ class TaskRunner:
             if stage.prelude != self._prelude or self._is_elsewhere(stage):
                 self._prepare(stage, task)
             self._choose_optimizers(stage)
+            self._use_threads(stage.threads)
             self.fit_memory()
             if stage.function is None and not stage.scalars:
                 return self._run(stage, task)
@@ -194,6 +197,12 @@ class TaskRunner:
             self._con.execute(f"SET disabled_optimizers = '{disabled}'")
             self._aggregates_early = stage.aggregates_early
 
+    def _use_threads(self, allowed: int) -> None:
+        count = min(allowed, usable_cores())
+        if count != self._threads:
+            self._con.execute(f"SET threads = {count}")
+            self._threads = count
+
     def fit_memory(self) -> None:
         """Give DuckDB what files leave now; may be called from another thread, while a task runs.
 
@@ -214,6 +223,7 @@ class TaskRunner:
             self._settings = self._con.cursor()
         self._output_settings = {}
         self._aggregates_early = False
+        self._threads = 1
         self._prelude = ()
         self._scalars.forget()
 

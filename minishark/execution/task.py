@@ -134,6 +134,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         function: what the rows go through before they are put out.
         target: where the files go, for FILES.
         working_folder: the front end's, to which relative paths refer; empty if it has none.
+        threads: how many cores a task may use.
     """
 
     sql: str
@@ -154,6 +155,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     function: TaskFunction | None = None
     target: CopyTarget | None = None
     working_folder: str = ""
+    threads: int = 1
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):

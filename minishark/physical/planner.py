@@ -6,6 +6,8 @@ an exchange where it can't. Choices between exchanges compare estimated costs (`
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -78,12 +80,13 @@ from minishark.physical.plan import (
     Spread,
 )
 from minishark.physical.ranges import ranged
-from minishark.physical.work import elapsed_s
+from minishark.physical.work import elapsed_s, held_bytes, result_values
 from minishark.statistics import ColumnStatistics
 
 SINGLE_TASK_ROWS = 150_000
 """Up to here one core is done before several could have been told what to do."""
 
+_FEW_VALUES = 1_000_000
 _UNNESTED_LENGTH = 10
 _OWN_CTES = 1_000_000
 
@@ -96,6 +99,9 @@ class PlannerOptions:
         partitions: how many partitions a shuffle makes.
         single_task_rows: a query whose tables hold at most this many rows runs in one task.
         weighs: whether a query over more rows does so too, if that is estimated to be faster.
+        threads: how many cores a task may use that runs alone.
+        slots: how many tasks run at the same time.
+        task_bytes: how much memory a task has for hash tables and sorts, before it spills.
         gather_rows: partial results of at most this many rows are gathered instead of shuffled.
         read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
         stage_cost: what one more stage costs, in rows built into a hash table.
@@ -105,6 +111,9 @@ class PlannerOptions:
     partitions: int
     single_task_rows: int = SINGLE_TASK_ROWS
     weighs: bool = True
+    threads: int = 1
+    slots: int = sys.maxsize
+    task_bytes: float = math.inf
     gather_rows: int = 50_000
     read_whole_rows: int = 20_000
     stage_cost: float = 100_000.0
@@ -134,11 +143,24 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
     rows = sum(table.rows for table in tables.values())
     if rows <= options.single_task_rows:
         return _Planner(catalog, options, whole=True).plan(logical).plan
+    whole = _Planner(catalog, options, whole=True).plan(logical).plan if options.weighs else None
+    if whole is not None and _is_best(whole, options):
+        return whole
     distributed = _Planner(catalog, options, whole=False).plan(logical).plan
-    if not options.weighs:
+    if whole is None or held_bytes(whole) > options.task_bytes:
         return distributed
-    whole = _Planner(catalog, options, whole=True).plan(logical).plan
-    return whole if elapsed_s(whole) <= elapsed_s(distributed) else distributed
+    is_faster = elapsed_s(whole, options.threads) <= elapsed_s(distributed, options.threads)
+    return whole if is_faster else distributed
+
+
+def _is_best(whole: PhysicalPlan, options: PlannerOptions) -> bool:
+    """Whether no division into stages can be faster than one task.
+
+    With as many threads as there are slots, several tasks could only write a large result faster.
+    """
+    if options.threads < options.slots or held_bytes(whole) > options.task_bytes:
+        return False
+    return result_values(whole) <= _FEW_VALUES
 
 
 def scanned_tables(logical: LogicalPlan) -> list[str]:

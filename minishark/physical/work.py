@@ -1,12 +1,13 @@
-"""About how long a plan takes, to tell whether one task is done before several would be. Pure.
+"""What a plan takes, to tell whether it should run in one task or in several. Pure.
 
-The weights were fitted to the times of single-threaded queries over Arrow in memory; only their
-proportions matter, and they are rough on purpose: rows are estimates too.
+About how long: the weights were fitted to the times of single-threaded queries over Arrow in
+memory. Only their proportions matter, and they are rough on purpose: rows are estimates too.
+And about how much memory, for hash tables and sorts.
 """
 
 from __future__ import annotations
 
-from minishark.expressions import Call, ColumnRef, Expression, Infix, children
+from minishark.expressions import Call, ColumnRef, Expression, Infix, Schema, children
 from minishark.logical.operators import (
     Aggregate,
     Distinct,
@@ -36,7 +37,7 @@ STAGE_S = 5e-3
 """What one stage after another takes besides its tasks' work: placing, binding, storing."""
 
 _SHARED_CORE = 0.8
-"""How fast a task is beside others: they share memory bandwidth and caches."""
+"""How fast a core is beside others: they share memory bandwidth and caches."""
 
 _NS = 1e-9
 _SCANNED_NS = 1.0  # per value
@@ -47,11 +48,58 @@ _PROBED_NS = 5.0  # per row
 _GROUPED_NS = 2.5  # per value of groups and aggregates
 _SORTED_NS = 100.0  # per row
 _MOVED_NS = 20.0  # per row that is written and read again
+_PUT_OUT_NS = 5.0  # per value of the result
+
+_ENTRY_BYTES = 32  # of a row in a hash table, besides its values
+_WIDTHS = {"VARCHAR": 32, "BLOB": 64, "HUGEINT": 16, "UHUGEINT": 16, "INTERVAL": 16, "UUID": 16}
+_NESTED_WIDTH = 64
+_WIDTH = 8
 
 
-def elapsed_s(plan: PhysicalPlan) -> float:
-    """About how many seconds a plan takes where a core is free for each task."""
-    return _work_s(plan) + STAGE_S * _depth(plan)
+def elapsed_s(plan: PhysicalPlan, threads: int = 1) -> float:
+    """About how many seconds a plan takes where a core is free for each task.
+
+    Args:
+        plan: the plan.
+        threads: how many cores a task may use that runs alone.
+    """
+    written = result_values(plan) * _PUT_OUT_NS * _NS / _speed(plan, 1)  # by one thread a task
+    return _work_s(plan, threads) + written + STAGE_S * _depth(plan)
+
+
+def result_values(plan: PhysicalPlan) -> float:
+    """About how many values a plan gives: rows times columns."""
+    return plan.rows * len(plan.schema)
+
+
+def row_bytes(schema: Schema) -> int:
+    """About how large a row is."""
+    return sum(_width(column.type) for column in schema)
+
+
+def _width(type_: str) -> int:
+    if type_.endswith("]") or ("(" in type_ and not type_.startswith("DECIMAL")):
+        return _NESTED_WIDTH
+    return _WIDTHS.get(type_, _WIDTH)
+
+
+def held_bytes(plan: PhysicalPlan) -> float:
+    """About how much memory the hash tables and sorts of a plan take, if all are there at once."""
+    return _own_bytes(plan) + sum(map(held_bytes, plan.children))
+
+
+def _own_bytes(plan: PhysicalPlan) -> float:
+    match plan.operator:
+        case Join():
+            built = min(plan.children, key=lambda child: child.rows)
+            return built.rows * (row_bytes(built.schema) + _ENTRY_BYTES)
+        case Aggregate() | PartialAggregate() | FinalAggregate() | Distinct() | DistinctOn():
+            return plan.rows * (row_bytes(plan.schema) + _ENTRY_BYTES)
+        case Sort() | Window():
+            (read,) = plan.children
+            return read.rows * (row_bytes(read.schema) + _ENTRY_BYTES)
+        case _:
+            return 0.0
 
 
 def _depth(plan: PhysicalPlan) -> int:
@@ -60,18 +108,18 @@ def _depth(plan: PhysicalPlan) -> int:
     return own + max(map(_depth, plan.children), default=0)
 
 
-def _work_s(plan: PhysicalPlan) -> float:
-    own = _own_ns(plan) * _NS / _speed(plan)
-    return own + sum(map(_work_s, plan.children))
+def _work_s(plan: PhysicalPlan, threads: int) -> float:
+    own = _own_ns(plan) * _NS / _speed(plan, threads)
+    return own + sum(_work_s(child, threads) for child in plan.children)
 
 
-def _speed(plan: PhysicalPlan) -> float:
-    """How much faster than one task those are that compute the plan's operator."""
+def _speed(plan: PhysicalPlan, threads: int) -> float:
+    """How much faster than one core those are that compute the plan's operator."""
     if isinstance(plan.operator, Exchange):
         plan = plan.children[0]  # whose tasks write what is exchanged
-    if isinstance(plan.distribution, Single | Replicated):
-        return 1.0
-    return max(1.0, _SHARED_CORE * plan.distribution.partitions)
+    alone = isinstance(plan.distribution, Single | Replicated)
+    cores = threads if alone else plan.distribution.partitions
+    return max(1.0, _SHARED_CORE * cores)
 
 
 def _own_ns(plan: PhysicalPlan) -> float:

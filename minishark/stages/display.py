@@ -11,25 +11,33 @@ _WIDTH = 100
 
 
 def stages_text(
-    stages: Sequence[Stage], preferred: Callable[[Stage, int], frozenset[str]], *, sql: bool = False
+    stages: Sequence[Stage],
+    preferred: Callable[[Stage, int], frozenset[str]],
+    *,
+    threads: int = 1,
+    sql: bool = False,
 ) -> str:
     """All stages, in the order in which they can run.
 
     Args:
         stages: the stages.
         preferred: the nodes that a task prefers, by stage and task number; none for any node.
+        threads: how many cores a large task may use that is alone in its stage.
         sql: whether to show the fragments too.
     """
-    return "\n".join(_stage_text(stage, stages, preferred, sql) for stage in stages)
+    return "\n".join(_stage_text(stage, stages, preferred, threads, sql) for stage in stages)
 
 
 def _stage_text(
     stage: Stage,
     stages: Sequence[Stage],
     preferred: Callable[[Stage, int], frozenset[str]],
+    threads: int,
     sql: bool,
 ) -> str:
     noun = "task" if stage.tasks == 1 else "tasks"
+    if stage.is_large_task and threads > 1:
+        noun += f" with {threads} threads"
     why = f" (single task: {stage.reason})" if stage.reason else ""
     lines = [f"Stage {stage.index}: {stage.tasks} {noun}{why}"]
     lines += [f"  reads {_input_text(item, stages)}" for item in stage.inputs]

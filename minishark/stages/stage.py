@@ -10,6 +10,9 @@ from minishark.expressions import Schema
 from minishark.logical.operators import Join, Statement
 from minishark.physical.plan import Exchange, PhysicalPlan
 
+_LARGE_ROWS = 250_000
+"""What keeps several threads busy: DuckDB divides its work into pieces of 122,880 rows."""
+
 _MULTIPLIED = 10
 """A join of which this many times as many rows come as it reads is better aggregated before."""
 
@@ -93,11 +96,23 @@ class Stage:
         return self.is_statement or _multiplies_rows(self.plan)
 
     @property
+    def is_large_task(self) -> bool:
+        """Whether it is a single task, over so many rows that several cores have work."""
+        return self.tasks == 1 and (self.is_statement or _read_rows(self.plan) >= _LARGE_ROWS)
+
+    @property
     def parents(self) -> tuple[int, ...]:
         """The stages that must be complete before this one starts."""
         return tuple(
             dict.fromkeys(item.stage for item in self.inputs if isinstance(item, StageInput))
         )
+
+
+def _read_rows(plan: PhysicalPlan) -> float:
+    """About how many rows the stage that computes `plan` reads."""
+    if isinstance(plan.operator, Exchange) or not plan.children:
+        return plan.rows
+    return sum(map(_read_rows, plan.children))
 
 
 def _multiplies_rows(plan: PhysicalPlan) -> bool:

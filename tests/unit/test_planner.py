@@ -143,6 +143,17 @@ def test_query_runs_in_one_task_where_that_is_faster(physical: type) -> None:
     assert [] != physical("SELECT b, count(*) FROM huge GROUP BY b", weighing).exchanges()
 
 
+def test_one_task_with_all_cores_needs_no_stages(physical: type) -> None:
+    """Where a task may use all of them: if its memory is enough, and its result not large."""
+    wide = replace(OPTIONS, weighs=True, threads=8, slots=8)
+    groups = "SELECT b, count(*) FROM huge GROUP BY b"
+    assert [] == physical(groups, wide).exchanges()
+    assert [] != physical(groups, replace(wide, threads=1)).exchanges()
+    assert [] != physical(groups, replace(wide, task_bytes=1000.0)).exchanges()
+    assert Replicated() == physical("SELECT max(a), min(b) FROM t", wide).first(Scan).distribution
+    assert Spread(8) == physical("SELECT a, b, s FROM huge", wide).first(Scan).distribution
+
+
 NOBODYS = """
     SELECT m.a FROM medium m JOIN tiny ON m.b = tiny.b
     WHERE {} (SELECT 1 FROM t WHERE t.a = m.a AND t.b <> tiny.a)

@@ -84,6 +84,16 @@ def test_small_result_travels_in_the_outcome(runner: TaskRunner) -> None:
     assert [(42,)] == rows(inline(outcome))
 
 
+def test_a_task_uses_as_many_threads_as_it_may(
+    runner: TaskRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the stage says, but no more than there are cores; one again for the next."""
+    monkeypatch.setattr(run_task, "usable_cores", lambda: 3)
+    for allowed, used in ((1, 1), (2, 2), (8, 3), (1, 1)):
+        stage = stage_task("SELECT current_setting('threads') AS c0", ("BIGINT",), threads=allowed)
+        assert [(used,)] == rows(inline(runner.run(stage, EMPTY)))
+
+
 def test_large_result_is_stored(runner: TaskRunner, store: Store) -> None:
     """A large result is a file on the node."""
     sql = "SELECT i AS c0 FROM range(200000) r(i)"

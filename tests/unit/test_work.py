@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from minishark.expressions import Call, Column, ColumnRef, Expression, Infix, Literal
-from minishark.logical.operators import Distinct, Filter, Scan
+from minishark.logical.operators import Distinct, Filter, Scan, Sort
 from minishark.physical.plan import Distribution, Gather, PhysicalPlan, Single, Spread
-from minishark.physical.work import STAGE_S, elapsed_s
+from minishark.physical.work import STAGE_S, elapsed_s, held_bytes
 
 SCHEMA = (Column("a", "VARCHAR"), Column("b", "VARCHAR"))
 MILLION = 1e6
@@ -56,4 +56,26 @@ def test_stages_one_after_the_other_add_up() -> None:
 def test_patterns_cost_more_than_comparisons(predicate: Expression) -> None:
     """Text that is searched takes many times what a comparison does."""
     compared = Infix("=", (ColumnRef(0, "VARCHAR"), ColumnRef(1, "VARCHAR")), "BOOLEAN")
-    assert elapsed_s(filtered(predicate)) > 10 * elapsed_s(filtered(compared))
+    assert elapsed_s(filtered(predicate)) > 5 * elapsed_s(filtered(compared))
+
+
+def test_threads_help_one_task_only() -> None:
+    """A task beside others has one core; one that runs alone may use all."""
+    assert elapsed_s(scan(Spread(4)), threads=4) == elapsed_s(scan(Spread(4)))
+    alone = elapsed_s(scan(Single()))
+    assert alone / 4 < elapsed_s(scan(Single()), threads=4) < alone
+
+
+def test_rows_are_put_out_by_one_thread() -> None:
+    """So several tasks are faster than several threads where the result is large."""
+    assert elapsed_s(scan(Spread(4))) < elapsed_s(scan(Single()), threads=4)
+
+
+def test_memory_is_taken_by_what_holds_rows() -> None:
+    """A scan holds nothing, a hash table its groups, a sort what it reads."""
+    read = scan(Single())
+    assert 0 == held_bytes(read)
+    groups = PhysicalPlan(Distinct(), (read,), SCHEMA, Single(), 1000.0)
+    assert 1000 * 64 < held_bytes(groups) < 1000 * 128
+    ordered = PhysicalPlan(Sort((), (0, 1)), (groups,), SCHEMA, Single(), 1000.0)
+    assert held_bytes(ordered) == 2 * held_bytes(groups)
