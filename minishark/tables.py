@@ -28,6 +28,7 @@ from minishark.sql.planning import PlanningDatabase
 PARTITIONS_MAX = 4096
 _SMALL_TABLE_ROWS = 20_000
 _SMALL_TABLE_BYTES = 1 << 20
+_READS_MAX = 5
 
 
 def check_partitions(count: int | None) -> None:
@@ -175,17 +176,24 @@ class Tables:
         Raises:
             CatalogError: there is no such table, or it is dropped meanwhile.
         """
-        table = self.catalog.get(name)
-        slices = tuple(FileSlice(p.file, p.holders) for p in table.partitions)
-        try:
-            return self.cluster.store().read(slices)
-        except (InputMissingError, OSError) as error:
-            if self.is_current(table):
-                lost = isinstance(error, InputMissingError) and lost_partitions(table, error.files)
-                if not lost:
+        tries = _READS_MAX
+        while True:
+            table = self.catalog.get(name)
+            slices = tuple(FileSlice(p.file, p.holders) for p in table.partitions)
+            try:
+                return self.cluster.store().read(slices)
+            except (InputMissingError, OSError) as error:
+                tries -= 1
+                if not tries:
                     raise
-                self.restore(lost)
-            return self.read(name)  # it was replaced, or healed
+                if self.is_current(table):  # else it was replaced, or healed
+                    self._restored(table, error)
+
+    def _restored(self, table: Table, error: InputMissingError | OSError) -> None:
+        lost = isinstance(error, InputMissingError) and lost_partitions(table, error.files)
+        if not lost:
+            raise error
+        self.restore(lost)
 
     # What was lost
 

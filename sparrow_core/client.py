@@ -217,7 +217,7 @@ class Client:
             return self._ping(job, now)
         job.unanswered += 1
         if job.unanswered >= self._config.submissions_max:
-            text = f"no scheduler answers ({job.unanswered} submissions)"
+            text = f"no scheduler answers, after {job.unanswered} submissions"
             return self._fail(job, "no_scheduler", text)
         if len(self._schedulers) > 1:
             return self._move(job, now)

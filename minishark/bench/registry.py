@@ -60,7 +60,10 @@ def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[s
         try:
             values[name] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError as error:
-            raise OptionError(f"{text!r} is no value for {name}: {error}.") from error
+            raise OptionError(
+                f"{text!r} is no value for {name}; write it as in TOML: 0.8, [0.5, 0.9], "
+                f"'\"text\"' (now it is {json.dumps(values[name])})."
+            ) from error
     try:
         return msgspec.convert(values, type(chosen))
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""`minishark bench`: the papers' experiments on placement, on paper, simulated, emulated, live."""
+"""`minishark bench`: the papers' experiments, simulated to live; faults; load."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def bench(
     plot: Literal["png", "svg"],
     as_json: bool,
 ) -> int:
-    """Run an experiment on placement: the tables and figures of the Sparrow papers, and more.
+    """Run an experiment: a table or figure of the Sparrow papers, faults (chaos), long load, more.
 
     Each prints its figures, beside the paper's where there are some, and writes NAME.csv (what was
     found), NAME.json (parameters, seed, versions) and a plot.

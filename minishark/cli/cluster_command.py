@@ -168,7 +168,7 @@ def stop(*, name: str) -> None:
     from minishark.cluster.launch import stop_cluster
 
     record = stop_cluster(name)
-    click.echo(f"Stopped {record.name} ({len(record.nodes)} node(s)).")
+    click.echo(f"Stopped {record.name}.")
 
 
 @cluster.command()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import psutil
 
+from minishark.errors import OptionError
 from minishark.execution.memory import (
     DEFAULT_SHARE,
     LIMIT_VARIABLE,
@@ -43,6 +45,12 @@ def node_memory(limit_bytes: int | None, nodes: int, executors: int) -> NodeMemo
     """
     if limit_bytes is None and not os.environ.get(LIMIT_VARIABLE):
         return NodeMemory(max(default_limit_bytes() // nodes, least_bytes(executors)), executors)
-    memory = NodeMemory((limit_bytes or default_limit_bytes()) // nodes, executors)
-    memory.check()
-    return memory
+    total = limit_bytes or default_limit_bytes()
+    least = least_bytes(executors) * nodes
+    if total < least:
+        raise OptionError(
+            f"{nodes} node(s) with {executors} executor(s) each need a memory limit of at least "
+            f"{math.ceil(least / (1 << 20))} MiB, not {total >> 20} MiB: raise memory_limit, or "
+            "start fewer nodes or executors."
+        )
+    return NodeMemory(total // nodes, executors)

@@ -44,16 +44,6 @@ class NodeMemory:
     limit_bytes: int
     slots: int
 
-    def check(self) -> None:
-        """Raise OptionError if a slot's DuckDB would have too little to run anything."""
-        least = least_bytes(self.slots)
-        if self.limit_bytes < least:
-            raise OptionError(
-                f"A node with {self.slots} executor(s) needs a memory limit of at least "
-                f"{math.ceil(least / (1 << 20))} MiB, but would have {self.limit_bytes >> 20} MiB: "
-                "raise memory_limit, or start fewer nodes or executors."
-            )
-
     @property
     def usable_bytes(self) -> int:
         """What is left beside the processes themselves."""
@@ -103,7 +93,7 @@ def front_end_bytes(limit_bytes: int) -> int:
 
 
 def parse_size(value: int | str) -> int:
-    """Bytes, from a number of them or a text such as "4GiB", "400MB" or "1.5G".
+    """Bytes, from a number of them or a text such as "4GiB", "800MB" or "1.5G".
 
     KiB, MiB ... are powers of 1024, KB, MB ... and K, M ... of 1000, as in DuckDB.
 

@@ -48,7 +48,11 @@ def describe_exit(status: int | None, peak_bytes: int, *, out_of_memory: bool) -
         return f"exit status {status}{peak}"
     if status == -signal.SIGKILL and out_of_memory:
         return f"killed by the kernel as memory ran out (SIGKILL){peak}"
-    return f"killed by {signal.Signals(-status).name}{peak}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:  # real-time signals but the first and the last have none
+        name = f"signal {-status}"
+    return f"killed by {name}{peak}"
 
 
 def wait_for_child(pid: int) -> tuple[int, int] | None:

@@ -127,7 +127,7 @@ def test_the_only_scheduler_gets_the_same_submission_again_then_the_job_fails() 
     for attempt in range(1, 7):
         out = client(JobTimer(JOB, attempt))
         assert [Envelope(S0, submit(JOB, *TASKS)), timer(attempt + 1, 0.1 * 2**attempt)] == out
-    failed = JobFailed("no_scheduler", "no scheduler answers (7 submissions)")
+    failed = JobFailed("no_scheduler", "no scheduler answers, after 7 submissions")
     assert notify(failed) == client(JobTimer(JOB, 7))[0]
 
 

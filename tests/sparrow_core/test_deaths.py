@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparrow_core.transport.deaths import Respawns
+from sparrow_core.transport.deaths import Respawns, describe_exit
 
 
 def test_what_dies_at_once_is_started_ever_more_slowly() -> None:
@@ -27,3 +27,18 @@ def test_some_are_given_up() -> None:
     assert respawns.died(1.0) is not None
     respawns.started(1.0)
     assert respawns.died(2.0) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (None, "still running"),
+        (3, "exit status 3, peak memory 64 MiB"),
+        (-9, "killed by SIGKILL, peak memory 64 MiB"),
+        (-11, "killed by SIGSEGV, peak memory 64 MiB"),
+        (-40, "killed by signal 40, peak memory 64 MiB"),
+    ],
+)
+def test_exits_are_told_in_words(status: int | None, told: str) -> None:
+    """Signals by name, but for real-time ones, which have none."""
+    assert told == describe_exit(status, 64 << 20, out_of_memory=False)

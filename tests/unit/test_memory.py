@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from minishark.cluster.admission import function_bytes
+from minishark.cluster.machine import node_memory
 from minishark.errors import OptionError
 from minishark.execution.memory import (
     PROCESS_BYTES,
@@ -47,9 +48,9 @@ def test_all_parts_are_below_the_limit(stored: int) -> None:
 
 def test_too_small_a_limit_is_refused() -> None:
     """A limit with which nothing could run says how much is needed, and that suffices."""
-    with pytest.raises(OptionError, match="at least 192 MiB, but would have 100 MiB"):
-        NodeMemory(100 << 20, 1).check()
-    NodeMemory(192 << 20, 1).check()
+    with pytest.raises(OptionError, match="at least 384 MiB, not 200 MiB"):
+        node_memory(200 << 20, nodes=2, executors=1)
+    assert NodeMemory(192 << 20, 1) == node_memory(384 << 20, nodes=2, executors=1)
     assert NodeMemory(192 << 20, 1).duckdb_bytes(1 << 40) > 24_000_000
 
 
