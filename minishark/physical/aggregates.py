@@ -69,6 +69,11 @@ def can_split(aggregate: Aggregate) -> bool:
     )
 
 
+def combines_results(call: AggregateCall) -> bool:
+    """Whether plain results of parts of the rows combine to the result of all."""
+    return call.name in _BY_RESULT and not _is_top_n(call)
+
+
 def _is_top_n(call: AggregateCall) -> bool:
     """Whether it is `min(x, n)` or `max(x, n)`, whose results are lists."""
     return call.name in ("min", "max") and len(call.arguments) > 1

@@ -73,6 +73,8 @@ def selectivity(predicate: Expression, profile: Profile) -> float:
         case InList(argument=argument, options=options, negated=negated):
             share = min(1.0, len(options) / profile.distinct(argument))
             return 1.0 - share if negated else share
+        case Infix(operator="!~~"):
+            return 1.0 - _OTHER_SELECTIVITY
         case IsNull(negated=negated):
             return 0.95 if negated else 0.05
         case _:

@@ -43,7 +43,7 @@ from minishark.logical.operators import (
     Values,
     Window,
 )
-from minishark.logical.plan import LogicalPlan
+from minishark.logical.plan import LogicalPlan, output_schema
 from minishark.physical.aggregates import can_split, state_column
 from minishark.physical.distribution import (
     hashed_alike,
@@ -51,6 +51,7 @@ from minishark.physical.distribution import (
     places_of,
     set_distribution,
 )
+from minishark.physical.eager import EagerAggregation, eager_aggregation
 from minishark.physical.estimate import (
     Profile,
     filtered_rows,
@@ -87,6 +88,7 @@ SINGLE_TASK_ROWS = 150_000
 """Up to here one core is done before several could have been told what to do."""
 
 _FEW_VALUES = 1_000_000
+_MOSTLY = 0.5
 _UNNESTED_LENGTH = 10
 _OWN_CTES = 1_000_000
 
@@ -99,25 +101,27 @@ class PlannerOptions:
         partitions: how many partitions a shuffle makes.
         single_task_rows: a query whose tables hold at most this many rows runs in one task.
         weighs: whether a query over more rows does so too, if that is estimated to be faster.
-        threads: how many cores a task may use that runs alone.
-        slots: how many tasks run at the same time.
-        task_bytes: how much memory a task has for hash tables and sorts, before it spills.
         gather_rows: partial results of at most this many rows are gathered instead of shuffled.
         read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
         stage_cost: what one more stage costs, in rows built into a hash table.
         sort_values: rows times columns that are sorted in one task; more are sorted in ranges.
+        early_gain: how many times fewer rows must be left by an aggregate below a join; 0 for any.
+        threads: how many cores a task may use that runs alone.
+        slots: how many tasks run at the same time.
+        task_bytes: how much memory a task has for hash tables and sorts, before it spills.
     """
 
     partitions: int
     single_task_rows: int = SINGLE_TASK_ROWS
     weighs: bool = True
-    threads: int = 1
-    slots: int = sys.maxsize
-    task_bytes: float = math.inf
     gather_rows: int = 50_000
     read_whole_rows: int = 20_000
     stage_cost: float = 100_000.0
     sort_values: int = 8_000_000
+    early_gain: float = 3.0
+    threads: int = 1
+    slots: int = sys.maxsize
+    task_bytes: float = math.inf
 
     @classmethod
     def eager(cls, partitions: int) -> PlannerOptions:
@@ -129,6 +133,7 @@ class PlannerOptions:
             gather_rows=0,
             read_whole_rows=0,
             stage_cost=0.0,
+            early_gain=0.0,
             sort_values=0,
         )
 
@@ -183,6 +188,8 @@ class _Planner:
         operator = logical.operator
         if isinstance(operator, Cte):
             return self._cte(operator, logical)
+        if isinstance(operator, Aggregate) and isinstance(logical.children[0].operator, Join):
+            return self._aggregate_over_join(operator, logical)
         children = [self.plan(child) for child in logical.children]
         match operator:
             case Scan():
@@ -297,23 +304,81 @@ class _Planner:
     def _two_phases(
         self, aggregate: Aggregate, child: Planned, schema: Schema, profile: Profile
     ) -> Planned:
+        names = tuple(column.name for column in schema[: len(aggregate.groups)])
+        partial = self._partial(aggregate, child, names)
+        return self._final(aggregate, partial, schema, profile)
+
+    def _partial(self, aggregate: Aggregate, child: Planned, names: Sequence[str]) -> Planned:
+        """The first phase of an aggregate, whose groups get these names: groups and states."""
         group_columns = tuple(
-            Column(schema[i].name, group.type) for i, group in enumerate(aggregate.groups)
+            Column(name, group.type) for name, group in zip(names, aggregate.groups, strict=True)
         )
         states = tuple(state_column(call, i) for i, call in enumerate(aggregate.aggregates))
-        produced = min(child.profile.rows, profile.rows * child.distribution.partitions)
-        partial = planned(
+        groups = [e.index if isinstance(e, ColumnRef) else -1 for e in aggregate.groups]
+        rows = grouped_rows(aggregate.groups, child.profile) * child.distribution.partitions
+        columns = tuple(_expression_statistics(e, child.profile) for e in aggregate.groups)
+        return planned(
             PartialAggregate(aggregate),
             (child,),
             group_columns + states,
-            Spread(child.distribution.partitions),
-            Profile(produced, profile.columns[: len(group_columns)] + (None,) * len(states)),
+            moved(child.distribution, places_of(groups)),
+            Profile(min(child.profile.rows, rows), columns + (None,) * len(states)),
         )
-        keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(group_columns))
-        exchanged = self._exchanged_groups(partial, () if aggregate.grouping_sets else keys)
-        places = {i: (i,) for i in range(len(group_columns))}
-        distribution = moved(exchanged.distribution, places)
-        return planned(FinalAggregate(aggregate), (exchanged,), schema, distribution, profile)
+
+    def _final(
+        self, aggregate: Aggregate, partial: Planned, schema: Schema, profile: Profile
+    ) -> Planned:
+        """The second phase, over groups and states; equal groups are brought together."""
+        width = len(aggregate.groups)
+        keys = tuple(ColumnRef(i, partial.plan.schema[i].type) for i in range(width))
+        places = {i: (i,) for i in range(width)}
+        together = isinstance(moved(partial.distribution, places), Hashed)
+        if not (partial.in_one_task or (together and not aggregate.grouping_sets)):
+            partial = self._exchanged_groups(partial, () if aggregate.grouping_sets else keys)
+        distribution = moved(partial.distribution, places)
+        return planned(FinalAggregate(aggregate), (partial,), schema, distribution, profile)
+
+    def _aggregate_over_join(self, aggregate: Aggregate, logical: LogicalPlan) -> Planned:
+        """An aggregate that begins below the join, where that leaves few rows to be joined."""
+        (below,) = logical.children
+        join = below.operator
+        assert isinstance(join, Join)
+        left, right = (self.plan(child) for child in below.children)
+        eager = eager_aggregation(aggregate, join)
+        if eager is None or not self._pays(eager, join, left, right):
+            return self._aggregate(
+                aggregate, self._join(join, left, right, below.schema), logical.schema
+            )
+        if eager.side == 0:
+            left = self._partial(eager.partial, left, _names(eager.keys, left))
+        else:
+            right = self._partial(eager.partial, right, _names(eager.keys, right))
+        schema = output_schema(eager.join, (left.plan.schema, right.plan.schema))
+        joined = self._join(eager.join, left, right, schema)
+        if eager.side == 0:
+            joined = self._groups_first(joined, len(aggregate.groups))
+        keys = tuple(ColumnRef(i, group.type) for i, group in enumerate(aggregate.groups))
+        columns = joined.profile.columns[: len(keys)]
+        rows = grouped_rows(keys, joined.profile)
+        profile = Profile(rows, columns + (None,) * len(aggregate.aggregates))
+        return self._final(aggregate, joined, logical.schema, profile)
+
+    def _groups_first(self, states_first: Planned, groups: int) -> Planned:
+        schema = states_first.plan.schema
+        first = len(schema) - groups
+        order = [*range(first, len(schema)), *range(first)]
+        references = tuple(ColumnRef(i, schema[i].type) for i in order)
+        project = Project(references, tuple(schema[i].name for i in order))
+        return self._project(project, states_first, tuple(schema[i] for i in order))
+
+    def _pays(self, eager: EagerAggregation, join: Join, left: Planned, right: Planned) -> bool:
+        """Whether an aggregate below a join spares it most rows, and is not of rows it drops."""
+        gain = self._options.early_gain
+        side = right if eager.side else left
+        few = grouped_rows(eager.keys, side.profile) * side.distribution.partitions
+        kept = joined_rows(join, left.profile, right.profile)
+        rows = side.profile.rows
+        return not gain or (gain * few <= rows and kept >= _MOSTLY * rows)
 
     def _exchanged_groups(self, child: Planned, keys: tuple[Expression, ...]) -> Planned:
         """Equal keys together: shuffled, or gathered where there are few rows or no keys."""
@@ -515,6 +580,10 @@ def _expression_statistics(expression: Expression, profile: Profile) -> ColumnSt
     if isinstance(expression, ColumnRef):
         return profile.columns[expression.index]
     return ColumnStatistics(0.0, int(profile.distinct(expression)), None, None)
+
+
+def _names(columns: Sequence[ColumnRef], child: Planned) -> list[str]:
+    return [child.plan.schema[column.index].name for column in columns]
 
 
 def _ignores_duplicates(call: AggregateCall) -> bool:

@@ -93,6 +93,14 @@ QUERIES = {
     "left, left": "SELECT t.b, w.k FROM t LEFT JOIN u ON t.a = u.a LEFT JOIN w ON u.a = w.a",
     "right, grouped": """SELECT u.a, count(*), count(t.b) FROM t
         RIGHT JOIN u ON t.a = u.a GROUP BY u.a""",
+    "left, counted by the other side": """SELECT t.b, count(u.c), sum(u.c + 1), max(u.s) FROM t
+        LEFT JOIN u ON t.a = u.a GROUP BY t.b""",
+    "right, counted by the other side": """SELECT u.s, u.c, min(t.d), count(t.s), sum(t.b) FROM t
+        RIGHT JOIN u ON t.a = u.a GROUP BY u.s, u.c""",
+    "inner, counted by the other side": """SELECT t.s, count(*), sum(u.c), bool_or(u.c > 1) FROM t
+        JOIN u ON t.a = u.a AND t.b = u.c GROUP BY t.s""",
+    "left, rows counted by the other side": """SELECT t.b, count(*), sum(u.c) FROM t
+        LEFT JOIN u ON t.a = u.a GROUP BY t.b""",
     "right, grouped left": "SELECT t.a, count(*) FROM t RIGHT JOIN u ON t.a = u.a GROUP BY t.a",
     "full": "SELECT t.b, u.c FROM t FULL JOIN u ON t.a = u.a",
     "full, grouped": """SELECT x.a, count(*) FROM (SELECT t.a FROM t
@@ -198,6 +206,7 @@ planner_options = st.builds(
     gather_rows=st.sampled_from([0, 50_000]),
     read_whole_rows=st.sampled_from([0, 20_000]),
     stage_cost=st.sampled_from([0.0, 100_000.0]),
+    early_gain=st.sampled_from([0.0, 3.0]),
 )
 check = settings(
     max_examples=3,
