@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import pyarrow.compute as pc
-
 from minishark.dataframe.actions import Actions, KeptRows, Runner
 from minishark.dataframe.column import Column, Kind, call, case, column, combine, value
 from minishark.dataframe.names import CamelCase, nearest
@@ -202,6 +200,8 @@ class Shaping(Actions):
 
         This runs the DataFrame, and keeps its rows in the cluster until no part is needed.
         """
+        import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
         if not weights or any(weight <= 0 for weight in weights):
             raise OptionError("random_split() takes positive weights.")
         rows = self.to_arrow()

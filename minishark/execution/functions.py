@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import cloudpickle
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from minishark.execution.streaming import batches_of
 from minishark.expressions import quote
@@ -144,6 +143,8 @@ class MapGroups:
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         """Group by group."""
+        import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
         table = rows.read_all()
         last = table.num_columns - 1
         runs = pc.run_end_encode(table.column(last).combine_chunks())

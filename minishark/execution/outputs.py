@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import chain
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from minishark.execution.store import Store
 from minishark.execution.streaming import batches_of, even_batches, grouped
@@ -176,6 +175,8 @@ def _with_dictionaries(
     batches: Iterable[pa.RecordBatch], dictionaries: Mapping[int, pa.Array]
 ) -> Iterator[pa.RecordBatch]:
     """Batches with some text columns as dictionaries, which DuckDB reads faster."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
     for batch in batches:
         for position, values in dictionaries.items():
             indices = pc.index_in(batch.column(position), value_set=values)
@@ -215,6 +216,8 @@ def _runs(
 
 def _divided(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each bucket, without the bucket column; rows keep their order within a bucket."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
     last = batch.num_columns - 1
     numbers = batch.column(last)
     counts = {item["values"]: item["counts"] for item in pc.value_counts(numbers).to_pylist()}
