@@ -94,7 +94,11 @@ def main(arguments: Sequence[str]) -> int:
     tables = tpch_tables(folder)
     with ExitStack() as stack:
         session = stack.enter_context(
-            minishark.connect(nodes=options.nodes, executors_per_node=options.executors)
+            minishark.connect(
+                nodes=options.nodes,
+                executors_per_node=options.executors,
+                task_threads=options.task_threads,
+            )
         )
         load_tables(session, tables, reporter, replicas=default_replicas(options.nodes))
         reporter.step("Loading DuckDB")
@@ -119,6 +123,7 @@ def main(arguments: Sequence[str]) -> int:
             "nodes": options.nodes,
             "executors": options.executors,
             "threads": session.total_slots,
+            "task threads": options.task_threads or session.total_slots,
             "cpus": os.cpu_count(),
         }
     _print(command, parameters, measured, wrong)
@@ -132,6 +137,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument(
+        "--task-threads", type=int, help="1: queries run in stages; default: see connect()"
+    )
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--queries", default="1-22", metavar="LIST")
     parser.add_argument("--nodes", type=int, default=2)

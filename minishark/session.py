@@ -87,7 +87,8 @@ def connect(
             and others where that is estimated to be faster; 0 distributes everything, however
             small, for tests and to see it.
         task_threads: how many cores a task may use that runs alone, on a cluster on one machine;
-            None for one per slot. With 1, only tasks beside each other use several cores.
+            None for one per slot, but 1 where `partitions` are asked for. With 1, only tasks
+            beside each other use several cores.
         memory_limit: what the session's own cluster may use, as "4GiB" or a number of bytes: all
             executors with their DuckDBs, tables and shuffles in shared memory. What does not fit
             goes to disk. None for what MINISHARK_MEMORY_LIMIT says, or three quarters of the
@@ -119,7 +120,7 @@ def connect(
         found = OwnCluster(options)
     if task_threads is not None and task_threads < 1:
         raise OptionError("task_threads must be at least 1.")
-    threads = found.total_slots if task_threads is None else task_threads
+    threads = task_threads or (1 if partitions else found.total_slots)
     return Session(found, partitions, placement, probe_ratio, single_task_rows, threads)
 
 
