@@ -6,8 +6,8 @@
 - planning: from a query's text to its stages, for the 22 TPC-H queries, new and repeated texts.
 - stage: what a stage takes beyond its slowest task, over the stages of the 22 queries, which run
   in stages for that (task_threads=1).
-- shuffle: rows of `--shuffle-mb` in memory, divided by a key and written by two tasks, read by two
-  others and passed to a function. And with what a new table takes: stored again, with statistics.
+- shuffle: a table of `--shuffle-mb` in memory -> the same rows in partitions by another key, as a
+  new table; each byte is read, divided, written, read again and stored with its statistics.
 - load: Parquet to replicated partitions, beside DuckDB's CREATE TABLE AS from the same files.
 """
 
@@ -19,12 +19,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
 import msgspec
-import pyarrow as pa
 from engines import Silent
 
 import minishark
@@ -148,14 +147,6 @@ def _shuffling(session: minishark.Session, size: int, repetitions: int) -> dict[
     session.create_table("wide", table, replicas=1)
     del table
     times = []
-    moved = session.table("wide").repartition(session.total_slots, "c0")
-    counted = moved.map_in_arrow(_counts, "n BIGINT").agg("sum(n)")
-    for _ in range(repetitions):
-        started = time.perf_counter()
-        counted.to_arrow()
-        times.append(time.perf_counter() - started)
-    shuffled = size / min(times) / 1e9
-    times.clear()
     for _ in range(repetitions):
         started = time.perf_counter()
         kept = session.table("wide").persist(1, partition_by="c0")
@@ -163,16 +154,7 @@ def _shuffling(session: minishark.Session, size: int, repetitions: int) -> dict[
         times.append(time.perf_counter() - started)
         kept.unpersist()
     session.drop_table("wide")
-    return {
-        "shuffle, in and out, best GB/s": shuffled,
-        "shuffle and store again, best GB/s": size / min(times) / 1e9,
-    }
-
-
-def _counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """How many rows there are."""
-    rows = sum(batch.num_rows for batch in batches)
-    yield pa.RecordBatch.from_pydict({"n": [rows]})
+    return {"shuffle and store again, best GB/s": size / min(times) / 1e9}
 
 
 if __name__ == "__main__":
