@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 _RESERVE_BYTES = 16 << 20
+_PLENTY_BYTES = 1 << 30
+_WRITERS_MAX = 64
 _IDLE_FACTOR = 100
 """Looking takes at most one part in so many of a process's time."""
 
@@ -45,6 +47,10 @@ class StorageMeter:
     def note(self, written_bytes: int) -> None:
         """This process has written so much."""
         self._written_bytes += written_bytes
+
+    def has_plenty(self, size: int) -> bool:
+        """Whether there is room for many such writes at once, so that none needs to be reserved."""
+        return free_bytes(self._folder) > _WRITERS_MAX * size + _PLENTY_BYTES
 
     def has_room(self, size: int) -> bool:
         """Whether a file may take so much more of shared memory."""

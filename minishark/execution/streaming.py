@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import duckdb
 import pyarrow as pa
 
+_FEWER = 2
 _KIND = re.compile(r"(\w[\w ]*) Error: ")
 _KINDS: dict[str, type[duckdb.Error]] = {
     "Out of Memory": duckdb.OutOfMemoryException,
@@ -53,6 +54,10 @@ def grouped(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[list
 
 
 def even_batches(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
-    """A table in batches of so many rows each, copied only where its chunks end elsewhere."""
+    """A table in batches of about so many rows each, copied where its chunks are much smaller."""
+    chunks = table.to_batches(rows)
+    if len(chunks) * rows <= _FEWER * table.num_rows:
+        yield from chunks
+        return
     for first in range(0, table.num_rows, rows):
         yield from table.slice(first, rows).combine_chunks().to_batches()

@@ -98,7 +98,10 @@ class FileWriter:
             else:
                 try:
                     sink, _ = self._opened()
-                    os.posix_fallocate(sink.fileno(), sink.tell(), need)
+                    if not self._meter.has_plenty(
+                        need
+                    ):  # for it clears the pages, which takes long
+                        os.posix_fallocate(sink.fileno(), sink.tell(), need)
                     self._meter.note(need)
                 except OSError as error:
                     if error.errno not in FULL:

@@ -10,6 +10,7 @@ from pathlib import Path
 _DELAY_S = 0.1
 _DELAY_MAX_S = 5.0
 _DOUBLINGS_MAX = 6
+_QUICK_S = 3.0
 _STEADY_S = 10.0
 _CGROUPS = Path("/sys/fs/cgroup")
 _MIB = 1 << 20
@@ -78,9 +79,11 @@ class Respawns:
         """Begin with its first start.
 
         Args:
-            quick_max: how often in a row it may die soon after its start; None for no limit.
+            quick_max: how often in a row it may die at its start; None for no limit. What has
+                worked for seconds is no hopeless case, however often somebody kills it.
         """
         self.count = 0
+        self._early = 0
         self._quick = 0
         self._quick_max = quick_max
         self._started_at = 0.0
@@ -91,10 +94,10 @@ class Respawns:
 
     def died(self, now: float) -> float | None:
         """It is dead; the seconds until it is to be started anew, None if it is given up."""
-        if now - self._started_at > _STEADY_S:
-            self._quick = 0
+        lived_s = now - self._started_at
         self.count += 1
-        self._quick += 1
+        self._quick = self._quick + 1 if lived_s <= _QUICK_S else 0
+        self._early = self._early + 1 if lived_s <= _STEADY_S else 1
         if self._quick_max is not None and self._quick > self._quick_max:
             return None
-        return min(_DELAY_S * 2.0 ** min(self._quick - 1, _DOUBLINGS_MAX), _DELAY_MAX_S)
+        return min(_DELAY_S * 2.0 ** min(self._early - 1, _DOUBLINGS_MAX), _DELAY_MAX_S)

@@ -21,12 +21,15 @@ def test_what_dies_at_once_is_started_ever_more_slowly() -> None:
 
 
 def test_some_are_given_up() -> None:
-    """A limit counts deaths in a row that come soon after the start."""
+    """A limit counts deaths in a row at the start; not of what has worked for some seconds."""
     respawns = Respawns(quick_max=1)
-    respawns.started(0.0)
-    assert respawns.died(1.0) is not None
-    respawns.started(1.0)
-    assert respawns.died(2.0) is None
+    for now in (0.0, 10.0, 20.0, 30.0):
+        respawns.started(now)
+        assert respawns.died(now + 4.0) is not None
+    respawns.started(40.0)
+    assert respawns.died(41.0) is not None
+    respawns.started(41.0)
+    assert respawns.died(42.0) is None
 
 
 @pytest.mark.parametrize(

@@ -193,9 +193,10 @@ def test_groups_end_when_they_are_full() -> None:
 
 
 def test_even_batches_keep_rows_and_dictionaries() -> None:
-    """Chunks of any size become batches of one size."""
+    """Small chunks become batches of one size; others are only cut."""
     chunks = [pa.array(["a", "b"] * n).dictionary_encode() for n in (1, 5, 2)]
     table = pa.table({"x": pa.chunked_array(chunks)})
-    batches = list(even_batches(table, 5))
-    assert [5, 5, 5, 1] == [batch.num_rows for batch in batches]
+    assert [2, 5, 5, 4] == [batch.num_rows for batch in even_batches(table, 5)]
+    batches = list(even_batches(table, 9))
+    assert [9, 7] == [batch.num_rows for batch in batches]
     assert table.column("x").to_pylist() == pa.Table.from_batches(batches).column("x").to_pylist()

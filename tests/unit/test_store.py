@@ -151,6 +151,7 @@ def test_memory_that_fills_up_while_writing(
         if len(calls) > 1:
             raise OSError(code, "full")
 
+    monkeypatch.setattr(StorageMeter, "has_plenty", lambda *_: False)
     monkeypatch.setattr(os, "posix_fallocate", full_the_second_time)
     store = Store(places, "n0")
     stored = store.write(FILE, SCHEMA, [[batch(1, 2)], [batch(3)], [batch(4)]])
@@ -166,6 +167,7 @@ def test_other_errors_are_raised(places: StorePlaces, monkeypatch: pytest.Monkey
     def broken(descriptor: int, offset: int, length: int) -> None:
         raise OSError(errno.EIO, "broken")
 
+    monkeypatch.setattr(StorageMeter, "has_plenty", lambda *_: False)
     monkeypatch.setattr(os, "posix_fallocate", broken)
     with pytest.raises(OSError, match="broken"):
         write(Store(places, "n0"))
