@@ -123,7 +123,7 @@ class ExecutorRunner:
             with contextlib.suppress(duckdb.Error):  # it may be closed, or starting anew
                 self._runner.fit_memory()
             if time.monotonic() >= tidy_at_s:
-                self._store.forget_removed()
+                self._runner.forget_removed()
                 tidy_at_s = time.monotonic() + _TIDY_S
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:

@@ -8,6 +8,8 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +21,7 @@ from minishark.cores import usable_cores
 from minishark.execution import functions
 from minishark.execution.memory import NodeMemory
 from minishark.execution.outputs import Outputs, attempt_name, output_columns, stream
+from minishark.execution.prepared import PreparedFragments
 from minishark.execution.scalars import Scalars
 from minishark.execution.statistics import partition_statistics, text_sample
 from minishark.execution.store import FolderMissingError, InputMissingError, Store
@@ -145,6 +148,9 @@ class TaskRunner:
         self._output_settings: Mapping[str, str] = {}
         self._aggregates_early = False
         self._threads = 1
+        self._prepared = PreparedFragments()
+        self._running = threading.Lock()  # held while a task runs
+        self._removed: set[str] = set()  # folders that prepared fragments may still hold files of
         self._user_code = functions.UserCode()
         self._functions = PickledFunctions()
         self._scalars = Scalars()
@@ -163,6 +169,10 @@ class TaskRunner:
         Raises:
             TaskError: with the reason, for whatever is not a bug.
         """
+        with self._running:
+            return self._run_guarded(stage, task)
+
+    def _run_guarded(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         try:
             if stage.prelude != self._prelude or self._is_elsewhere(stage):
                 self._prepare(stage, task)
@@ -224,6 +234,7 @@ class TaskRunner:
         self._output_settings = {}
         self._aggregates_early = False
         self._threads = 1
+        self._prepared.clear()
         self._prelude = ()
         self._scalars.forget()
 
@@ -247,7 +258,7 @@ class TaskRunner:
         with _problems(), self._inputs(stage, task) as variables, self._known(stage):
             if stage.target is not None:
                 return self._write_files(stage, stage.target, task, variables)
-            rows = self._rows(stage, variables)
+            rows = self._rows(stage, task, variables)
             if stage.function is None:
                 return self._put_out(stage, task, rows)
             try:
@@ -278,15 +289,24 @@ class TaskRunner:
                 message = "files have a target"
                 raise AssertionError(message)
 
-    def _rows(self, stage: StageTask, variables: Mapping[str, pa.Table]) -> _Rows:
+    def _rows(
+        self, stage: StageTask, task: TaskPayload, variables: Mapping[str, pa.Table]
+    ) -> _Rows:
         """The fragment, bound or already run."""
         if not stage.types:
             relation = self._con.sql(stage.sql)
             self._set_output_types(_output_settings(stage, map(str, relation.types)))
             return relation
         self._set_output_types(_output_settings(stage, stage.types))
-        few = stage.rows < _COLLECTED_ROWS_MIN
-        return self._in_scope(self._con.execute if few else self._con.sql, _typed(stage), variables)
+        sql = _typed(stage)
+        if stage.rows >= _COLLECTED_ROWS_MIN:
+            return self._in_scope(self._con.sql, sql, variables)
+        if _may_come_again(stage, task):
+            settings = (stage.aggregates_early, self._threads)
+            inputs = {**stage.shared_inputs, **task.inputs}
+            run = partial(self._in_scope, self._con.execute, variables=variables)
+            sql = self._prepared.statement(sql, inputs, settings, run)
+        return self._in_scope(self._con.execute, sql, variables)
 
     def _in_scope(
         self, run: Callable[[str], _Rows], text: str, variables: Mapping[str, pa.Table]
@@ -326,6 +346,17 @@ class TaskRunner:
     def forget(self, folder: str) -> None:
         """Drop what is cached of a query's files."""
         self._store.forget(folder)
+
+    def forget_removed(self) -> None:
+        """Drop what is cached of tables that are gone; may be called from another thread."""
+        self._removed.update(self._store.forget_removed(self._prepared.folders()))
+        if self._removed and self._running.acquire(blocking=False):  # else the next time
+            try:
+                with contextlib.suppress(duckdb.Error):
+                    self._prepared.forget(self._removed, self._con.execute)
+                self._removed.clear()
+            finally:
+                self._running.release()
 
     def close(self) -> None:
         """Close DuckDB and the files; open connections make it complain when the process ends."""
@@ -416,6 +447,14 @@ class TaskRunner:
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         (count,) = answer.column(0).to_pylist()
         return TaskOutcome(count, _size_bytes(Path(path)), entry)
+
+
+def _may_come_again(stage: StageTask, task: TaskPayload) -> bool:
+    """Whether a fragment reads nothing but tables: outputs of stages have new names each time."""
+    if stage.scalars or task.relations:
+        return False
+    slices = chain(stage.shared_inputs.values(), task.inputs.values())
+    return not any(item.file.startswith(f"{stage.folder}/") for item in chain(*slices))
 
 
 def _typed(stage: StageTask) -> str:

@@ -275,15 +275,24 @@ class Store:
             for key in [k for k in self._tables if any(s.file.startswith(prefix) for s in k)]:
                 del self._tables[key]
 
-    def forget_removed(self) -> None:
-        """Drop what is cached of files whose folder is gone, so that their memory is freed."""
+    def forget_removed(self, others: Iterable[str] = ()) -> list[str]:
+        """Drop what is cached of files whose folder is gone, so that their memory is freed.
+
+        Args:
+            others: folders that are to be looked for besides.
+
+        Returns:
+            The folders that are gone.
+        """
         with self._lock:
             files = [file for file, _ in self._open]
             files += [item.file for slices in self._tables for item in slices]
         roots = [place / self._node for place in (self._places.memory, self._places.disk)]
-        for folder in dict.fromkeys(file.rpartition("/")[0] for file in files):
-            if not any((root / folder).exists() for root in roots):
-                self.forget(folder)
+        folders = dict.fromkeys([*(file.rpartition("/")[0] for file in files), *others])
+        gone = [each for each in folders if not any((root / each).exists() for root in roots)]
+        for folder in gone:
+            self.forget(folder)
+        return gone
 
     def forget_all(self) -> None:
         """Drop all that is cached."""

@@ -94,6 +94,61 @@ def test_a_task_uses_as_many_threads_as_it_may(
         assert [(used,)] == rows(inline(runner.run(stage, EMPTY)))
 
 
+def prepared(runner: TaskRunner) -> int:
+    """How many fragments are prepared."""
+    sql = "SELECT count(*) AS c0 FROM duckdb_prepared_statements() WHERE name LIKE 'fragment%'"
+    (count,) = rows(inline(runner.run(stage_task(sql, ("BIGINT",)), EMPTY)))
+    assert isinstance(count[0], int)
+    return count[0]
+
+
+def summed(runner: TaskRunner, item: FileSlice, **more: Any) -> int:
+    """The sum of a file's numbers."""
+    shared = {"in0": (item,)}
+    stage = stage_task("SELECT sum(i) AS c0 FROM in0", ("BIGINT",), rows=1, shared=shared, **more)
+    ((total,),) = rows(inline(runner.run(stage, EMPTY)))
+    assert isinstance(total, int)
+    return total
+
+
+def test_what_comes_again_is_prepared(runner: TaskRunner, store: Store, tmp_path: Path) -> None:
+    """Over the same files of a table; until they are gone, or the settings are others."""
+    places = StorePlaces(tmp_path, tmp_path)
+    places.make("tables/1", ("n0",))
+    places.make("tables/2", ("n0",))
+    few = put(store, "tables/1/a.arrow", "SELECT i FROM range(10) r(i)")
+    more = put(store, "tables/2/b.arrow", "SELECT i FROM range(100) r(i)")
+    assert [45, 4950] == [summed(runner, few), summed(runner, more)]
+    assert 0 == prepared(runner)
+    for _ in range(3):
+        assert [45, 4950] == [summed(runner, few), summed(runner, more)]
+    assert 2 == prepared(runner)
+    places.remove("tables/2", ("n0",))
+    runner.forget_removed()
+    assert 1 == prepared(runner)
+    assert 45 == summed(runner, few, prelude=("SET default_null_order = 'nulls_first'",))
+    assert 0 == prepared(runner)
+
+
+def test_outputs_of_stages_are_not_prepared_for(runner: TaskRunner, store: Store) -> None:
+    """They never come again."""
+    item = put(store, "queries/1/a.arrow", "SELECT i FROM range(10) r(i)")
+    assert [45, 45, 45] == [summed(runner, item) for _ in range(3)]
+    assert 0 == prepared(runner)
+
+
+def test_only_so_many_are_prepared(
+    runner: TaskRunner, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that was used longest ago goes first."""
+    monkeypatch.setattr("minishark.execution.prepared._PREPARED_MAX", 3)
+    StorePlaces(tmp_path, tmp_path).make("tables/1", ("n0",))
+    items = [put(store, f"tables/1/{n}.arrow", f"SELECT {n} AS i") for n in range(5)]
+    for _ in range(3):
+        assert list(range(5)) == [summed(runner, item) for item in items]
+    assert 3 == prepared(runner)
+
+
 def test_large_result_is_stored(runner: TaskRunner, store: Store) -> None:
     """A large result is a file on the node."""
     sql = "SELECT i AS c0 FROM range(200000) r(i)"
