@@ -239,6 +239,10 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+_SYNTAX = frozenset(["coalesce"])
+"""What looks like a function, and is none that could be named in quotes."""
+
+
 def render(expression: Expression, names: Names) -> str:
     """`expression` as SQL over input columns called `names`."""
 
@@ -249,7 +253,8 @@ def render(expression: Expression, names: Names) -> str:
             case Literal(sql=text):
                 return text
             case Call(name=name, arguments=arguments):
-                return f"{quote(name)}({', '.join(map(sql, arguments))})"
+                called = name if name in _SYNTAX else quote(name)
+                return f"{called}({', '.join(map(sql, arguments))})"
             case Infix(operator=operator, arguments=arguments):
                 return "(" + f" {operator} ".join(map(sql, arguments)) + ")"
             case Prefix(operator=operator, argument=argument):

@@ -175,6 +175,7 @@ class Queries:
         make_tables: makes those of the named tables that are only promised; whether there were any.
         progress_handlers: who hears how far each query is.
         open_queries: bounds how many are open.
+        prepares: whether executors prepare fragments that come again.
     """
 
     cluster: Cluster
@@ -191,6 +192,7 @@ class Queries:
     restore: Callable[[PartitionsLostError], None] = _raise
     progress_handlers: tuple[ProgressHandler, ...] = ()
     open_queries: OpenQueries = field(default_factory=OpenQueries)
+    prepares: bool = True
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -487,6 +489,7 @@ class Queries:
             explained,
             self.cluster.lost_nodes,
             self._threads(),
+            self.prepares,
         )
         try:
             run.run()

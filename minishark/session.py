@@ -6,7 +6,8 @@ import atexit
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +36,7 @@ from minishark.errors import (
     OptionError,
     VerificationError,
 )
-from minishark.execution.memory import NodeMemory, front_end_bytes, parse_size
+from minishark.execution.memory import front_end_bytes, parse_size
 from minishark.jobs.session import PartitionedJobs
 from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.queries import Queries
@@ -49,6 +50,7 @@ from minishark.statements import Statements
 from minishark.tables import Tables, check_partitions
 from minishark.written_tables import WrittenTables
 
+OPTIMIZATIONS = frozenset(["one_task", "eager_aggregation", "prepared_fragments"])
 PLACEMENTS = ("sparrow", "batch", "per_task", "random")
 
 
@@ -65,6 +67,7 @@ def connect(
     in_process: bool = False,
     single_task_rows: int = SINGLE_TASK_ROWS,
     task_threads: int | None = None,
+    disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
 ) -> Session:
     """A session on a cluster of its own on this machine, or on one that runs already.
@@ -89,6 +92,9 @@ def connect(
         task_threads: how many cores a task may use that runs alone, on a cluster on one machine;
             None for one per slot, but 1 where `partitions` are asked for. With 1, only tasks
             beside each other use several cores.
+        disabled_optimizations: what is not to be done, to compare: "one_task" (for queries of more
+            than `single_task_rows`), "eager_aggregation" (aggregates that begin below joins),
+            "prepared_fragments" (for queries that come again).
         memory_limit: what the session's own cluster may use, as "4GiB" or a number of bytes: all
             executors with their DuckDBs, tables and shuffles in shared memory. What does not fit
             goes to disk. None for what MINISHARK_MEMORY_LIMIT says, or three quarters of the
@@ -106,6 +112,7 @@ def connect(
     """
     _check_placement(placement, probe_ratio)
     check_partitions(partitions)
+    _check_optimizations(task_threads, disabled_optimizations)
     found: Cluster
     if cluster is not None:
         if in_process or not (nodes is executors_per_node is schedulers is None):
@@ -118,10 +125,33 @@ def connect(
             raise OptionError("keys go with the address of a cluster.")
         options = _own_options(nodes, executors_per_node, schedulers, in_process, memory_limit)
         found = OwnCluster(options)
-    if task_threads is not None and task_threads < 1:
-        raise OptionError("task_threads must be at least 1.")
-    threads = task_threads or (1 if partitions else found.total_slots)
-    return Session(found, partitions, placement, probe_ratio, single_task_rows, threads)
+    planner = _planner_options(
+        found, partitions, single_task_rows, task_threads, disabled_optimizations
+    )
+    prepares = "prepared_fragments" not in disabled_optimizations
+    return Session(found, planner, placement, probe_ratio, prepares=prepares)
+
+
+def _planner_options(
+    cluster: Cluster,
+    partitions: int | None,
+    single_task_rows: int,
+    task_threads: int | None,
+    disabled: Collection[str],
+) -> PlannerOptions:
+    slots = cluster.total_slots
+    if not single_task_rows:
+        options = PlannerOptions.eager(partitions or slots)
+    else:
+        options = PlannerOptions(
+            partitions or slots,
+            single_task_rows,
+            weighs="one_task" not in disabled,
+            threads=task_threads or (1 if partitions else slots),
+            slots=slots,
+            task_bytes=cluster.task_bytes,
+        )
+    return replace(options, early_gain=math.inf) if "eager_aggregation" in disabled else options
 
 
 def _attached(cluster: str, keys: str | Path | None) -> Cluster:
@@ -153,6 +183,14 @@ def _check_placement(placement: str, probe_ratio: float) -> None:
         raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
 
 
+def _check_optimizations(task_threads: int | None, disabled: Collection[str]) -> None:
+    if task_threads is not None and task_threads < 1:
+        raise OptionError("task_threads must be at least 1.")
+    if isinstance(disabled, str) or not OPTIMIZATIONS.issuperset(disabled):
+        known = ", ".join(sorted(OPTIMIZATIONS))
+        raise OptionError(f"disabled_optimizations takes a list of these names: {known}.")
+
+
 class _Builder:
     """`Session.builder`, which begins anew each time."""
 
@@ -171,34 +209,24 @@ class Session(CamelCase, PartitionedJobs):
     def __init__(
         self,
         cluster: Cluster,
-        partitions: int | None,
+        planner: PlannerOptions,
         placement: str,
         probe_ratio: float,
-        single_task_rows: int,
-        task_threads: int,
+        *,
+        prepares: bool,
     ) -> None:
         super().__init__()
         self._cluster = cluster
         self._warnings: list[str] = list(self._cluster.warnings)
         self._lock = threading.Lock()
         placing = partial(cluster.placement, placement, probe_ratio)
-        count = partitions or cluster.total_slots
-        slots = cluster.total_slots
-        planner = PlannerOptions(
-            count,
-            single_task_rows,
-            threads=task_threads,
-            slots=slots,
-            task_bytes=NodeMemory(cluster.memory_limit_bytes, slots).task_bytes,
-        )
-        if not single_task_rows:
-            planner = PlannerOptions.eager(count)
         limits = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
             "temp_directory": str(cluster.scratch / "front"),
         }
         self._planning = PlanningDatabase(limits)
         self._written = WrittenTables(limits)
+        count = planner.partitions
         self._tables = Tables(self._cluster, self._planning, placing, count, self._warn)
         self._queries = Queries(
             self._cluster,
@@ -208,6 +236,7 @@ class Session(CamelCase, PartitionedJobs):
             planner,
             self._warn,
             self._query_here,
+            prepares=prepares,
         )
         self._derived = DerivedTables(self._tables, self._queries)
         self._queries.make_tables = self._derived.make

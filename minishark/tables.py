@@ -176,18 +176,18 @@ class Tables:
         Raises:
             CatalogError: there is no such table, or it is dropped meanwhile.
         """
-        tries = _READS_MAX
-        while True:
+        for _ in range(_READS_MAX - 1):
             table = self.catalog.get(name)
-            slices = tuple(FileSlice(p.file, p.holders) for p in table.partitions)
             try:
-                return self.cluster.store().read(slices)
+                return self._stored_rows(table)
             except (InputMissingError, OSError) as error:
-                tries -= 1
-                if not tries:
-                    raise
                 if self.is_current(table):  # else it was replaced, or healed
                     self._restored(table, error)
+        return self._stored_rows(self.catalog.get(name))
+
+    def _stored_rows(self, table: Table) -> pa.Table:
+        slices = tuple(FileSlice(p.file, p.holders) for p in table.partitions)
+        return self.cluster.store().read(slices)
 
     def _restored(self, table: Table, error: InputMissingError | OSError) -> None:
         lost = isinstance(error, InputMissingError) and lost_partitions(table, error.files)

@@ -91,3 +91,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"sparrow_core.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

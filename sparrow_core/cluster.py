@@ -144,7 +144,7 @@ class LocalCluster(_OwnCluster):
             run_dir: A folder of mode 0700 that the caller made, for sockets and logs.
             seed: Of placement; None for a fresh one.
             audit_dir: Folder for audit logs, a file for each process; None for no logs.
-            restarts: How often in a row a node that dies soon after its start is started anew.
+            restarts: How often in a row a node that dies within three seconds is started anew.
 
         Raises:
             SparrowError: Bad names or numbers, or `run_dir` too long for ipc.

@@ -40,7 +40,7 @@ from sparrow_core.parts import (
     TaskSpec,
 )
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):

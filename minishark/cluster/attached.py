@@ -83,6 +83,7 @@ class AttachedCluster:
             places = StorePlaces(self._folders.memory, self._folders.disk)
             self.scratch = self._folders.disk
             self.memory_limit_bytes = default_limit_bytes()
+            self.task_bytes = welcome.task_bytes  # the other nodes are taken to be alike
             listening = Listening(service, self._folders.disk)
             self._service = Service(listening.endpoint("service"), places, self._name, keys=keys)
             undo.callback(self._service.stop)

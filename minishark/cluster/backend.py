@@ -110,6 +110,9 @@ class Cluster(Protocol):
     memory_limit_bytes: int
     """What the nodes on this machine may use; of a cluster that runs already, the default."""
 
+    task_bytes: int
+    """What a task may use of its node's memory at least, as far as is known."""
+
     loses_files: bool
     """Whether files go with the nodes that hold them."""
 

@@ -72,6 +72,7 @@ class OwnCluster:
         limit = options.memory_limit_bytes
         self._memory = node_memory(limit, options.nodes, options.executors_per_node)
         self.memory_limit_bytes = self._memory.limit_bytes * options.nodes
+        self.task_bytes = self._memory.task_bytes
         self._pid = os.getpid()
         self.nodes = tuple(f"node-{i}" for i in range(options.nodes))
         self.total_slots = options.nodes * options.executors_per_node

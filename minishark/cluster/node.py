@@ -151,6 +151,7 @@ def run(options: NodeOptions, on_ready: Callable[[Peer], None] = lambda _: None)
             bind=options.bind,
             keys=keys,
             storage_bytes=memory.storage_bytes,
+            task_bytes=memory.task_bytes,
         )
         service.start()
         try:

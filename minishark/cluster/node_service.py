@@ -80,6 +80,7 @@ class NodeService(Service):
         bind: str | None = None,
         keys: Keys | None = None,
         storage_bytes: int | None = None,
+        task_bytes: int = 0,
     ) -> None:
         """Listen; see `Service`.
 
@@ -91,11 +92,12 @@ class NodeService(Service):
             bind: where to listen over tcp, if not at `endpoint`.
             keys: needed for tcp.
             storage_bytes: what its files may take of shared memory; None for all that is free.
+            task_bytes: what a task may use of its memory at least.
         """
         places = StorePlaces(Path(node.memory), Path(node.disk))
         super().__init__(endpoint, places, node.name, bind=bind, keys=keys)
         self.node = Peer(node.name, node.host, node.memory, node.disk, self.endpoint)
-        self._welcome = Welcome(cluster, self.node, schedulers)
+        self._welcome = Welcome(cluster, self.node, schedulers, task_bytes)
         self._versions = own_versions()
         meter = StorageMeter(places.memory / node.name, storage_bytes)
         self._store = Store(places, node.name, meter=meter)

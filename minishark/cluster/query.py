@@ -78,6 +78,7 @@ class QueryRun:
         explained: whether the metrics tell why each task ran where it did.
         lost_nodes: those of some nodes whose files are gone, as far as is known.
         threads: how many cores a large task may use that is alone in its stage.
+        prepares: whether fragments that come again are prepared.
     """
 
     stages: Sequence[Stage]
@@ -94,6 +95,7 @@ class QueryRun:
     explained: bool = False
     lost_nodes: Callable[[Collection[str]], Collection[str]] = lambda _: ()
     threads: int = 1
+    prepares: bool = True
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
@@ -322,6 +324,7 @@ class QueryRun:
             peers=self._placed.peers,
             scalars=self._called_in(stage),
             working_folder=_working_folder(),
+            prepares=self.prepares,
         )
         if self._is_last(stage):
             task = self.ending.stage(task, stage.schema)

@@ -104,11 +104,13 @@ class Welcome(Message, frozen=True):
         cluster: the cluster's name.
         node: the node.
         schedulers: addresses of the cluster's schedulers.
+        task_bytes: what a task may use of the node's memory at least.
     """
 
     cluster: str
     node: Peer
     schedulers: tuple[str, ...]
+    task_bytes: int
 
 
 class Done(Message, frozen=True):

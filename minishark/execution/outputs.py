@@ -199,22 +199,17 @@ def _cut(
 def _runs(
     batches: Iterable[pa.RecordBatch], buckets: int, most_bytes: int
 ) -> Iterator[list[list[pa.RecordBatch]]]:
-    """The rows of each bucket, at least once; again where they are enough for a batch of each.
-
-    Or too many to be held. What is written soon is still in the processor's caches.
-    """
+    """The rows of each bucket; several times where they are too many to be held, at least once."""
     held: list[list[pa.RecordBatch]] = [[] for _ in range(buckets)]
     size = 0
     ended = 0
-    rows = 0
     for batch in batches:
         for number, piece in _divided(batch):
             held[number].append(piece)
         size += batch.nbytes
-        rows += batch.num_rows
-        if size >= most_bytes or rows >= buckets * BATCH_ROWS:
+        if size >= most_bytes:
             yield held
-            held, size, rows, ended = [[] for _ in range(buckets)], 0, 0, ended + 1
+            held, size, ended = [[] for _ in range(buckets)], 0, ended + 1
     if size or not ended:
         yield held
 

@@ -21,7 +21,7 @@ class PreparedFragments:
     """The prepared statements of one DuckDB connection."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[Hashable, None] = OrderedDict()
+        self._seen: OrderedDict[int, None] = OrderedDict()  # hashes: most are never needed again
         self._names: OrderedDict[Hashable, str] = OrderedDict()
         self._folders: dict[Hashable, frozenset[str]] = {}
         self._numbers = itertools.count()
@@ -45,18 +45,18 @@ class PreparedFragments:
         if name is not None:
             self._names.move_to_end(key)
             return f"EXECUTE {name}"
-        if key not in self._seen:
-            self._seen[key] = None
+        if hash(key) not in self._seen:
+            self._seen[hash(key)] = None
             if len(self._seen) > _SEEN_MAX:
                 self._seen.popitem(last=False)
             return sql
+        if len(self._names) >= _PREPARED_MAX:
+            self._drop(next(iter(self._names)), run)
         name = f"fragment_{next(self._numbers)}"
         run(f"PREPARE {name} AS {sql}")
         self._names[key] = name
         files = (item.file for slices in inputs.values() for item in slices)
         self._folders[key] = frozenset(file.rpartition("/")[0] for file in files)
-        if len(self._names) > _PREPARED_MAX:
-            self._drop(next(iter(self._names)), run)
         return f"EXECUTE {name}"
 
     def folders(self) -> frozenset[str]:
@@ -69,8 +69,8 @@ class PreparedFragments:
             self._drop(key, run)
 
     def _drop(self, key: Hashable, run: Callable[[str], object]) -> None:
-        del self._folders[key]
-        run(f"DEALLOCATE {self._names.pop(key)}")
+        run(f"DEALLOCATE {self._names[key]}")  # may be interrupted: then it is still known
+        del self._names[key], self._folders[key]
 
     def clear(self) -> None:
         """Forget all, as the connection is closed."""

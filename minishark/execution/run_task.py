@@ -352,8 +352,7 @@ class TaskRunner:
         self._removed.update(self._store.forget_removed(self._prepared.folders()))
         if self._removed and self._running.acquire(blocking=False):  # else the next time
             try:
-                with contextlib.suppress(duckdb.Error):
-                    self._prepared.forget(self._removed, self._con.execute)
+                self._prepared.forget(self._removed, self._con.execute)
                 self._removed.clear()
             finally:
                 self._running.release()
@@ -451,7 +450,7 @@ class TaskRunner:
 
 def _may_come_again(stage: StageTask, task: TaskPayload) -> bool:
     """Whether a fragment reads nothing but tables: outputs of stages have new names each time."""
-    if stage.scalars or task.relations:
+    if not stage.prepares or stage.scalars or task.relations:
         return False
     slices = chain(stage.shared_inputs.values(), task.inputs.values())
     return not any(item.file.startswith(f"{stage.folder}/") for item in chain(*slices))

@@ -135,6 +135,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         target: where the files go, for FILES.
         working_folder: the front end's, to which relative paths refer; empty if it has none.
         threads: how many cores a task may use.
+        prepares: whether what comes again is prepared.
     """
 
     sql: str
@@ -156,6 +157,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     target: CopyTarget | None = None
     working_folder: str = ""
     threads: int = 1
+    prepares: bool = True
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):

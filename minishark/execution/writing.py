@@ -98,9 +98,8 @@ class FileWriter:
             else:
                 try:
                     sink, _ = self._opened()
-                    if not self._meter.has_plenty(
-                        need
-                    ):  # for it clears the pages, which takes long
+                    # It clears the pages, which takes half as long as writing them.
+                    if not self._meter.has_plenty(need):
                         os.posix_fallocate(sink.fileno(), sink.tell(), need)
                     self._meter.note(need)
                 except OSError as error:

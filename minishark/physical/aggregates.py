@@ -61,12 +61,15 @@ def can_split(aggregate: Aggregate) -> bool:
     """
     with_states = not aggregate.grouping_sets
     return all(
-        not call.distinct
-        and not call.order_by
-        and (call.name in _BY_RESULT or (with_states and call.name in _BY_STATE))
-        and not _is_top_n(call)
-        for call in aggregate.aggregates
+        splits(call) and (with_states or call.name in _BY_RESULT) for call in aggregate.aggregates
     )
+
+
+def splits(call: AggregateCall) -> bool:
+    """Whether a call can be computed in two phases, by results or states of a fixed size."""
+    if call.distinct or call.order_by or _is_top_n(call):
+        return False
+    return call.name in _BY_RESULT or call.name in _BY_STATE
 
 
 def combines_results(call: AggregateCall) -> bool:

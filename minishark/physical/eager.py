@@ -7,15 +7,23 @@ far fewer rows are moved and probed; the second phase follows above it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from minishark.expressions import AggregateCall, ColumnRef, Expression, references, transform
+from minishark.expressions import AggregateCall, ColumnRef, Expression
 from minishark.logical.operators import Aggregate, Join, JoinKind
 from minishark.physical.aggregates import combines_results
 
 _EITHER_SIDE = {JoinKind.INNER: (0, 1), JoinKind.LEFT: (1,), JoinKind.RIGHT: (0,)}
 """By the kind of join, the sides that may be aggregated first: rows without a match are lost."""
+
+_NEVER_TOO_LARGE = frozenset(
+    [
+        *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE"),
+        *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
+    ]
+)
+_DECIMAL_DIGITS = 18
+"""Decimals of so many digits have sums that fit, of however many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +51,18 @@ def eager_aggregation(aggregate: Aggregate, join: Join) -> EagerAggregation | No
         aggregate: of which only plain groups and plain calls will do.
         join: its input, on equal columns.
     """
-    if aggregate.grouping_sets or not aggregate.groups or join.residual:
+    if aggregate.grouping_sets or not aggregate.groups:
+        return None
+    if join.residual or not join.conditions:  # without keys there is a group even of no rows
         return None
     origins = [(0, i) for i in join.left_output] + [(1, i) for i in join.right_output]
     for side in _EITHER_SIDE.get(join.kind, ()):
         keys = _keys(join, side)
         groups = _columns_of(aggregate, origins, 1 - side)
-        calls = tuple(_calls_of(aggregate, origins, side))
-        may_begin = all(_can_begin(call, join.kind) for call in calls)
-        if keys is None or groups is None or len(calls) < len(aggregate.aggregates):
-            continue
-        if may_begin:
-            partial = Aggregate(keys, calls)
+        calls = _calls_of(aggregate, origins, side, join.kind)
+        if keys is not None and groups is not None and calls is not None:
             below = _joined(join, side, keys, groups, len(calls))
-            return EagerAggregation(side, keys, partial, below)
+            return EagerAggregation(side, keys, Aggregate(keys, calls), below)
     return None
 
 
@@ -86,26 +92,38 @@ def _columns_of(
 
 
 def _calls_of(
-    aggregate: Aggregate, origins: list[tuple[int, int]], side: int
-) -> Iterator[AggregateCall]:
-    """The calls that read a side only, over its columns."""
+    aggregate: Aggregate, origins: list[tuple[int, int]], side: int, kind: JoinKind
+) -> tuple[AggregateCall, ...] | None:
+    """The calls over the columns of a side; None if some can't begin there.
+
+    They read bare columns. Anything computed could fail for rows that the join drops; and where an
+    outer join adds a row of NULLs, could give something else than NULL.
+    """
+    calls = []
     for call in aggregate.aggregates:
-        read = [ref for argument in call.arguments for ref in references(argument)]
-        if all(origins[ref.index][0] == side for ref in read):
-            yield replace(
-                call,
-                arguments=tuple(
-                    transform(a, lambda ref: replace(ref, index=origins[ref.index][1]))
-                    for a in call.arguments
-                ),
-            )
+        columns = [
+            replace(each, index=origins[each.index][1])
+            for each in call.arguments
+            if isinstance(each, ColumnRef) and origins[each.index][0] == side
+        ]
+        counts_rows = not call.arguments and kind is not JoinKind.INNER
+        if len(columns) < len(call.arguments) or counts_rows or not _can_begin(call):
+            return None
+        calls.append(replace(call, arguments=tuple(columns)))
+    return tuple(calls)
 
 
-def _can_begin(call: AggregateCall, kind: JoinKind) -> bool:
-    """Whether results of parts combine to the call's, though an outer join adds a row of NULLs."""
-    plain = not (call.distinct or call.filter or call.order_by)
-    counts_rows = not call.arguments and kind is not JoinKind.INNER
-    return plain and not counts_rows and combines_results(call)
+def _can_begin(call: AggregateCall) -> bool:
+    """Whether results of parts combine to the call's, and none fails that the whole would not."""
+    if call.distinct or call.filter or call.order_by or not combines_results(call):
+        return False
+    return call.name != "sum" or all(_sums_fit(each.type) for each in call.arguments)
+
+
+def _sums_fit(type_: str) -> bool:
+    if type_.startswith("DECIMAL("):
+        return int(type_[len("DECIMAL(") :].partition(",")[0]) <= _DECIMAL_DIGITS
+    return type_ in _NEVER_TOO_LARGE
 
 
 def _joined(

@@ -70,6 +70,7 @@ from minishark.physical.joins import (
     lie_together,
     matching_keys,
 )
+from minishark.physical.order import depends_on_order
 from minishark.physical.plan import (
     Distribution,
     FinalAggregate,
@@ -88,7 +89,10 @@ SINGLE_TASK_ROWS = 150_000
 """Up to here one core is done before several could have been told what to do."""
 
 _FEW_VALUES = 1_000_000
+"""A result of so many values is written by one thread before several tasks could be."""
 _MOSTLY = 0.5
+"""The share of its rows that a join must keep for an aggregate below it to pay."""
+
 _UNNESTED_LENGTH = 10
 _OWN_CTES = 1_000_000
 
@@ -105,7 +109,8 @@ class PlannerOptions:
         read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
         stage_cost: what one more stage costs, in rows built into a hash table.
         sort_values: rows times columns that are sorted in one task; more are sorted in ranges.
-        early_gain: how many times fewer rows must be left by an aggregate below a join; 0 for any.
+        early_gain: how many times fewer rows must be left by an aggregate below a join; 0 for
+            any, infinity for none.
         threads: how many cores a task may use that runs alone.
         slots: how many tasks run at the same time.
         task_bytes: how much memory a task has for hash tables and sorts, before it spills.
@@ -149,23 +154,21 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
     if rows <= options.single_task_rows:
         return _Planner(catalog, options, whole=True).plan(logical).plan
     whole = _Planner(catalog, options, whole=True).plan(logical).plan if options.weighs else None
-    if whole is not None and _is_best(whole, options):
+    threads = 1 if whole is None or depends_on_order(whole) else options.threads
+    if whole is not None and threads >= options.slots and _needs_no_stages(whole, options):
         return whole
     distributed = _Planner(catalog, options, whole=False).plan(logical).plan
     if whole is None or held_bytes(whole) > options.task_bytes:
         return distributed
-    is_faster = elapsed_s(whole, options.threads) <= elapsed_s(distributed, options.threads)
-    return whole if is_faster else distributed
+    return whole if elapsed_s(whole, threads) <= elapsed_s(distributed, threads) else distributed
 
 
-def _is_best(whole: PhysicalPlan, options: PlannerOptions) -> bool:
-    """Whether no division into stages can be faster than one task.
+def _needs_no_stages(whole: PhysicalPlan, options: PlannerOptions) -> bool:
+    """Whether no division into stages is faster than one task with a thread for each slot.
 
-    With as many threads as there are slots, several tasks could only write a large result faster.
+    Several tasks could only write a large result faster, or have more memory.
     """
-    if options.threads < options.slots or held_bytes(whole) > options.task_bytes:
-        return False
-    return result_values(whole) <= _FEW_VALUES
+    return held_bytes(whole) <= options.task_bytes and result_values(whole) <= _FEW_VALUES
 
 
 def scanned_tables(logical: LogicalPlan) -> list[str]:
@@ -378,7 +381,9 @@ class _Planner:
         few = grouped_rows(eager.keys, side.profile) * side.distribution.partitions
         kept = joined_rows(join, left.profile, right.profile)
         rows = side.profile.rows
-        return not gain or (gain * few <= rows and kept >= _MOSTLY * rows)
+        if not gain:
+            return True
+        return gain * few <= rows and kept >= _MOSTLY * rows
 
     def _exchanged_groups(self, child: Planned, keys: tuple[Expression, ...]) -> Planned:
         """Equal keys together: shuffled, or gathered where there are few rows or no keys."""

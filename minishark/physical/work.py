@@ -7,7 +7,15 @@ And about how much memory, for hash tables and sorts.
 
 from __future__ import annotations
 
-from minishark.expressions import Call, ColumnRef, Expression, Infix, Schema, children
+from minishark.expressions import (
+    AggregateCall,
+    Call,
+    ColumnRef,
+    Expression,
+    Infix,
+    Schema,
+    children,
+)
 from minishark.logical.operators import (
     Aggregate,
     Distinct,
@@ -19,6 +27,7 @@ from minishark.logical.operators import (
     Sort,
     Window,
 )
+from minishark.physical.aggregates import splits
 from minishark.physical.plan import (
     Broadcast,
     Exchange,
@@ -54,6 +63,11 @@ _ENTRY_BYTES = 32  # of a row in a hash table, besides its values
 _WIDTHS = {"VARCHAR": 32, "BLOB": 64, "HUGEINT": 16, "UHUGEINT": 16, "INTERVAL": 16, "UUID": 16}
 _NESTED_WIDTH = 64
 _WIDTH = 8
+
+
+def _holds_rows(call: AggregateCall) -> bool:
+    """Whether an aggregate keeps the values that it reads, as a median or a list does."""
+    return call.distinct or not splits(call)
 
 
 def elapsed_s(plan: PhysicalPlan, threads: int = 1) -> float:
@@ -93,6 +107,9 @@ def _own_bytes(plan: PhysicalPlan) -> float:
         case Join():
             built = min(plan.children, key=lambda child: child.rows)
             return built.rows * (row_bytes(built.schema) + _ENTRY_BYTES)
+        case Aggregate() if any(map(_holds_rows, plan.operator.aggregates)):
+            (read,) = plan.children
+            return read.rows * (row_bytes(read.schema) + _ENTRY_BYTES)
         case Aggregate() | PartialAggregate() | FinalAggregate() | Distinct() | DistinctOn():
             return plan.rows * (row_bytes(plan.schema) + _ENTRY_BYTES)
         case Sort() | Window():

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from minishark.expressions import Schema
 from minishark.logical.operators import Join, Statement
+from minishark.physical.order import depends_on_order
 from minishark.physical.plan import Exchange, PhysicalPlan
 
 _LARGE_ROWS = 250_000
@@ -97,8 +98,13 @@ class Stage:
 
     @property
     def is_large_task(self) -> bool:
-        """Whether it is a single task, over so many rows that several cores have work."""
-        return self.tasks == 1 and (self.is_statement or _read_rows(self.plan) >= _LARGE_ROWS)
+        """Whether it is a single task, over so many rows that several cores have work.
+
+        And of which the answer does not depend on their order, as those of whole statements may.
+        """
+        if self.tasks > 1 or self.is_statement or depends_on_order(self.plan):
+            return False
+        return _read_rows(self.plan) >= _LARGE_ROWS
 
     @property
     def parents(self) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """Which stages may put out other rows when they run again on the same inputs.
 
-A task has one thread and reads its inputs in the same order each time, so most of what SQL leaves
-open is the same again; but not where DuckDB ran short of memory once and not the other time. So
-whatever depends on the order of rows counts as varying, as do volatile functions and sums of
-floating-point numbers.
+A task reads its inputs in the same order each time, but passes rows on in another where it has
+several threads, or where DuckDB ran short of memory once and not the other time. So whatever
+depends on the order of rows counts as varying, as do volatile functions and sums of floating-point
+numbers. What does not vary are the rows, not their order.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from minishark.logical.operators import (
     Values,
 )
 from minishark.logical.volatile import expressions_of
+from minishark.physical.order import INDEPENDENT_AGGREGATES
 from minishark.physical.plan import (
     Boundaries,
     Exchange,
@@ -34,12 +35,6 @@ from minishark.physical.plan import (
 
 _EXACT = (
     Scan, Filter, Project, Join, Sort, Distinct, SetOperation, Values, Unnest, Cte, CteRef,
-)  # fmt: skip
-_EXACT_AGGREGATES = frozenset(
-    [
-        "count", "count_star", "min", "max", "sum", "avg", "bool_and", "bool_or", "bit_and",
-        "bit_or", "bit_xor", "regr_count", "approx_count_distinct",
-    ]
 )  # fmt: skip
 _INEXACT_TYPES = ("FLOAT", "DOUBLE")
 
@@ -70,7 +65,11 @@ def _is_exact(aggregate: Aggregate) -> bool:
 
 
 def _is_exact_call(call: AggregateCall) -> bool:
-    if call.name not in _EXACT_AGGREGATES:
+    if call.name not in INDEPENDENT_AGGREGATES:
         return False
-    adds = call.name in ("sum", "avg")
-    return not (adds and any(argument.type in _INEXACT_TYPES for argument in call.arguments))
+    if call.name not in ("sum", "avg"):
+        return True
+    added = [argument.type for argument in call.arguments]
+    if call.name == "sum":
+        added.append(call.type)  # of the largest integers it is a floating-point number
+    return not any(type_ in _INEXACT_TYPES for type_ in added)

@@ -16,7 +16,7 @@ _ONE_TASK = [
     "SELECT max(t.x) AS x, count(DISTINCT u.g) AS n FROM t JOIN u ON t.x = u.x WHERE u.y < 40",
     "SELECT x, y FROM t WHERE x % 1000 = 7 ORDER BY y DESC, x LIMIT 20",
     "SELECT g, count(*) FROM t WHERE x IN (SELECT x + 1 FROM u) GROUP BY g ORDER BY g",
-    "SELECT g, x FROM t QUALIFY row_number() OVER (PARTITION BY g ORDER BY x DESC) = 1 ORDER BY g",
+    "SELECT y, median(x) AS m, stddev(x) AS s FROM t GROUP BY y HAVING m > 7 ORDER BY y",
 ]
 
 
@@ -71,3 +71,50 @@ def test_threads_are_at_least_one() -> None:
     """Zero makes no sense."""
     with pytest.raises(OptionError, match="task_threads"):
         minishark.connect(task_threads=0)
+
+
+def test_partitions_that_are_asked_for_are_used() -> None:
+    """Who wants partitions wants tasks."""
+    with minishark.connect(in_process=True, nodes=2, partitions=4) as session:
+        _load(session)
+        assert "threads" not in session.sql(_ONE_TASK[0]).explain("stages")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT g, list(x)[:3], first(y), string_agg(x)[:9] FROM t GROUP BY g ORDER BY g",
+        "SELECT g, x, row_number() OVER (PARTITION BY g ORDER BY y) AS n FROM t QUALIFY n < 3",
+        "SELECT DISTINCT ON (g) g, x FROM t ORDER BY g",
+        "SELECT y, count(*) FROM t GROUP BY y LIMIT 5",
+        "SELECT * FROM t USING SAMPLE 10",
+        "WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r WHERE i < 9) FROM r",
+    ],
+)
+def test_what_depends_on_the_order_of_rows_keeps_one_thread(session: Session, sql: str) -> None:
+    """So that it answers the same each time, as far as it ever did."""
+    assert "threads" not in session.sql(sql).explain("stages")
+
+
+@pytest.mark.parametrize(
+    ("disabled", "shown"),
+    [("one_task", "Stage 0: 2 tasks\n"), ("eager_aggregation", "with 2 threads\n")],
+)
+def test_optimizations_can_be_switched_off(disabled: str, shown: str) -> None:
+    """One by one; answers stay the same."""
+    sql = "SELECT u.g, count(t.x) AS n FROM u LEFT JOIN t ON u.y = t.y AND t.x < 9 GROUP BY u.g"
+    with minishark.connect(
+        in_process=True, nodes=2, executors_per_node=1, disabled_optimizations=[disabled]
+    ) as session:
+        _load(session)
+        frame = session.sql(sql, verify=True)
+        assert shown in frame.explain("stages")
+        assert "PartialAggregate" not in frame.explain("physical") or disabled == "one_task"
+        frame.to_arrow()
+
+
+@pytest.mark.parametrize("names", ["one_task", ["one_tusk"]])
+def test_unknown_optimizations_are_refused(names: str | list[str]) -> None:
+    """With the names that there are, before anything is started."""
+    with pytest.raises(OptionError, match="eager_aggregation, one_task, prepared_fragments"):
+        minishark.connect(disabled_optimizations=names)

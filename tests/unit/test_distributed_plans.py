@@ -101,6 +101,13 @@ QUERIES = {
         JOIN u ON t.a = u.a AND t.b = u.c GROUP BY t.s""",
     "left, rows counted by the other side": """SELECT t.b, count(*), sum(u.c) FROM t
         LEFT JOIN u ON t.a = u.a GROUP BY t.b""",
+    "left, constants counted": """SELECT t.b, count(1), sum(2), count(coalesce(u.c, 1)),
+        sum(CASE WHEN u.c IS NULL THEN 1 ELSE 0 END)
+        FROM t LEFT JOIN u ON t.a = u.a GROUP BY t.b""",
+    "cross, counted": """SELECT t.b, count(*), sum(u.c) FROM t
+        CROSS JOIN (SELECT c FROM u WHERE a % 7 > 8) u GROUP BY t.b""",
+    "inner, with what is dropped": """SELECT t.b, sum(1 / (u.c - 3)) FROM t
+        JOIN u ON t.a = u.a AND u.c <> 3 GROUP BY t.b""",
     "right, grouped left": "SELECT t.a, count(*) FROM t RIGHT JOIN u ON t.a = u.a GROUP BY t.a",
     "full": "SELECT t.b, u.c FROM t FULL JOIN u ON t.a = u.a",
     "full, grouped": """SELECT x.a, count(*) FROM (SELECT t.a FROM t

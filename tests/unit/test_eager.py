@@ -12,11 +12,11 @@ from minishark.physical.plan import FinalAggregate, PartialAggregate, PhysicalPl
 from minishark.physical.planner import PlannerOptions, plan_physical
 from minishark.sql.planning import PlanningDatabase
 
-COLUMNS = (("k", "INTEGER"), ("g", "INTEGER"), ("v", "INTEGER"))
+COLUMNS = (("k", "INTEGER"), ("g", "INTEGER"), ("v", "INTEGER"), ("h", "HUGEINT"))
 MILLION = 1_000_000
 TABLES = (
-    ToyTable("few", COLUMNS, tuple((i, i, i) for i in range(9)), (), 2, 1000),
-    ToyTable("many", COLUMNS, tuple((i % 3, i, i) for i in range(9)), (), 2, MILLION),
+    ToyTable("few", COLUMNS, tuple((i, i, i, i) for i in range(9)), (), 2, 1000),
+    ToyTable("many", COLUMNS, tuple((i % 3, i, i, i) for i in range(9)), (), 2, MILLION),
 )
 
 
@@ -84,6 +84,10 @@ def test_aggregates_of_one_side_can_begin_there(
         "SELECT f.g, count(*), sum(m.v) FROM few f LEFT JOIN many m ON f.k = m.k GROUP BY f.g",
         "SELECT f.g, sum(m.v) FROM few f FULL JOIN many m ON f.k = m.k GROUP BY f.g",
         "SELECT sum(m.v) FROM few f JOIN many m ON f.k = m.k",
+        "SELECT f.g, count(1) FROM few f LEFT JOIN many m ON f.k = m.k GROUP BY f.g",
+        "SELECT f.g, sum(1) FROM few f LEFT JOIN many m ON f.k = m.k GROUP BY f.g",
+        "SELECT f.g, sum(m.h) FROM few f JOIN many m ON f.k = m.k GROUP BY f.g",
+        "SELECT f.g, count(m.v) FROM few f CROSS JOIN many m GROUP BY f.g",
     ],
 )
 def test_others_begin_above(planning: PlanningDatabase, sql: str) -> None:

@@ -137,6 +137,14 @@ def test_outputs_of_stages_are_not_prepared_for(runner: TaskRunner, store: Store
     assert 0 == prepared(runner)
 
 
+def test_nothing_is_prepared_on_request(runner: TaskRunner, store: Store, tmp_path: Path) -> None:
+    """To compare."""
+    StorePlaces(tmp_path, tmp_path).make("tables/1", ("n0",))
+    item = put(store, "tables/1/a.arrow", "SELECT i FROM range(10) r(i)")
+    assert [45, 45, 45] == [summed(runner, item, prepares=False) for _ in range(3)]
+    assert 0 == prepared(runner)
+
+
 def test_only_so_many_are_prepared(
     runner: TaskRunner, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
