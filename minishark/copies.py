@@ -28,8 +28,8 @@ from minishark.dataframe.names import numbered
 from minishark.errors import DataError, MinisharkError, ResourceError
 from minishark.execution.task import CopyTarget
 from minishark.expressions import Schema, quote, quote_text
+from minishark.physical.options import PlannerOptions
 from minishark.physical.plan import PhysicalPlan
-from minishark.physical.planner import PlannerOptions
 from minishark.physical.repartition import in_one_partition
 
 _FOLDER_OPTIONS = ("per_thread_output", "partition_by", "file_size_bytes", "row_groups_per_file")

@@ -22,8 +22,8 @@ from minishark.dataframe.names import numbered
 from minishark.errors import CatalogError
 from minishark.execution.task import FileSlice, TaskFunction
 from minishark.expressions import Column, Schema
+from minishark.physical.options import PlannerOptions
 from minishark.physical.plan import PhysicalPlan
-from minishark.physical.planner import PlannerOptions
 from minishark.physical.repartition import hash_columns, hashed_on, ranged_on, together
 from minishark.sql.arrow_types import kept_by_arrow
 from minishark.tables import Tables

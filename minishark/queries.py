@@ -38,8 +38,9 @@ from minishark.logical.operators import Statement
 from minishark.logical.plan import LogicalPlan
 from minishark.logical.volatile import called_functions
 from minishark.physical.display import physical_text
+from minishark.physical.options import PlannerOptions
 from minishark.physical.plan import PhysicalPlan
-from minishark.physical.planner import PlannerOptions, plan_physical, scanned_tables
+from minishark.physical.planner import plan_physical, scanned_tables
 from minishark.sql.planning import BoundStatement, PlanningDatabase, statement_plan
 from minishark.stages.display import stages_text
 from minishark.stages.split import split

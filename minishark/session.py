@@ -38,7 +38,7 @@ from minishark.errors import (
 )
 from minishark.execution.memory import front_end_bytes, parse_size
 from minishark.jobs.session import PartitionedJobs
-from minishark.physical.planner import SINGLE_TASK_ROWS, PlannerOptions
+from minishark.physical.options import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.queries import Queries
 from minishark.sources import KEPT_PREFIX
 from minishark.sql.arrow_types import kept_by_arrow

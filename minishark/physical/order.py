@@ -30,9 +30,8 @@ from minishark.physical.plan import (
     PhysicalPlan,
 )
 
-_INDEPENDENT = (
+INDEPENDENT_OPERATORS = (
     Scan, Filter, Project, Join, Sort, Distinct, SetOperation, Values, Unnest, Cte, CteRef,
-    Boundaries,
 )  # fmt: skip
 INDEPENDENT_AGGREGATES = frozenset(
     [
@@ -64,7 +63,7 @@ def depends_on_order(plan: PhysicalPlan) -> bool:
         case TopN():
             depends = False  # but for ties, which are as good as each other
         case _:
-            depends = not isinstance(operator, _INDEPENDENT)
+            depends = not isinstance(operator, (*INDEPENDENT_OPERATORS, Boundaries))
     return depends or any(map(depends_on_order, plan.children))
 
 

@@ -6,10 +6,8 @@ an exchange where it can't. Choices between exchanges compare estimated costs (`
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import assert_never
 
@@ -70,6 +68,7 @@ from minishark.physical.joins import (
     lie_together,
     matching_keys,
 )
+from minishark.physical.options import PlannerOptions
 from minishark.physical.order import depends_on_order
 from minishark.physical.plan import (
     Distribution,
@@ -85,9 +84,6 @@ from minishark.physical.ranges import ranged
 from minishark.physical.work import elapsed_s, held_bytes, result_values
 from minishark.statistics import ColumnStatistics
 
-SINGLE_TASK_ROWS = 150_000
-"""Up to here one core is done before several could have been told what to do."""
-
 _FEW_VALUES = 1_000_000
 """A result of so many values is written by one thread before several tasks could be."""
 _MOSTLY = 0.5
@@ -95,52 +91,6 @@ _MOSTLY = 0.5
 
 _UNNESTED_LENGTH = 10
 _OWN_CTES = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class PlannerOptions:
-    """What steers physical planning.
-
-    Attributes:
-        partitions: how many partitions a shuffle makes.
-        single_task_rows: a query whose tables hold at most this many rows runs in one task.
-        weighs: whether a query over more rows does so too, if that is estimated to be faster.
-        gather_rows: partial results of at most this many rows are gathered instead of shuffled.
-        read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
-        stage_cost: what one more stage costs, in rows built into a hash table.
-        sort_values: rows times columns that are sorted in one task; more are sorted in ranges.
-        early_gain: how many times fewer rows must be left by an aggregate below a join; 0 for
-            any, infinity for none.
-        threads: how many cores a task may use that runs alone.
-        slots: how many tasks run at the same time.
-        task_bytes: how much memory a task has for hash tables and sorts, before it spills.
-    """
-
-    partitions: int
-    single_task_rows: int = SINGLE_TASK_ROWS
-    weighs: bool = True
-    gather_rows: int = 50_000
-    read_whole_rows: int = 20_000
-    stage_cost: float = 100_000.0
-    sort_values: int = 8_000_000
-    early_gain: float = 3.0
-    threads: int = 1
-    slots: int = sys.maxsize
-    task_bytes: float = math.inf
-
-    @classmethod
-    def eager(cls, partitions: int) -> PlannerOptions:
-        """Distribute everything, however small; for tests on small data."""
-        return cls(
-            partitions,
-            single_task_rows=0,
-            weighs=False,
-            gather_rows=0,
-            read_whole_rows=0,
-            stage_cost=0.0,
-            early_gain=0.0,
-            sort_values=0,
-        )
 
 
 def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:

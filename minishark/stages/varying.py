@@ -9,22 +9,9 @@ numbers. What does not vary are the rows, not their order.
 from __future__ import annotations
 
 from minishark.expressions import AggregateCall, is_volatile
-from minishark.logical.operators import (
-    Aggregate,
-    Cte,
-    CteRef,
-    Distinct,
-    Filter,
-    Join,
-    Project,
-    Scan,
-    SetOperation,
-    Sort,
-    Unnest,
-    Values,
-)
+from minishark.logical.operators import Aggregate
 from minishark.logical.volatile import expressions_of
-from minishark.physical.order import INDEPENDENT_AGGREGATES
+from minishark.physical.order import INDEPENDENT_AGGREGATES, INDEPENDENT_OPERATORS
 from minishark.physical.plan import (
     Boundaries,
     Exchange,
@@ -33,9 +20,6 @@ from minishark.physical.plan import (
     PhysicalPlan,
 )
 
-_EXACT = (
-    Scan, Filter, Project, Join, Sort, Distinct, SetOperation, Values, Unnest, Cte, CteRef,
-)  # fmt: skip
 _INEXACT_TYPES = ("FLOAT", "DOUBLE")
 
 
@@ -52,7 +36,7 @@ def varies(plan: PhysicalPlan) -> bool:
         case Boundaries():
             exact = True
         case _:
-            exact = isinstance(operator, _EXACT) and not any(
+            exact = isinstance(operator, INDEPENDENT_OPERATORS) and not any(
                 map(is_volatile, expressions_of(operator))
             )
     return not exact or any(map(varies, plan.children))

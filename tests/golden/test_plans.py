@@ -8,7 +8,8 @@ from minishark.catalog import Catalog
 from minishark.cluster.inputs import preferred_nodes
 from minishark.logical.display import logical_text
 from minishark.physical.display import physical_text
-from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.physical.options import PlannerOptions
+from minishark.physical.planner import plan_physical
 from minishark.sql.planning import PlanningDatabase
 from minishark.stages.display import stages_text
 from minishark.stages.split import split

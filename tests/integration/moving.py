@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from minishark.physical import join_moves, planner
+from minishark.physical import join_moves
+from minishark.physical.options import PlannerOptions
 from minishark.session import Session
 
 # What moving rows costs, to make the planner choose each way of it.
@@ -25,9 +26,9 @@ def rows_moved_by(session: Session, way: str) -> Iterator[Session]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in _COSTS[way].items():
             patch.setattr(join_moves, name, value)
-        options = planner.PlannerOptions.eager(3)
+        options = PlannerOptions.eager(3)
         if way == "as planned":
-            options = planner.PlannerOptions(3, single_task_rows=0, weighs=False)
+            options = PlannerOptions(3, single_task_rows=0, weighs=False)
         patch.setattr(session._queries, "options", options)
         patch.setattr(session._queries, "_plans", OrderedDict())
         yield session

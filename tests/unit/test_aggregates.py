@@ -17,8 +17,9 @@ from minishark.physical.aggregates import (
     render_partial,
     state_column,
 )
+from minishark.physical.options import PlannerOptions
 from minishark.physical.plan import FinalAggregate, PartialAggregate, PhysicalPlan
-from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.physical.planner import plan_physical
 from minishark.sql.planning import PlanningDatabase
 
 # DuckDB casts other types of numbers to one of these before it adds them up.

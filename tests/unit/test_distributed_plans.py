@@ -17,7 +17,7 @@ from toy_cluster import Row, ToyCluster, ToyTable, as_bag, rounded
 from minishark.expressions import Column, ColumnRef, Infix
 from minishark.logical.operators import Aggregate, Distinct, Join, JoinCondition, JoinKind, Scan
 from minishark.logical.plan import LogicalPlan, make_plan
-from minishark.physical.planner import PlannerOptions
+from minishark.physical.options import PlannerOptions
 from minishark.sql.planning import PlanningDatabase
 
 COLUMNS = {

@@ -8,8 +8,9 @@ from toy_cluster import ToyTable, believed_catalog
 from minishark.logical.operators import Aggregate, Join
 from minishark.logical.plan import LogicalPlan
 from minishark.physical.eager import EagerAggregation, eager_aggregation
+from minishark.physical.options import PlannerOptions
 from minishark.physical.plan import FinalAggregate, PartialAggregate, PhysicalPlan
-from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.physical.planner import plan_physical
 from minishark.sql.planning import PlanningDatabase
 
 COLUMNS = (("k", "INTEGER"), ("g", "INTEGER"), ("v", "INTEGER"), ("h", "HUGEINT"))

@@ -25,7 +25,8 @@ from minishark.execution.task import (
 from minishark.expressions import Column
 from minishark.logical.operators import Limit, Scan
 from minishark.logical.plan import LogicalPlan, make_plan
-from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.physical.options import PlannerOptions
+from minishark.physical.planner import plan_physical
 from minishark.stages.split import split
 from minishark.stages.stage import Stage
 from sparrow_core import JobFailed, JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed

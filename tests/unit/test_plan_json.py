@@ -23,7 +23,7 @@ from minishark.expressions import (
     quote,
 )
 from minishark.logical.operators import Statement
-from minishark.physical.planner import PlannerOptions
+from minishark.physical.options import PlannerOptions
 from minishark.sql.plan_json import (
     COMPARISONS,
     PlanNotLowered,

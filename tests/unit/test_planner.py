@@ -9,6 +9,7 @@ from toy_cluster import ToyTable, believed_catalog
 from minishark.catalog import Catalog
 from minishark.errors import CatalogError
 from minishark.logical.operators import Aggregate, Distinct, Join, Limit, Scan, TopN
+from minishark.physical.options import PlannerOptions
 from minishark.physical.plan import (
     Broadcast,
     FinalAggregate,
@@ -22,7 +23,7 @@ from minishark.physical.plan import (
     Single,
     Spread,
 )
-from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.physical.planner import plan_physical
 from minishark.sql.planning import PlanningDatabase
 
 MILLION = 1_000_000

@@ -10,6 +10,7 @@ from toy_cluster import Row, ToyCluster, ToyTable, rounded
 
 from minishark.expressions import Column, ColumnRef, SortKey
 from minishark.logical.operators import Cte, Scan, Statement
+from minishark.physical.options import PlannerOptions
 from minishark.physical.plan import (
     Boundaries,
     Gather,
@@ -19,7 +20,7 @@ from minishark.physical.plan import (
     SampleKeys,
     Spread,
 )
-from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.physical.planner import plan_physical
 from minishark.physical.ranges import ranged
 from minishark.sql.planning import PlanningDatabase
 from minishark.stages.split import split

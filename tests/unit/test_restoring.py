@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from minishark.errors import PartitionsLostError
-from minishark.physical.planner import PlannerOptions
+from minishark.physical.options import PlannerOptions
 from minishark.queries import Queries, Rows
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 from toy_cluster import ToyTable, believed_catalog
 
-from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.physical.options import PlannerOptions
+from minishark.physical.planner import plan_physical
 from minishark.sql.planning import PlanningDatabase
 from minishark.stages.split import split
 from minishark.stages.stage import ReadMode, Stage, StageInput, TableInput

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 from minishark.catalog import Catalog, Partition, Table
 from minishark.expressions import Column, Schema
 from minishark.logical.plan import LogicalPlan
+from minishark.physical.options import PlannerOptions
 from minishark.physical.plan import Hashed, PhysicalPlan
-from minishark.physical.planner import PlannerOptions, plan_physical
+from minishark.physical.planner import plan_physical
 from minishark.stages.fragment import HASH_SALT
 from minishark.stages.split import split
 from minishark.stages.stage import Input, ReadMode, Stage, TableInput

@@ -1,0 +1,56 @@
+"""What steers physical planning."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+SINGLE_TASK_ROWS = 150_000
+"""Up to here one core is done before several could have been told what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerOptions:
+    """What steers physical planning.
+
+    Attributes:
+        partitions: how many partitions a shuffle makes.
+        single_task_rows: a query whose tables hold at most this many rows runs in one task.
+        weighs: whether a query over more rows does so too, if that is estimated to be faster.
+        gather_rows: partial results of at most this many rows are gathered instead of shuffled.
+        read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
+        stage_cost: what one more stage costs, in rows built into a hash table.
+        sort_values: rows times columns that are sorted in one task; more are sorted in ranges.
+        early_gain: how many times fewer rows must be left by an aggregate below a join; 0 for
+            any, infinity for none.
+        threads: how many cores a task may use that runs alone.
+        slots: how many tasks run at the same time.
+        task_bytes: how much memory a task has for hash tables and sorts, before it spills.
+    """
+
+    partitions: int
+    single_task_rows: int = SINGLE_TASK_ROWS
+    weighs: bool = True
+    gather_rows: int = 50_000
+    read_whole_rows: int = 20_000
+    stage_cost: float = 100_000.0
+    sort_values: int = 8_000_000
+    early_gain: float = 3.0
+    threads: int = 1
+    slots: int = sys.maxsize
+    task_bytes: float = math.inf
+
+    @classmethod
+    def eager(cls, partitions: int) -> PlannerOptions:
+        """Distribute everything, however small; for tests on small data."""
+        return cls(
+            partitions,
+            single_task_rows=0,
+            weighs=False,
+            gather_rows=0,
+            read_whole_rows=0,
+            stage_cost=0.0,
+            early_gain=0.0,
+            sort_values=0,
+        )
