@@ -180,6 +180,16 @@ def test_the_cluster_is_shown(shell: Interpreter) -> None:
     assert "2 rows" == lines[-1]
 
 
+def test_how_a_node_died_is_told_in_full(
+    shell: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a line of its own: the table has no room for it."""
+    death = "node-0-e0: killed by SIGKILL, peak memory 123 MiB, while it had task 3 of job 12"
+    node = NodeState("node-0", 1, True, (), 0, 0, deaths=1, last_death=death)
+    monkeypatch.setattr(Session, "nodes", lambda self: (node,))
+    assert f"The last death on node-0: {death}\n" in ask(shell, ".cluster").replace("\n  ", " ")
+
+
 def test_a_tpch_query_over_the_sample_that_the_user_agrees_to(shell: Interpreter) -> None:
     """.tpch offers the sample, and the answer is DuckDB's."""
     asked: list[str] = []

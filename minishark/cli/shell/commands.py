@@ -181,6 +181,9 @@ def _cluster(shell: Interpreter, argument: str) -> None:
         for node in nodes
     ]
     shell.output.write(pa.Table.from_pylist(rows))
+    for node in nodes:
+        if node.last_death:  # a cell would cut it
+            shell.output.say(f"The last death on {node.name}: {node.last_death}")
     tables = shell.session.catalog.list_tables()
     if short := [f"{info.name} {_replicas(info)}" for info in tables if info.healing]:
         shell.output.say(f"Replicas: {'; '.join(short)}")
