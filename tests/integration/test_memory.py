@@ -106,7 +106,7 @@ def test_an_update_of_a_table_on_disk(session: Session, plain: duckdb.DuckDBPyCo
 
 def test_a_limit_that_is_too_low_says_what_is_needed() -> None:
     """Nothing is started with less than executors need."""
-    with pytest.raises(OptionError, match="at least 192 MiB, but would have 50 MiB"):
+    with pytest.raises(OptionError, match="at least 384 MiB, not 100 MiB"):
         minishark.connect(nodes=2, executors_per_node=1, memory_limit="100MiB")
     with pytest.raises(OptionError, match="no amount of memory"):
         minishark.connect(memory_limit="lots")
@@ -115,8 +115,8 @@ def test_a_limit_that_is_too_low_says_what_is_needed() -> None:
 def test_the_environment_sets_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """MINISHARK_MEMORY_LIMIT holds where no other is named."""
     monkeypatch.setenv("MINISHARK_MEMORY_LIMIT", "10MB")
-    with pytest.raises(OptionError, match="but would have"):
-        minishark.connect(nodes=1)
+    with pytest.raises(OptionError, match="at least 384 MiB, not 9 MiB"):
+        minishark.connect(nodes=2, executors_per_node=1)
 
 
 # Small file systems, in a mount namespace of their own
