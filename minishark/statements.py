@@ -319,10 +319,12 @@ class Statements:
         return kept_exactly(schema)
 
     def _drop(self, name: str, *, missing_ok: bool) -> DataFrame:
-        here = self.written.drop(name)
-        if name in self.tables.catalog:
-            self.tables.drop(name)
-        elif not here and not missing_ok:
+        with self._loading:  # or another thread, which loads its last change, makes it again
+            here = self.written.drop(name)
+            if name in self.tables.catalog:
+                self.tables.drop(name)
+                return self._changed_rows(0)
+        if not here and not missing_ok:
             self.tables.catalog.get(name)
         return self._changed_rows(0)
 
