@@ -66,9 +66,15 @@ class StorePlaces:
         """Make a folder on every node; files are only ever written to folders that are there.
 
         On disk it is made when the first file needs it: few do, and that file system is slower.
+
+        Raises:
+            FileNotFoundError: the place itself is gone, with whoever owned and would remove it.
         """
         for node in nodes:
-            (self.memory / node / folder).mkdir(parents=True, exist_ok=True)
+            path = self.memory
+            for part in (node, *Path(folder).parts):
+                path /= part
+                path.mkdir(exist_ok=True)
 
     def remove(self, folder: str, nodes: Sequence[str]) -> None:
         """Delete a folder on every node; tasks that still want to write to it fail."""
@@ -312,12 +318,12 @@ class Store:
             FolderMissingError: the folder of `file` is not there (any more).
             OSError: the disk is full too.
         """
-        if self._peers:
-            self._make_folder_of_stranger(file)
         memory, disk = (
             place / self._node / file for place in (self._places.memory, self._places.disk)
         )
         try:
+            if self._peers:
+                self._make_folder_of_stranger(file)
             with FileWriter(memory, disk, schema, self.meter) as writer:
                 for batches in groups:
                     writer.write(batches)

@@ -6,6 +6,7 @@ moves to disk, and the file goes on there. Nobody sees a file before it is compl
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -169,10 +170,15 @@ def follow(memory: Path, disk: Path) -> None:
     """
     if memory == disk:
         return
-    disk.mkdir(parents=True, exist_ok=True)
-    if not memory.exists():
+    if memory.exists():
+        disk.mkdir(parents=True, exist_ok=True)
+        if memory.exists():
+            return
+        # It went meanwhile, perhaps with all that its owner had: nobody else removes the new one.
         shutil.rmtree(disk, ignore_errors=True)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(memory))
+        with contextlib.suppress(OSError):
+            os.removedirs(disk.parent)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(memory))
 
 
 def _temporary(path: Path) -> Path:

@@ -32,6 +32,7 @@ EMPTY = TaskPayload(0, {})
 def places(tmp_path: Path) -> StorePlaces:
     """Two places, of which the first plays shared memory."""
     found = StorePlaces(tmp_path / "memory", tmp_path / "disk")
+    found.memory.mkdir()
     found.make("q/1", ("n0",))
     return found
 

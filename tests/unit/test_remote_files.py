@@ -26,6 +26,7 @@ def places(tmp_path: Path) -> StorePlaces:
     """Folders of the node n0."""
     tmp_path.chmod(0o700)
     found = StorePlaces(tmp_path / "memory", tmp_path / "disk")
+    found.memory.mkdir()
     found.make(FOLDER, ("n0",))
     return found
 
@@ -184,6 +185,7 @@ def test_a_store_fetches_what_is_far(
     """A whole file is kept beside the node's own files, a part is not; paths are not looked at."""
     expected = write(places, 10, 3)
     own = StorePlaces(tmp_path / "own", tmp_path / "own")
+    own.memory.mkdir()
     own.make(FOLDER, ("n1",))
     store = Store(own, "n1", "near", RemoteFiles(connections))
     store.meet((source, Peer("n1", "near", str(own.memory), str(own.disk), "")))

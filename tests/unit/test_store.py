@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from minishark.execution.store import (
     StorePlaces,
 )
 from minishark.execution.task import FileSlice, Peer
-from minishark.execution.writing import StoredFile
+from minishark.execution.writing import StoredFile, follow
 
 FILE = "queries/1/0.arrow"
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -31,6 +32,7 @@ def batch(*values: int) -> pa.RecordBatch:
 def places(tmp_path: Path) -> StorePlaces:
     """Folders for memory and disk."""
     found = StorePlaces(tmp_path / "memory", tmp_path / "disk")
+    found.memory.mkdir()
     for folder in ("queries/1", "q/1", "q/10"):
         found.make(folder, ("n0", "n1", "n2"))
     return found
@@ -310,3 +312,33 @@ def test_a_node_that_a_stage_does_not_know_gives_no_replicas(places: StorePlaces
     assert ("n0",) == store.replicate(stored, FILE, ("n1",))
     store.meet((peer("n0", "here", "/gone"), peer("n1", "there", "/far")))
     assert ("n0", "n1") == store.replicate(stored, FILE, ("n1",))
+
+
+@pytest.mark.parametrize("peers", [(), (Peer("n0", "h", "", "", ""),)])
+@pytest.mark.parametrize("is_short", [False, True])
+def test_what_its_owner_removed_is_not_made_again(
+    places: StorePlaces, monkeypatch: pytest.MonkeyPatch, peers: tuple[Peer, ...], is_short: bool
+) -> None:
+    """An executor that outlives its node leaves nothing that nobody would remove."""
+    store = Store(places, "n0", "h")
+    store.meet(peers)
+    if is_short:
+        monkeypatch.setattr(storage, "free_bytes", lambda folder: 0)
+    for place in (places.memory, places.disk):
+        shutil.rmtree(place, ignore_errors=True)
+    with pytest.raises(FolderMissingError):
+        write(store, "s-1/queries/1/0.arrow")
+    assert [False, False] == [place.exists() for place in (places.memory, places.disk)]
+
+
+def test_a_place_that_goes_while_a_file_moves_to_disk(
+    places: StorePlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that was just made on disk goes too, with all above it that is empty."""
+    memory, disk = places.memory / "n0/q/1", places.disk / "n0/q/1"
+    found = iter([True, False])
+    monkeypatch.setattr(Path, "exists", lambda _: next(found))
+    with pytest.raises(FileNotFoundError):
+        follow(memory, disk)
+    monkeypatch.undo()
+    assert not places.disk.exists()
