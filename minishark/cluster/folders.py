@@ -184,6 +184,11 @@ def abandoned_folders(parent: Path) -> list[Path]:
     return found
 
 
+def unlocked_folders(parent: Path) -> list[Path]:
+    """Folders of this user in `parent` that look like a session's, but have no lock: a fault."""
+    return [folder for folder in _folders(parent) if not (folder / _LOCK).exists()]
+
+
 def _folders(parent: Path) -> list[Path]:
     found = []
     with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import psutil
 
-from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
+from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders, unlocked_folders
 from minishark.cluster.launch import (
     ClusterRecord,
     StartOptions,
@@ -53,10 +53,12 @@ class Arena:
     Attributes:
         folder: where temporary files of all processes of the run go.
         mark: in the environment of all of them.
+        strange: folders in shared memory that nobody owned before.
     """
 
     folder: Path
     mark: str
+    strange: tuple[Path, ...]
     _hosts: list[_Host] = field(default_factory=list)
     _visitor: subprocess.Popen[bytes] | None = None
 
@@ -170,6 +172,7 @@ class Arena:
         return [
             *(f"process {each.pid}: {_command(each)}" for each in self.family()),
             *(str(path) for path in (*files, *known, *abandoned_folders(SHARED_MEMORY))),
+            *(str(path) for path in unlocked_folders(SHARED_MEMORY) if path not in self.strange),
         ]
 
 
@@ -183,7 +186,7 @@ class _Host:
 def open_arena() -> Iterator[Arena]:
     """Folders of a run's own, for this process and its children; gone in the end, with them."""
     folder = Path(tempfile.mkdtemp(prefix="ms-chaos-"))
-    arena = Arena(folder, secrets.token_hex(8))
+    arena = Arena(folder, secrets.token_hex(8), tuple(unlocked_folders(SHARED_MEMORY)))
     (folder / "written").mkdir()
     own = {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder), _MARK: arena.mark}
     with _environment(own), _temporary(folder):
