@@ -321,6 +321,7 @@ class QueryRun:
             prelude=self.settings + (self.definitions if stage.is_statement else ()),
             rows=stage.plan.rows / stage.tasks,
             aggregates_early=stage.aggregates_early,
+            joins_as_written=stage.joins_as_written,
             peers=self._placed.peers,
             scalars=self._called_in(stage),
             working_folder=_working_folder(),

@@ -51,13 +51,6 @@ _BINARY_TYPE = re.compile(r"\b(?:BLOB|BIT|BIGNUM|VARIANT|GEOMETRY|STATE)\b")
 _FUNCTIONS_MAX = 16
 _LIMIT_TOLERANCE = 0.1
 
-_DISABLED_OPTIMIZERS = {
-    # They would merge the joins that fragments keep apart, ordered with better statistics.
-    False: "projection_pullup,partial_aggregate_pushdown",
-    True: "projection_pullup",
-}
-"""What is switched off while fragments run, by whether a stage aggregates early."""
-
 _COLLECTED_ROWS_MIN = 100_000
 """From here on, one copy of the rows less is worth binding the fragment twice."""
 
@@ -146,7 +139,7 @@ class TaskRunner:
         self._settings = self._con.cursor()  # knows what holds for all, also while a task runs
         self._fitting = threading.Lock()  # guards it
         self._output_settings: Mapping[str, str] = {}
-        self._aggregates_early = False
+        self._disabled_optimizers = ""
         self._threads = 1
         self._prepared = PreparedFragments()
         self._running = threading.Lock()  # held while a task runs
@@ -160,7 +153,6 @@ class TaskRunner:
         connection = duckdb.connect(config=dict(self._config))
         connection.execute(f"SET memory_limit = '{self._limit_bytes}B'")
         connection.execute("SET produce_arrow_string_view = false")
-        connection.execute(f"SET disabled_optimizers = '{_DISABLED_OPTIMIZERS[False]}'")
         return connection
 
     def run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
@@ -202,10 +194,10 @@ class TaskRunner:
         return not stage.types and stage.working_folder not in ("", self._working_folder)
 
     def _choose_optimizers(self, stage: StageTask) -> None:
-        if stage.aggregates_early != self._aggregates_early:
-            disabled = _DISABLED_OPTIMIZERS[stage.aggregates_early]
+        disabled = _disabled_optimizers(stage)
+        if disabled != self._disabled_optimizers:
             self._con.execute(f"SET disabled_optimizers = '{disabled}'")
-            self._aggregates_early = stage.aggregates_early
+            self._disabled_optimizers = disabled
 
     def _use_threads(self, allowed: int) -> None:
         count = min(allowed, usable_cores())
@@ -232,7 +224,7 @@ class TaskRunner:
             self._con = self._connect()
             self._settings = self._con.cursor()
         self._output_settings = {}
-        self._aggregates_early = False
+        self._disabled_optimizers = ""
         self._threads = 1
         self._prepared.clear()
         self._prelude = ()
@@ -302,7 +294,7 @@ class TaskRunner:
         if stage.rows >= _COLLECTED_ROWS_MIN:
             return self._in_scope(self._con.sql, sql, variables)
         if _may_come_again(stage, task):
-            settings = (stage.aggregates_early, self._threads)
+            settings = (self._disabled_optimizers, self._threads)
             inputs = {**stage.shared_inputs, **task.inputs}
             run = partial(self._in_scope, self._con.execute, variables=variables)
             sql = self._prepared.statement(sql, inputs, settings, run)
@@ -446,6 +438,16 @@ class TaskRunner:
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         (count,) = answer.column(0).to_pylist()
         return TaskOutcome(count, _size_bytes(Path(path)), entry)
+
+
+def _disabled_optimizers(stage: StageTask) -> str:
+    """What DuckDB leaves alone while a fragment runs: what was decided with better statistics."""
+    disabled = ["projection_pullup"]  # it merges the joins that are kept apart, in their order
+    if not stage.aggregates_early:
+        disabled.append("partial_aggregate_pushdown")
+    if stage.joins_as_written:
+        disabled.append("build_side_probe_side")
+    return ",".join(disabled)
 
 
 def _may_come_again(stage: StageTask, task: TaskPayload) -> bool:

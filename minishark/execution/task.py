@@ -127,6 +127,8 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         prelude: statements that must have run before: settings, and what the fragment names.
         rows: about how many rows a task puts out.
         aggregates_early: whether DuckDB may aggregate before it joins.
+        joins_as_written: whether DuckDB makes each join's hash table of its right side, instead of
+            choosing.
         peers: where the holders of files keep them; those that are not named use the same folders
             as the executor.
         cuts: into how many batches at least a PIECE is cut, if it has the rows; 0 for as they come.
@@ -150,6 +152,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     prelude: tuple[str, ...] = ()
     rows: float = math.inf
     aggregates_early: bool = False
+    joins_as_written: bool = False
     peers: tuple[Peer, ...] = ()
     cuts: int = 0
     scalars: tuple[ScalarFunction, ...] = ()

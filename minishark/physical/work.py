@@ -105,18 +105,20 @@ def held_bytes(plan: PhysicalPlan) -> float:
 def _own_bytes(plan: PhysicalPlan) -> float:
     match plan.operator:
         case Join():
-            built = min(plan.children, key=lambda child: child.rows)
-            return built.rows * (row_bytes(built.schema) + _ENTRY_BYTES)
+            return min(map(built_bytes, plan.children))
         case Aggregate() if any(map(_holds_rows, plan.operator.aggregates)):
-            (read,) = plan.children
-            return read.rows * (row_bytes(read.schema) + _ENTRY_BYTES)
+            return built_bytes(plan.children[0])
         case Aggregate() | PartialAggregate() | FinalAggregate() | Distinct() | DistinctOn():
-            return plan.rows * (row_bytes(plan.schema) + _ENTRY_BYTES)
+            return built_bytes(plan)
         case Sort() | Window():
-            (read,) = plan.children
-            return read.rows * (row_bytes(read.schema) + _ENTRY_BYTES)
+            return built_bytes(plan.children[0])
         case _:
             return 0.0
+
+
+def built_bytes(plan: PhysicalPlan) -> float:
+    """About how large a hash table or a sort of a plan's rows is."""
+    return plan.rows * (row_bytes(plan.schema) + _ENTRY_BYTES)
 
 
 def _depth(plan: PhysicalPlan) -> int:

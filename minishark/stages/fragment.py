@@ -309,6 +309,17 @@ def join_block(
     return Block(f"{source} ON {_on(join, left, right)}", names)
 
 
+def turned_join_block(
+    join: Join, kind: JoinKind, left: Block, right: Block, aliases: Aliases
+) -> Block:
+    """The same rows and columns, but the right side is written first; `kind` is seen from there."""
+    left, right = join_operand(left, aliases), join_operand(right, aliases)
+    source = f"{right.source} {_JOIN_WORDS[kind]} {left.source}"
+    kept_left = tuple(left.names[i] for i in join.left_output)
+    kept_right = tuple(right.names[i] for i in join.right_output)
+    return Block(f"{source} ON {_on(join, left, right)}", kept_left + kept_right)
+
+
 def join_operand(block: Block, aliases: Aliases) -> Block:
     """A side of a join: a plain table, or a subquery; a join in it becomes a subquery too.
 

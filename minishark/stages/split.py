@@ -44,6 +44,7 @@ from minishark.physical.plan import (
 )
 from minishark.stages import fragment
 from minishark.stages.fragment import Aliases, Block
+from minishark.stages.sides import turned_kind
 from minishark.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
 
 
@@ -267,8 +268,11 @@ class _Splitter:
             case Limit() | TopN():
                 return fragment.limit_block(operator, blocks[0], aliases)
             case Join():
-                right_schema = plan.children[1].schema
                 left, right = blocks
+                turned = turned_kind(operator, *plan.children)
+                if turned is not None:
+                    return fragment.turned_join_block(operator, turned, left, right, aliases)
+                right_schema = plan.children[1].schema
                 return fragment.join_block(operator, left, right, right_schema, aliases)
             case _:
                 assert_never(operator)

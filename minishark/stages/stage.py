@@ -10,6 +10,7 @@ from minishark.expressions import Schema
 from minishark.logical.operators import Join, Statement
 from minishark.physical.order import depends_on_order
 from minishark.physical.plan import Exchange, PhysicalPlan
+from minishark.stages.sides import are_as_written
 
 _LARGE_ROWS = 250_000
 """What keeps several threads busy: DuckDB divides its work into pieces of 122,880 rows."""
@@ -95,6 +96,12 @@ class Stage:
         saves; where a join multiplies rows, nothing else will do.
         """
         return self.is_statement or _multiplies_rows(self.plan)
+
+    @property
+    def joins_as_written(self) -> bool:
+        """Whether DuckDB makes each join's hash table of its right side, instead of choosing."""
+        reads_stages = any(isinstance(item, StageInput) for item in self.inputs)
+        return not (self.is_statement or reads_stages) and are_as_written(self.plan)
 
     @property
     def is_large_task(self) -> bool:

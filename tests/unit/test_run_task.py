@@ -417,11 +417,21 @@ def test_database_that_broke_is_replaced(
     assert [(1,)] == rows(inline(runner.run(stage, EMPTY)))
 
 
-def test_stages_choose_whether_to_aggregate_early(runner: TaskRunner) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "allowed"),
+    [
+        ("partial_aggregate_pushdown", {"aggregates_early": True}),
+        ("build_side_probe_side", {"joins_as_written": False}),
+    ],
+)
+def test_stages_choose_optimizers(
+    runner: TaskRunner, optimizer: str, allowed: dict[str, bool]
+) -> None:
     """A stage's choice of optimizers holds for its own tasks only."""
-    sql = "SELECT contains(current_setting('disabled_optimizers'), 'partial_aggregate') AS c0"
+    sql = f"SELECT contains(current_setting('disabled_optimizers'), '{optimizer}') AS c0"
+    disallowed = {name: not value for name, value in allowed.items()}
     found = [
-        rows(inline(runner.run(stage_task(sql, ("BOOLEAN",), aggregates_early=early), EMPTY)))
-        for early in (False, True, False)
+        rows(inline(runner.run(stage_task(sql, ("BOOLEAN",), **choice), EMPTY)))
+        for choice in (disallowed, allowed, disallowed)
     ]
     assert [[(True,)], [(False,)], [(True,)]] == found
