@@ -110,7 +110,25 @@ class Case:
     type: str
 
 
-Expression: TypeAlias = ColumnRef | Literal | Call | Infix | Prefix | IsNull | InList | Cast | Case
+@dataclass(frozen=True, slots=True)
+class DictionaryValue:
+    """The text that a dictionary has for the number `code`.
+
+    Attributes:
+        code: the number, from 0 on.
+        relation: a relation of one row, with a list of all text of each column.
+        column: which of its lists.
+    """
+
+    code: Expression
+    relation: str
+    column: str
+    type: str = "VARCHAR"
+
+
+Expression: TypeAlias = (
+    ColumnRef | Literal | Call | Infix | Prefix | IsNull | InList | Cast | Case | DictionaryValue
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +198,8 @@ def children(expression: Expression) -> tuple[Expression, ...]:
             return (argument, *options)
         case Case(branches=branches, otherwise=otherwise):
             return (*(part for branch in branches for part in branch), otherwise)
+        case DictionaryValue(code=code):
+            return (code,)
         case _:
             assert_never(expression)
 
@@ -223,6 +243,8 @@ def transform(expression: Expression, change: Callable[[ColumnRef], Expression])
             case Case():
                 branches = tuple((walk(when), walk(then)) for when, then in node.branches)
                 return replace(node, branches=branches, otherwise=walk(node.otherwise))
+            case DictionaryValue():
+                return replace(node, code=walk(node.code))
             case _:
                 assert_never(node)
 
@@ -269,6 +291,9 @@ def render(expression: Expression, names: Names) -> str:
             case Case(branches=branches, otherwise=otherwise):
                 whens = " ".join(f"WHEN {sql(a)} THEN {sql(b)}" for a, b in branches)
                 return f"(CASE {whens} ELSE {sql(otherwise)} END)"
+            case DictionaryValue(code=code, relation=relation, column=column):
+                values = f"(SELECT {quote(column)} FROM {quote(relation)})"
+                return f"{values}[CAST({sql(code)} AS INTEGER) + 1]"
             case _:
                 assert_never(node)
 

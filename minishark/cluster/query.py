@@ -36,6 +36,7 @@ from minishark.errors import ExecutionError, TasksLostError
 from minishark.execution.store import InputMissingError, Store
 from minishark.execution.task import (
     FileSlice,
+    InputCodes,
     OutputKind,
     ScalarFunction,
     StageTask,
@@ -326,6 +327,7 @@ class QueryRun:
             scalars=self._called_in(stage),
             working_folder=_working_folder(),
             prepares=self.prepares,
+            codes=tuple(InputCodes(c.name, c.relation, c.columns) for c in stage.codes),
         )
         if self._is_last(stage):
             task = self.ending.stage(task, stage.schema)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from minishark.cores import usable_cores
 from minishark.execution import functions
+from minishark.execution.codes import with_codes
 from minishark.execution.memory import NodeMemory
 from minishark.execution.outputs import Outputs, attempt_name, output_columns, stream
 from minishark.execution.prepared import PreparedFragments
@@ -290,26 +291,15 @@ class TaskRunner:
             self._set_output_types(_output_settings(stage, map(str, relation.types)))
             return relation
         self._set_output_types(_output_settings(stage, stage.types))
-        sql = _typed(stage)
+        sql, scope = _typed(stage), partial(with_codes, variables, stage.codes)
         if stage.rows >= _COLLECTED_ROWS_MIN:
-            return self._in_scope(self._con.sql, sql, variables)
-        if _may_come_again(stage, task):
-            settings = (self._disabled_optimizers, self._threads)
-            inputs = {**stage.shared_inputs, **task.inputs}
-            run = partial(self._in_scope, self._con.execute, variables=variables)
-            sql = self._prepared.statement(sql, inputs, settings, run)
-        return self._in_scope(self._con.execute, sql, variables)
-
-    def _in_scope(
-        self, run: Callable[[str], _Rows], text: str, variables: Mapping[str, pa.Table]
-    ) -> _Rows:
-        """Run SQL that names Arrow tables.
-
-        DuckDB finds those that are variables where it is called from, which costs less than views.
-        A scope of their own keeps all other names from being found.
-        """
-        rows: _Rows = eval(_FRAGMENT, {"run": run, "text": text, **variables})  # noqa: S307
-        return rows
+            return _in_scope(self._con.sql, sql, scope())
+        execute = partial(_in_scope, self._con.execute)
+        if not _may_come_again(stage, task):
+            return execute(sql, scope())
+        settings = (self._disabled_optimizers, self._threads)
+        inputs = {**stage.shared_inputs, **task.inputs}
+        return execute(*self._prepared.statement(sql, inputs, settings, scope, execute))
 
     def _passed(self, stage: StageTask, function: TaskFunction, rows: _Rows) -> _Rows:
         """What the stage's function makes of the rows."""
@@ -427,7 +417,7 @@ class TaskRunner:
         rows = f"SELECT {', '.join(names)} FROM ({_typed(stage) if stage.types else stage.sql})"
         copy = f"COPY ({rows}) TO {quote_text(path)} ({target.options})"
         try:
-            with self._in_scope(self._con.execute, copy, variables).to_arrow_reader(1) as reader:
+            with _in_scope(self._con.execute, copy, variables).to_arrow_reader(1) as reader:
                 answer = reader.read_all()
         except duckdb.IOException as error:
             if target.folder not in str(error):
@@ -448,6 +438,16 @@ def _disabled_optimizers(stage: StageTask) -> str:
     if stage.joins_as_written:
         disabled.append("build_side_probe_side")
     return ",".join(disabled)
+
+
+def _in_scope(run: Callable[[str], _Rows], text: str, tables: Mapping[str, pa.Table]) -> _Rows:
+    """Run SQL that names Arrow tables.
+
+    DuckDB finds those that are variables where it is called from, which costs less than views. A
+    scope of their own keeps all other names from being found.
+    """
+    rows: _Rows = eval(_FRAGMENT, {"run": run, "text": text, **tables})  # noqa: S307
+    return rows
 
 
 def _may_come_again(stage: StageTask, task: TaskPayload) -> bool:

@@ -108,6 +108,20 @@ class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
     suffix: str
 
 
+class InputCodes(msgspec.Struct, frozen=True, array_like=True):
+    """Columns that an input gets: the numbers of text in the dictionaries that it is stored with.
+
+    Attributes:
+        name: the input.
+        relation: what the fragment calls the text: a row with a list for each column.
+        columns: each new column and the text column that it has the numbers of.
+    """
+
+    name: str
+    relation: str
+    columns: tuple[tuple[str, str], ...]
+
+
 class StageTask(msgspec.Struct, frozen=True, array_like=True):
     """What the tasks of a stage share.
 
@@ -138,6 +152,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         working_folder: the front end's, to which relative paths refer; empty if it has none.
         threads: how many cores a task may use.
         prepares: whether what comes again is prepared.
+        codes: columns that inputs get in addition.
     """
 
     sql: str
@@ -161,6 +176,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     working_folder: str = ""
     threads: int = 1
     prepares: bool = True
+    codes: tuple[InputCodes, ...] = ()
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):

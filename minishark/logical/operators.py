@@ -45,11 +45,20 @@ class JoinCondition:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Columns of a table. A column that is None stands for "no column needed, only the rows"."""
+    """Columns of a table.
+
+    Attributes:
+        table: the table.
+        columns: a column that is None stands for "no column needed, only the rows".
+        schema: the columns.
+        coded: in a physical plan, the text columns of which the last `columns` are the numbers in
+            the dictionary that the text is stored with.
+    """
 
     table: str
     columns: tuple[str | None, ...]
     schema: Schema
+    coded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ from minishark.physical.estimate import (
     joined_rows,
 )
 from minishark.physical.exchanges import Exchanges, Planned, planned
+from minishark.physical.group_keys import with_cheap_keys
 from minishark.physical.join_moves import JoinCosts, JoinMove
 from minishark.physical.joins import (
     KEEPS_LEFT_ONLY,
@@ -99,6 +100,11 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
     Raises:
         CatalogError: the plan names a table that the catalog does not have.
     """
+    return with_cheap_keys(_placed(logical, catalog, options), catalog, options.coded_rows)
+
+
+def _placed(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
+    """The plan in one task or in several, whichever is better."""
     tables = {name.lower(): catalog.get(name) for name in scanned_tables(logical)}
     rows = sum(table.rows for table in tables.values())
     if rows <= options.single_task_rows:

@@ -29,6 +29,7 @@ from minishark.logical.operators import (
     Values,
     Window,
 )
+from minishark.physical.group_keys import dictionary_relation
 from minishark.physical.plan import (
     Boundaries,
     Broadcast,
@@ -45,7 +46,7 @@ from minishark.physical.plan import (
 from minishark.stages import fragment
 from minishark.stages.fragment import Aliases, Block
 from minishark.stages.sides import turned_kind
-from minishark.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
+from minishark.stages.stage import Input, InputCodes, ReadMode, Stage, StageInput, TableInput
 
 
 def split(plan: PhysicalPlan) -> tuple[Stage, ...]:
@@ -137,12 +138,23 @@ class _Fragment:
     aliases: Aliases = field(default_factory=Aliases)
     inputs: dict[tuple[str | int, ReadMode], Input] = field(default_factory=dict)
     ctes: dict[int, str] = field(default_factory=dict)
+    codes: dict[str, InputCodes] = field(default_factory=dict)
 
     def table(self, table: str, mode: ReadMode) -> str:
         key = (table.lower(), mode)
         if key not in self.inputs:
             self.inputs[key] = TableInput(f"in{len(self.inputs)}", table, mode)
         return self.inputs[key].name
+
+    def code(self, name: str, scan: Scan, mode: ReadMode) -> None:
+        """Let an input have the numbers of text that `scan` reads."""
+        if not scan.coded:
+            return
+        new = (name for name in scan.columns[-len(scan.coded) :] if name is not None)
+        known = self.codes[name].columns if name in self.codes else ()
+        columns = dict((*known, *zip(new, scan.coded, strict=True)))
+        relation = dictionary_relation(scan.table, whole=mode is ReadMode.ALL)
+        self.codes[name] = InputCodes(name, relation, tuple(columns.items()))
 
     def stage(self, stage: int, mode: ReadMode) -> str:
         key = (stage, mode)
@@ -178,7 +190,10 @@ class _Splitter:
         index = len(self.stages)
         inputs = tuple(parts.inputs.values())
         enough = _enough_rows(plan) if exchange is None else None
-        self.stages.append(Stage(index, sql, inputs, plan.schema, tasks, buckets, plan, enough))
+        codes = tuple(parts.codes.values())
+        self.stages.append(
+            Stage(index, sql, inputs, plan.schema, tasks, buckets, plan, enough, codes)
+        )
         if exchange is None:
             self._stage_of[id(plan)] = index
         return index
@@ -279,7 +294,9 @@ class _Splitter:
 
     def _scan(self, plan: PhysicalPlan, scan: Scan, parts: _Fragment) -> Block:
         whole = isinstance(plan.distribution, Replicated)
-        relation = parts.table(scan.table, ReadMode.ALL if whole else ReadMode.OWN)
+        mode = ReadMode.ALL if whole else ReadMode.OWN
+        relation = parts.table(scan.table, mode)
+        parts.code(relation, scan, mode)
         return fragment.scan_block(relation, scan.columns, parts.aliases)
 
     def _cte_ref(self, plan: PhysicalPlan, reference: CteRef, parts: _Fragment) -> Block:

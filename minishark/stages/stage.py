@@ -52,6 +52,21 @@ Input: TypeAlias = TableInput | StageInput
 
 
 @dataclass(frozen=True, slots=True)
+class InputCodes:
+    """Columns that an input gets: the numbers of text in the dictionaries that it is stored with.
+
+    Attributes:
+        name: the input.
+        relation: what the fragment calls the text: a row with a list for each column.
+        columns: each new column and the text column that it has the numbers of.
+    """
+
+    name: str
+    relation: str
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """What the tasks of a stage have in common.
 
@@ -66,6 +81,7 @@ class Stage:
         plan: the part of the physical plan that it computes.
         enough_rows: this many rows, of its tasks in their order, serve all who read it; None for
             no limit.
+        codes: columns that inputs get in addition.
     """
 
     index: int
@@ -76,6 +92,7 @@ class Stage:
     buckets: int
     plan: PhysicalPlan
     enough_rows: int | None = None
+    codes: tuple[InputCodes, ...] = ()
 
     @property
     def is_statement(self) -> bool:
