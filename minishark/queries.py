@@ -22,7 +22,7 @@ from minishark.cluster.metrics import QueryMetrics
 from minishark.cluster.named_files import NamedFiles
 from minishark.cluster.open_queries import OpenQueries
 from minishark.cluster.progress import ProgressHandler, QueryProgress
-from minishark.cluster.query import QueryRun
+from minishark.cluster.query import FragmentOptions, QueryRun
 from minishark.cluster.sinks import Ending, Gathered
 from minishark.dataframe import Answer
 from minishark.errors import (
@@ -176,7 +176,7 @@ class Queries:
         make_tables: makes those of the named tables that are only promised; whether there were any.
         progress_handlers: who hears how far each query is.
         open_queries: bounds how many are open.
-        prepares: whether executors prepare fragments that come again.
+        fragments: how executors run fragments.
     """
 
     cluster: Cluster
@@ -193,7 +193,7 @@ class Queries:
     restore: Callable[[PartitionsLostError], None] = _raise
     progress_handlers: tuple[ProgressHandler, ...] = ()
     open_queries: OpenQueries = field(default_factory=OpenQueries)
-    prepares: bool = True
+    fragments: FragmentOptions = field(default_factory=FragmentOptions)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -490,7 +490,7 @@ class Queries:
             explained,
             self.cluster.lost_nodes,
             self._threads(),
-            self.prepares,
+            self.fragments,
         )
         try:
             run.run()

@@ -25,6 +25,7 @@ from minishark.cluster.launch import resolve
 from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
 from minishark.cluster.metrics import QueryMetrics
 from minishark.cluster.progress import ProgressHandler
+from minishark.cluster.query import FragmentOptions
 from minishark.cluster.sinks import Layout
 from minishark.cluster.source import arrow_table
 from minishark.cluster.status import NodeState, node_states
@@ -50,7 +51,9 @@ from minishark.statements import Statements
 from minishark.tables import Tables, check_partitions
 from minishark.written_tables import WrittenTables
 
-OPTIMIZATIONS = frozenset(["one_task", "eager_aggregation", "prepared_fragments"])
+OPTIMIZATIONS = frozenset(
+    ["one_task", "eager_aggregation", "group_keys", "join_sides", "prepared_fragments"]
+)
 PLACEMENTS = ("sparrow", "batch", "per_task", "random")
 
 
@@ -94,7 +97,9 @@ def connect(
             beside each other use several cores.
         disabled_optimizations: what is not to be done, to compare: "one_task" (for queries of more
             than `single_task_rows`), "eager_aggregation" (aggregates that begin below joins),
-            "prepared_fragments" (for queries that come again).
+            "group_keys" (groups by the numbers of dictionaries and by narrow integers),
+            "join_sides" (hash tables made of the sides that the plan says), "prepared_fragments"
+            (for queries that come again).
         memory_limit: what the session's own cluster may use, as "4GiB" or a number of bytes: all
             executors with their DuckDBs, tables and shuffles in shared memory. What does not fit
             goes to disk. None for what MINISHARK_MEMORY_LIMIT says, or three quarters of the
@@ -128,8 +133,11 @@ def connect(
     planner = _planner_options(
         found, partitions, single_task_rows, task_threads, disabled_optimizations
     )
-    prepares = "prepared_fragments" not in disabled_optimizations
-    return Session(found, planner, placement, probe_ratio, prepares=prepares)
+    fragments = FragmentOptions(
+        prepares="prepared_fragments" not in disabled_optimizations,
+        sets_join_sides="join_sides" not in disabled_optimizations,
+    )
+    return Session(found, planner, placement, probe_ratio, fragments)
 
 
 def _planner_options(
@@ -151,7 +159,11 @@ def _planner_options(
             slots=slots,
             task_bytes=cluster.task_bytes,
         )
-    return replace(options, early_gain=math.inf) if "eager_aggregation" in disabled else options
+    return replace(
+        options,
+        early_gain=math.inf if "eager_aggregation" in disabled else options.early_gain,
+        cheap_keys="group_keys" not in disabled,
+    )
 
 
 def _attached(cluster: str, keys: str | Path | None) -> Cluster:
@@ -212,8 +224,7 @@ class Session(CamelCase, PartitionedJobs):
         planner: PlannerOptions,
         placement: str,
         probe_ratio: float,
-        *,
-        prepares: bool,
+        fragments: FragmentOptions,
     ) -> None:
         super().__init__()
         self._cluster = cluster
@@ -236,7 +247,7 @@ class Session(CamelCase, PartitionedJobs):
             planner,
             self._warn,
             self._query_here,
-            prepares=prepares,
+            fragments=fragments,
         )
         self._derived = DerivedTables(self._tables, self._queries)
         self._queries.make_tables = self._derived.make

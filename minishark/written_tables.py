@@ -247,6 +247,7 @@ class WrittenTables:
         """Make a table of rows, with columns of just these types; one of that name is replaced."""
         described = ", ".join(f"{quote(column)} {type_}" for column, type_ in columns)
         with self._lock:
+            self._used = True
             with self._registered(rows):
                 self._run(f"CREATE OR REPLACE TABLE {quote(name)} ({described})")
                 self._run(f"INSERT INTO {quote(name)} FROM {quote(_ROWS)}")

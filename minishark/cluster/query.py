@@ -58,6 +58,20 @@ from sparrow_core import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class FragmentOptions:
+    """How executors run fragments.
+
+    Attributes:
+        prepares: whether those that come again are prepared.
+        sets_join_sides: whether the plan says which side of a join makes the hash table, where it
+            knows more than DuckDB.
+    """
+
+    prepares: bool = True
+    sets_join_sides: bool = True
+
+
 @dataclass(slots=True)
 class QueryRun:
     """One execution of a query.
@@ -79,7 +93,7 @@ class QueryRun:
         explained: whether the metrics tell why each task ran where it did.
         lost_nodes: those of some nodes whose files are gone, as far as is known.
         threads: how many cores a large task may use that is alone in its stage.
-        prepares: whether fragments that come again are prepared.
+        fragments: how executors run fragments.
     """
 
     stages: Sequence[Stage]
@@ -96,7 +110,7 @@ class QueryRun:
     explained: bool = False
     lost_nodes: Callable[[Collection[str]], Collection[str]] = lambda _: ()
     threads: int = 1
-    prepares: bool = True
+    fragments: FragmentOptions = field(default_factory=FragmentOptions)
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
@@ -322,11 +336,11 @@ class QueryRun:
             prelude=self.settings + (self.definitions if stage.is_statement else ()),
             rows=stage.plan.rows / stage.tasks,
             aggregates_early=stage.aggregates_early,
-            joins_as_written=stage.joins_as_written,
+            joins_as_written=self.fragments.sets_join_sides and stage.joins_as_written,
             peers=self._placed.peers,
             scalars=self._called_in(stage),
             working_folder=_working_folder(),
-            prepares=self.prepares,
+            prepares=self.fragments.prepares,
             codes=tuple(InputCodes(c.name, c.relation, c.columns) for c in stage.codes),
         )
         if self._is_last(stage):

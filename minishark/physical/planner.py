@@ -100,7 +100,8 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
     Raises:
         CatalogError: the plan names a table that the catalog does not have.
     """
-    return with_cheap_keys(_placed(logical, catalog, options), catalog, options.coded_rows)
+    plan = _placed(logical, catalog, options)
+    return with_cheap_keys(plan, catalog, options.coded_rows) if options.cheap_keys else plan
 
 
 def _placed(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:

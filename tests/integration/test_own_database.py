@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -229,3 +230,11 @@ def test_threads_write_tables_of_their_own(session: Session) -> None:
         answers = list(pool.map(work, range(3)))
     assert [[[(number,)]] * 5 for number in range(3)] == answers
     assert before == session.tables
+
+
+def test_first_thing_in_a_session_may_be_a_table_of_its_own() -> None:
+    """Before any statement: a relation with an ENUM, which only the session's database can hold."""
+    with minishark.connect(in_process=True) as session:
+        relation = duckdb.sql("SELECT 'b'::ENUM('b', 'a') AS c FROM range(3)")
+        session.create_table("first", relation)
+        assert [(3,)] == ask(session, "SELECT count(c) FROM first")

@@ -1,0 +1,121 @@
+"""Groups by numbers of dictionaries and by narrow integers: where, and the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+import minishark
+from minishark.session import Session
+
+ROWS = 250_000
+BIG = 2**40
+
+
+@pytest.fixture(scope="module")
+def stages() -> Iterator[Session]:
+    """A session that runs everything in stages, however small."""
+    with minishark.connect(
+        in_process=True, nodes=2, executors_per_node=1, single_task_rows=0
+    ) as session:
+        _load(session)
+        yield session
+
+
+@pytest.fixture(scope="module")
+def one_task() -> Iterator[Session]:
+    """A session that runs queries as one task with two threads."""
+    with minishark.connect(in_process=True, nodes=2, executors_per_node=1) as session:
+        _load(session)
+        yield session
+
+
+def _load(session: Session) -> None:
+    """Make tables whose partitions have different text."""
+    numbers = range(ROWS)
+    facts = {
+        "id": numbers,
+        "half": ["first" if i < ROWS // 2 else "second" for i in numbers],
+        "kind": [None if i % 5 == 0 else f"kind {i % 7} é" for i in numbers],
+        "same": ["" if i % 2 else "x" * 40 for i in numbers],
+        "single": [f"u{i}" for i in numbers],
+        "key": [i % 40 for i in numbers],
+        "wide": [BIG + i // 2 for i in numbers],
+        "narrow": [i // 2 for i in numbers],
+    }
+    session.create_table("facts", pa.table(facts))
+    places = {"key": range(30), "name": [f"place {i % 4}" for i in range(30)]}
+    session.create_table("places", pa.table(places))
+    odd = {"s": ["a", "b"] * ROWS, "s#CODE": [1, 2] * ROWS, "n": [1, 2] * ROWS}
+    session.create_table("odd", pa.table(odd))
+
+
+CODED = [
+    "SELECT half, kind, count(*), sum(id) FROM facts GROUP BY ALL",
+    "SELECT half, same, max(kind) FROM facts WHERE half <> 'first' AND same <> '' GROUP BY ALL",
+    "SELECT kind, key % 3 AS k, count(*) AS n FROM facts GROUP BY ALL HAVING n > 10 ORDER BY ALL",
+    "SELECT name, sum(id * p.key) FROM facts f JOIN places p ON f.key = p.key GROUP BY name",
+    "SELECT name, kind, count(*) FROM facts LEFT JOIN places USING (key) GROUP BY ALL",
+    "SELECT name, half, count(*) FROM places RIGHT JOIN facts USING (key) GROUP BY ALL",
+    "SELECT name, half, count(id) FROM places FULL JOIN facts USING (key) GROUP BY ALL",
+    "SELECT half, same, count(*) FROM facts SEMI JOIN places USING (key) GROUP BY ALL",
+    "SELECT half, same, count(*) FROM facts ANTI JOIN places USING (key) GROUP BY ALL",
+    "SELECT a.kind, b.half, count(*) FROM facts a JOIN facts b ON a.id = b.key GROUP BY ALL",
+    "SELECT kind, kind || '!', half, count(DISTINCT id) FROM facts GROUP BY ALL",
+    "SELECT DISTINCT n FROM (SELECT half, kind, count(*) AS n FROM facts GROUP BY ALL)",
+    "SELECT kind, half, min(id), avg(key) FROM facts GROUP BY ALL",
+]
+PLAIN = [
+    "SELECT kind, sum(id) FROM facts GROUP BY kind",
+    "SELECT single, half AS h, count(*) FROM (SELECT id AS half, single FROM facts WHERE id < 999) GROUP BY ALL",
+    "SELECT s, n, count(*) FROM odd GROUP BY ALL",
+    "SELECT half, kind, count(*) FROM facts GROUP BY ROLLUP (half, kind)",
+    "SELECT upper(half), key, count(*) FROM facts GROUP BY ALL",
+]
+
+
+@pytest.mark.parametrize("sql", CODED)
+def test_text_of_few_values_is_grouped_by_its_numbers(stages: Session, sql: str) -> None:
+    """Whatever lies between the table and the groups, and where partitions number them anew."""
+    frame = stages.sql(sql, verify=True)
+    assert "#code" in frame.explain("physical")
+    frame.to_arrow()
+
+
+@pytest.mark.parametrize("sql", CODED)
+def test_the_same_in_one_task(one_task: Session, sql: str) -> None:
+    """Of many rows; again when the fragment is prepared."""
+    frame = one_task.sql(sql, verify=True)
+    if "WHERE" not in sql and "JOIN" not in sql:
+        assert "#code" in frame.explain("physical")
+    for _ in range(6):
+        frame.to_arrow()
+
+
+@pytest.mark.parametrize("sql", PLAIN)
+def test_text_that_is_grouped_as_it_is(stages: Session, sql: str) -> None:
+    """DuckDB does it well for one column; else there are many values, or none that are stored."""
+    frame = stages.sql(sql, verify=True)
+    assert "#code" not in frame.explain("physical")
+    frame.to_arrow()
+
+
+@pytest.mark.parametrize("column", ["wide", "narrow"])
+def test_many_groups_have_keys_as_narrow_as_they_can_be(one_task: Session, column: str) -> None:
+    """Bounds tell; the answer has the column's own type."""
+    frame = one_task.sql(f"SELECT {column}, count(*) FROM facts GROUP BY ALL", verify=True)
+    assert (column == "narrow") == ("INTEGER" in frame.explain("physical"))
+    assert pa.int64() == frame.to_arrow().schema.field(column).type
+
+
+def test_group_keys_can_be_left_as_they_are() -> None:
+    """To compare."""
+    with minishark.connect(
+        in_process=True, nodes=2, single_task_rows=0, disabled_optimizations=["group_keys"]
+    ) as session:
+        session.create_table("t", pa.table({"a": ["x", "y"] * 9, "b": ["x", "y"] * 9}))
+        frame = session.sql("SELECT a, b, count(*) FROM t GROUP BY ALL", verify=True)
+        assert "#code" not in frame.explain("physical")
+        frame.to_arrow()
