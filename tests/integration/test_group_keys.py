@@ -69,7 +69,7 @@ CODED = [
 ]
 PLAIN = [
     "SELECT kind, sum(id) FROM facts GROUP BY kind",
-    "SELECT single, half AS h, count(*) FROM (SELECT id AS half, single FROM facts WHERE id < 999) GROUP BY ALL",
+    "SELECT single, id, count(*) FROM facts WHERE id < 999 GROUP BY ALL",
     "SELECT s, n, count(*) FROM odd GROUP BY ALL",
     "SELECT half, kind, count(*) FROM facts GROUP BY ROLLUP (half, kind)",
     "SELECT upper(half), key, count(*) FROM facts GROUP BY ALL",
