@@ -71,17 +71,24 @@ class StorePlaces:
             FileNotFoundError: the place itself is gone, with whoever owned and would remove it.
         """
         for node in nodes:
-            path = self.memory
-            for part in (node, *Path(folder).parts):
-                path /= part
-                path.mkdir(exist_ok=True)
+            try:
+                os.mkdir(f"{self.memory}/{node}/{folder}")  # noqa: PTH102 - each query does it
+            except (FileNotFoundError, FileExistsError):  # it is the node's first, or is there
+                self._make_up_to(node, folder)
+
+    def _make_up_to(self, node: str, folder: str) -> None:
+        """Make a folder on a node, with those above it but not the place itself."""
+        path = self.memory
+        for part in (node, *Path(folder).parts):
+            path /= part
+            path.mkdir(exist_ok=True)
 
     def remove(self, folder: str, nodes: Sequence[str]) -> None:
         """Delete a folder on every node; tasks that still want to write to it fail."""
         for place in dict.fromkeys((self.memory, self.disk)):  # memory first: disk follows it
-            for path in (place / node / folder for node in nodes):
+            for path in [f"{place}/{node}/{folder}" for node in nodes]:
                 tries = _REMOVE_TRIES
-                while tries and path.exists():  # a task may write a file in the meantime
+                while tries and not _is_removed(path):  # a task may write a file in the meantime
                     shutil.rmtree(path, ignore_errors=True)
                     tries -= 1
 
@@ -371,6 +378,17 @@ class Store:
         except OSError:  # it died, or is full
             return False
         return True
+
+
+def _is_removed(path: str) -> bool:
+    """Whether a folder is gone: it was before, or was empty."""
+    try:
+        os.rmdir(path)  # noqa: PTH106 - each query does it
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _link(path: Path, copy: Path) -> None:
