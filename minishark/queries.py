@@ -45,7 +45,6 @@ from minishark.sql.planning import BoundStatement, PlanningDatabase, statement_p
 from minishark.stages.display import stages_text
 from minishark.stages.split import split
 from minishark.stages.stage import Stage, TableInput
-from minishark.stages.varying import varies
 
 _CACHED_PLANS_MAX = 256
 _RESTORES_MAX = 3  # of each table, in one query
@@ -455,7 +454,7 @@ class Queries:
         draws = any(function.volatile for function in self.scalars.values())
         if draws or plan.reads_files or self.planning.tells_time(sql):
             return None
-        if any(varies(stage.plan) for stage in plan.stages):
+        if any(stage.varies for stage in plan.stages):
             return None
         return tuple(plan.tables.values())
 

@@ -46,7 +46,6 @@ from minishark.execution.task import (
     encode,
 )
 from minishark.stages.stage import ReadMode, Stage, StageInput, TableInput
-from minishark.stages.varying import varies
 from sparrow_core import (
     JobFinished,
     JobOptions,
@@ -130,7 +129,7 @@ class QueryRun:
             stage.index,
             stage.tasks,
             tuple(Read(item.stage, item.mode is ReadMode.OWN) for item in reads),
-            varies(stage.plan) or any(f.volatile for f in self._called_in(stage)),
+            stage.varies or any(f.volatile for f in self._called_in(stage)),
             stage.enough_rows,
         )
 
@@ -352,8 +351,10 @@ class QueryRun:
 
     def _called_in(self, stage: Stage) -> tuple[ScalarFunction, ...]:
         """The Python functions that a stage may call; a whole statement may by way of a macro."""
+        if not self.scalars or stage.is_statement:
+            return self.scalars
         text = stage.sql.lower()
-        return tuple(f for f in self.scalars if stage.is_statement or f.name in text)
+        return tuple(f for f in self.scalars if f.name in text)
 
     def _payload(self, stage: Stage, tables: Mapping[str, Table], index: int) -> TaskPayload:
         own = {

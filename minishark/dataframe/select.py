@@ -16,6 +16,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import duckdb
 
@@ -25,6 +26,7 @@ from minishark.errors import ColumnError
 from minishark.expressions import Schema, quote_text
 
 _LINE_MAX = 88
+_CACHED_MAX = 128  # statements that come again
 _WITH_FIELDS = ("STRUCT(", "MAP(", "UNION(", "JSON", "VARIANT")
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _NUMBERS = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "FLOAT", "DOUBLE", "BIGNUM")
@@ -211,18 +213,7 @@ class Select:
         Args:
             alias: its name there; may stay empty where nothing is joined to it.
         """
-        text = self.sql()
-        names = _unique([attribute.name for attribute in self.attributes])
-        columns = tuple(
-            Scoped(attribute, alias, name)
-            for attribute, name in zip(self.attributes, names, strict=True)
-        )
-        if any(column.renamed for column in columns):
-            listed = ", ".join(map(ident, names))
-            called = f" AS {ident(alias or 't')}({listed})"
-        else:
-            called = f" AS {ident(alias)}" if alias else ""
-        return Source(parenthesized(text) + called, columns, (alias,) if alias else (), text)
+        return _subquery(self.sql(), self.attributes, alias)
 
     def as_relation(self, alias: str) -> Source:
         """This in FROM under an alias: a table needs no subquery for it."""
@@ -423,9 +414,21 @@ def relation(sql: str, schema: Schema, alias: str = "") -> Select:
 
 def statement(sql: str, schema: Schema) -> Select:
     """A SELECT that somebody wrote."""
-    columns = tuple(Scoped(new_attribute(c.name, c.type), "", c.name) for c in schema)
-    whole = select_from(Source(parenthesized(sql), columns, query=sql))
-    return select_from(whole.as_source())
+    attributes = [new_attribute(column.name, column.type) for column in schema]
+    return select_from(_subquery(sql, attributes))
+
+
+def _subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> Source:
+    """A statement with these columns as a relation in FROM."""
+    names = _unique([attribute.name for attribute in attributes])
+    columns = tuple(
+        Scoped(attribute, alias, name) for attribute, name in zip(attributes, names, strict=True)
+    )
+    if any(column.renamed for column in columns):
+        called = f" AS {ident(alias or 't')}({', '.join(map(ident, names))})"
+    else:
+        called = f" AS {ident(alias)}" if alias else ""
+    return Source(parenthesized(query) + called, columns, (alias,) if alias else (), query)
 
 
 def find(attributes: Sequence[Attribute], reference: Reference) -> tuple[int, tuple[str, ...]]:
@@ -512,6 +515,7 @@ def _unique(names: Sequence[str]) -> list[str]:
     return out
 
 
+@lru_cache(_CACHED_MAX)
 def parenthesized(query: str) -> str:
     """A statement as a subquery, indented if that changes no literal."""
     if "\n" not in query and len(query) < _LINE_MAX and "--" not in query:

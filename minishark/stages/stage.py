@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TypeAlias
 
 from minishark.expressions import Schema
@@ -11,6 +12,7 @@ from minishark.logical.operators import Join, Statement
 from minishark.physical.order import depends_on_order
 from minishark.physical.plan import Exchange, PhysicalPlan
 from minishark.stages.sides import are_as_written
+from minishark.stages.varying import varies
 
 _LARGE_ROWS = 250_000
 """What keeps several threads busy: DuckDB divides its work into pieces of 122,880 rows."""
@@ -66,9 +68,9 @@ class InputCodes:
     columns: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stage:
-    """What the tasks of a stage have in common.
+    """What the tasks of a stage have in common; it serves all runs of a statement that comes again.
 
     Attributes:
         index: its number; a stage reads only stages of lower numbers.
@@ -105,7 +107,7 @@ class Stage:
         operator = self.plan.operator
         return operator.reason if isinstance(operator, Statement) else None
 
-    @property
+    @cached_property
     def aggregates_early(self) -> bool:
         """Whether DuckDB may aggregate before it joins.
 
@@ -114,13 +116,13 @@ class Stage:
         """
         return self.is_statement or _multiplies_rows(self.plan)
 
-    @property
+    @cached_property
     def joins_as_written(self) -> bool:
         """Whether DuckDB makes each join's hash table of its right side, instead of choosing."""
         reads_stages = any(isinstance(item, StageInput) for item in self.inputs)
         return not (self.is_statement or reads_stages) and are_as_written(self.plan)
 
-    @property
+    @cached_property
     def is_large_task(self) -> bool:
         """Whether it is a single task, over so many rows that several cores have work.
 
@@ -130,7 +132,12 @@ class Stage:
             return False
         return _read_rows(self.plan) >= _LARGE_ROWS
 
-    @property
+    @cached_property
+    def varies(self) -> bool:
+        """Whether it may put out other rows when it runs again."""
+        return varies(self.plan)
+
+    @cached_property
     def parents(self) -> tuple[int, ...]:
         """The stages that must be complete before this one starts."""
         return tuple(
