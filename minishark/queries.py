@@ -9,6 +9,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -40,7 +41,7 @@ from minishark.logical.volatile import called_functions
 from minishark.physical.display import physical_text
 from minishark.physical.options import PlannerOptions
 from minishark.physical.plan import PhysicalPlan
-from minishark.physical.planner import plan_physical, scanned_tables
+from minishark.physical.planner import plan_physical
 from minishark.sql.planning import BoundStatement, PlanningDatabase, statement_plan
 from minishark.stages.display import stages_text
 from minishark.stages.split import split
@@ -59,9 +60,9 @@ class _Logical:
     files: tuple[Table, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Plan:
-    """All phases of a statement's plan."""
+    """All phases of a statement's plan; it serves all runs of a statement that comes again."""
 
     bound: BoundStatement
     logical: LogicalPlan
@@ -69,7 +70,7 @@ class _Plan:
     stages: tuple[Stage, ...]
     tables: Mapping[str, Table]
 
-    @property
+    @cached_property
     def reads_files(self) -> bool:
         """Whether some of its tables stand for files that its text names."""
         return any(p.relation for table in self.tables.values() for p in table.partitions)
@@ -279,7 +280,7 @@ class Queries:
         planned = time.perf_counter()
         try:
             result = self._run(plan, goal, started, planned, explained)
-            if self._is_current(plan) or not plan.reads_files:
+            if not plan.reads_files or self._is_current(plan):
                 return result
         except (ExecutionError, TaskFailedError):
             if self._is_current(plan):
@@ -323,7 +324,7 @@ class Queries:
         while True:
             bound = self.planning.bind(sql)
             logical = self.planning.plan(bound)
-            if not self.make_tables((*bound.tables, *scanned_tables(logical))):
+            if not self.make_tables((*bound.tables, *logical.tables)):
                 return bound, logical
 
     def _run(
@@ -405,7 +406,7 @@ class Queries:
         bound, logical = found.bound, found.plan
         files = {table.name.lower(): table for table in found.files}
         tables = Catalog()
-        for name in (*bound.tables, *scanned_tables(logical)):
+        for name in (*bound.tables, *logical.tables):
             tables.add(files.get(name.lower()) or self.catalog.get(name))
         options = self.options if goal is None else goal.options(self.options)
         if files or self._is_spread() or self._calls_python(logical):
@@ -432,7 +433,7 @@ class Queries:
     def _is_current(self, plan: _Plan) -> bool:
         """Whether the tables that `plan` reads are still those in the catalog."""
         return all(
-            self._files.get(name) is table or self._is_loaded(table)
+            self._is_loaded(table) or self._files.get(name) is table
             for name, table in plan.tables.items()
         )
 

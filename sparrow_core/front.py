@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from random import Random
 from types import TracebackType
 from typing import Any, ClassVar, Self, assert_never
 
@@ -38,7 +37,7 @@ from sparrow_core.messages import (
     Tick,
 )
 from sparrow_core.parts import NodeInfo
-from sparrow_core.placement import make_placer
+from sparrow_core.placement import check_placement
 from sparrow_core.specs import ExecutorStatus, JobSpec, NodeStatus
 from sparrow_core.transport.local_driver import LocalDriver
 from sparrow_core.transport.observe import observed
@@ -214,7 +213,7 @@ class Cluster(ABC):
             InvalidJob: Unknown placement, probe ratio below 1, or doubled task ids.
             ClusterClosed: The cluster is closed, or was not started.
         """
-        make_placer(job.placement, Random(0), job.probe_ratio, job.tasks)
+        check_placement(job.placement, job.probe_ratio, job.tasks)
         if not self._is_running():
             raise ClusterClosed("the cluster is not running")
         job_id = JobId(f"{self._session}.{next(self._ids)}")

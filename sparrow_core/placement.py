@@ -428,10 +428,8 @@ PLACEMENTS: dict[str, Callable[[Random, float, Sequence[TaskSpec]], Placer]] = {
 }
 
 
-def make_placer(
-    placement: str, rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]
-) -> Placer:
-    """The placer for a job.
+def check_placement(placement: str, probe_ratio: float, tasks: Sequence[TaskSpec]) -> None:
+    """See whether there can be a placer for a job.
 
     Raises:
         InvalidJob: Unknown placement, probe ratio below 1 (tasks would be left without a
@@ -443,4 +441,15 @@ def make_placer(
         raise InvalidJob(f"probe ratio {probe_ratio} is not between 1 and 1000")
     if len({task.task_id for task in tasks}) < len(tasks):
         raise InvalidJob("two tasks have the same id")
+
+
+def make_placer(
+    placement: str, rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]
+) -> Placer:
+    """The placer for a job.
+
+    Raises:
+        InvalidJob: As `check_placement` does.
+    """
+    check_placement(placement, probe_ratio, tasks)
     return PLACEMENTS[placement](rng, probe_ratio, tasks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import assert_never
 
 from minishark.expressions import AggregateCall, Column, ColumnRef, Schema, quote, render
@@ -29,13 +30,19 @@ from minishark.logical.operators import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogicalPlan:
     """An operator over its inputs; `schema` is the operator's output."""
 
     operator: Operator
     children: tuple[LogicalPlan, ...]
     schema: Schema
+
+    @cached_property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables that it scans, with repetitions."""
+        own = (self.operator.table,) if isinstance(self.operator, Scan) else ()
+        return own + tuple(name for child in self.children for name in child.tables)
 
 
 def make_plan(operator: Operator, *children: LogicalPlan) -> LogicalPlan:

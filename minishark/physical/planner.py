@@ -106,7 +106,7 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
 
 def _placed(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
     """The plan in one task or in several, whichever is better."""
-    tables = {name.lower(): catalog.get(name) for name in scanned_tables(logical)}
+    tables = {name.lower(): catalog.get(name) for name in logical.tables}
     rows = sum(table.rows for table in tables.values())
     if rows <= options.single_task_rows:
         return _Planner(catalog, options, whole=True).plan(logical).plan
@@ -126,12 +126,6 @@ def _needs_no_stages(whole: PhysicalPlan, options: PlannerOptions) -> bool:
     Several tasks could only write a large result faster, or have more memory.
     """
     return held_bytes(whole) <= options.task_bytes and result_values(whole) <= _FEW_VALUES
-
-
-def scanned_tables(logical: LogicalPlan) -> list[str]:
-    """The names of the tables that a plan scans, with repetitions."""
-    own = [logical.operator.table] if isinstance(logical.operator, Scan) else []
-    return own + [name for child in logical.children for name in scanned_tables(child)]
 
 
 class _Planner:

@@ -380,13 +380,12 @@ class PlanningDatabase:
     def plan(self, bound: BoundStatement) -> LogicalPlan:
         """The optimized logical plan of a statement; one `Statement` if it can't be lowered."""
         with self._lock:
-            if self.tells_time(bound.sql):
-                return self._plan(bound)
             key = (bound, self._miniatures.version)  # files may have other columns by now
             plan = self._plans.get(key)
             if plan is None:
                 plan = self._plan(bound)
-                _remember(self._plans, key, plan)
+                if not self.tells_time(bound.sql):
+                    _remember(self._plans, key, plan)
             return plan
 
     def _plan(self, bound: BoundStatement) -> LogicalPlan:
