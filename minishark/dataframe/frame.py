@@ -26,7 +26,14 @@ from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join
 from minishark.dataframe.names import CamelCase, ident, nearest, spelt_otherwise
 from minishark.dataframe.partitioned import Partitioned, Unkept
-from minishark.dataframe.select import Item, Select, parenthesized, relation, statement
+from minishark.dataframe.select import (
+    Item,
+    Select,
+    Written,
+    parenthesized,
+    relation,
+    statement,
+)
 from minishark.dataframe.shaping import Shaping
 from minishark.errors import ColumnError, OptionError
 from minishark.expressions import Schema
@@ -55,7 +62,7 @@ class DataFrame(Shaping, Partitioned, CamelCase):
     def __init__(
         self,
         runner: Runner,
-        select: Select | None,
+        select: Select | Written | None,
         *,
         explain: str | None = None,
         known: pa.Table | None = None,
@@ -75,7 +82,7 @@ class DataFrame(Shaping, Partitioned, CamelCase):
         cls, runner: Runner, sql: str, schema: Schema, explain: str | None = None
     ) -> DataFrame:
         """The rows of a SELECT that is bound already."""
-        return cls(runner, statement(sql, schema), explain=explain)
+        return cls(runner, Written(sql, schema), explain=explain)
 
     @classmethod
     def of_relation(
@@ -118,7 +125,7 @@ class DataFrame(Shaping, Partitioned, CamelCase):
             self.held = (*self.held, kept.handle)
             self._select = relation(ident(kept.name), kept.schema, kept.name)
             self._known = self._explain = None
-        return self._select
+        return self._select.select() if isinstance(self._select, Written) else self._select
 
     def derived(self, select: Select, *others: DataFrame) -> DataFrame:
         """A DataFrame of a SELECT over this one (and others), once DuckDB has accepted it."""
@@ -155,7 +162,7 @@ class DataFrame(Shaping, Partitioned, CamelCase):
             return [(field.name, str(field.type)) for field in self._known.schema]
         if self._explain or self._select is None:
             return [("explain_value", "VARCHAR")]
-        return [(attribute.name, attribute.type) for attribute in self._select.attributes]
+        return [(attribute.name, attribute.type) for attribute in self.select_now.attributes]
 
     def __getitem__(self, key: Any) -> Any:
         """`df["a"]` is a column, `df[["a", "b"]]` a selection, `df[condition]` a filter."""

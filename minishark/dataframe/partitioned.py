@@ -18,7 +18,7 @@ from minishark.dataframe.applied import check_callable, takes_key, task_function
 from minishark.dataframe.column import Column, column_or_name
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import ident, numbered
-from minishark.dataframe.select import Scoped, Select, Source, relation, select_from
+from minishark.dataframe.select import Scoped, Select, Source, Written, relation, select_from
 from minishark.errors import OptionError
 from minishark.execution.functions import ForEach, MapBatches, MapFrames, MapGroups, MapTable
 from minishark.execution.task import TaskFunction
@@ -116,7 +116,7 @@ class Partitioned:
 
     if TYPE_CHECKING:
         runner: Runner
-        _select: Select | None
+        _select: Select | Written | None
         held: tuple[object, ...]
         _unkept: Unkept | None
 

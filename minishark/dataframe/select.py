@@ -14,9 +14,9 @@ from __future__ import annotations
 import itertools
 import re
 import textwrap
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import duckdb
 
@@ -26,7 +26,6 @@ from minishark.errors import ColumnError
 from minishark.expressions import Schema, quote_text
 
 _LINE_MAX = 88
-_CACHED_MAX = 128  # statements that come again
 _WITH_FIELDS = ("STRUCT(", "MAP(", "UNION(", "JSON", "VARIANT")
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _NUMBERS = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "FLOAT", "DOUBLE", "BIGNUM")
@@ -391,6 +390,30 @@ class Select:
         return [star, *(item.text() for item in rest)]
 
 
+class Written:
+    """A SELECT that somebody wrote; most are run as they are, and nothing is built on them."""
+
+    __slots__ = ("_lock", "_schema", "_select", "_sql")
+
+    def __init__(self, sql: str, schema: Schema) -> None:
+        """A text, and the columns that DuckDB found."""
+        self._sql = sql
+        self._schema = schema
+        self._select: Select | None = None
+        self._lock = threading.Lock()
+
+    def sql(self) -> str:
+        """The statement."""
+        return self._sql
+
+    def select(self) -> Select:
+        """The same as data; always the same one, as its columns have identities."""
+        with self._lock:
+            if self._select is None:
+                self._select = statement(self._sql, self._schema)
+            return self._select
+
+
 def select_from(source: Source) -> Select:
     """All columns of a source."""
     pairs = zip(source.columns, source.texts(), strict=True)
@@ -515,7 +538,6 @@ def _unique(names: Sequence[str]) -> list[str]:
     return out
 
 
-@lru_cache(_CACHED_MAX)
 def parenthesized(query: str) -> str:
     """A statement as a subquery, indented if that changes no literal."""
     if "\n" not in query and len(query) < _LINE_MAX and "--" not in query:
