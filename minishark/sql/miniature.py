@@ -98,6 +98,7 @@ class Miniatures:
         self._tables: dict[str, tuple[str, tuple[tuple[str, str], ...], TableStatistics]] = {}
         self._made: dict[str, float] = {}
         self._dropped: dict[str, str] = {}
+        self._is_fresh = True
 
     @property
     def factor(self) -> float:
@@ -116,6 +117,7 @@ class Miniatures:
         self._tables[key] = (name, tuple(columns), statistics)
         self._made.pop(key, None)
         self._dropped.pop(key, None)
+        self._is_fresh = False
 
     def remove(self, name: str) -> None:
         """Take a table out; one that is not there is ignored."""
@@ -123,13 +125,14 @@ class Miniatures:
         if self._tables.pop(key, None) is not None:
             self._made.pop(key, None)
             self._dropped[key] = name
+            self._is_fresh = False
 
     def refresh(self, con: duckdb.DuckDBPyConnection) -> None:
         """Bring the planning database `con` up to date; does nothing when it is."""
+        if self._is_fresh:
+            return
         factor = self.factor
         stale = [key for key in self._tables if not self._is_current(key, factor)]
-        if not stale and not self._dropped:
-            return
         self.version += 1
         for name in self._dropped.values():
             con.execute(f"DROP TABLE IF EXISTS {quote(name)}")
@@ -137,6 +140,7 @@ class Miniatures:
         for key in stale:
             create_miniature(con, *self._tables[key], factor)
             self._made[key] = factor
+        self._is_fresh = True
 
     def _is_current(self, key: str, factor: float) -> bool:
         """Whether the table is made with `factor`, or is so small that no factor changes it."""
