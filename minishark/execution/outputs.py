@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
 import pyarrow as pa
 
+from minishark.execution.dictionaries import compact_batches
 from minishark.execution.store import Store
-from minishark.execution.streaming import batches_of, even_batches, grouped
+from minishark.execution.streaming import batches_of, grouped
 from minishark.execution.task import BucketSlice, StageTask, TaskOutcome, TaskPayload
 from minishark.execution.writing import StoredFile
 
@@ -22,8 +23,6 @@ BATCH_ROWS = 122_880
 INLINE_BYTES_MAX = 1 << 20
 """Results up to this size travel in the outcome instead of through the store."""
 
-_DICTIONARY_ROWS_MIN = 8_192
-_DICTIONARY_VALUES_MAX = 1_024
 _MERGED_SLICE_ROWS = 8_192
 _LARGE_BUFFER_BYTES = 16 << 20
 _PROCESS = secrets.token_hex(4)  # in containers, processes of several hosts have the same numbers
@@ -107,12 +106,7 @@ class Outputs:
     ) -> TaskOutcome:
         """Store a partition of a table, and its replicas."""
         file = _file(stage, task)
-        dictionaries = _dictionaries(table)
-        schema = table.schema
-        for position, values in dictionaries.items():
-            field = schema.field(position).with_type(pa.dictionary(pa.int32(), values.type))
-            schema = schema.set(position, field)
-        batches = _with_dictionaries(even_batches(table, BATCH_ROWS), dictionaries)
+        schema, batches = compact_batches(table, BATCH_ROWS, self.buffer_bytes)
         stored = self.store.write(file, schema, ([batch] for batch in batches))
         return TaskOutcome(
             stored.rows,
@@ -147,42 +141,6 @@ class Outputs:
 def output_columns(stage: StageTask) -> list[tuple[str, str]]:
     """Names and types of the columns that a stage puts out, as users know them."""
     return list(stage.columns if stage.function is None else stage.function.returns)
-
-
-def _dictionaries(table: pa.Table) -> dict[int, pa.Array]:
-    """By their positions, the values of text columns with few different ones."""
-    if table.num_rows < _DICTIONARY_ROWS_MIN:
-        return {}
-    found = {
-        position: _few_values(table.column(position))
-        for position, field in enumerate(table.schema)
-        if pa.types.is_string(field.type)
-    }
-    return {position: values for position, values in found.items() if values is not None}
-
-
-def _few_values(column: pa.ChunkedArray) -> pa.Array | None:
-    """The different values of a column in the order of their first rows; None if they are many."""
-    values = column[:_DICTIONARY_ROWS_MIN].unique().drop_null()
-    for chunk in column.chunks:
-        if len(values) > _DICTIONARY_VALUES_MAX:
-            return None
-        values = pa.concat_arrays([values, chunk.unique().drop_null()]).unique()
-    return values if len(values) <= _DICTIONARY_VALUES_MAX else None
-
-
-def _with_dictionaries(
-    batches: Iterable[pa.RecordBatch], dictionaries: Mapping[int, pa.Array]
-) -> Iterator[pa.RecordBatch]:
-    """Batches with some text columns as dictionaries, which DuckDB reads faster."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
-
-    for batch in batches:
-        for position, values in dictionaries.items():
-            indices = pc.index_in(batch.column(position), value_set=values)
-            encoded = pa.DictionaryArray.from_arrays(indices, values)
-            batch = batch.set_column(position, batch.schema.field(position).name, encoded)  # noqa: PLW2901
-        yield batch
 
 
 def _cut(

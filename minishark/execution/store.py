@@ -17,7 +17,7 @@ import os
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -403,14 +403,22 @@ def _link(path: Path, copy: Path) -> None:
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
-    """All rows of tables of which some may have text as dictionaries, and some as it is."""
+    """All rows of tables whose texts may be dictionaries in some, of indices of several types."""
     if all(table.schema == tables[0].schema for table in tables):
         return pa.concat_tables(tables)
-    return pa.concat_tables([_without_dictionaries(table) for table in tables])
+    texts = {
+        position
+        for table in tables
+        for position, field in enumerate(table.schema)
+        if not pa.types.is_dictionary(field.type)
+    }
+    plain = [_without_dictionaries(table, texts) for table in tables]
+    return pa.concat_tables(plain, promote_options="permissive")  # the widest indices for all
 
 
-def _without_dictionaries(table: pa.Table) -> pa.Table:
-    for position, field in enumerate(table.schema):
+def _without_dictionaries(table: pa.Table, positions: Collection[int]) -> pa.Table:
+    for position in positions:
+        field = table.schema.field(position)
         if pa.types.is_dictionary(field.type):
             plain = table.column(position).cast(field.type.value_type)
             table = table.set_column(position, field.name, plain)

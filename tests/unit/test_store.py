@@ -250,6 +250,20 @@ def test_text_may_be_a_dictionary_in_some_files(places: StorePlaces) -> None:
     assert ["a", None, "b", "a", None] == store.read(both).column("x").to_pylist()
 
 
+def test_indices_of_dictionaries_may_differ_in_width(places: StorePlaces) -> None:
+    """Files whose dictionaries have indices of several types are read as one, still encoded."""
+    store = Store(places, "n0")
+    few = pa.array(["b", "a", None])
+    for name, kind in (("few", pa.int8()), ("more", pa.int16())):
+        encoded = few.cast(pa.dictionary(kind, pa.string()))
+        rows = pa.record_batch({"x": encoded, "y": few if name == "few" else encoded})
+        store.write(f"q/1/{name}.arrow", rows.schema, [[rows]])
+    found = store.read(tuple(FileSlice(f"q/1/{n}.arrow", ("n0",)) for n in ("few", "more")))
+    assert [pa.dictionary(pa.int16(), pa.string()), pa.string()] == found.schema.types
+    for column in found.columns:
+        assert ["b", "a", None] * 2 == column.to_pylist()
+
+
 def test_folder_that_was_removed_is_not_made_again_on_disk(
     places: StorePlaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
