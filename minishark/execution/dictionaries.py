@@ -2,80 +2,142 @@
 
 A dictionary's values are sorted, without NULL, and its indices are of the smallest signed type that
 counts them: partitions of a column that have the same values have the same dictionary.
+
+All of a file has one dictionary for a column, and what values there are is known only when all rows
+were seen. But mostly the first rows have them all: these are looked up, and what follows is written
+beside them while it has no others (a part). Where there are several parts, the last one's
+dictionaries have all values, and the rows are written again with these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
-
-from minishark.execution.streaming import even_batches
 
 _ROWS_MIN = 8_192
 _VALUES_MAX = 1_024
 _NARROW_VALUES_MAX = 127
-_HELD_BYTES = 2  # of a text while the others are looked at
+
+Dictionaries = Mapping[int, pa.Array]
+"""The values of the columns that are dictionaries, by the columns' positions."""
 
 
-def compact_batches(
-    table: pa.Table, rows: int, most_bytes: int
-) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """A table in batches of about so many rows, text columns with few values as dictionaries.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that have the same dictionaries.
 
-    Texts are looked up once, and their places are held until all values are known: of as many
-    rows as `most_bytes` have room for. Those of further rows are looked up again.
+    Attributes:
+        schema: of all that follow.
+        dictionaries: which.
+        tables: the rows; they are to be read before the next part is asked for.
     """
-    texts = [i for i, field in enumerate(table.schema) if pa.types.is_string(field.type)]
-    if table.num_rows < _ROWS_MIN or not texts:
-        return table.schema, even_batches(table, rows)
-    held = most_bytes // (_HELD_BYTES * len(texts))
-    first, rest = table.slice(0, held), table.slice(held)
+
+    schema: pa.Schema
+    dictionaries: Dictionaries
+    tables: Iterator[pa.Table]
+
+
+class Parts:
+    """A table's rows in parts, as they come; at least one."""
+
+    def __init__(self, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+        """Read `tables`, which have `schema`."""
+        self._tables = tables
+        self._texts = [i for i, field in enumerate(schema) if pa.types.is_string(field.type)]
+        self._next: pa.Table | None = next(tables, schema.empty_table())
+
+    def __iter__(self) -> Iterator[Part]:
+        """Each part once."""
+        assert self._next is not None
+        texts = self._texts if self._next.num_rows >= _ROWS_MIN else []
+        dictionaries: Dictionaries = {position: pa.array([], pa.string()) for position in texts}
+        while self._next is not None:
+            first, dictionaries = _encoded(self._next, dictionaries)
+            yield Part(first.schema, dictionaries, self._conforming(first, dictionaries))
+
+    def _conforming(self, first: pa.Table, dictionaries: Dictionaries) -> Iterator[pa.Table]:
+        while first is not None:
+            yield first
+            self._next = next(self._tables, None)
+            if self._next is None:
+                return
+            first = _conformed(self._next, dictionaries)
+
+    def joined(self, stored: Sequence[pa.Table], last: Part) -> Iterator[pa.Table]:
+        """The rows of all parts, as they were stored, with the dictionaries of the last one."""
+        plain = [position for position in self._texts if position not in last.dictionaries]
+        for table in stored:
+            for batch in table.to_batches():
+                rows = without_dictionaries(pa.Table.from_batches([batch]), plain)
+                yield _conformed(rows, last.dictionaries)
+
+
+def without_dictionaries(table: pa.Table, positions: Collection[int]) -> pa.Table:
+    """The same rows with some columns as they are without a dictionary."""
+    for position in positions:
+        field = table.schema.field(position)
+        if pa.types.is_dictionary(field.type):
+            plain = table.column(position).cast(field.type.value_type)
+            table = table.set_column(position, field.name, plain)
+    return table
+
+
+def _encoded(table: pa.Table, known: Dictionaries) -> tuple[pa.Table, Dictionaries]:
+    """Rows with those columns of `known` as dictionaries that have few values besides."""
     dictionaries: dict[int, pa.Array] = {}
-    for position in texts:
-        found = _few_values(first.column(position), rest.column(position))
+    for position, values in known.items():
+        found = _looked_up(table.column(position), values)
         if found is not None:
-            encoded, dictionaries[position] = found
-            first = first.set_column(position, table.schema.field(position).name, encoded)
-    return first.schema, _batches(first, rest, rows, dictionaries)
+            chunks, dictionaries[position] = found
+            table = _with_chunks(table, position, chunks, dictionaries[position])
+    return table, dictionaries
 
 
-def _batches(
-    first: pa.Table, rest: pa.Table, rows: int, dictionaries: Mapping[int, pa.Array]
-) -> Iterator[pa.RecordBatch]:
-    yield from even_batches(first, rows)
-    for batch in even_batches(rest, rows):
-        for position, values in dictionaries.items():
-            encoded = _encoded(batch.column(position).dictionary_encode(), values)
-            batch = batch.set_column(position, batch.schema.field(position).name, encoded)  # noqa: PLW2901
-        yield batch
+def _conformed(table: pa.Table, dictionaries: Dictionaries) -> pa.Table | None:
+    """Rows with the dictionaries of others; None if these lack any value."""
+    for position, values in dictionaries.items():
+        column = table.column(position)
+        chunks = [_renumbered(chunk.dictionary_encode(), values) for chunk in column.chunks]
+        if sum(chunk.null_count for chunk in chunks) > column.null_count:
+            return None
+        table = _with_chunks(table, position, chunks, values)
+    return table
 
 
-def _few_values(
-    first: pa.ChunkedArray, rest: pa.ChunkedArray
-) -> tuple[pa.ChunkedArray, pa.Array] | None:
-    """The first rows of a column as a dictionary, and the values of all; None if they are many."""
-    if len(first[:_ROWS_MIN].unique()) > _VALUES_MAX:
+def _looked_up(
+    column: pa.ChunkedArray, values: pa.Array
+) -> tuple[list[pa.DictionaryArray], pa.Array] | None:
+    """A column by its values, which are given too; None if there are many, with `values`."""
+    if len(column[:_ROWS_MIN].unique().drop_null()) > _VALUES_MAX:
         return None
-    values = pa.array([], first.type)
-    places = []
-    for number, chunk in enumerate(chain(first.chunks, rest.chunks)):
-        own = chunk.dictionary_encode()
-        values = pa.concat_arrays([values, own.dictionary]).unique()
+    own = []
+    for chunk in column.chunks:
+        own.append(chunk.dictionary_encode())
+        values = pa.concat_arrays([values, own[-1].dictionary]).unique()
         if len(values) > _VALUES_MAX:
             return None
-        if number < first.num_chunks:
-            narrow = own.indices.cast(pa.int16())
-            places.append(pa.DictionaryArray.from_arrays(narrow, own.dictionary))
     values = values.sort()
-    return pa.chunked_array([_encoded(each, values) for each in places]), values
+    return [_renumbered(each, values) for each in own], values
 
 
-def _encoded(texts: pa.DictionaryArray, values: pa.Array) -> pa.DictionaryArray:
-    """The same texts by their places among `values`."""
+def _renumbered(texts: pa.DictionaryArray, values: pa.Array) -> pa.DictionaryArray:
+    """The same texts by their places among `values`; NULL for those that are not there."""
     import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
 
-    kind = pa.int8() if len(values) <= _NARROW_VALUES_MAX else pa.int16()
+    kind = _dictionary_type(values).index_type
     places = pc.index_in(texts.dictionary, value_set=values).cast(kind)
     return pa.DictionaryArray.from_arrays(places.take(texts.indices), values)
+
+
+def _with_chunks(
+    table: pa.Table, position: int, chunks: list[pa.DictionaryArray], values: pa.Array
+) -> pa.Table:
+    column = pa.chunked_array(chunks, _dictionary_type(values))
+    return table.set_column(position, table.schema.field(position).name, column)
+
+
+def _dictionary_type(values: pa.Array) -> pa.DictionaryType:
+    kind = pa.int8() if len(values) <= _NARROW_VALUES_MAX else pa.int16()
+    return pa.dictionary(kind, values.type)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import secrets
 from collections.abc import Iterable, Iterator
@@ -11,11 +10,11 @@ from itertools import chain
 
 import pyarrow as pa
 
-from minishark.execution.dictionaries import compact_batches
+from minishark.execution.dictionaries import Part, Parts
 from minishark.execution.store import Store
-from minishark.execution.streaming import batches_of, grouped
+from minishark.execution.streaming import batches_of, even_batches, grouped
 from minishark.execution.task import BucketSlice, StageTask, TaskOutcome, TaskPayload
-from minishark.execution.writing import StoredFile
+from minishark.execution.writing import StoredFile, mapped
 
 BATCH_ROWS = 122_880
 """Rows of a stored record batch: DuckDB's own row group size, which its scans like best."""
@@ -82,32 +81,41 @@ class Outputs:
         slices = [BucketSlice(i, i + 1, count) for i, count in enumerate(counts)]
         return _outcome(stored, file, tuple(slices))
 
-    @contextlib.contextmanager
-    def collected(
-        self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader
-    ) -> Iterator[pa.Table]:
-        """All rows as one table; many of them in a file, which is there while the block runs."""
-        with rows:
-            groups = grouped(batches_of(rows), self.buffer_bytes)
-            first, second = next(groups, []), next(groups, None)
-            if second is not None:
-                draft = f"{_file(stage, task)}.draft"
-                stored = self.store.write(draft, rows.schema, chain([first, second], groups))
-        if second is None:
-            yield pa.Table.from_batches(first, rows.schema)
-            return
-        try:
-            yield pa.ipc.open_file(pa.memory_map(str(stored.path))).read_all()
-        finally:
-            stored.path.unlink(missing_ok=True)
-
     def partition(
-        self, stage: StageTask, task: TaskPayload, table: pa.Table, statistics: bytes
+        self,
+        stage: StageTask,
+        task: TaskPayload,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+    ) -> tuple[str, StoredFile]:
+        """Store a partition of a table, as a file of the name that is returned."""
+        names = [name for name, _ in output_columns(stage)]
+        tables = (
+            pa.Table.from_batches(group, schema).rename_columns(names)
+            for group in grouped(batches, self.buffer_bytes)
+        )
+        parts = Parts(tables, schema.empty_table().rename_columns(names).schema)
+        written: list[tuple[str, StoredFile]] = []
+
+        def write(part: Part, tables: Iterator[pa.Table]) -> None:
+            file = _file(stage, task)
+            groups = (list(even_batches(table, BATCH_ROWS)) for table in tables)
+            written.append((file, self.store.write(file, part.schema, groups)))
+
+        try:
+            for part in parts:
+                write(part, part.tables)
+            if len(written) > 1:
+                write(part, parts.joined([mapped(stored) for _, stored in written], part))
+            return written.pop()
+        finally:
+            for _, stored in written:
+                stored.path.unlink(missing_ok=True)
+
+    def replicated(
+        self, task: TaskPayload, file: str, stored: StoredFile, statistics: bytes
     ) -> TaskOutcome:
-        """Store a partition of a table, and its replicas."""
-        file = _file(stage, task)
-        schema, batches = compact_batches(table, BATCH_ROWS, self.buffer_bytes)
-        stored = self.store.write(file, schema, ([batch] for batch in batches))
+        """Give a partition's replicas to other nodes."""
         return TaskOutcome(
             stored.rows,
             stored.bytes,

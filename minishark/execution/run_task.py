@@ -21,11 +21,12 @@ from minishark.cores import usable_cores
 from minishark.execution import functions
 from minishark.execution.codes import with_codes
 from minishark.execution.memory import NodeMemory
-from minishark.execution.outputs import Outputs, attempt_name, output_columns, stream
+from minishark.execution.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
 from minishark.execution.prepared import PreparedFragments
 from minishark.execution.scalars import Scalars
 from minishark.execution.statistics import partition_statistics, text_sample
 from minishark.execution.store import FolderMissingError, InputMissingError, Store
+from minishark.execution.streaming import batches_of, even_batches
 from minishark.execution.task import (
     CopyTarget,
     FileSlice,
@@ -37,7 +38,7 @@ from minishark.execution.task import (
     TaskPayload,
     TaskProblem,
 )
-from minishark.execution.writing import FULL, disk_full
+from minishark.execution.writing import FULL, disk_full, mapped
 from minishark.expressions import quote, quote_text
 
 _EXCHANGE_SETTINGS = {
@@ -247,7 +248,9 @@ class TaskRunner:
     def _run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         if not stage.sql:
             with _problems():
-                return self._store_partition(stage, task, self._store.read(task.inputs["in0"]))
+                table = self._store.read(task.inputs["in0"])
+                batches = even_batches(table, BATCH_ROWS)
+                return self._store_partition(stage, task, table.schema, batches)
         with _problems(), self._inputs(stage, task) as variables, self._known(stage):
             if stage.target is not None:
                 return self._write_files(stage, stage.target, task, variables)
@@ -276,8 +279,9 @@ class TaskRunner:
                 with reader:
                     return self._outputs.result(stage, task, reader)
             case OutputKind.PARTITION:
-                with self._outputs.collected(stage, task, reader) as table:
-                    return self._store_partition(stage, task, table)
+                with reader:
+                    batches = batches_of(reader)
+                    return self._store_partition(stage, task, reader.schema, batches)
             case OutputKind.FILES:
                 message = "files have a target"
                 raise AssertionError(message)
@@ -384,10 +388,20 @@ class TaskRunner:
             self._con.execute(f"RESET {name}" if value is None else f"SET {name} = {value}")
         self._output_settings = settings
 
-    def _store_partition(self, stage: StageTask, task: TaskPayload, table: pa.Table) -> TaskOutcome:
-        columns = output_columns(stage)
-        table = table.rename_columns([name for name, _ in columns])
-        return self._outputs.partition(stage, task, table, self._statistics(table, columns))
+    def _store_partition(
+        self,
+        stage: StageTask,
+        task: TaskPayload,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+    ) -> TaskOutcome:
+        file, stored = self._outputs.partition(stage, task, schema, batches)
+        try:
+            statistics = self._statistics(mapped(stored), output_columns(stage))
+        except BaseException:
+            stored.path.unlink(missing_ok=True)
+            raise
+        return self._outputs.replicated(task, file, stored, statistics)
 
     def _statistics(self, table: pa.Table, columns: Sequence[tuple[str, str]]) -> bytes:
         self._set_output_types(_EXCHANGE_SETTINGS)

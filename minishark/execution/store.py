@@ -17,13 +17,14 @@ import os
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
+from minishark.execution.dictionaries import without_dictionaries
 from minishark.execution.storage import StorageMeter
 from minishark.execution.task import FileSlice, Peer
 from minishark.execution.writing import FileWriter, StoredFile, copy_file, follow
@@ -412,14 +413,5 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
         for position, field in enumerate(table.schema)
         if not pa.types.is_dictionary(field.type)
     }
-    plain = [_without_dictionaries(table, texts) for table in tables]
+    plain = [without_dictionaries(table, texts) for table in tables]
     return pa.concat_tables(plain, promote_options="permissive")  # the widest indices for all
-
-
-def _without_dictionaries(table: pa.Table, positions: Collection[int]) -> pa.Table:
-    for position in positions:
-        field = table.schema.field(position)
-        if pa.types.is_dictionary(field.type):
-            plain = table.column(position).cast(field.type.value_type)
-            table = table.set_column(position, field.name, plain)
-    return table

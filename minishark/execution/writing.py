@@ -46,6 +46,11 @@ class StoredFile:
     on_disk: bool
 
 
+def mapped(stored: StoredFile) -> pa.Table:
+    """The rows of a file, memory-mapped without a copy."""
+    return pa.ipc.open_file(pa.memory_map(str(stored.path))).read_all()
+
+
 class FileWriter:
     """One file that is being written; a context manager, after which `stored` tells of it.
 
