@@ -103,7 +103,8 @@ class NodeMonitor(TaskKeeper):
         if not self._flush_due:
             return []  # a doubled note
         self._flush_due = False
-        self._pool.ahead = self._ahead()
+        if self._ready or self._queue:  # else nothing is to be started
+            self._pool.ahead = self._ahead()
         out = [*self._start_ready(now), *self._ask(now), *self._report_losses()]
         return [*out, *self._leave()] if self._draining else out
 

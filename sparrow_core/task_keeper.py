@@ -157,7 +157,7 @@ class TaskKeeper:
     def _ahead(self) -> int:
         """None while a job here has long or unknown tasks: those of others would wait for it."""
         least = policy.AHEAD_MAX if self._jobs else 0
-        for job in self._jobs.values():
+        for job in reversed(self._jobs.values()):  # of the latest the least is known
             least = min(least, policy.tasks_ahead(job.mean_s))
             if not least:
                 break
