@@ -90,10 +90,14 @@ class Catalog:
         Raises:
             CatalogError: there is none.
         """
-        table = self._tables.get(name.lower())
+        table = self.find(name)
         if table is None:
             raise self.unknown(name)
         return table
+
+    def find(self, name: str) -> Table | None:
+        """The table called `name`, or None if there is none."""
+        return self._tables.get(name.lower())
 
     def unknown(self, name: str) -> CatalogError:
         """What to raise if there is no table called `name`."""

@@ -433,21 +433,19 @@ class Queries:
     def _is_current(self, plan: _Plan) -> bool:
         """Whether the tables that `plan` reads are still those in the catalog."""
         return all(
-            self._is_loaded(table) or self._files.get(name) is table
+            self._loaded(table) or self._files.get(name) is table
             for name, table in plan.tables.items()
         )
 
-    def _is_loaded(self, table: Table) -> bool:
-        """Whether a table is still in the catalog, whoever holds it now."""
-        name = table.name
-        return name in self.catalog and self.catalog.get(name).folder == table.folder
+    def _loaded(self, table: Table) -> Table | None:
+        """A table with those who hold it now; None if it is no longer in the catalog."""
+        found = self.catalog.find(table.name)
+        same = found is table or (found is not None and found.folder == table.folder)
+        return found if same else None
 
     def _held(self, plan: _Plan) -> Mapping[str, Table]:
         """The tables that a plan reads, with those who hold them now."""
-        return {
-            name: self.catalog.get(name) if self._is_loaded(table) else table
-            for name, table in plan.tables.items()
-        }
+        return {name: self._loaded(table) or table for name, table in plan.tables.items()}
 
     def repeatable_over(self, sql: str) -> tuple[Table, ...] | None:
         """The tables that decide which rows a query gives; None if nothing does for sure."""
