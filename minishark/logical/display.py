@@ -7,6 +7,8 @@ from typing import Any, Protocol, assert_never
 
 from minishark.expressions import (
     AggregateCall,
+    DictionaryValue,
+    Expression,
     Names,
     Schema,
     SortKey,
@@ -75,7 +77,7 @@ def operator_label(operator: Operator, inputs: Sequence[Schema]) -> str:
         case Filter(predicates=predicates):
             return f"Filter {' AND '.join(render(p, names) for p in predicates) or 'true'}"
         case Project(expressions=expressions):
-            return f"Project {', '.join(render(e, names) for e in expressions)}"
+            return f"Project {', '.join(_projected(e, names) for e in expressions)}"
         case Aggregate():
             return f"Aggregate {aggregate_label(operator, names)}"
         case Join():
@@ -110,6 +112,12 @@ def operator_label(operator: Operator, inputs: Sequence[Schema]) -> str:
             return f"Statement over {', '.join(tables) or 'no table'}: {reason}"
         case _:
             assert_never(operator)
+
+
+def _projected(expression: Expression, names: Names) -> str:
+    if isinstance(expression, DictionaryValue):
+        return f"text of {render(expression.code, names)}"
+    return render(expression, names)
 
 
 def aggregate_label(aggregate: Aggregate, names: Names) -> str:
