@@ -97,7 +97,7 @@ def connect(
             beside each other use several cores.
         disabled_optimizations: what is not to be done, to compare: "one_task" (for queries of more
             than `single_task_rows`), "eager_aggregation" (aggregates that begin below joins),
-            "group_keys" (groups by the numbers of dictionaries and by narrow integers),
+            "group_keys" (groups by the numbers of dictionaries instead of text),
             "join_sides" (hash tables made of the sides that the plan says), "prepared_fragments"
             (for queries that come again).
         memory_limit: what the session's own cluster may use, as "4GiB" or a number of bytes: all
@@ -162,7 +162,7 @@ def _planner_options(
     return replace(
         options,
         early_gain=math.inf if "eager_aggregation" in disabled else options.early_gain,
-        cheap_keys="group_keys" not in disabled,
+        coded_rows=math.inf if "group_keys" in disabled else options.coded_rows,
     )
 
 

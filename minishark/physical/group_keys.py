@@ -1,8 +1,7 @@
-"""Groups by numbers instead of text, and by narrow numbers instead of wide ones. Pure.
+"""Groups by numbers instead of text. Pure.
 
 Tables store text of few values as numbers of a dictionary. Grouped by these, rows need no text to
-be hashed and compared; the text of each group is looked up when there is one row left of it. And a
-hash table of many groups is smaller, and faster, if its keys are: bounds tell which will fit.
+be hashed and compared; the text of each group is looked up when there is one row left of it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from minishark.catalog import Catalog, Table
 from minishark.expressions import (
-    Cast,
     Column,
     ColumnRef,
     DictionaryValue,
@@ -27,28 +25,25 @@ from minishark.logical.operators import (
     Scan,
 )
 from minishark.physical.plan import PartialAggregate, PhysicalPlan, Replicated
-from minishark.statistics import ColumnStatistics
 
 CODE_TYPE = "SMALLINT"
 _VALUES_MAX = 500
 """Text of more values may be stored as it is."""
-_MANY_GROUPS = 100_000
-_NARROW = {"BIGINT": ("INTEGER", -(2**31), 2**31 - 1)}
 
 _KEEPS_BOTH = (JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL)
 _KEEPS_LEFT = (*_KEEPS_BOTH, JoinKind.SEMI, JoinKind.ANTI)
 _KEEPS_RIGHT = (*_KEEPS_BOTH, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
 
 
-def with_cheap_keys(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalPlan:
-    """`plan` with cheaper group keys; the same object where nothing is to gain.
+def with_coded_keys(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalPlan:
+    """`plan` with numbers as group keys; the same object where nothing is to gain.
 
     Args:
         plan: a physical plan.
         catalog: the tables that it scans.
         rows_min: from how many rows on the text of groups is replaced.
     """
-    children = tuple(with_cheap_keys(child, catalog, rows_min) for child in plan.children)
+    children = tuple(with_coded_keys(child, catalog, rows_min) for child in plan.children)
     if any(new is not old for new, old in zip(children, plan.children, strict=True)):
         plan = replace(plan, children=children)
     match plan.operator:
@@ -78,51 +73,46 @@ class _Origin:
     joined: bool = False
 
     @property
-    def statistics(self) -> ColumnStatistics:
-        """What is known of the column."""
-        columns = self.table.statistics.columns
-        return columns[self._names.index(self.name)] if columns else ColumnStatistics()
-
-    @property
     def can_be_coded(self) -> bool:
         """Whether the column has few values, and no other has the name that their numbers get."""
-        distinct = self.statistics.distinct
-        taken = {name.lower() for name in self._names}
+        columns = self.table.statistics.columns
+        names = [column.name for column in self.table.schema]
+        distinct = columns[names.index(self.name)].distinct if columns else None
+        taken = {name.lower() for name in names}
         few = distinct is not None and distinct <= _VALUES_MAX
         return few and _code_name(self.name).lower() not in taken
-
-    @property
-    def _names(self) -> list[str]:
-        return [column.name for column in self.table.schema]
 
 
 def _grouped(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalPlan:
     aggregate = _aggregate(plan)
-    if aggregate.grouping_sets or aggregate.grouping_functions:
-        return plan
     (child,) = plan.children
+    if aggregate.grouping_sets or aggregate.grouping_functions or child.rows < rows_min:
+        return plan
+    alone = len(aggregate.groups) == 1
     groups: list[Expression] = list(aggregate.groups)
     outputs: list[Expression] = [ColumnRef(i, c.type) for i, c in enumerate(plan.schema)]
     for position, group in enumerate(aggregate.groups):
-        if not isinstance(group, ColumnRef):
-            continue
-        origin = _origin(child, group.index, catalog)
-        if origin is None:
-            continue
-        alone = len(groups) == 1 and not origin.joined  # DuckDB groups by the dictionary's numbers
-        if group.type == "VARCHAR" and not alone and child.rows >= rows_min:
-            coded = _with_code(child, group.index) if origin.can_be_coded else None
-            if coded is not None:
-                child, relation = coded
-                groups[position] = ColumnRef(len(child.schema) - 1, CODE_TYPE)
-                code = ColumnRef(position, CODE_TYPE)
-                outputs[position] = DictionaryValue(code, relation, origin.name)
-        elif plan.rows >= _MANY_GROUPS and (narrow := _narrow_type(group.type, origin)):
-            groups[position] = Cast(group, narrow)
-            outputs[position] = Cast(ColumnRef(position, narrow), group.type)
+        origin = _text_origin(child, group, catalog)
+        if origin is None or (alone and not origin.joined):
+            continue  # DuckDB groups by the dictionary of a single key itself
+        assert isinstance(group, ColumnRef)
+        coded = _with_code(child, group.index)
+        if coded is not None:
+            child, relation = coded
+            groups[position] = ColumnRef(len(child.schema) - 1, CODE_TYPE)
+            code = ColumnRef(position, CODE_TYPE)
+            outputs[position] = DictionaryValue(code, relation, origin.name)
     if tuple(groups) == aggregate.groups:
         return plan
     return _looked_up(plan, child, replace(aggregate, groups=tuple(groups)), outputs)
+
+
+def _text_origin(plan: PhysicalPlan, group: Expression, catalog: Catalog) -> _Origin | None:
+    """The column of text that a group key is, if it can be coded."""
+    if not isinstance(group, ColumnRef) or group.type != "VARCHAR":
+        return None
+    origin = _origin(plan, group.index, catalog)
+    return origin if origin is not None and origin.can_be_coded else None
 
 
 def _aggregate(plan: PhysicalPlan) -> Aggregate:
@@ -141,25 +131,12 @@ def _looked_up(
         Column(column.name, group.type)
         for column, group in zip(plan.schema, aggregate.groups, strict=False)
     )
-    operator = PartialAggregate(aggregate) if _is_partial(plan) else aggregate
+    is_partial = isinstance(plan.operator, PartialAggregate)
+    operator = PartialAggregate(aggregate) if is_partial else aggregate
     schema = keys + plan.schema[len(keys) :]
     below = replace(plan, operator=operator, children=(child,), schema=schema)
     project = Project(tuple(outputs), tuple(column.name for column in plan.schema))
     return replace(plan, operator=project, children=(below,))
-
-
-def _is_partial(plan: PhysicalPlan) -> bool:
-    return isinstance(plan.operator, PartialAggregate)
-
-
-def _narrow_type(type_: str, origin: _Origin) -> str | None:
-    """A smaller type that all values of a column fit in."""
-    statistics = origin.statistics
-    if type_ not in _NARROW or statistics.minimum is None or statistics.maximum is None:
-        return None
-    narrow, least, greatest = _NARROW[type_]
-    fits = least <= int(statistics.minimum) and int(statistics.maximum) <= greatest
-    return narrow if fits else None
 
 
 def _origin(plan: PhysicalPlan, position: int, catalog: Catalog) -> _Origin | None:

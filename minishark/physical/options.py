@@ -24,8 +24,8 @@ class PlannerOptions:
         sort_values: rows times columns that are sorted in one task; more are sorted in ranges.
         early_gain: how many times fewer rows must be left by an aggregate below a join; 0 for
             any, infinity for none.
-        cheap_keys: whether groups are made by cheaper keys where there are some.
-        coded_rows: from how many rows on that are the numbers of text instead of the text.
+        coded_rows: from how many rows on groups are made by the numbers of text instead of text;
+            infinity for never.
         threads: how many cores a task may use that runs alone.
         slots: how many tasks run at the same time.
         task_bytes: how much memory a task has for hash tables and sorts, before it spills.
@@ -39,7 +39,6 @@ class PlannerOptions:
     stage_cost: float = 100_000.0
     sort_values: int = 8_000_000
     early_gain: float = 3.0
-    cheap_keys: bool = True
     coded_rows: float = 100_000.0
     threads: int = 1
     slots: int = sys.maxsize

@@ -58,7 +58,7 @@ from minishark.physical.estimate import (
     joined_rows,
 )
 from minishark.physical.exchanges import Exchanges, Planned, planned
-from minishark.physical.group_keys import with_cheap_keys
+from minishark.physical.group_keys import with_coded_keys
 from minishark.physical.join_moves import JoinCosts, JoinMove
 from minishark.physical.joins import (
     KEEPS_LEFT_ONLY,
@@ -100,8 +100,7 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
     Raises:
         CatalogError: the plan names a table that the catalog does not have.
     """
-    plan = _placed(logical, catalog, options)
-    return with_cheap_keys(plan, catalog, options.coded_rows) if options.cheap_keys else plan
+    return with_coded_keys(_placed(logical, catalog, options), catalog, options.coded_rows)
 
 
 def _placed(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:

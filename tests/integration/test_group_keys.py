@@ -1,4 +1,4 @@
-"""Groups by numbers of dictionaries and by narrow integers: where, and the same answers."""
+"""Groups by the numbers of text in dictionaries: where, and with the same answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import minishark
 from minishark.session import Session
 
 ROWS = 250_000
-BIG = 2**40
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +41,6 @@ def _load(session: Session) -> None:
         "same": ["" if i % 2 else "x" * 40 for i in numbers],
         "single": [f"u{i}" for i in numbers],
         "key": [i % 40 for i in numbers],
-        "wide": [BIG + i // 2 for i in numbers],
-        "narrow": [i // 2 for i in numbers],
     }
     session.create_table("facts", pa.table(facts))
     places = {"key": range(30), "name": [f"place {i % 4}" for i in range(30)]}
@@ -100,14 +97,6 @@ def test_text_that_is_grouped_as_it_is(stages: Session, sql: str) -> None:
     frame = stages.sql(sql, verify=True)
     assert "#code" not in frame.explain("physical")
     frame.to_arrow()
-
-
-@pytest.mark.parametrize("column", ["wide", "narrow"])
-def test_many_groups_have_keys_as_narrow_as_they_can_be(one_task: Session, column: str) -> None:
-    """Bounds tell; the answer has the column's own type."""
-    frame = one_task.sql(f"SELECT {column}, count(*) FROM facts GROUP BY ALL", verify=True)
-    assert (column == "narrow") == ("INTEGER" in frame.explain("physical"))
-    assert pa.int64() == frame.to_arrow().schema.field(column).type
 
 
 def test_group_keys_can_be_left_as_they_are() -> None:
