@@ -60,7 +60,7 @@ def partition_statistics(
     text = [
         f"{'true' if sample_name else 'false'} AS sampled",
         "count(*) AS text_rows",
-        *_measures(numbered, text=True),
+        *_measures(numbered, text=True, bounds=sample_name is None),
     ]
     if sample_name is None:
         constant, *aggregates = text
@@ -145,15 +145,18 @@ def is_measured(type_name: str) -> bool:
     return not nested and type_name not in _UNMEASURED
 
 
-def _measures(numbered: Sequence[tuple[int, tuple[str, str]]], *, text: bool) -> list[str]:
+def _measures(
+    numbered: Sequence[tuple[int, tuple[str, str]]], *, text: bool, bounds: bool = True
+) -> list[str]:
+    """The measurements of the columns that are text, or of those that are not."""
     return [
         f"{aggregate} AS {label}_{number}"
         for number, (name, type_name) in numbered
         if is_measured(type_name) and (type_name in _TEXT_TYPES) == text
         for label, aggregate in (
             ("count", f"count({quote(name)})"),
-            ("minimum", f"min({quote(name)})"),
-            ("maximum", f"max({quote(name)})"),
+            ("minimum", f"min({quote(name)})" if bounds else f"NULL::{type_name}"),
+            ("maximum", f"max({quote(name)})" if bounds else f"NULL::{type_name}"),
             ("distinct", f"approx_count_distinct({quote(name)}) EXPORT_STATE"),
         )
     ]
