@@ -90,10 +90,12 @@ class Outputs:
     ) -> tuple[str, StoredFile]:
         """Store a partition of a table, as a file of the name that is returned."""
         names = [name for name, _ in output_columns(stage)]
-        tables = (
-            pa.Table.from_batches(group, schema).rename_columns(names)
-            for group in grouped(batches, self.buffer_bytes)
+        batches = iter(batches)
+        groups = chain(
+            itertools.islice(grouped(batches, self.buffer_bytes), 1),  # most texts' values are here
+            grouped(batches, min(self.buffer_bytes, _LARGE_BUFFER_BYTES)),
         )
+        tables = (pa.Table.from_batches(group, schema).rename_columns(names) for group in groups)
         parts = Parts(tables, schema.empty_table().rename_columns(names).schema)
         written: list[tuple[str, StoredFile]] = []
 

@@ -250,7 +250,7 @@ class TaskRunner:
             with _problems():
                 table = self._store.read(task.inputs["in0"])
                 batches = even_batches(table, BATCH_ROWS)
-                return self._store_partition(stage, task, table.schema, batches)
+                return self._store_partition(stage, task, table.schema, batches, table)
         with _problems(), self._inputs(stage, task) as variables, self._known(stage):
             if stage.target is not None:
                 return self._write_files(stage, stage.target, task, variables)
@@ -394,10 +394,15 @@ class TaskRunner:
         task: TaskPayload,
         schema: pa.Schema,
         batches: Iterable[pa.RecordBatch],
+        table: pa.Table | None = None,
     ) -> TaskOutcome:
+        """Store and measure a partition; its rows in `table`, if they are in memory already."""
+        columns = output_columns(stage)
         file, stored = self._outputs.partition(stage, task, schema, batches)
         try:
-            statistics = self._statistics(mapped(stored), output_columns(stage))
+            table = mapped(stored) if table is None else table
+            named = table.rename_columns([name for name, _ in columns])
+            statistics = self._statistics(named, columns)
         except BaseException:
             stored.path.unlink(missing_ok=True)
             raise
