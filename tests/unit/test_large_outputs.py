@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from minishark.cluster.inputs import stage_slices
+from minishark.execution import run_task
 from minishark.execution.memory import NodeMemory
 from minishark.execution.run_task import TaskError, TaskRunner
 from minishark.execution.storage import StorageMeter
@@ -94,6 +95,21 @@ def test_large_partition_leaves_no_draft(
     stored = store.read((FileSlice(outcome.file, ("n0",)),))
     assert pa.dictionary(pa.int8(), pa.string()) == stored.schema.field("kind").type
     assert duckdb.sql(sql).fetchall() == duckdb.from_arrow(stored).fetchall()
+
+
+def test_partition_that_is_not_measured_leaves_nothing(
+    runner: TaskRunner, places: StorePlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that no outcome tells of is removed."""
+
+    def fail(*_: object) -> None:
+        raise duckdb.OutOfMemoryException
+
+    monkeypatch.setattr(run_task, "partition_statistics", fail)
+    columns = (("id", "BIGINT"), ("text", "VARCHAR"))
+    with pytest.raises(TaskError):
+        runner.run(StageTask(ROWS, TYPES, {}, OutputKind.PARTITION, "q/1", columns=columns), EMPTY)
+    assert [] == _files(places)
 
 
 def test_cut_piece_has_a_slice_per_batch(runner: TaskRunner, store: Store) -> None:
