@@ -46,7 +46,7 @@ class Parts:
         """Read `tables`, which have `schema`."""
         self._tables = tables
         self._texts = [i for i, field in enumerate(schema) if pa.types.is_string(field.type)]
-        self._next: pa.Table | None = next(tables, schema.empty_table())
+        self._next: pa.Table | None = next(tables, pa.Table.from_batches([], schema))
 
     def __iter__(self) -> Iterator[Part]:
         """Each part once."""

@@ -70,12 +70,7 @@ class Outputs:
         file = _file(stage, task)
         if not stage.cuts:
             return _outcome(self.store.write(file, schema, groups), file)
-        named = pa.schema(
-            [
-                field.with_name(name)
-                for field, (name, _) in zip(schema, output_columns(stage), strict=True)
-            ]
-        )
+        named = _named(stage, schema)
         counts: list[int] = []
         stored = self.store.write(file, named, _cut(groups, named, stage.cuts, counts))
         slices = [BucketSlice(i, i + 1, count) for i, count in enumerate(counts)]
@@ -89,14 +84,16 @@ class Outputs:
         batches: Iterable[pa.RecordBatch],
     ) -> tuple[str, StoredFile]:
         """Store a partition of a table, as a file of the name that is returned."""
-        names = [name for name, _ in output_columns(stage)]
+        named = _named(stage, schema)
         batches = iter(batches)
         groups = chain(
             itertools.islice(grouped(batches, self.buffer_bytes), 1),  # most texts' values are here
             grouped(batches, min(self.buffer_bytes, _LARGE_BUFFER_BYTES)),
         )
-        tables = (pa.Table.from_batches(group, schema).rename_columns(names) for group in groups)
-        parts = Parts(tables, schema.empty_table().rename_columns(names).schema)
+        tables = (
+            pa.Table.from_batches(group, schema).rename_columns(named.names) for group in groups
+        )
+        parts = Parts(tables, named)
         written: list[tuple[str, StoredFile]] = []
 
         def write(part: Part, tables: Iterator[pa.Table]) -> None:
@@ -151,6 +148,12 @@ class Outputs:
 def output_columns(stage: StageTask) -> list[tuple[str, str]]:
     """Names and types of the columns that a stage puts out, as users know them."""
     return list(stage.columns if stage.function is None else stage.function.returns)
+
+
+def _named(stage: StageTask, schema: pa.Schema) -> pa.Schema:
+    """`schema` with the names of columns that users know."""
+    names = [name for name, _ in output_columns(stage)]
+    return pa.schema([field.with_name(n) for field, n in zip(schema, names, strict=True)])
 
 
 def _cut(
