@@ -58,12 +58,13 @@ class Parts:
             yield Part(first.schema, dictionaries, self._conforming(first, dictionaries))
 
     def _conforming(self, first: pa.Table, dictionaries: Dictionaries) -> Iterator[pa.Table]:
-        while first is not None:
-            yield first
+        table: pa.Table | None = first
+        while table is not None:
+            yield table
             self._next = next(self._tables, None)
             if self._next is None:
                 return
-            first = _conformed(self._next, dictionaries)
+            table = _conformed(self._next, dictionaries)
 
     def joined(self, stored: Sequence[pa.Table], last: Part) -> Iterator[pa.Table]:
         """The rows of all parts, as they were stored, with the dictionaries of the last one."""
@@ -80,7 +81,7 @@ def without_dictionaries(table: pa.Table, positions: Collection[int]) -> pa.Tabl
         field = table.schema.field(position)
         if pa.types.is_dictionary(field.type):
             plain = table.column(position).cast(field.type.value_type)
-            table = table.set_column(position, field.name, plain)
+            table = table.set_column(position, field.with_type(plain.type), plain)
     return table
 
 
@@ -135,7 +136,8 @@ def _with_chunks(
     table: pa.Table, position: int, chunks: list[pa.DictionaryArray], values: pa.Array
 ) -> pa.Table:
     column = pa.chunked_array(chunks, _dictionary_type(values))
-    return table.set_column(position, table.schema.field(position).name, column)
+    field = table.schema.field(position).with_type(column.type)
+    return table.set_column(position, field, column)
 
 
 def _dictionary_type(values: pa.Array) -> pa.DictionaryType:

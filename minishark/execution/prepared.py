@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from minishark.execution.codes import CodedInputs
 from minishark.execution.task import FileSlice
 
 Inputs = Mapping[str, tuple[FileSlice, ...]]
@@ -43,7 +44,7 @@ class PreparedFragments:
         sql: str,
         inputs: Inputs,
         settings: Hashable,
-        scope: Callable[[], Scope],
+        scope: Callable[[], CodedInputs],
         run: Callable[[str, Scope], object],
     ) -> tuple[str, Scope]:
         """What to run for a fragment: itself, or the statement that was prepared for it.
@@ -52,7 +53,8 @@ class PreparedFragments:
             sql: the fragment.
             inputs: what it reads: files that never change.
             settings: what else its plan depends on.
-            scope: gives what the names in the fragment mean.
+            scope: gives what the names in the fragment mean. What has numbers in memory is not
+                prepared: they would be kept with it.
             run: runs SQL in a scope.
 
         Returns:
@@ -66,11 +68,14 @@ class PreparedFragments:
         if known is not None:
             self._known.move_to_end(key)
             return f"EXECUTE {known.name}", known.scope
-        tables = scope()
+        found = scope()
+        tables = found.tables
         if hash(key) not in self._seen:
             self._seen[hash(key)] = None
             if len(self._seen) > _SEEN_MAX:
                 self._seen.popitem(last=False)
+            return sql, tables
+        if not found.are_mapped:
             return sql, tables
         if len(self._known) >= _PREPARED_MAX:
             self._drop(next(iter(self._known)), lambda text: run(text, {}))

@@ -297,10 +297,10 @@ class TaskRunner:
         self._set_output_types(_output_settings(stage, stage.types))
         sql, scope = _typed(stage), partial(with_codes, variables, stage.codes)
         if stage.rows >= _COLLECTED_ROWS_MIN:
-            return _in_scope(self._con.sql, sql, scope())
+            return _in_scope(self._con.sql, sql, scope().tables)
         execute = partial(_in_scope, self._con.execute)
         if not _may_come_again(stage, task):
-            return execute(sql, scope())
+            return execute(sql, scope().tables)
         settings = (self._disabled_optimizers, self._threads)
         inputs = {**stage.shared_inputs, **task.inputs}
         return execute(*self._prepared.statement(sql, inputs, settings, scope, execute))
@@ -436,7 +436,8 @@ class TaskRunner:
         rows = f"SELECT {', '.join(names)} FROM ({_typed(stage) if stage.types else stage.sql})"
         copy = f"COPY ({rows}) TO {quote_text(path)} ({target.options})"
         try:
-            with _in_scope(self._con.execute, copy, variables).to_arrow_reader(1) as reader:
+            tables = with_codes(variables, stage.codes).tables
+            with _in_scope(self._con.execute, copy, tables).to_arrow_reader(1) as reader:
                 answer = reader.read_all()
         except duckdb.IOException as error:
             if target.folder not in str(error):

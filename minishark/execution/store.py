@@ -89,7 +89,7 @@ class StorePlaces:
         for place in dict.fromkeys((self.memory, self.disk)):  # memory first: disk follows it
             for path in [f"{place}/{node}/{folder}" for node in nodes]:
                 tries = _REMOVE_TRIES
-                while tries and not _is_removed(path):  # a task may write a file in the meantime
+                while tries and not _try_to_remove(path):  # a task may write a file in the meantime
                     shutil.rmtree(path, ignore_errors=True)
                     tries -= 1
 
@@ -381,7 +381,7 @@ class Store:
         return True
 
 
-def _is_removed(path: str) -> bool:
+def _try_to_remove(path: str) -> bool:
     """Whether a folder is gone: it was before, or was empty."""
     try:
         os.rmdir(path)  # noqa: PTH106 - each query does it

@@ -51,14 +51,14 @@ class Scan:
         table: the table.
         columns: a column that is None stands for "no column needed, only the rows".
         schema: the columns.
-        coded: in a physical plan, the text columns of which the last `columns` are the numbers in
-            the dictionary that the text is stored with.
+        coded: in a physical plan, those of `columns` that are the numbers of text in the
+            dictionary that it is stored with, each with the column of that text.
     """
 
     table: str
     columns: tuple[str | None, ...]
     schema: Schema
-    coded: tuple[str, ...] = ()
+    coded: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

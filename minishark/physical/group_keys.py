@@ -27,6 +27,8 @@ from minishark.logical.operators import (
 from minishark.physical.plan import PartialAggregate, PhysicalPlan, Replicated
 
 CODE_TYPE = "SMALLINT"
+"""About: a partition's numbers are as narrow or as wide as its dictionary needs."""
+
 _VALUES_MAX = 500
 """Text of more values may be stored as it is."""
 
@@ -207,14 +209,14 @@ def _with_code_column(
 ) -> tuple[PhysicalPlan, str] | None:
     name = scan.columns[position]
     assert name is not None
-    if name in scan.coded:
-        return None
     column = Column(_code_name(name), CODE_TYPE)
+    if column.name in scan.columns:
+        return None
     scan = replace(
         scan,
         columns=(*scan.columns, column.name),
         schema=(*scan.schema, column),
-        coded=(*scan.coded, name),
+        coded=(*scan.coded, (column.name, name)),
     )
     extended = replace(plan, operator=scan, schema=(*plan.schema, column))
     whole = isinstance(plan.distribution, Replicated)
@@ -231,7 +233,7 @@ def _joined_with_code(
     side, index = _side(join, position)
     assert side is not None
     if side == 0 and join.residual:
-        return None  # it counts the columns of both sides
+        return None  # these predicates count the columns of both sides, so that one can't be added
     found = _with_code(plan.children[side], index)
     if found is None:
         return None

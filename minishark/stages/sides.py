@@ -22,7 +22,7 @@ _TURNED = {
 
 def turned_kind(join: Join, left: PhysicalPlan, right: PhysicalPlan) -> JoinKind | None:
     """The kind of `join` if its sides are exchanged; None if they are to stay as they are."""
-    return _TURNED.get(join.kind) if built_bytes(left) < built_bytes(right) else None
+    return _TURNED.get(join.kind) if _task_bytes(left) < _task_bytes(right) else None
 
 
 def are_as_written(plan: PhysicalPlan) -> bool:
@@ -45,4 +45,9 @@ def _is_as_written(plan: PhysicalPlan) -> bool:
             return kind is SetKind.UNION
         case _:
             return True
-    return built_bytes(tested) <= built_bytes(kept)
+    return _task_bytes(tested) <= _task_bytes(kept)
+
+
+def _task_bytes(plan: PhysicalPlan) -> float:
+    """About how large a hash table of the rows is that one task has."""
+    return built_bytes(plan) / plan.distribution.partitions

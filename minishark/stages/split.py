@@ -146,15 +146,14 @@ class _Fragment:
             self.inputs[key] = TableInput(f"in{len(self.inputs)}", table, mode)
         return self.inputs[key].name
 
-    def code(self, name: str, scan: Scan, mode: ReadMode) -> None:
-        """Let an input have the numbers of text that `scan` reads."""
+    def code(self, read: str, scan: Scan, mode: ReadMode) -> None:
+        """Let the input `read` have the numbers of text that `scan` reads."""
         if not scan.coded:
             return
-        new = (name for name in scan.columns[-len(scan.coded) :] if name is not None)
-        known = self.codes[name].columns if name in self.codes else ()
-        columns = dict((*known, *zip(new, scan.coded, strict=True)))
+        known = self.codes[read].columns if read in self.codes else ()
+        columns = tuple(dict.fromkeys((*known, *scan.coded)))
         relation = dictionary_relation(scan.table, whole=mode is ReadMode.ALL)
-        self.codes[name] = InputCodes(name, relation, tuple(columns.items()))
+        self.codes[read] = InputCodes(read, relation, columns)
 
     def stage(self, stage: int, mode: ReadMode) -> str:
         key = (stage, mode)

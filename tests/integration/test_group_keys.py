@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -43,6 +44,7 @@ def _load(session: Session) -> None:
         "key": [i % 40 for i in numbers],
     }
     session.create_table("facts", pa.table(facts))
+    session.create_table("divided", pa.table(facts), partition_by="same")
     places = {"key": range(30), "name": [f"place {i % 4}" for i in range(30)]}
     session.create_table("places", pa.table(places))
     odd = {"s": ["a", "b"] * ROWS, "s#CODE": [1, 2] * ROWS, "n": [1, 2] * ROWS}
@@ -108,3 +110,14 @@ def test_group_keys_can_be_left_as_they_are() -> None:
         frame = session.sql("SELECT a, b, count(*) FROM t GROUP BY ALL", verify=True)
         assert "#code" not in frame.explain("physical")
         frame.to_arrow()
+
+
+def test_files_are_written_by_tasks_that_group_by_numbers(stages: Session, tmp_path: Path) -> None:
+    """One file a task, as there is one: the statement did not have to run as a whole instead."""
+    sql = "SELECT same, kind, count(*) AS n FROM divided GROUP BY ALL"
+    frame = stages.sql(sql)
+    assert "#code" in frame.explain("physical")
+    frame.write.parquet(str(tmp_path / "out"))
+    assert 2 == len(list((tmp_path / "out").glob("*.parquet")))
+    written = stages.sql(f"FROM '{tmp_path}/out/*.parquet' ORDER BY ALL").to_arrow()
+    assert stages.sql(f"{sql} ORDER BY ALL").to_arrow().equals(written)

@@ -19,7 +19,7 @@ def dictionary(numbers: list[int | None], values: list[str]) -> pa.DictionaryArr
 
 def decoded(column: pa.ChunkedArray) -> list[str | None]:
     """The text that the numbers of a column stand for."""
-    tables = with_codes({"in0": pa.table({"n": range(len(column)), "s": column})}, CODES)
+    tables = with_codes({"in0": pa.table({"n": range(len(column)), "s": column})}, CODES).tables
     assert ["n", "s", "s#code"] == tables["in0"].column_names
     assert 1 == tables["t#values"].num_rows
     values = tables["t#values"].column("s")[0].as_py()
@@ -53,7 +53,14 @@ def test_partitions_may_have_more_values_than_their_numbers_allow() -> None:
 def test_nothing_is_copied_where_dictionaries_are_the_same() -> None:
     """The numbers are those that are stored."""
     column = pa.chunked_array([dictionary([1, 0], ["a", "b"]), dictionary([0], ["a", "b"])])
-    tables = with_codes({"in0": pa.table({"s": column})}, CODES)
+    found = with_codes({"in0": pa.table({"s": column})}, CODES)
+    assert found.are_mapped
     stored = [chunk.indices.buffers()[1].address for chunk in column.chunks]
-    numbers = tables["in0"].column("s#code").chunks
+    numbers = found.tables["in0"].column("s#code").chunks
     assert stored == [chunk.buffers()[1].address for chunk in numbers]
+
+
+def test_numbers_that_are_made_anew_are_known_to_be() -> None:
+    """What is kept for long should not have them."""
+    column = pa.chunked_array([dictionary([0], ["a"]), dictionary([0], ["b"])])
+    assert not with_codes({"in0": pa.table({"s": column})}, CODES).are_mapped

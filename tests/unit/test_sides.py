@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import duckdb
 import pytest
 
@@ -115,3 +117,11 @@ def test_sizes_of_outputs_are_known_to_duckdb_alone() -> None:
     moved = PhysicalPlan(shuffle, (spread,), BIG, Spread(2), 1001.0)
     plan = joined(JoinKind.INNER, moved, scan("small", 11.0))
     assert [True, False] == [stage.joins_as_written for stage in split(plan)]
+
+
+def test_what_counts_is_what_a_task_has() -> None:
+    """A task has all rows of a replicated table, but only its part of a spread one."""
+    spread = replace(scan("big", 1000.0), distribution=Spread(10))
+    plan = joined(JoinKind.INNER, spread, scan("small", 500.0))
+    assert isinstance(plan.operator, Join)
+    assert turned_kind(plan.operator, *plan.children) is JoinKind.INNER
