@@ -4,9 +4,9 @@ A partition's measurements are one Arrow row that travels as it is: bounds keep 
 distinct counts are the state of DuckDB's `approx_count_distinct`, so merging is exact.
 
 Text is dear to hash and to compare, and its bounds serve nobody: of a large partition, text is
-measured in a sample (`text_sample`), without bounds, and distinct values are inferred with the Good-Turing
-estimate that DuckDB uses for its own tables: of u distinct values in s sampled rows, the share
-(u/s)^2 of them occurred once, so u + (u/s)^3 (n - s) among n rows.
+measured in a sample (`text_sample`), without bounds, and distinct values are inferred with the
+Good-Turing estimate that DuckDB uses for its own tables: of u distinct values in s sampled rows,
+the share (u/s)^2 of them occurred once, so u + (u/s)^3 (n - s) among n rows.
 """
 
 from __future__ import annotations
