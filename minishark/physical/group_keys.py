@@ -61,28 +61,20 @@ def dictionary_relation(table: str, *, whole: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Origin:
-    """The column of a table that a column of a plan is.
+class _Coded:
+    """A plan with one more column, the last: the number of the text in another one.
 
     Attributes:
-        table: the table.
-        name: the column.
-        joined: whether a join lies between.
+        plan: the plan.
+        relation: has the text of each number.
+        column: the table's column that the text is.
+        joined: whether a join lies between the table and the plan.
     """
 
-    table: Table
-    name: str
+    plan: PhysicalPlan
+    relation: str
+    column: str
     joined: bool = False
-
-    @property
-    def can_be_coded(self) -> bool:
-        """Whether the column has few values, and no other has the name that their numbers get."""
-        columns = self.table.statistics.columns
-        names = [column.name for column in self.table.schema]
-        distinct = columns[names.index(self.name)].distinct if columns else None
-        taken = {name.lower() for name in names}
-        few = distinct is not None and distinct <= _VALUES_MAX
-        return few and _code_name(self.name).lower() not in taken
 
 
 def _grouped(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalPlan:
@@ -94,27 +86,18 @@ def _grouped(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalP
     groups: list[Expression] = list(aggregate.groups)
     outputs: list[Expression] = [ColumnRef(i, c.type) for i, c in enumerate(plan.schema)]
     for position, group in enumerate(aggregate.groups):
-        origin = _text_origin(child, group, catalog)
-        if origin is None or (alone and not origin.joined):
+        if not isinstance(group, ColumnRef) or group.type != "VARCHAR":
+            continue
+        coded = _with_code(child, group.index, catalog)
+        if coded is None or (alone and not coded.joined):
             continue  # DuckDB groups by the dictionary of a single key itself
-        assert isinstance(group, ColumnRef)
-        coded = _with_code(child, group.index)
-        if coded is not None:
-            child, relation = coded
-            groups[position] = ColumnRef(len(child.schema) - 1, CODE_TYPE)
-            code = ColumnRef(position, CODE_TYPE)
-            outputs[position] = DictionaryValue(code, relation, origin.name)
+        child = coded.plan
+        groups[position] = ColumnRef(len(child.schema) - 1, CODE_TYPE)
+        code = ColumnRef(position, CODE_TYPE)
+        outputs[position] = DictionaryValue(code, coded.relation, coded.column)
     if tuple(groups) == aggregate.groups:
         return plan
     return _looked_up(plan, child, replace(aggregate, groups=tuple(groups)), outputs)
-
-
-def _text_origin(plan: PhysicalPlan, group: Expression, catalog: Catalog) -> _Origin | None:
-    """The column of text that a group key is, if it can be coded."""
-    if not isinstance(group, ColumnRef) or group.type != "VARCHAR":
-        return None
-    origin = _origin(plan, group.index, catalog)
-    return origin if origin is not None and origin.can_be_coded else None
 
 
 def _aggregate(plan: PhysicalPlan) -> Aggregate:
@@ -141,76 +124,45 @@ def _looked_up(
     return replace(plan, operator=project, children=(below,))
 
 
-def _origin(plan: PhysicalPlan, position: int, catalog: Catalog) -> _Origin | None:
-    """The table's column that a column of a plan's output is; None if it is not just that."""
+def _with_code(plan: PhysicalPlan, position: int, catalog: Catalog) -> _Coded | None:
+    """`plan` with the number of the text in the column at `position`.
+
+    None if that is not just a column of a table, with few values, or its number can't come along.
+    """
     match plan.operator:
-        case Scan(table=table, columns=columns):
-            name = columns[position]
-            return None if name is None else _Origin(catalog.get(table), name)
-        case Filter(output=output):
-            return _origin(plan.children[0], output[position], catalog)
-        case Project(expressions=expressions):
+        case Scan() as scan:
+            return _scanned(plan, scan, position, catalog)
+        case Filter(output=output) as operator:
+            found = _with_code(plan.children[0], output[position], catalog)
+            if found is None:
+                return None
+            last = len(found.plan.schema) - 1
+            return _extended(plan, replace(operator, output=(*output, last)), found)
+        case Project(expressions=expressions) as operator:
             expression = expressions[position]
             if not isinstance(expression, ColumnRef):
                 return None
-            return _origin(plan.children[0], expression.index, catalog)
-        case Join():
-            side, index = _side(plan.operator, position)
-            origin = None if side is None else _origin(plan.children[side], index, catalog)
-            return origin and replace(origin, joined=True)
+            found = _with_code(plan.children[0], expression.index, catalog)
+            if found is None:
+                return None
+            code = ColumnRef(len(found.plan.schema) - 1, CODE_TYPE)
+            names = (*operator.names, found.plan.schema[-1].name)
+            return _extended(plan, Project((*expressions, code), names), found)
+        case Join() as join if position < len(join.left_output):
+            return _from_left(plan, join, position, catalog)
+        case Join() as join:
+            return _from_right(plan, join, position - len(join.left_output), catalog)
         case _:
             return None
 
 
-def _side(join: Join, position: int) -> tuple[int | None, int]:
-    """Which input a join's output column comes from, and which column it is there."""
-    if position < len(join.left_output):
-        return (0 if join.kind in _KEEPS_LEFT else None), join.left_output[position]
-    position -= len(join.left_output)
-    if join.kind not in _KEEPS_RIGHT:
-        return None, 0
-    return 1, join.right_output[position]
-
-
-def _with_code(plan: PhysicalPlan, position: int) -> tuple[PhysicalPlan, str] | None:
-    """`plan` with one more column: the number of the text in the one at `position`.
-
-    And the relation that has the text of each number. None if they can't come along.
-    """
-    match plan.operator:
-        case Scan():
-            return _with_code_column(plan, plan.operator, position)
-        case Filter(output=output) as operator:
-            found = _with_code(plan.children[0], output[position])
-            if found is None:
-                return None
-            child, relation = found
-            last = len(child.schema) - 1
-            return _extended(plan, replace(operator, output=(*output, last)), (child,)), relation
-        case Project(expressions=expressions) as operator:
-            expression = expressions[position]
-            assert isinstance(expression, ColumnRef)
-            found = _with_code(plan.children[0], expression.index)
-            if found is None:
-                return None
-            child, relation = found
-            code = ColumnRef(len(child.schema) - 1, CODE_TYPE)
-            operator = Project((*expressions, code), (*operator.names, child.schema[-1].name))
-            return _extended(plan, operator, (child,)), relation
-        case Join():
-            return _joined_with_code(plan, plan.operator, position)
-        case _:
-            message = f"{type(plan.operator).__name__} has columns of its own"
-            raise AssertionError(message)
-
-
-def _with_code_column(
-    plan: PhysicalPlan, scan: Scan, position: int
-) -> tuple[PhysicalPlan, str] | None:
+def _scanned(plan: PhysicalPlan, scan: Scan, position: int, catalog: Catalog) -> _Coded | None:
     name = scan.columns[position]
-    assert name is not None
-    column = Column(_code_name(name), CODE_TYPE)
-    if column.name in scan.columns:
+    if name is None or not _has_few_values(catalog.get(scan.table), name):
+        return None
+    column = Column(f"{name}#code", CODE_TYPE)
+    taken = {other.name.lower() for other in catalog.get(scan.table).schema}
+    if column.name.lower() in taken or column.name in scan.columns:
         return None
     scan = replace(
         scan,
@@ -218,36 +170,41 @@ def _with_code_column(
         schema=(*scan.schema, column),
         coded=(*scan.coded, (column.name, name)),
     )
-    extended = replace(plan, operator=scan, schema=(*plan.schema, column))
     whole = isinstance(plan.distribution, Replicated)
-    return extended, dictionary_relation(scan.table, whole=whole)
+    extended = replace(plan, operator=scan, schema=(*plan.schema, column))
+    return _Coded(extended, dictionary_relation(scan.table, whole=whole), name)
 
 
-def _code_name(column: str) -> str:
-    return f"{column}#code"
+def _has_few_values(table: Table, name: str) -> bool:
+    names = [column.name for column in table.schema]
+    columns = table.statistics.columns
+    distinct = columns[names.index(name)].distinct if columns else None
+    return distinct is not None and distinct <= _VALUES_MAX
 
 
-def _joined_with_code(
-    plan: PhysicalPlan, join: Join, position: int
-) -> tuple[PhysicalPlan, str] | None:
-    side, index = _side(join, position)
-    assert side is not None
-    if side == 0 and join.residual:
-        return None  # these predicates count the columns of both sides, so that one can't be added
-    found = _with_code(plan.children[side], index)
+def _from_left(plan: PhysicalPlan, join: Join, position: int, catalog: Catalog) -> _Coded | None:
+    if join.kind not in _KEEPS_LEFT or join.residual:  # which counts the columns of both sides
+        return None
+    found = _with_code(plan.children[0], join.left_output[position], catalog)
     if found is None:
         return None
-    child, relation = found
-    last = len(child.schema) - 1
-    if side == 1:
-        join = replace(join, right_output=(*join.right_output, last))
-        return _extended(plan, join, (plan.children[0], child)), relation
     width = len(join.left_output)
-    join = replace(join, left_output=(*join.left_output, last))
-    schema = (*plan.schema[:width], child.schema[-1], *plan.schema[width:])
-    below = replace(plan, operator=join, children=(child, plan.children[1]), schema=schema)
+    join = replace(join, left_output=(*join.left_output, len(found.plan.schema) - 1))
+    schema = (*plan.schema[:width], found.plan.schema[-1], *plan.schema[width:])
+    children = (found.plan, plan.children[1])
+    below = replace(plan, operator=join, children=children, schema=schema)
     order = [*range(width), *range(width + 1, len(schema)), width]
-    return _reordered(below, order), relation
+    return replace(found, plan=_reordered(below, order), joined=True)
+
+
+def _from_right(plan: PhysicalPlan, join: Join, position: int, catalog: Catalog) -> _Coded | None:
+    if join.kind not in _KEEPS_RIGHT:
+        return None
+    found = _with_code(plan.children[1], join.right_output[position], catalog)
+    if found is None:
+        return None
+    join = replace(join, right_output=(*join.right_output, len(found.plan.schema) - 1))
+    return replace(_extended(plan, join, found), joined=True)
 
 
 def _reordered(plan: PhysicalPlan, order: list[int]) -> PhysicalPlan:
@@ -257,8 +214,9 @@ def _reordered(plan: PhysicalPlan, order: list[int]) -> PhysicalPlan:
     return replace(plan, operator=project, children=(plan,), schema=schema)
 
 
-def _extended(
-    plan: PhysicalPlan, operator: Filter | Project | Join, children: tuple[PhysicalPlan, ...]
-) -> PhysicalPlan:
-    code = children[-1].schema[-1]
-    return replace(plan, operator=operator, children=children, schema=(*plan.schema, code))
+def _extended(plan: PhysicalPlan, operator: Filter | Project | Join, last: _Coded) -> _Coded:
+    """`plan` over its last child with the number, which `operator` passes on."""
+    children = (*plan.children[:-1], last.plan)
+    schema = (*plan.schema, last.plan.schema[-1])
+    extended = replace(plan, operator=operator, children=children, schema=schema)
+    return replace(last, plan=extended)
