@@ -11,7 +11,7 @@ RESOURCES = {
 }
 
 TPCH = ["tpchgen-cli>=4"]
-BENCH = ["matplotlib>=3.8", "numpy>=1.26"]
+BENCH = ["matplotlib>=3.8"]
 NOTEBOOK = ["ipython>=8"]
 IBIS = ["ibis-framework>=12"]
 SPARK = ["sqlframe>=4.10"]
@@ -70,6 +70,7 @@ setup(
         "pyzmq>=26",
         "cloudpickle>=3",
         "msgspec>=0.19",
+        "numpy>=1.26",
         "click>=8",
         "rich>=13",
         "psutil>=6",

@@ -39,7 +39,7 @@ from minishark.errors import (
 )
 from minishark.execution.memory import front_end_bytes, parse_size
 from minishark.jobs.session import PartitionedJobs
-from minishark.physical.options import SINGLE_TASK_ROWS, PlannerOptions
+from minishark.physical.options import SINGLE_TASK_ROWS, KeyFilterOptions, PlannerOptions
 from minishark.queries import Queries
 from minishark.sources import KEPT_PREFIX
 from minishark.sql.arrow_types import kept_by_arrow
@@ -52,7 +52,14 @@ from minishark.tables import Tables, check_partitions
 from minishark.written_tables import WrittenTables
 
 OPTIMIZATIONS = frozenset(
-    ["one_task", "eager_aggregation", "group_keys", "join_sides", "prepared_fragments"]
+    (
+        "one_task",
+        "eager_aggregation",
+        "group_keys",
+        "join_sides",
+        "semi_join_filters",
+        "prepared_fragments",
+    )
 )
 PLACEMENTS = ("sparrow", "batch", "per_task", "random")
 
@@ -98,8 +105,9 @@ def connect(
         disabled_optimizations: what is not to be done, to compare: "one_task" (for queries of more
             than `single_task_rows`), "eager_aggregation" (aggregates that begin below joins),
             "group_keys" (groups by the numbers of dictionaries instead of text),
-            "join_sides" (hash tables made of the sides that the plan says), "prepared_fragments"
-            (for queries that come again).
+            "join_sides" (hash tables made of the sides that the plan says), "semi_join_filters"
+            (rows of large tables that no join wants dropped before they are read),
+            "prepared_fragments" (for queries that come again).
         memory_limit: what the session's own cluster may use, as "4GiB" or a number of bytes: all
             executors with their DuckDBs, tables and shuffles in shared memory. What does not fit
             goes to disk. None for what MINISHARK_MEMORY_LIMIT says, or three quarters of the
@@ -163,6 +171,9 @@ def _planner_options(
         options,
         early_gain=math.inf if "eager_aggregation" in disabled else options.early_gain,
         coded_rows=math.inf if "group_keys" in disabled else options.coded_rows,
+        key_filters=KeyFilterOptions(math.inf)
+        if "semi_join_filters" in disabled
+        else options.key_filters,
     )
 
 

@@ -36,7 +36,6 @@ from minishark.errors import ExecutionError, TasksLostError
 from minishark.execution.store import InputMissingError, Store
 from minishark.execution.task import (
     FileSlice,
-    InputCodes,
     OutputKind,
     ScalarFunction,
     StageTask,
@@ -340,7 +339,9 @@ class QueryRun:
             scalars=self._called_in(stage),
             working_folder=_working_folder(),
             prepares=self.fragments.prepares,
-            codes=tuple(InputCodes(c.name, c.relation, c.columns) for c in stage.codes),
+            codes=stage.codes,
+            steps=stage.steps,
+            filters=stage.filters,
         )
         if self._is_last(stage):
             task = self.ending.stage(task, stage.schema)

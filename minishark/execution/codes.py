@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from minishark.execution.task import InputCodes
+from minishark.stages.inputs import InputCodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import re
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -19,11 +19,12 @@ import pyarrow as pa
 
 from minishark.cores import usable_cores
 from minishark.execution import functions
-from minishark.execution.codes import with_codes
+from minishark.execution.codes import CodedInputs, with_codes
 from minishark.execution.memory import NodeMemory
 from minishark.execution.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
-from minishark.execution.prepared import PreparedFragments
+from minishark.execution.prepared import Inputs, PreparedFragments
 from minishark.execution.scalars import Scalars
+from minishark.execution.semi_join import semi_joined
 from minishark.execution.statistics import partition_statistics, text_sample
 from minishark.execution.store import FolderMissingError, InputMissingError, Store
 from minishark.execution.streaming import batches_of, even_batches
@@ -40,6 +41,7 @@ from minishark.execution.task import (
 )
 from minishark.execution.writing import FULL, disk_full, mapped
 from minishark.expressions import quote, quote_text
+from minishark.stages.inputs import Step
 
 _EXCHANGE_SETTINGS = {
     "arrow_output_version": "'1.5'",  # 64-bit decimals, which halve most TPC-H columns
@@ -55,6 +57,9 @@ _LIMIT_TOLERANCE = 0.1
 
 _COLLECTED_ROWS_MIN = 100_000
 """From here on, one copy of the rows less is worth binding the fragment twice."""
+
+_COPIED_PART = 8
+"""Rows that a filter leaves are copied if they are no more than DuckDB's limit divided by this."""
 
 _FRAGMENT = compile("run(text)", "<fragment>", "eval")
 
@@ -120,6 +125,8 @@ class _Rows(Protocol):
     """A DuckDB relation or connection, which gives rows as Arrow."""
 
     def to_arrow_reader(self, batch_size: int, /) -> pa.RecordBatchReader: ...
+
+    def to_arrow_table(self) -> pa.Table: ...
 
 
 class TaskRunner:
@@ -294,16 +301,48 @@ class TaskRunner:
             relation = self._con.sql(stage.sql)
             self._set_output_types(_output_settings(stage, map(str, relation.types)))
             return relation
-        self._set_output_types(_output_settings(stage, stage.types))
         sql, scope = _typed(stage), partial(with_codes, variables, stage.codes)
+        if stage.filters:
+            scope = partial(self._filtered, stage, scope())
+        self._set_output_types(_output_settings(stage, stage.types))
         if stage.rows >= _COLLECTED_ROWS_MIN:
             return _in_scope(self._con.sql, sql, scope().tables)
+        lasting = None if stage.filters else _lasting_inputs(stage, task)
+        return self._executed(sql, scope, lasting)
+
+    def _executed(self, sql: str, scope: Callable[[], CodedInputs], inputs: Inputs | None) -> _Rows:
+        """Run SQL; as a prepared statement, if it comes again over `inputs`, which last."""
         execute = partial(_in_scope, self._con.execute)
-        if not _may_come_again(stage, task):
+        if inputs is None:
             return execute(sql, scope().tables)
         settings = (self._disabled_optimizers, self._threads)
-        inputs = {**stage.shared_inputs, **task.inputs}
         return execute(*self._prepared.statement(sql, inputs, settings, scope, execute))
+
+    def _filtered(self, stage: StageTask, coded: CodedInputs) -> CodedInputs:
+        """The inputs without the rows that no join wants, and what was computed to know that."""
+        tables = dict(coded.tables)
+        self._filter(stage, tables, [*tables])
+        for step in stage.steps:
+            tables[step.name] = self._computed(step, tables)
+            self._filter(stage, tables, [step.name])
+        return CodedInputs(tables, are_mapped=False)
+
+    def _computed(self, step: Step, tables: Mapping[str, pa.Table]) -> pa.Table:
+        if any(type_.startswith("DECIMAL") or type_.endswith("HUGEINT") for type_ in step.types):
+            self._set_output_types(_EXCHANGE_SETTINGS)
+        columns = (f"CAST(c{i} AS {type_}) AS c{i}" for i, type_ in enumerate(step.types))
+        sql = f"SELECT {', '.join(columns)} FROM ({step.sql})"
+        return _in_scope(self._con.sql, sql, tables).to_arrow_table()
+
+    def _filter(
+        self, stage: StageTask, tables: dict[str, pa.Table], computed: Collection[str]
+    ) -> None:
+        """Filter the inputs whose keys are computed now."""
+        for each in stage.filters:
+            if each.keys in computed:
+                table, keys = tables[each.name], tables[each.keys].column(each.key)
+                bytes_max = self._limit_bytes // _COPIED_PART
+                tables[each.name] = semi_joined(table, each, keys, self._threads, bytes_max)
 
     def _passed(self, stage: StageTask, function: TaskFunction, rows: _Rows) -> _Rows:
         """What the stage's function makes of the rows."""
@@ -436,7 +475,8 @@ class TaskRunner:
         rows = f"SELECT {', '.join(names)} FROM ({_typed(stage) if stage.types else stage.sql})"
         copy = f"COPY ({rows}) TO {quote_text(path)} ({target.options})"
         try:
-            tables = with_codes(variables, stage.codes).tables
+            coded = with_codes(variables, stage.codes)
+            tables = (self._filtered(stage, coded) if stage.filters else coded).tables
             with _in_scope(self._con.execute, copy, tables).to_arrow_reader(1) as reader:
                 answer = reader.read_all()
         except duckdb.IOException as error:
@@ -470,12 +510,16 @@ def _in_scope(run: Callable[[str], _Rows], text: str, tables: Mapping[str, pa.Ta
     return rows
 
 
-def _may_come_again(stage: StageTask, task: TaskPayload) -> bool:
-    """Whether a fragment reads nothing but tables: outputs of stages have new names each time."""
+def _lasting_inputs(stage: StageTask, task: TaskPayload) -> Inputs | None:
+    """What a fragment reads that may come again; None if that is more than stored tables.
+
+    Outputs of stages have new names each time.
+    """
+    inputs = {**stage.shared_inputs, **task.inputs}
     if not stage.prepares or stage.scalars or task.relations:
-        return False
-    slices = chain(stage.shared_inputs.values(), task.inputs.values())
-    return not any(item.file.startswith(f"{stage.folder}/") for item in chain(*slices))
+        return None
+    is_new = any(item.file.startswith(f"{stage.folder}/") for item in chain(*inputs.values()))
+    return None if is_new else inputs
 
 
 def _typed(stage: StageTask) -> str:

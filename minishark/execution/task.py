@@ -10,6 +10,8 @@ from enum import StrEnum
 
 import msgspec
 
+from minishark.stages.inputs import InputCodes, InputFilter, Step
+
 
 class FileSlice(msgspec.Struct, frozen=True, array_like=True):
     """Record batches `first` to `last` (exclusive; None: to the end) of a stored Arrow file.
@@ -108,20 +110,6 @@ class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
     suffix: str
 
 
-class InputCodes(msgspec.Struct, frozen=True, array_like=True):
-    """Columns that an input gets: the numbers of text in the dictionaries that it is stored with.
-
-    Attributes:
-        name: the input.
-        relation: what the fragment calls the text: a row with a list for each column.
-        columns: each new column and the text column that it has the numbers of.
-    """
-
-    name: str
-    relation: str
-    columns: tuple[tuple[str, str], ...]
-
-
 class StageTask(msgspec.Struct, frozen=True, array_like=True):
     """What the tasks of a stage share.
 
@@ -153,6 +141,8 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         threads: how many cores a task may use.
         prepares: whether what comes again is prepared.
         codes: columns that inputs get in addition.
+        steps: relations that are computed first, in this order.
+        filters: which rows of inputs are dropped, once their keys are there.
     """
 
     sql: str
@@ -177,6 +167,8 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     threads: int = 1
     prepares: bool = True
     codes: tuple[InputCodes, ...] = ()
+    steps: tuple[Step, ...] = ()
+    filters: tuple[InputFilter, ...] = ()
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):

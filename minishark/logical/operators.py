@@ -44,6 +44,27 @@ class JoinCondition:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """A semi-join filter of a scan: rows whose integer is not a key may be dropped.
+
+    Attributes:
+        column: the table's column.
+        cte: the common table expression that has the keys,
+        key: in the column at this position.
+        low: the smallest value in `column`.
+        high: the largest one.
+        most: if a larger share of the rows has a key, from 0 to 1, all of them are read.
+    """
+
+    column: str
+    cte: int
+    key: int
+    low: int
+    high: int
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """Columns of a table.
 
@@ -53,12 +74,14 @@ class Scan:
         schema: the columns.
         coded: in a physical plan, those of `columns` that are the numbers of text in the
             dictionary that it is stored with, each with the column of that text.
+        key_filter: in a physical plan, which rows are not needed.
     """
 
     table: str
     columns: tuple[str | None, ...]
     schema: Schema
     coded: tuple[tuple[str, str], ...] = ()
+    key_filter: KeyFilter | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,25 @@ SINGLE_TASK_ROWS = 150_000
 
 
 @dataclass(frozen=True, slots=True)
+class KeyFilterOptions:
+    """Where semi-join filters pay.
+
+    Attributes:
+        rows_min: the table has so many rows; infinity for never.
+        left_min: the query's own predicates leave such a share of them at least.
+        source_max: what the keys are computed of has at most so many times its rows.
+        share_max: so many of its keys, as a share, are estimated to be joined at most.
+        kept_max: the largest share of its rows that tasks copy; else they read all.
+    """
+
+    rows_min: float = 1_000_000.0
+    left_min: float = 0.03
+    source_max: float = 1.0
+    share_max: float = 0.12
+    kept_max: float = 0.07
+
+
+@dataclass(frozen=True, slots=True)
 class PlannerOptions:
     """What steers physical planning.
 
@@ -26,6 +45,7 @@ class PlannerOptions:
             any, infinity for none.
         coded_rows: from how many rows on groups are made by the numbers of text instead of text;
             infinity for never.
+        key_filters: where semi-join filters pay.
         threads: how many cores a task may use that runs alone.
         slots: how many tasks run at the same time.
         task_bytes: how much memory a task has for hash tables and sorts, before it spills.
@@ -40,6 +60,7 @@ class PlannerOptions:
     sort_values: int = 8_000_000
     early_gain: float = 3.0
     coded_rows: float = 100_000.0
+    key_filters: KeyFilterOptions = KeyFilterOptions()
     threads: int = 1
     slots: int = sys.maxsize
     task_bytes: float = math.inf
@@ -56,5 +77,6 @@ class PlannerOptions:
             stage_cost=0.0,
             early_gain=0.0,
             coded_rows=0.0,
+            key_filters=KeyFilterOptions(0.0, 0.0, math.inf, 1.0, 1.0),
             sort_values=0,
         )

@@ -69,6 +69,7 @@ from minishark.physical.joins import (
     lie_together,
     matching_keys,
 )
+from minishark.physical.key_filters import with_key_filters
 from minishark.physical.options import PlannerOptions
 from minishark.physical.order import depends_on_order
 from minishark.physical.plan import (
@@ -100,7 +101,8 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
     Raises:
         CatalogError: the plan names a table that the catalog does not have.
     """
-    return with_coded_keys(_placed(logical, catalog, options), catalog, options.coded_rows)
+    plan = with_coded_keys(_placed(logical, catalog, options), catalog, options.coded_rows)
+    return with_key_filters(plan, catalog, options.key_filters)
 
 
 def _placed(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:

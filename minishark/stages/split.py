@@ -7,6 +7,7 @@ instead, and nothing is stored.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -18,6 +19,7 @@ from minishark.logical.operators import (
     DistinctOn,
     Filter,
     Join,
+    KeyFilter,
     Limit,
     Project,
     Scan,
@@ -45,13 +47,15 @@ from minishark.physical.plan import (
 )
 from minishark.stages import fragment
 from minishark.stages.fragment import Aliases, Block
+from minishark.stages.inputs import InputCodes, InputFilter, Step
 from minishark.stages.sides import turned_kind
-from minishark.stages.stage import Input, InputCodes, ReadMode, Stage, StageInput, TableInput
+from minishark.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
 
 
 def split(plan: PhysicalPlan) -> tuple[Stage, ...]:
     """The stages of `plan` in an order in which they can run; the last one gives the result."""
-    splitter = _Splitter(_inlined_ctes(plan))
+    inlined = _inlined_ctes(plan)
+    splitter = _Splitter(inlined, inlined & _stored_ctes(plan))
     splitter.stage(plan)
     return tuple(splitter.stages)
 
@@ -61,6 +65,32 @@ def _inlined_ctes(root: PhysicalPlan) -> frozenset[int]:
     regions = _Regions()
     regions.visit(root, regions.start(root))
     return regions.inlined()
+
+
+def _stored_ctes(root: PhysicalPlan) -> frozenset[int]:
+    """The common table expressions that filters need, and those that these read."""
+    definitions: dict[int, PhysicalPlan] = {}
+    needed: list[int] = []
+    for plan in _nodes(root):
+        match plan.operator:
+            case Cte(index=index):
+                definitions[index] = plan.children[0]
+            case Scan(key_filter=KeyFilter(cte=cte)):
+                needed.append(cte)
+    found: set[int] = set()
+    while needed:
+        index = needed.pop()
+        if index not in found:
+            found.add(index)
+            read = (plan.operator for plan in _nodes(definitions[index]))
+            needed += [operator.index for operator in read if isinstance(operator, CteRef)]
+    return frozenset(found)
+
+
+def _nodes(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
+    yield plan
+    for child in plan.children:
+        yield from _nodes(child)
 
 
 @dataclass(slots=True)
@@ -136,12 +166,14 @@ class _Fragment:
     """A stage's SQL while it is being written."""
 
     aliases: Aliases = field(default_factory=Aliases)
-    inputs: dict[tuple[str | int, ReadMode], Input] = field(default_factory=dict)
+    inputs: dict[tuple[str | int, ReadMode, KeyFilter | None], Input] = field(default_factory=dict)
     ctes: dict[int, str] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
     codes: dict[str, InputCodes] = field(default_factory=dict)
+    filters: dict[str, InputFilter] = field(default_factory=dict)
 
-    def table(self, table: str, mode: ReadMode) -> str:
-        key = (table.lower(), mode)
+    def table(self, table: str, mode: ReadMode, key_filter: KeyFilter | None = None) -> str:
+        key = (table.lower(), mode, key_filter)
         if key not in self.inputs:
             self.inputs[key] = TableInput(f"in{len(self.inputs)}", table, mode)
         return self.inputs[key].name
@@ -155,17 +187,34 @@ class _Fragment:
         relation = dictionary_relation(scan.table, whole=mode is ReadMode.ALL)
         self.codes[read] = InputCodes(read, relation, columns)
 
+    def filter(self, read: str, scan: Scan, key_filter: KeyFilter, keys: str) -> None:
+        """Let the input `read`, of `scan`, have only rows with keys in the relation `keys`."""
+        known = self.filters[read].columns if read in self.filters else ()
+        columns = tuple(dict.fromkeys((*known, *(c for c in scan.columns if c is not None))))
+        self.filters[read] = InputFilter(
+            read,
+            key_filter.column,
+            keys,
+            f"c{key_filter.key}",
+            columns,
+            key_filter.low,
+            key_filter.high,
+            key_filter.most,
+        )
+
     def stage(self, stage: int, mode: ReadMode) -> str:
-        key = (stage, mode)
+        key = (stage, mode, None)
         if key not in self.inputs:
             self.inputs[key] = StageInput(f"in{len(self.inputs)}", stage, mode)
         return self.inputs[key].name
 
 
 class _Splitter:
-    def __init__(self, inlined: frozenset[int]) -> None:
+    def __init__(self, inlined: frozenset[int], stored: frozenset[int]) -> None:
+        """The common table expressions inside fragments, and those of them that are steps."""
         self.stages: list[Stage] = []
         self._inlined = inlined
+        self._stored = stored
         self._definitions: dict[int, PhysicalPlan] = {}
         self._stage_of: dict[int, int] = {}
 
@@ -189,9 +238,20 @@ class _Splitter:
         index = len(self.stages)
         inputs = tuple(parts.inputs.values())
         enough = _enough_rows(plan) if exchange is None else None
-        codes = tuple(parts.codes.values())
         self.stages.append(
-            Stage(index, sql, inputs, plan.schema, tasks, buckets, plan, enough, codes)
+            Stage(
+                index,
+                sql,
+                inputs,
+                plan.schema,
+                tasks,
+                buckets,
+                plan,
+                enough,
+                tuple(parts.codes.values()),
+                tuple(parts.steps),
+                tuple(parts.filters.values()),
+            )
         )
         if exchange is None:
             self._stage_of[id(plan)] = index
@@ -201,7 +261,7 @@ class _Splitter:
         self, statement: Statement, exchange: PhysicalPlan | None, parts: _Fragment
     ) -> str:
         for table in statement.tables:
-            parts.inputs[(table, ReadMode.ALL)] = TableInput(table, table, ReadMode.ALL)
+            parts.inputs[(table, ReadMode.ALL, None)] = TableInput(table, table, ReadMode.ALL)
         if exchange is None:
             return statement.sql
         columns = [f"c{i}" for i in range(len(statement.schema))]
@@ -294,22 +354,35 @@ class _Splitter:
     def _scan(self, plan: PhysicalPlan, scan: Scan, parts: _Fragment) -> Block:
         whole = isinstance(plan.distribution, Replicated)
         mode = ReadMode.ALL if whole else ReadMode.OWN
-        relation = parts.table(scan.table, mode)
+        relation = parts.table(scan.table, mode, scan.key_filter)
         parts.code(relation, scan, mode)
+        if scan.key_filter is not None:
+            keys = self._cte(scan.key_filter.cte, ReadMode.ALL, parts)
+            parts.filter(relation, scan, scan.key_filter, keys)
         return fragment.scan_block(relation, scan.columns, parts.aliases)
 
     def _cte_ref(self, plan: PhysicalPlan, reference: CteRef, parts: _Fragment) -> Block:
-        index, definition = reference.index, self._definitions[reference.index]
         columns = [f"c{i}" for i in range(len(plan.schema))]
-        if index in self._inlined:
-            if index not in parts.ctes:
-                block = self._block(definition, parts)
-                parts.ctes[index] = fragment.select(block)
-            return fragment.table_block(f"cte{index}", columns, parts.aliases)
         whole = isinstance(plan.distribution, Replicated)
         mode = ReadMode.ALL if whole else ReadMode.OWN
-        relation = parts.stage(self.stage(definition), mode)
+        relation = self._cte(reference.index, mode, parts)
         return fragment.table_block(relation, columns, parts.aliases)
+
+    def _cte(self, index: int, mode: ReadMode, parts: _Fragment) -> str:
+        """What the fragment calls a common table expression; it is made if that is not known."""
+        definition = self._definitions[index]
+        if index not in self._inlined:
+            return parts.stage(self.stage(definition), mode)
+        name = f"cte{index}"
+        if index in parts.ctes or any(step.name == name for step in parts.steps):
+            return name
+        sql = fragment.select(self._block(definition, parts))
+        if index in self._stored:
+            types = tuple(column.type for column in definition.schema)
+            parts.steps.append(Step(name, sql, types))
+        else:
+            parts.ctes[index] = sql
+        return name
 
     def _exchange(self, plan: PhysicalPlan, parts: _Fragment) -> Block:
         child = plan.children[0]

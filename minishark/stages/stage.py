@@ -11,6 +11,7 @@ from minishark.expressions import Schema
 from minishark.logical.operators import Join, Statement
 from minishark.physical.order import depends_on_order
 from minishark.physical.plan import Exchange, PhysicalPlan
+from minishark.stages.inputs import InputCodes, InputFilter, Step
 from minishark.stages.sides import are_as_written
 from minishark.stages.varying import varies
 
@@ -53,21 +54,6 @@ class StageInput:
 Input: TypeAlias = TableInput | StageInput
 
 
-@dataclass(frozen=True, slots=True)
-class InputCodes:
-    """Columns that an input gets: the numbers of text in the dictionaries that it is stored with.
-
-    Attributes:
-        name: the input.
-        relation: what the fragment calls the text: a row with a list for each column.
-        columns: each new column and the text column that it has the numbers of.
-    """
-
-    name: str
-    relation: str
-    columns: tuple[tuple[str, str], ...]
-
-
 @dataclass(frozen=True)
 class Stage:
     """What the tasks of a stage have in common; it serves all runs of a statement that comes again.
@@ -84,6 +70,8 @@ class Stage:
         enough_rows: this many rows, of its tasks in their order, serve all who read it; None for
             no limit.
         codes: columns that inputs get in addition.
+        steps: relations that a task computes first, in this order.
+        filters: which rows of inputs a task drops, once their keys are there.
     """
 
     index: int
@@ -95,6 +83,8 @@ class Stage:
     plan: PhysicalPlan
     enough_rows: int | None = None
     codes: tuple[InputCodes, ...] = ()
+    steps: tuple[Step, ...] = ()
+    filters: tuple[InputFilter, ...] = ()
 
     @property
     def is_statement(self) -> bool:

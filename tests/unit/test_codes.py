@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from minishark.execution.codes import with_codes
-from minishark.execution.task import InputCodes
+from minishark.stages.inputs import InputCodes
 
 CODES = (InputCodes("in0", "t#values", (("s#code", "s"),)),)
 SMALL = pa.dictionary(pa.int8(), pa.string())

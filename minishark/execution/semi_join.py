@@ -1,0 +1,155 @@
+"""Semi-join filters: the rows of an Arrow table that have one of some integers as their key.
+
+A key is looked up in an array that has a byte for each integer of the column's range, which takes
+a tenth of what a hash table takes. Only the rows that are found are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from minishark.execution.outputs import BATCH_ROWS
+from minishark.stages.inputs import InputFilter
+
+_SAMPLES = 32
+_SAMPLE_ROWS = 1024
+_COUNTED_FROM_0 = 1 << 16
+"""Keys from here on are counted from the smallest one, to save memory."""
+
+
+def semi_joined(
+    table: pa.Table, wanted: InputFilter, keys: pa.ChunkedArray, threads: int, bytes_max: int
+) -> pa.Table:
+    """The rows of `table` that have one of `keys`, in their order, and its columns that are read.
+
+    NULLs are kept, as are keys that are not within the bounds that the filter tells.
+
+    Args:
+        table: the rows; with `wanted.column`, of integers.
+        wanted: which column and bounds the keys have.
+        keys: integers, of any type.
+        threads: how many threads may search.
+        bytes_max: about how many bytes may be copied.
+
+    Returns:
+        `table` itself if too large a part of it is wanted.
+    """
+    table = table.select(wanted.columns)
+    column = table.column(wanted.column)
+    if not pa.types.is_integer(column.type):
+        return table
+    marks = _Marks.of(keys, wanted.low, wanted.high)
+    share = _share(column, marks)
+    if share > wanted.most or share * table.nbytes > bytes_max:
+        return table
+    position = wanted.columns.index(wanted.column)
+    found = _in_threads(
+        lambda batches: _found(batches, position, marks),
+        _divided(table.to_batches(), threads),
+    )
+    return pa.Table.from_batches([batch for piece in found for batch in piece], table.schema)
+
+
+def _in_threads(
+    search: Callable[[_Batches], _Batches], pieces: Sequence[_Batches]
+) -> list[_Batches]:
+    """`search` of each piece; of the first one in this thread, of the others in threads beside."""
+    if len(pieces) < 2:
+        return list(map(search, pieces))
+    with ThreadPoolExecutor(len(pieces) - 1) as pool:
+        others = pool.map(search, pieces[1:])
+        return [search(pieces[0]), *others]
+
+
+_Batches: TypeAlias = list[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Which integers are keys.
+
+    Attributes:
+        base: the integer that the first mark is of. The first and the last mark stand for all
+            that lie beyond them.
+        marks: whether each integer is a key.
+    """
+
+    base: int
+    marks: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, keys: pa.ChunkedArray, low: int, high: int) -> _Marks:
+        """Marks of those keys that lie between two bounds."""
+        base = 0 if 0 < low <= _COUNTED_FROM_0 else low - 1
+        marks = np.zeros(high - base + 2, np.bool_)
+        for chunk in keys.chunks:
+            values = _values(chunk.drop_null())
+            values = values[(values >= low) & (values <= high)]
+            marks[values - base] = True
+        return cls(base, marks)
+
+    def found(self, column: pa.Array) -> NDArray[np.bool_]:
+        """Whether each value of a column of integers is a key; NULLs are."""
+        values = _values(column)
+        if self.base:
+            values = values - self.base
+        found = np.take(self.marks, values, mode="clip")
+        if column.null_count:
+            found |= column.is_null().to_numpy(zero_copy_only=False)
+        return found
+
+
+def _share(column: pa.ChunkedArray, marks: _Marks) -> float:
+    """About which part of a column's values are keys."""
+    apart = max(_SAMPLE_ROWS, len(column) // _SAMPLES)
+    samples = (column.slice(first, _SAMPLE_ROWS) for first in range(0, len(column), apart))
+    found = [marks.found(chunk) for sample in samples for chunk in sample.chunks]
+    return sum(map(np.count_nonzero, found)) / max(1, sum(map(len, found)))
+
+
+def _divided(batches: Sequence[pa.RecordBatch], parts: int) -> list[list[pa.RecordBatch]]:
+    """Batches in their order, in at most so many groups of about as many."""
+    size = -(-len(batches) // parts) or 1
+    return [list(batches[i : i + size]) for i in range(0, len(batches), size)]
+
+
+def _found(batches: _Batches, position: int, marks: _Marks) -> _Batches:
+    """The rows that have a key, in batches that are not small if there are many."""
+    found: _Batches = []
+    small: _Batches = []
+    for batch in batches:
+        rows = np.flatnonzero(marks.found(batch.column(position)))
+        if not len(rows):
+            continue
+        if small and not _have_same_dictionaries(small[-1], batch):
+            found.append(pa.concat_batches(small))
+            small = []
+        small.append(batch.take(pa.array(rows)))
+        if sum(map(len, small)) >= BATCH_ROWS:
+            found.append(pa.concat_batches(small))
+            small = []
+    return [*found, pa.concat_batches(small)] if small else found
+
+
+def _have_same_dictionaries(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
+    pairs = zip(one.columns, other.columns, strict=True)
+    return all(
+        a.dictionary.equals(b.dictionary) for a, b in pairs if pa.types.is_dictionary(a.type)
+    )
+
+
+def _values(column: pa.Array) -> NDArray[np.int64]:
+    """The values of a column of integers, without a copy if possible; any where one is NULL."""
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    _, data = column.buffers()
+    if data is None:
+        return np.empty(0, np.int64)
+    values = np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
+    return values.astype(np.int64, copy=False)

@@ -1,0 +1,346 @@
+"""Semi-join filters: rows of large tables that no join wants are dropped early. Pure.
+
+DuckDB filters its own tables by the keys of the joins above them, but takes no filters for Arrow
+data, of which each row is looked up in a hash table then. Here the side of a join with few keys
+becomes a common table expression, which tasks compute first; then they scan the key column of the
+large table and copy the rows that have one of these keys. Which share of the rows that is, they
+see before they copy, so a wrong estimate costs little.
+
+Related work: sideways information passing; the semi-join reducers of Bernstein and Chiu (Using
+Semi-Joins to Solve Relational Queries, 1981).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from minishark.catalog import Catalog, Table
+from minishark.expressions import ColumnRef, Schema
+from minishark.logical.operators import (
+    Aggregate,
+    Cte,
+    CteRef,
+    Distinct,
+    Filter,
+    Join,
+    JoinKind,
+    KeyFilter,
+    Project,
+    Scan,
+    Sort,
+)
+from minishark.physical.options import KeyFilterOptions
+from minishark.physical.plan import (
+    Broadcast,
+    Exchange,
+    FinalAggregate,
+    PartialAggregate,
+    PhysicalPlan,
+)
+from minishark.statistics import ColumnStatistics
+
+_KEY_TYPES = frozenset(
+    ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+)
+_STORED_TYPES = re.compile(
+    r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?|DATE|VARCHAR|BOOLEAN|DOUBLE|FLOAT|DECIMAL\(.*\)|TIMESTAMP"
+)
+"""Types that a common table expression may have to be stored as Arrow data before it is read."""
+
+_SPAN_MAX = 1 << 26
+"""Keys are marked in an array with a byte for each integer between the table's extremes."""
+
+_LEFT_MAY_DROP = (
+    JoinKind.INNER,
+    JoinKind.RIGHT,
+    JoinKind.SEMI,
+    JoinKind.RIGHT_SEMI,
+    JoinKind.RIGHT_ANTI,
+)
+_RIGHT_MAY_DROP = (
+    JoinKind.INNER,
+    JoinKind.LEFT,
+    JoinKind.SEMI,
+    JoinKind.RIGHT_SEMI,
+    JoinKind.ANTI,
+)
+"""Joins whose rows of that side have no effect if the other side has none of their keys."""
+
+_KEEPS_MATCHES = (JoinKind.INNER, JoinKind.SEMI, JoinKind.RIGHT_SEMI)
+"""Joins whose rows have columns that are equal to one of the other side."""
+
+_PASSES_LEFT = (
+    JoinKind.INNER,
+    JoinKind.LEFT,
+    JoinKind.SEMI,
+    JoinKind.ANTI,
+    JoinKind.MARK,
+    JoinKind.SINGLE,
+)
+_PASSES_RIGHT = (JoinKind.INNER, JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
+"""Joins of which each row has the columns of one row of that side, and depends on no other."""
+
+
+def with_key_filters(
+    plan: PhysicalPlan, catalog: Catalog, options: KeyFilterOptions
+) -> PhysicalPlan:
+    """`plan` with semi-join filters where they pay.
+
+    Args:
+        plan: a physical plan.
+        catalog: the tables that it scans.
+        options: where they pay.
+    """
+    return _Filters(catalog, options, count(_first_free(plan))).rewritten(plan)
+
+
+def _first_free(plan: PhysicalPlan) -> int:
+    """A number that is above those of all common table expressions."""
+    own = plan.operator.index + 1 if isinstance(plan.operator, Cte) else 0
+    return max((own, *map(_first_free, plan.children)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A scan that could be filtered: the input of a join that it is in, and by which keys.
+
+    Attributes:
+        side: the input.
+        position: the join's key among the input's columns.
+        key: the column of the other input.
+        share: about which part of the table's rows is left.
+        low: the table's smallest key.
+        high: its largest one.
+    """
+
+    side: int
+    position: int
+    key: int
+    share: float
+    low: int
+    high: int
+
+
+@dataclass(slots=True)
+class _Filters:
+    """Puts filters into a plan.
+
+    Attributes:
+        catalog: the tables that it scans.
+        options: where filters pay.
+        numbers: for new common table expressions.
+        definitions: the common table expressions that are known.
+    """
+
+    catalog: Catalog
+    options: KeyFilterOptions
+    numbers: Iterator[int]
+    definitions: dict[int, PhysicalPlan] = field(default_factory=dict)
+
+    def rewritten(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """`plan` with filters; inner joins choose first."""
+        if isinstance(plan.operator, Cte):
+            definition = self.rewritten(plan.children[0])
+            self.definitions[plan.operator.index] = definition
+            children: tuple[PhysicalPlan, ...] = (definition, self.rewritten(plan.children[1]))
+        else:
+            children = tuple(map(self.rewritten, plan.children))
+        if any(new is not old for new, old in zip(children, plan.children, strict=True)):
+            plan = replace(plan, children=children)
+        if not isinstance(plan.operator, Join):
+            return plan
+        found = min(self._candidates(plan, plan.operator), key=lambda c: c.share, default=None)
+        return plan if found is None else self._filtered(plan, found)
+
+    def _candidates(self, plan: PhysicalPlan, join: Join) -> Iterator[_Candidate]:
+        left, right = plan.children
+        for a, b in _equal_columns(join):
+            types = {left.schema[a].type, right.schema[b].type}
+            if len(types) > 1 or types.isdisjoint(_KEY_TYPES):
+                continue
+            if join.kind in _LEFT_MAY_DROP:
+                yield from self._candidate(0, left, a, right, b)
+            if join.kind in _RIGHT_MAY_DROP:
+                yield from self._candidate(1, right, b, left, a)
+
+    def _candidate(
+        self, side: int, read: PhysicalPlan, position: int, keys: PhysicalPlan, key: int
+    ) -> Iterator[_Candidate]:
+        """What there is to gain if the table below `read` is filtered by the rows of `keys`."""
+        found = _scan_below(read, position)
+        if found is None or not self._can_be_keys(keys):
+            return
+        scan, name, left = found
+        options, table = self.options, self.catalog.get(scan.table)
+        known = _statistics(table, name)
+        if known is None or known.minimum is None or known.maximum is None or not known.distinct:
+            return
+        if table.rows < options.rows_min or left < options.left_min * table.rows:
+            return
+        if options.source_max * table.rows < self._largest_table(keys):
+            return
+        low, high = int(known.minimum), int(known.maximum)
+        share = min(1.0, self._distinct(keys, key) / known.distinct)
+        if share <= options.share_max and high - low < _SPAN_MAX:
+            yield _Candidate(side, position, key, share, low, high)
+
+    def _can_be_keys(self, plan: PhysicalPlan) -> bool:
+        """Whether a plan's rows can be stored before the fragment runs that joins them."""
+        if isinstance(plan.operator, Broadcast):
+            return self._can_store(plan.children[0])
+        return not isinstance(plan.operator, Exchange) and self._can_store(plan)
+
+    def _can_store(self, plan: PhysicalPlan) -> bool:
+        return _is_storable(plan.schema) and self._reads_storable(plan)
+
+    def _reads_storable(self, plan: PhysicalPlan) -> bool:
+        if isinstance(plan.operator, CteRef):
+            return self._can_store(self.definitions[plan.operator.index])
+        return all(map(self._reads_storable, plan.children))
+
+    def _largest_table(self, plan: PhysicalPlan) -> int:
+        """The rows of the largest table that a plan reads."""
+        match plan.operator:
+            case Scan(table=table):
+                return self.catalog.get(table).rows
+            case CteRef(index=index):
+                return self._largest_table(self.definitions[index])
+            case _:
+                return max(map(self._largest_table, plan.children), default=0)
+
+    def _distinct(self, plan: PhysicalPlan, position: int) -> float:
+        """About how many values a column has: no more than any column that it is equal to."""
+        operator, found = plan.operator, plan.rows
+        if isinstance(operator, CteRef):
+            return min(found, self._distinct(self.definitions[operator.index], position))
+        if isinstance(operator, Scan):
+            name = operator.columns[position]
+            known = None if name is None else _statistics(self.catalog.get(operator.table), name)
+            return found if known is None or known.distinct is None else min(found, known.distinct)
+        below = _below(plan, position)
+        if below is None:
+            return found
+        side, column = below
+        found = min(found, self._distinct(plan.children[side], column))
+        if isinstance(operator, Join) and operator.kind in _KEEPS_MATCHES:
+            for pair in _equal_columns(operator):
+                if pair[side] == column:
+                    other = self._distinct(plan.children[1 - side], pair[1 - side])
+                    found = min(found, other)
+        return found
+
+    def _filtered(self, plan: PhysicalPlan, found: _Candidate) -> PhysicalPlan:
+        """The join over a common table expression and an input that is filtered by it."""
+        keys, read = plan.children[1 - found.side], plan.children[found.side]
+        is_broadcast = isinstance(keys.operator, Broadcast)
+        definition = keys.children[0] if is_broadcast else keys
+        is_shared = isinstance(definition.operator, CteRef)
+        if isinstance(definition.operator, CteRef):
+            index = definition.operator.index
+        else:
+            index = next(self.numbers)
+            self.definitions[index] = definition
+            reference = CteRef(index, f"keys_{index}", definition.schema)
+            read_again = replace(definition, operator=reference, children=())
+            keys = replace(keys, children=(read_again,)) if is_broadcast else read_again
+        read = _with_filter(read, found, index, self.options.kept_max)
+        children = (read, keys) if found.side == 0 else (keys, read)
+        joined = replace(plan, children=children)
+        if is_shared:
+            return joined
+        operator = Cte(index, f"keys_{index}")
+        return replace(joined, operator=operator, children=(definition, joined))
+
+
+def _statistics(table: Table, name: str) -> ColumnStatistics | None:
+    """What is known of a column, unless the table is a name for files that DuckDB reads."""
+    columns = table.statistics.columns
+    if not columns or any(partition.relation for partition in table.partitions):
+        return None
+    names = [column.name.lower() for column in table.schema]
+    return columns[names.index(name.lower())]
+
+
+def _equal_columns(join: Join) -> Iterator[tuple[int, int]]:
+    """The columns of both sides that must be equal."""
+    for condition in join.conditions:
+        if condition.is_equality:
+            match condition.left, condition.right:
+                case (ColumnRef(index=left), ColumnRef(index=right)):
+                    yield left, right
+
+
+def _is_storable(schema: Schema) -> bool:
+    return all(_STORED_TYPES.fullmatch(column.type) for column in schema)
+
+
+def _below(plan: PhysicalPlan, position: int) -> tuple[int, int] | None:
+    """The child, and the column of it, that the column at `position` is.
+
+    None if it is not just that, or rows without a key could matter to rows that have one.
+    """
+    match plan.operator:
+        case Filter(output=output) | Sort(output=output):
+            return 0, output[position]
+        case Project(expressions=expressions):
+            expression = expressions[position]
+            return (0, expression.index) if isinstance(expression, ColumnRef) else None
+        case (
+            Aggregate(groups=groups, grouping_sets=())
+            | PartialAggregate(complete=Aggregate(groups=groups))
+        ):
+            group = groups[position] if position < len(groups) else None
+            return (0, group.index) if isinstance(group, ColumnRef) else None
+        case FinalAggregate(complete=Aggregate(groups=groups, grouping_sets=())):
+            return (0, position) if position < len(groups) else None
+        case Distinct():
+            return 0, position
+        case Cte():
+            return 1, position
+        case Join(kind=kind, left_output=left_output, right_output=right_output):
+            width = 0 if kind in (JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI) else len(left_output)
+            if position < width:
+                return (0, left_output[position]) if kind in _PASSES_LEFT else None
+            position -= width
+            is_passed = kind in _PASSES_RIGHT and position < len(right_output)
+            return (1, right_output[position]) if is_passed else None
+        case _:
+            return None
+
+
+def _scan_below(plan: PhysicalPlan, position: int) -> tuple[Scan, str, float] | None:
+    """The scan that a column comes from, the table's column, and how many rows filters leave."""
+    if isinstance(plan.operator, Scan):
+        name = plan.operator.columns[position]
+        if name is None or plan.operator.key_filter is not None:
+            return None
+        return plan.operator, name, plan.rows
+    below = _below(plan, position)
+    if below is None:
+        return None
+    found = _scan_below(plan.children[below[0]], below[1])
+    if found is None:
+        return None
+    scan, name, left = found
+    return scan, name, min(left, plan.rows) if isinstance(plan.operator, Filter) else left
+
+
+def _with_filter(
+    plan: PhysicalPlan, found: _Candidate, cte: int, most: float, position: int | None = None
+) -> PhysicalPlan:
+    """`plan` with a filter of the scan that the key comes from, and about so many rows less."""
+    position = found.position if position is None else position
+    rows = max(1.0, plan.rows * found.share)
+    if isinstance(plan.operator, Scan):
+        name = plan.operator.columns[position]
+        assert name is not None
+        key_filter = KeyFilter(name, cte, found.key, found.low, found.high, most)
+        return replace(plan, operator=replace(plan.operator, key_filter=key_filter), rows=rows)
+    below = _below(plan, position)
+    assert below is not None
+    child = _with_filter(plan.children[below[0]], found, cte, most, below[1])
+    children = (*plan.children[: below[0]], child, *plan.children[below[0] + 1 :])
+    return replace(plan, children=children, rows=rows)

@@ -1,0 +1,60 @@
+"""What a task does to a fragment's inputs before it runs; also a part of the tasks' wire format."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class InputCodes(msgspec.Struct, frozen=True, array_like=True):
+    """Columns that an input gets: the numbers of text in the dictionaries that it is stored with.
+
+    Attributes:
+        name: the input.
+        relation: what the fragment calls the text: a row with a list for each column.
+        columns: each new column and the text column that it has the numbers of.
+    """
+
+    name: str
+    relation: str
+    columns: tuple[tuple[str, str], ...]
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    """A relation that is computed first, from the inputs and earlier steps.
+
+    Attributes:
+        name: what later steps and the fragment call it.
+        sql: a SELECT with columns c0, c1, ...
+        types: the DuckDB types of these.
+    """
+
+    name: str
+    sql: str
+    types: tuple[str, ...]
+
+
+class InputFilter(msgspec.Struct, frozen=True, array_like=True):
+    """A semi-join filter: an input keeps only rows whose integer is among the keys of a relation.
+
+    The fragment joins them all the same, so rows without such a key may be left.
+
+    Attributes:
+        name: the input.
+        column: its column.
+        keys: the relation, a step or an input.
+        key: the relation's column.
+        columns: those of the input's columns that the fragment reads.
+        low: the column has no smaller value,
+        high: and no larger one.
+        most: the largest share of the rows, from 0 to 1, that is worth being copied; if more have
+            such a key, all are read as they are.
+    """
+
+    name: str
+    column: str
+    keys: str
+    key: str
+    columns: tuple[str, ...]
+    low: int
+    high: int
+    most: float
