@@ -24,7 +24,7 @@ from minishark.execution.memory import NodeMemory
 from minishark.execution.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
 from minishark.execution.prepared import Inputs, PreparedFragments
 from minishark.execution.scalars import Scalars
-from minishark.execution.semi_join import semi_joined
+from minishark.execution.semi_join import SemiJoins
 from minishark.execution.statistics import partition_statistics, text_sample
 from minishark.execution.store import FolderMissingError, InputMissingError, Store
 from minishark.execution.streaming import batches_of, even_batches
@@ -151,6 +151,7 @@ class TaskRunner:
         self._disabled_optimizers = ""
         self._threads = 1
         self._prepared = PreparedFragments()
+        self._semi_joins = SemiJoins()
         self._running = threading.Lock()  # held while a task runs
         self._removed: set[str] = set()  # folders that prepared fragments may still hold files of
         self._user_code = functions.UserCode()
@@ -301,48 +302,56 @@ class TaskRunner:
             relation = self._con.sql(stage.sql)
             self._set_output_types(_output_settings(stage, map(str, relation.types)))
             return relation
-        sql, scope = _typed(stage), partial(with_codes, variables, stage.codes)
+        scope = partial(with_codes, variables, stage.codes)
         if stage.filters:
-            scope = partial(self._filtered, stage, scope())
-        self._set_output_types(_output_settings(stage, stage.types))
-        if stage.rows >= _COLLECTED_ROWS_MIN:
-            return _in_scope(self._con.sql, sql, scope().tables)
+            scope = partial(self._filtered, stage, task, scope())
         lasting = None if stage.filters else _lasting_inputs(stage, task)
-        return self._executed(sql, scope, lasting)
+        self._set_output_types(_output_settings(stage, stage.types))
+        return self._executed(_typed(stage), stage.rows, scope, lasting)
 
-    def _executed(self, sql: str, scope: Callable[[], CodedInputs], inputs: Inputs | None) -> _Rows:
-        """Run SQL; as a prepared statement, if it comes again over `inputs`, which last."""
+    def _executed(
+        self, sql: str, rows: float, scope: Callable[[], CodedInputs], inputs: Inputs | None
+    ) -> _Rows:
+        """Run SQL that gives about `rows` rows; prepared, if it comes again over `inputs`."""
+        if rows >= _COLLECTED_ROWS_MIN:
+            return _in_scope(self._con.sql, sql, scope().tables)
         execute = partial(_in_scope, self._con.execute)
         if inputs is None:
             return execute(sql, scope().tables)
         settings = (self._disabled_optimizers, self._threads)
         return execute(*self._prepared.statement(sql, inputs, settings, scope, execute))
 
-    def _filtered(self, stage: StageTask, coded: CodedInputs) -> CodedInputs:
+    def _filtered(self, stage: StageTask, task: TaskPayload, coded: CodedInputs) -> CodedInputs:
         """The inputs without the rows that no join wants, and what was computed to know that."""
-        tables = dict(coded.tables)
-        self._filter(stage, tables, [*tables])
+        lasting = _lasting_inputs(stage, task)  # and as they are, until something is computed
+        coded = self._without_others(stage, coded, [*coded.tables])
         for step in stage.steps:
-            tables[step.name] = self._computed(step, tables)
-            self._filter(stage, tables, [step.name])
-        return CodedInputs(tables, are_mapped=False)
+            table = self._computed(step, coded, lasting)
+            coded = CodedInputs({**coded.tables, step.name: table}, are_mapped=False)
+            coded = self._without_others(stage, coded, [step.name])
+            lasting = None
+        return coded
 
-    def _computed(self, step: Step, tables: Mapping[str, pa.Table]) -> pa.Table:
+    def _computed(self, step: Step, coded: CodedInputs, lasting: Inputs | None) -> pa.Table:
         if any(type_.startswith("DECIMAL") or type_.endswith("HUGEINT") for type_ in step.types):
             self._set_output_types(_EXCHANGE_SETTINGS)
         columns = (f"CAST(c{i} AS {type_}) AS c{i}" for i, type_ in enumerate(step.types))
         sql = f"SELECT {', '.join(columns)} FROM ({step.sql})"
-        return _in_scope(self._con.sql, sql, tables).to_arrow_table()
+        return self._executed(sql, step.rows, lambda: coded, lasting).to_arrow_table()
 
-    def _filter(
-        self, stage: StageTask, tables: dict[str, pa.Table], computed: Collection[str]
-    ) -> None:
-        """Filter the inputs whose keys are computed now."""
+    def _without_others(
+        self, stage: StageTask, coded: CodedInputs, computed: Collection[str]
+    ) -> CodedInputs:
+        """Without the rows that have none of the keys that are `computed` now."""
+        tables = dict(coded.tables)
+        bytes_max = self._limit_bytes // _COPIED_PART
         for each in stage.filters:
             if each.keys in computed:
-                table, keys = tables[each.name], tables[each.keys].column(each.key)
-                bytes_max = self._limit_bytes // _COPIED_PART
-                tables[each.name] = semi_joined(table, each, keys, self._threads, bytes_max)
+                keys = tables[each.keys].column(each.key)
+                tables[each.name] = self._semi_joins.filtered(
+                    tables[each.name], each, keys, threads=self._threads, bytes_max=bytes_max
+                )
+        return CodedInputs(tables, coded.are_mapped)
 
     def _passed(self, stage: StageTask, function: TaskFunction, rows: _Rows) -> _Rows:
         """What the stage's function makes of the rows."""
@@ -387,6 +396,7 @@ class TaskRunner:
         with self._fitting:
             self._settings.close()
             self._con.close()
+        self._semi_joins.close()
         self._store.forget_all()
 
     @contextlib.contextmanager
@@ -476,8 +486,9 @@ class TaskRunner:
         copy = f"COPY ({rows}) TO {quote_text(path)} ({target.options})"
         try:
             coded = with_codes(variables, stage.codes)
-            tables = (self._filtered(stage, coded) if stage.filters else coded).tables
-            with _in_scope(self._con.execute, copy, tables).to_arrow_reader(1) as reader:
+            if stage.filters:
+                coded = self._filtered(stage, task, coded)
+            with _in_scope(self._con.execute, copy, coded.tables).to_arrow_reader(1) as reader:
                 answer = reader.read_all()
         except duckdb.IOException as error:
             if target.folder not in str(error):

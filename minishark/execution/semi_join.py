@@ -6,15 +6,17 @@ a tenth of what a hash table takes. Only the rows that are found are copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from minishark.cores import usable_cores
 from minishark.execution.outputs import BATCH_ROWS
 from minishark.stages.inputs import InputFilter
 
@@ -24,51 +26,57 @@ _COUNTED_FROM_0 = 1 << 16
 """Keys from here on are counted from the smallest one, to save memory."""
 
 
-def semi_joined(
-    table: pa.Table, wanted: InputFilter, keys: pa.ChunkedArray, threads: int, bytes_max: int
-) -> pa.Table:
-    """The rows of `table` that have one of `keys`, in their order, and its columns that are read.
-
-    NULLs are kept, as are keys that are not within the bounds that the filter tells.
-
-    Args:
-        table: the rows; with `wanted.column`, of integers.
-        wanted: which column and bounds the keys have.
-        keys: integers, of any type.
-        threads: how many threads may search.
-        bytes_max: about how many bytes may be copied.
-
-    Returns:
-        `table` itself if too large a part of it is wanted.
-    """
-    table = table.select(wanted.columns)
-    column = table.column(wanted.column)
-    if not pa.types.is_integer(column.type):
-        return table
-    marks = _Marks.of(keys, wanted.low, wanted.high)
-    share = _share(column, marks)
-    if share > wanted.most or share * table.nbytes > bytes_max:
-        return table
-    position = wanted.columns.index(wanted.column)
-    found = _in_threads(
-        lambda batches: _found(batches, position, marks),
-        _divided(table.to_batches(), threads),
-    )
-    return pa.Table.from_batches([batch for piece in found for batch in piece], table.schema)
-
-
-def _in_threads(
-    search: Callable[[_Batches], _Batches], pieces: Sequence[_Batches]
-) -> list[_Batches]:
-    """`search` of each piece; of the first one in this thread, of the others in threads beside."""
-    if len(pieces) < 2:
-        return list(map(search, pieces))
-    with ThreadPoolExecutor(len(pieces) - 1) as pool:
-        others = pool.map(search, pieces[1:])
-        return [search(pieces[0]), *others]
-
-
 _Batches: TypeAlias = list[pa.RecordBatch]
+
+
+class SemiJoins:
+    """Filters tables, with threads that wait for the next one: to start some takes as long."""
+
+    def __init__(self) -> None:
+        self._helpers = ThreadPoolExecutor(max(1, usable_cores() - 1), "semi-join")
+
+    def filtered(
+        self,
+        table: pa.Table,
+        wanted: InputFilter,
+        keys: pa.ChunkedArray,
+        *,
+        threads: int,
+        bytes_max: int,
+    ) -> pa.Table:
+        """The rows of `table` that have one of `keys`, in their order, and its columns in use.
+
+        NULLs are kept, as are keys that are not within the bounds that the filter tells.
+
+        Args:
+            table: the rows; with `wanted.column`, of integers.
+            wanted: which column and bounds the keys have.
+            keys: integers, of any type.
+            threads: how many threads may search.
+            bytes_max: about how many bytes may be copied.
+
+        Returns:
+            All rows if too large a part of them is wanted.
+        """
+        table = table.select(wanted.columns)
+        column = table.column(wanted.column)
+        if not pa.types.is_integer(column.type):
+            return table
+        marks = _Marks.of(keys, wanted.low, wanted.high)
+        share = _share(column, marks)
+        if share > wanted.most or share * table.nbytes > bytes_max:
+            return table
+        search = partial(_found, position=wanted.columns.index(wanted.column), marks=marks)
+        own, *others = _divided(table.to_batches(), threads) or [[]]
+        searches = [self._helpers.submit(search, batches) for batches in others]
+        found = search(own)
+        for each in searches:
+            found += each.result()
+        return pa.Table.from_batches(found, table.schema)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._helpers.shutdown(wait=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ from minishark.statistics import ColumnStatistics
 _RANGE_SELECTIVITY = 0.3
 _OTHER_SELECTIVITY = 0.25
 _SEMI_SELECTIVITY = 0.5
+_PREFIX_SELECTIVITY = 0.01
+"""Of text that begins with more than a letter or two."""
 _BELOW = ("<", "<=")
 
 
@@ -88,8 +90,20 @@ def _all_share(predicates: Sequence[Expression], profile: Profile) -> float:
     """
     share = 1.0
     ranges: dict[int, tuple[float, float]] = {}
+    lows: dict[int, str] = {}
     for predicate in predicates:
         match predicate:
+            case Infix(
+                operator=">=",
+                arguments=(ColumnRef(index=column, type="VARCHAR"), Literal(value=str(value))),
+            ):
+                lows[column] = value
+                share *= _RANGE_SELECTIVITY
+            case Infix(
+                operator="<",
+                arguments=(ColumnRef(index=column, type="VARCHAR"), Literal(value=str(value))),
+            ) if _are_prefix_bounds(lows.get(column, ""), value):
+                share *= _PREFIX_SELECTIVITY / _RANGE_SELECTIVITY
             case Infix(
                 operator="<" | "<=" | ">" | ">=" as operator,
                 arguments=(ColumnRef(index=column) as left, right),
@@ -102,6 +116,14 @@ def _all_share(predicates: Sequence[Expression], profile: Profile) -> float:
     for low, high in ranges.values():
         share *= max(0.0, high - low)
     return share
+
+
+def _are_prefix_bounds(low: str, high: str) -> bool:
+    """Whether all text from `low` to below `high` begins with `low`, of three letters or more.
+
+    DuckDB writes LIKE 'forest%' as such a range.
+    """
+    return len(low) > 2 and high == low[:-1] + chr(ord(low[-1]) + 1)
 
 
 def _share_below(left: Expression, right: Expression, profile: Profile) -> float | None:

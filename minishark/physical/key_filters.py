@@ -53,6 +53,9 @@ _STORED_TYPES = re.compile(
 _SPAN_MAX = 1 << 26
 """Keys are marked in an array with a byte for each integer between the table's extremes."""
 
+_TESTED = 0.8
+"""Predicates that leave a larger share of the rows are not worth mentioning."""
+
 _LEFT_MAY_DROP = (
     JoinKind.INNER,
     JoinKind.RIGHT,
@@ -178,13 +181,21 @@ class _Filters:
         known = _statistics(table, name)
         if known is None or known.minimum is None or known.maximum is None or not known.distinct:
             return
-        if table.rows < options.rows_min or left < options.left_min * table.rows:
+        if left < options.left_min * table.rows:
+            return
+        # What is spared: to read rows, to look them up where no cache helps, and to test them.
+        are_many, are_tested = keys.rows >= options.keys_many, left < _TESTED * table.rows
+        weight = (len(scan.columns) > 1) + are_many + are_tested
+        if weight * table.rows < options.rows_min:
             return
         if options.source_max * table.rows < self._largest_table(keys):
             return
         low, high = int(known.minimum), int(known.maximum)
         share = min(1.0, self._distinct(keys, key) / known.distinct)
-        if share <= options.share_max and high - low < _SPAN_MAX:
+        if (
+            share <= (options.share_max if are_many else options.few_share_max)
+            and high - low < _SPAN_MAX
+        ):
             yield _Candidate(side, position, key, share, low, high)
 
     def _can_be_keys(self, plan: PhysicalPlan) -> bool:
@@ -331,16 +342,15 @@ def _scan_below(plan: PhysicalPlan, position: int) -> tuple[Scan, str, float] | 
 def _with_filter(
     plan: PhysicalPlan, found: _Candidate, cte: int, most: float, position: int | None = None
 ) -> PhysicalPlan:
-    """`plan` with a filter of the scan that the key comes from, and about so many rows less."""
+    """`plan` with a filter of the scan that the key comes from, which still reads all rows."""
     position = found.position if position is None else position
-    rows = max(1.0, plan.rows * found.share)
     if isinstance(plan.operator, Scan):
         name = plan.operator.columns[position]
         assert name is not None
         key_filter = KeyFilter(name, cte, found.key, found.low, found.high, most)
-        return replace(plan, operator=replace(plan.operator, key_filter=key_filter), rows=rows)
+        return replace(plan, operator=replace(plan.operator, key_filter=key_filter))
     below = _below(plan, position)
     assert below is not None
     child = _with_filter(plan.children[below[0]], found, cte, most, below[1])
     children = (*plan.children[: below[0]], child, *plan.children[below[0] + 1 :])
-    return replace(plan, children=children, rows=rows)
+    return replace(plan, children=children, rows=max(1.0, plan.rows * found.share))

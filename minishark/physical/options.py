@@ -15,17 +15,23 @@ class KeyFilterOptions:
     """Where semi-join filters pay.
 
     Attributes:
-        rows_min: the table has so many rows; infinity for never.
+        rows_min: the table has so many rows if more columns are read than the key; as many if the
+            query tests them, or if there are `keys_many` keys; half if two of the three hold, a
+            third if all do. Infinity for never.
+        keys_many: so many rows make a hash table that a core's cache does not hold.
         left_min: the query's own predicates leave such a share of them at least.
         source_max: what the keys are computed of has at most so many times its rows.
-        share_max: so many of its keys, as a share, are estimated to be joined at most.
+        share_max: so many of its keys, as a share, are estimated to be joined at most,
+        few_share_max: if there are fewer than `keys_many`.
         kept_max: the largest share of its rows that tasks copy; else they read all.
     """
 
-    rows_min: float = 1_000_000.0
+    rows_min: float = 8_000_000.0
+    keys_many: float = 32_000.0
     left_min: float = 0.03
-    source_max: float = 1.0
+    source_max: float = 0.9
     share_max: float = 0.12
+    few_share_max: float = 0.02
     kept_max: float = 0.07
 
 
@@ -77,6 +83,6 @@ class PlannerOptions:
             stage_cost=0.0,
             early_gain=0.0,
             coded_rows=0.0,
-            key_filters=KeyFilterOptions(0.0, 0.0, math.inf, 1.0, 1.0),
+            key_filters=KeyFilterOptions(0.0, 0.0, 0.0, math.inf, 1.0, 1.0, 1.0),
             sort_values=0,
         )

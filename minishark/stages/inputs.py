@@ -26,11 +26,13 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
         name: what later steps and the fragment call it.
         sql: a SELECT with columns c0, c1, ...
         types: the DuckDB types of these.
+        rows: about how many rows it has.
     """
 
     name: str
     sql: str
     types: tuple[str, ...]
+    rows: float
 
 
 class InputFilter(msgspec.Struct, frozen=True, array_like=True):

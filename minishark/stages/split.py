@@ -379,7 +379,8 @@ class _Splitter:
         sql = fragment.select(self._block(definition, parts))
         if index in self._stored:
             types = tuple(column.type for column in definition.schema)
-            parts.steps.append(Step(name, sql, types))
+            rows = definition.rows / definition.distribution.partitions
+            parts.steps.append(Step(name, sql, types, rows))
         else:
             parts.ctes[index] = sql
         return name
