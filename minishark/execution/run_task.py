@@ -7,7 +7,7 @@ import re
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -23,6 +23,7 @@ from minishark.execution.codes import CodedInputs, with_codes
 from minishark.execution.memory import NodeMemory
 from minishark.execution.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
 from minishark.execution.prepared import Inputs, PreparedFragments
+from minishark.execution.reduction import Reducer
 from minishark.execution.scalars import Scalars
 from minishark.execution.semi_join import SemiJoins
 from minishark.execution.statistics import partition_statistics, text_sample
@@ -58,8 +59,11 @@ _LIMIT_TOLERANCE = 0.1
 _COLLECTED_ROWS_MIN = 100_000
 """From here on, one copy of the rows less is worth binding the fragment twice."""
 
-_COPIED_PART = 8
-"""Rows that a filter leaves are copied if they are no more than DuckDB's limit divided by this."""
+_EXCHANGED_TYPE = re.compile("DECIMAL|U?HUGEINT")
+"""Types that lose something, or time, in DuckDB's default layout."""
+
+_HELD_PART = 8
+"""A step, or an input without its superfluous rows, takes at most DuckDB's limit through this."""
 
 _FRAGMENT = compile("run(text)", "<fragment>", "eval")
 
@@ -125,8 +129,6 @@ class _Rows(Protocol):
     """A DuckDB relation or connection, which gives rows as Arrow."""
 
     def to_arrow_reader(self, batch_size: int, /) -> pa.RecordBatchReader: ...
-
-    def to_arrow_table(self) -> pa.Table: ...
 
 
 class TaskRunner:
@@ -302,12 +304,15 @@ class TaskRunner:
             relation = self._con.sql(stage.sql)
             self._set_output_types(_output_settings(stage, map(str, relation.types)))
             return relation
-        scope = partial(with_codes, variables, stage.codes)
-        if stage.filters:
-            scope = partial(self._filtered, stage, task, scope())
-        lasting = None if stage.filters else _lasting_inputs(stage, task)
+        lasting = _lasting_inputs(stage, task)
+        if not stage.filters:
+            self._set_output_types(_output_settings(stage, stage.types))
+            scope = partial(with_codes, variables, stage.codes)
+            return self._executed(_typed(stage), stage.rows, scope, lasting)
+        coded = with_codes(variables, stage.codes)
+        sql, reduced = self._reduced(_typed(stage), stage, coded, lasting)
         self._set_output_types(_output_settings(stage, stage.types))
-        return self._executed(_typed(stage), stage.rows, scope, lasting)
+        return self._executed(sql, stage.rows, lambda: reduced, None)
 
     def _executed(
         self, sql: str, rows: float, scope: Callable[[], CodedInputs], inputs: Inputs | None
@@ -321,37 +326,23 @@ class TaskRunner:
         settings = (self._disabled_optimizers, self._threads)
         return execute(*self._prepared.statement(sql, inputs, settings, scope, execute))
 
-    def _filtered(self, stage: StageTask, task: TaskPayload, coded: CodedInputs) -> CodedInputs:
-        """The inputs without the rows that no join wants, and what was computed to know that."""
-        lasting = _lasting_inputs(stage, task)  # and as they are, until something is computed
-        coded = self._without_others(stage, coded, [*coded.tables])
-        for step in stage.steps:
-            table = self._computed(step, coded, lasting)
-            coded = CodedInputs({**coded.tables, step.name: table}, are_mapped=False)
-            coded = self._without_others(stage, coded, [step.name])
-            lasting = None
-        return coded
+    def _reduced(
+        self, sql: str, stage: StageTask, coded: CodedInputs, lasting: Inputs | None
+    ) -> tuple[str, CodedInputs]:
+        """A fragment and its inputs, without rows that no join wants."""
 
-    def _computed(self, step: Step, coded: CodedInputs, lasting: Inputs | None) -> pa.Table:
-        if any(type_.startswith("DECIMAL") or type_.endswith("HUGEINT") for type_ in step.types):
-            self._set_output_types(_EXCHANGE_SETTINGS)
-        columns = (f"CAST(c{i} AS {type_}) AS c{i}" for i, type_ in enumerate(step.types))
-        sql = f"SELECT {', '.join(columns)} FROM ({step.sql})"
-        return self._executed(sql, step.rows, lambda: coded, lasting).to_arrow_table()
+        def run(step: Step, tables: Mapping[str, pa.Table]) -> pa.RecordBatchReader:
+            if any(map(_EXCHANGED_TYPE.match, step.types)):
+                self._set_output_types(_EXCHANGE_SETTINGS)
+            inputs = lasting if tables is coded.tables else None
+            scope = CodedInputs(tables, coded.are_mapped)
+            text = _cast(step.sql, step.types)
+            return self._executed(text, step.rows, lambda: scope, inputs).to_arrow_reader(
+                BATCH_ROWS
+            )
 
-    def _without_others(
-        self, stage: StageTask, coded: CodedInputs, computed: Collection[str]
-    ) -> CodedInputs:
-        """Without the rows that have none of the keys that are `computed` now."""
-        tables = dict(coded.tables)
-        bytes_max = self._limit_bytes // _COPIED_PART
-        for each in stage.filters:
-            if each.keys in computed:
-                keys = tables[each.keys].column(each.key)
-                tables[each.name] = self._semi_joins.filtered(
-                    tables[each.name], each, keys, threads=self._threads, bytes_max=bytes_max
-                )
-        return CodedInputs(tables, coded.are_mapped)
+        bytes_max = self._limit_bytes // _HELD_PART
+        return Reducer(self._semi_joins, self._threads, bytes_max).reduced(sql, stage, coded, run)
 
     def _passed(self, stage: StageTask, function: TaskFunction, rows: _Rows) -> _Rows:
         """What the stage's function makes of the rows."""
@@ -482,12 +473,13 @@ class TaskRunner:
         entry = f"{attempt_name(task)}{target.suffix}"
         path = f"{target.folder}/{entry}"
         names = [f"c{i} AS {quote(name)}" for i, (name, _) in enumerate(stage.columns)]
-        rows = f"SELECT {', '.join(names)} FROM ({_typed(stage) if stage.types else stage.sql})"
+        coded = with_codes(variables, stage.codes)
+        sql = _typed(stage) if stage.types else stage.sql
+        if stage.filters:
+            sql, coded = self._reduced(sql, stage, coded, _lasting_inputs(stage, task))
+        rows = f"SELECT {', '.join(names)} FROM ({sql})"
         copy = f"COPY ({rows}) TO {quote_text(path)} ({target.options})"
         try:
-            coded = with_codes(variables, stage.codes)
-            if stage.filters:
-                coded = self._filtered(stage, task, coded)
             with _in_scope(self._con.execute, copy, coded.tables).to_arrow_reader(1) as reader:
                 answer = reader.read_all()
         except duckdb.IOException as error:
@@ -534,20 +526,24 @@ def _lasting_inputs(stage: StageTask, task: TaskPayload) -> Inputs | None:
 
 
 def _typed(stage: StageTask) -> str:
-    """The fragment with each column in the type that was planned.
+    """The fragment with each column in the type that was planned."""
+    others = ["bucket"] if stage.output is OutputKind.BUCKETS else []
+    typed = _cast(stage.sql, stage.types, others)
+    if stage.function is not None and stage.function.keys:
+        return _grouped(typed, stage.function.keys)
+    return typed
+
+
+def _cast(sql: str, types: Sequence[str], others: Sequence[str] = ()) -> str:
+    """SQL with its columns c0, c1, ... in the types that were planned, and `others` as they are.
 
     Rendered SQL is bound a second time, which can widen a type (a sum of decimals, say).
     """
     columns = [
         f"c{i}" if type_ == "STATE" else f"CAST(c{i} AS {type_}) AS c{i}"
-        for i, type_ in enumerate(stage.types)
+        for i, type_ in enumerate(types)
     ]
-    if stage.output is OutputKind.BUCKETS:
-        columns.append("bucket")
-    typed = f"SELECT {', '.join(columns)} FROM ({stage.sql})"
-    if stage.function is not None and stage.function.keys:
-        return _grouped(typed, stage.function.keys)
-    return typed
+    return f"SELECT {', '.join((*columns, *others))} FROM ({sql})"
 
 
 def _output_settings(stage: StageTask, types: Iterable[str]) -> Mapping[str, str]:

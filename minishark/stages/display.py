@@ -41,12 +41,15 @@ def _stage_text(
     why = f" (single task: {stage.reason})" if stage.reason else ""
     lines = [f"Stage {stage.index}: {stage.tasks} {noun}{why}"]
     lines += [f"  reads {_input_text(item, stages)}" for item in stage.inputs]
+    lines += [f"  computes {step.name} first" for step in stage.steps]
+    lines += [f"  drops rows of {f.name} without a {f.column} in {f.keys}" for f in stage.filters]
     lines.append(f"  puts out {_output_text(stage, stages)}")
     if stage.enough_rows is not None:
         lines.append(f"  ends early: {stage.enough_rows:,} rows of its first tasks are enough")
     lines += [f"  {line}" for line in _preference_lines(stage, preferred)]
     if sql:
-        lines += [f"  | {line}" for line in textwrap.wrap(stage.sql, _WIDTH)]
+        for text in (*(f"{step.name}: {step.sql}" for step in stage.steps), stage.sql):
+            lines += [f"  | {line}" for line in textwrap.wrap(text, _WIDTH)]
     return "\n".join(lines)
 
 
