@@ -23,7 +23,7 @@ from minishark.stages.inputs import InputFilter
 _SAMPLES = 32
 _SAMPLE_ROWS = 1024
 _COUNTED_FROM_0 = 1 << 16
-"""Keys from here on are counted from the smallest one, to save memory."""
+"""Larger keys are counted from the smallest one, which saves memory, but costs a subtraction."""
 
 
 _Batches: TypeAlias = list[pa.RecordBatch]
@@ -46,11 +46,11 @@ class SemiJoins:
     ) -> pa.Table:
         """The rows of `table` that have one of `keys`, in their order, and its columns in use.
 
-        NULLs are kept, as are keys that are not within the bounds that the filter tells.
+        Rows without a key (NULL) are kept, too: some joins compare them.
 
         Args:
-            table: the rows; with `wanted.column`, of integers.
-            wanted: which column and bounds the keys have.
+            table: the rows.
+            wanted: which column has the keys, between which bounds.
             keys: integers, of any type.
             threads: how many threads may search.
             bytes_max: about how many bytes may be copied.
@@ -84,8 +84,7 @@ class _Marks:
     """Which integers are keys.
 
     Attributes:
-        base: the integer that the first mark is of. The first and the last mark stand for all
-            that lie beyond them.
+        base: the integer that the first mark is of.
         marks: whether each integer is a key.
     """
 
@@ -95,8 +94,8 @@ class _Marks:
     @classmethod
     def of(cls, keys: pa.ChunkedArray, low: int, high: int) -> _Marks:
         """Marks of those keys that lie between two bounds."""
-        base = 0 if 0 < low <= _COUNTED_FROM_0 else low - 1
-        marks = np.zeros(high - base + 2, np.bool_)
+        base = 0 if 0 <= low <= _COUNTED_FROM_0 else low
+        marks = np.zeros(high - base + 1, np.bool_)
         for chunk in keys.chunks:
             values = _values(chunk.drop_null())
             values = values[(values >= low) & (values <= high)]
@@ -104,11 +103,11 @@ class _Marks:
         return cls(base, marks)
 
     def found(self, column: pa.Array) -> NDArray[np.bool_]:
-        """Whether each value of a column of integers is a key; NULLs are."""
+        """Whether each value of a column of integers is a key; NULLs count as such."""
         values = _values(column)
         if self.base:
             values = values - self.base
-        found = np.take(self.marks, values, mode="clip")
+        found = np.take(self.marks, values, mode="clip")  # NULLs may be any integers
         if column.null_count:
             found |= column.is_null().to_numpy(zero_copy_only=False)
         return found

@@ -42,7 +42,9 @@ def _stage_text(
     lines = [f"Stage {stage.index}: {stage.tasks} {noun}{why}"]
     lines += [f"  reads {_input_text(item, stages)}" for item in stage.inputs]
     lines += [f"  computes {step.name} first" for step in stage.steps]
-    lines += [f"  drops rows of {f.name} without a {f.column} in {f.keys}" for f in stage.filters]
+    lines += [
+        f"  drops rows of {f.name} whose {f.column} is not in {f.keys}" for f in stage.filters
+    ]
     lines.append(f"  puts out {_output_text(stage, stages)}")
     if stage.enough_rows is not None:
         lines.append(f"  ends early: {stage.enough_rows:,} rows of its first tasks are enough")
