@@ -171,7 +171,7 @@ def _planner_options(
         options,
         early_gain=math.inf if "eager_aggregation" in disabled else options.early_gain,
         coded_rows=math.inf if "group_keys" in disabled else options.coded_rows,
-        key_filters=KeyFilterOptions(math.inf)
+        key_filters=KeyFilterOptions(rows_min=math.inf)
         if "semi_join_filters" in disabled
         else options.key_filters,
     )

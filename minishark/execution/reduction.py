@@ -17,72 +17,70 @@ from minishark.execution.task import StageTask
 from minishark.stages.inputs import Step
 
 Tables: TypeAlias = Mapping[str, pa.Table]
+RunStep: TypeAlias = Callable[[Step, Tables, bool], pa.RecordBatchReader]
 
 
-@dataclass(frozen=True, slots=True)
-class Reducer:
-    """Reduces the inputs of fragments.
+@dataclass(slots=True)
+class Reduction:
+    """Reduces the inputs of one task.
 
     Attributes:
+        stage: the fragment's steps and filters.
         semi_joins: finds the rows.
+        run: runs a step over tables, which are the inputs as they were unless `is_new`.
         threads: how many threads may search.
-        bytes_max: how much may be held of a step, or of an input.
+        left_bytes: how much may still be held of steps and inputs.
     """
 
+    stage: StageTask
     semi_joins: SemiJoins
+    run: RunStep
     threads: int
-    bytes_max: int
+    left_bytes: int
 
-    def reduced(
-        self,
-        sql: str,
-        stage: StageTask,
-        coded: CodedInputs,
-        run: Callable[[Step, Tables], pa.RecordBatchReader],
-    ) -> tuple[str, CodedInputs]:
+    def reduced(self, sql: str, coded: CodedInputs) -> tuple[str, CodedInputs]:
         """What to run for a fragment, and what the names in it mean.
 
-        If a step gives more than may be held, the fragment does it for itself, over all rows.
+        If its steps give more than may be held, it does them for itself, over all rows.
 
         Args:
             sql: the fragment.
-            stage: its steps and filters.
             coded: its inputs.
-            run: runs a step over tables: `coded.tables` themselves if nothing was filtered yet.
         """
-        tables = self._filtered(stage, coded.tables, [*coded.tables])
-        for step in stage.steps:
-            with run(step, tables) as reader:
+        tables, is_new = self._filtered(coded.tables, [*coded.tables])
+        for step in self.stage.steps:
+            with self.run(step, tables, is_new) as reader:
                 table = self._held(reader)
             if table is None:
-                return _with_steps(sql, stage.steps), coded
-            tables = self._filtered(stage, {**tables, step.name: table}, [step.name])
+                return _with_steps(sql, self.stage.steps), coded
+            tables, _ = self._filtered({**tables, step.name: table}, [step.name])
+            is_new = True
         return sql, CodedInputs(tables, are_mapped=False)
 
     def _held(self, reader: pa.RecordBatchReader) -> pa.Table | None:
         """All rows; None if they are too many."""
-        batches, left = [], self.bytes_max
+        batches = []
         for batch in reader:
             batches.append(batch)
-            left -= batch.nbytes
-            if left < 0:
+            self.left_bytes -= batch.nbytes
+            if self.left_bytes < 0:
                 return None
         return pa.Table.from_batches(batches, reader.schema)
 
-    def _filtered(self, stage: StageTask, tables: Tables, computed: Collection[str]) -> Tables:
-        """Tables without the rows that have none of the keys that are `computed` now."""
-        found = {
-            each.name: self.semi_joins.filtered(
-                tables[each.name],
-                each,
-                tables[each.keys].column(each.key),
-                threads=self.threads,
-                bytes_max=self.bytes_max,
+    def _filtered(self, tables: Tables, computed: Collection[str]) -> tuple[Tables, bool]:
+        """Tables without the rows that have none of the keys that are `computed`; if there are."""
+        found = dict(tables)
+        filters = [each for each in self.stage.filters if each.keys in computed]
+        for each in filters:
+            table = found[each.name].select(each.columns)
+            keys = found[each.keys].column(each.key)
+            kept = self.semi_joins.filtered(
+                table, each, keys, threads=self.threads, bytes_max=self.left_bytes
             )
-            for each in stage.filters
-            if each.keys in computed
-        }
-        return {**tables, **found} if found else tables
+            if kept is not table:
+                self.left_bytes -= kept.nbytes
+            found[each.name] = kept
+        return found, bool(filters)
 
 
 def _with_steps(sql: str, steps: Iterable[Step]) -> str:

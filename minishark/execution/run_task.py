@@ -23,7 +23,7 @@ from minishark.execution.codes import CodedInputs, with_codes
 from minishark.execution.memory import NodeMemory
 from minishark.execution.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
 from minishark.execution.prepared import Inputs, PreparedFragments
-from minishark.execution.reduction import Reducer
+from minishark.execution.reduction import Reduction, Tables
 from minishark.execution.scalars import Scalars
 from minishark.execution.semi_join import SemiJoins
 from minishark.execution.statistics import partition_statistics, text_sample
@@ -63,7 +63,7 @@ _EXCHANGED_TYPE = re.compile("DECIMAL|U?HUGEINT")
 """Types that lose something, or time, in DuckDB's default layout."""
 
 _HELD_PART = 8
-"""A step, or an input without its superfluous rows, takes at most DuckDB's limit through this."""
+"""Steps, and inputs without the rows that no join wants, take DuckDB's limit through this."""
 
 _FRAGMENT = compile("run(text)", "<fragment>", "eval")
 
@@ -331,18 +331,17 @@ class TaskRunner:
     ) -> tuple[str, CodedInputs]:
         """A fragment and its inputs, without rows that no join wants."""
 
-        def run(step: Step, tables: Mapping[str, pa.Table]) -> pa.RecordBatchReader:
+        def run(step: Step, tables: Tables, is_new: bool) -> pa.RecordBatchReader:
             if any(map(_EXCHANGED_TYPE.match, step.types)):
                 self._set_output_types(_EXCHANGE_SETTINGS)
-            inputs = lasting if tables is coded.tables else None
-            scope = CodedInputs(tables, coded.are_mapped)
+            scope, inputs = CodedInputs(tables, coded.are_mapped), None if is_new else lasting
             text = _cast(step.sql, step.types)
-            return self._executed(text, step.rows, lambda: scope, inputs).to_arrow_reader(
-                BATCH_ROWS
-            )
+            rows = self._executed(text, step.rows, lambda: scope, inputs)
+            return rows.to_arrow_reader(BATCH_ROWS)
 
-        bytes_max = self._limit_bytes // _HELD_PART
-        return Reducer(self._semi_joins, self._threads, bytes_max).reduced(sql, stage, coded, run)
+        held_bytes = self._limit_bytes // _HELD_PART
+        reduction = Reduction(stage, self._semi_joins, run, self._threads, held_bytes)
+        return reduction.reduced(sql, coded)
 
     def _passed(self, stage: StageTask, function: TaskFunction, rows: _Rows) -> _Rows:
         """What the stage's function makes of the rows."""

@@ -44,21 +44,20 @@ class SemiJoins:
         threads: int,
         bytes_max: int,
     ) -> pa.Table:
-        """The rows of `table` that have one of `keys`, in their order, and its columns in use.
+        """The rows of `table` that have one of `keys`, in their order.
 
         Rows without a key (NULL) are kept, too: some joins compare them.
 
         Args:
-            table: the rows.
+            table: the rows, of the columns that are wanted.
             wanted: which column has the keys, between which bounds.
             keys: integers, of any type.
             threads: how many threads may search.
             bytes_max: about how many bytes may be copied.
 
         Returns:
-            All rows if too large a part of them is wanted.
+            `table` itself if too large a part of it is wanted.
         """
-        table = table.select(wanted.columns)
         column = table.column(wanted.column)
         if not pa.types.is_integer(column.type):
             return table

@@ -51,6 +51,7 @@ class KeyFilter:
         column: the table's column.
         cte: the common table expression that has the keys,
         key: in the column at this position.
+        whole: whether the keys of all its partitions count, not only those of the scan's own.
         low: the smallest value in `column`.
         high: the largest one.
         most: if a larger share of the rows has a key, from 0 to 1, all of them are read.
@@ -59,6 +60,7 @@ class KeyFilter:
     column: str
     cte: int
     key: int
+    whole: bool
     low: int
     high: int
     most: float
@@ -126,6 +128,16 @@ class Join:
     residual: tuple[Expression, ...]
     left_output: tuple[int, ...]
     right_output: tuple[int, ...]
+
+    def source(self, position: int) -> tuple[int, int] | None:
+        """Which input (0 or 1), and column of it, an output column is; None for a mark."""
+        keeps_right_only = self.kind in (JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
+        width = 0 if keeps_right_only else len(self.left_output)
+        if position < width:
+            return 0, self.left_output[position]
+        if self.kind is JoinKind.MARK:
+            return None
+        return 1, self.right_output[position - width]
 
 
 @dataclass(frozen=True, slots=True)

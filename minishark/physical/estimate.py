@@ -123,7 +123,9 @@ def _are_prefix_bounds(low: str, high: str) -> bool:
 
     DuckDB writes LIKE 'forest%' as such a range.
     """
-    return len(low) > 2 and high == low[:-1] + chr(ord(low[-1]) + 1)
+    if len(low) < 3 or low[:-1] != high[:-1] or len(low) != len(high):
+        return False
+    return ord(low[-1]) + 1 == ord(high[-1])
 
 
 def _share_below(left: Expression, right: Expression, profile: Profile) -> float | None:

@@ -148,10 +148,12 @@ def _with_code(plan: PhysicalPlan, position: int, catalog: Catalog) -> _Coded | 
             code = ColumnRef(len(found.plan.schema) - 1, CODE_TYPE)
             names = (*operator.names, found.plan.schema[-1].name)
             return _extended(plan, Project((*expressions, code), names), found)
-        case Join() as join if position < len(join.left_output):
-            return _from_left(plan, join, position, catalog)
         case Join() as join:
-            return _from_right(plan, join, position - len(join.left_output), catalog)
+            source = join.source(position)
+            if source is None:
+                return None
+            from_side = _from_right if source[0] else _from_left
+            return from_side(plan, join, source[1], catalog)
         case _:
             return None
 
@@ -182,10 +184,10 @@ def _has_few_values(table: Table, name: str) -> bool:
     return distinct is not None and distinct <= _VALUES_MAX
 
 
-def _from_left(plan: PhysicalPlan, join: Join, position: int, catalog: Catalog) -> _Coded | None:
+def _from_left(plan: PhysicalPlan, join: Join, column: int, catalog: Catalog) -> _Coded | None:
     if join.kind not in _KEEPS_LEFT or join.residual:  # which counts the columns of both sides
         return None
-    found = _with_code(plan.children[0], join.left_output[position], catalog)
+    found = _with_code(plan.children[0], column, catalog)
     if found is None:
         return None
     width = len(join.left_output)
@@ -197,10 +199,10 @@ def _from_left(plan: PhysicalPlan, join: Join, position: int, catalog: Catalog) 
     return replace(found, plan=_reordered(below, order), joined=True)
 
 
-def _from_right(plan: PhysicalPlan, join: Join, position: int, catalog: Catalog) -> _Coded | None:
+def _from_right(plan: PhysicalPlan, join: Join, column: int, catalog: Catalog) -> _Coded | None:
     if join.kind not in _KEEPS_RIGHT:
         return None
-    found = _with_code(plan.children[1], join.right_output[position], catalog)
+    found = _with_code(plan.children[1], column, catalog)
     if found is None:
         return None
     join = replace(join, right_output=(*join.right_output, len(found.plan.schema) - 1))

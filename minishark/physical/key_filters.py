@@ -39,6 +39,7 @@ from minishark.physical.plan import (
     FinalAggregate,
     PartialAggregate,
     PhysicalPlan,
+    Replicated,
 )
 from minishark.statistics import ColumnStatistics
 
@@ -113,6 +114,7 @@ class _Candidate:
     Attributes:
         side: the input.
         position: the join's key among the input's columns.
+        column: the table's column that it is.
         key: the column of the other input.
         share: about which part of the table's rows is left.
         low: the table's smallest key.
@@ -121,6 +123,7 @@ class _Candidate:
 
     side: int
     position: int
+    column: str
     key: int
     share: float
     low: int
@@ -177,26 +180,41 @@ class _Filters:
         if found is None or not self._can_be_keys(keys):
             return
         scan, name, left = found
-        options, table = self.options, self.catalog.get(scan.table)
+        table = self.catalog.get(scan.table)
         known = _statistics(table, name)
         if known is None or known.minimum is None or known.maximum is None or not known.distinct:
             return
-        if left < options.left_min * table.rows:
-            return
-        # What is spared: to read rows, to look them up where no cache helps, and to test them.
-        are_many, are_tested = keys.rows >= options.keys_many, left < _TESTED * table.rows
-        weight = (len(scan.columns) > 1) + are_many + are_tested
-        if weight * table.rows < options.rows_min:
-            return
-        if options.source_max * table.rows < self._largest_table(keys):
-            return
         low, high = int(known.minimum), int(known.maximum)
         share = min(1.0, self._distinct(keys, key) / known.distinct)
-        if (
-            share <= (options.share_max if are_many else options.few_share_max)
-            and high - low < _SPAN_MAX
-        ):
-            yield _Candidate(side, position, key, share, low, high)
+        if high - low < _SPAN_MAX and self._pays(scan, table, left, keys, share):
+            yield _Candidate(side, position, name, key, share, low, high)
+
+    def _pays(
+        self, scan: Scan, table: Table, left: float, keys: PhysicalPlan, share: float
+    ) -> bool:
+        """Whether it takes less time to filter a table than to join it as it is.
+
+        Args:
+            scan: reads the table.
+            table: the table.
+            left: how many rows the query's own predicates leave.
+            keys: the rows that it is joined with.
+            share: about which part of its keys they have.
+        """
+        options = self.options
+        are_many = keys.rows >= options.keys_many
+        if share > (options.share_max if are_many else options.few_share_max):
+            return False
+        if left < options.left_min * table.rows:
+            return False
+        if self._largest_table(keys) > options.source_max * table.rows:
+            return False
+        spared = [
+            len(scan.columns) > 1,  # the other columns of most rows are not read
+            left < _TESTED * table.rows,  # nor do predicates test them
+            are_many,  # nor are they looked up in a hash table that no cache holds
+        ]
+        return sum(spared) * table.rows >= options.rows_min
 
     def _can_be_keys(self, plan: PhysicalPlan) -> bool:
         """Whether a plan's rows can be stored before the fragment runs that joins them."""
@@ -248,6 +266,7 @@ class _Filters:
         keys, read = plan.children[1 - found.side], plan.children[found.side]
         is_broadcast = isinstance(keys.operator, Broadcast)
         definition = keys.children[0] if is_broadcast else keys
+        is_whole = is_broadcast or isinstance(definition.distribution, Replicated)
         is_shared = isinstance(definition.operator, CteRef)
         if isinstance(definition.operator, CteRef):
             index = definition.operator.index
@@ -257,7 +276,16 @@ class _Filters:
             reference = CteRef(index, f"keys_{index}", definition.schema)
             read_again = replace(definition, operator=reference, children=())
             keys = replace(keys, children=(read_again,)) if is_broadcast else read_again
-        read = _with_filter(read, found, index, self.options.kept_max)
+        key_filter = KeyFilter(
+            column=found.column,
+            cte=index,
+            key=found.key,
+            whole=is_whole,
+            low=found.low,
+            high=found.high,
+            most=self.options.kept_max,
+        )
+        read = _with_filter(read, found.position, key_filter, found.share)
         children = (read, keys) if found.side == 0 else (keys, read)
         joined = replace(plan, children=children)
         if is_shared:
@@ -311,13 +339,10 @@ def _below(plan: PhysicalPlan, position: int) -> tuple[int, int] | None:
             return 0, position
         case Cte():
             return 1, position
-        case Join(kind=kind, left_output=left_output, right_output=right_output):
-            width = 0 if kind in (JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI) else len(left_output)
-            if position < width:
-                return (0, left_output[position]) if kind in _PASSES_LEFT else None
-            position -= width
-            is_passed = kind in _PASSES_RIGHT and position < len(right_output)
-            return (1, right_output[position]) if is_passed else None
+        case Join(kind=kind):
+            source = plan.operator.source(position)
+            passes = _PASSES_RIGHT if source is not None and source[0] else _PASSES_LEFT
+            return source if kind in passes else None
         case _:
             return None
 
@@ -340,17 +365,17 @@ def _scan_below(plan: PhysicalPlan, position: int) -> tuple[Scan, str, float] | 
 
 
 def _with_filter(
-    plan: PhysicalPlan, found: _Candidate, cte: int, most: float, position: int | None = None
+    plan: PhysicalPlan, position: int, key_filter: KeyFilter, share: float
 ) -> PhysicalPlan:
-    """`plan` with a filter of the scan that the key comes from, which still reads all rows."""
-    position = found.position if position is None else position
+    """`plan` with a filter of the scan that a column comes from; about a share of rows is left.
+
+    The scan still reads all.
+    """
     if isinstance(plan.operator, Scan):
-        name = plan.operator.columns[position]
-        assert name is not None
-        key_filter = KeyFilter(name, cte, found.key, found.low, found.high, most)
         return replace(plan, operator=replace(plan.operator, key_filter=key_filter))
     below = _below(plan, position)
     assert below is not None
-    child = _with_filter(plan.children[below[0]], found, cte, most, below[1])
-    children = (*plan.children[: below[0]], child, *plan.children[below[0] + 1 :])
-    return replace(plan, children=children, rows=max(1.0, plan.rows * found.share))
+    side, column = below
+    children = list(plan.children)
+    children[side] = _with_filter(children[side], column, key_filter, share)
+    return replace(plan, children=tuple(children), rows=max(1.0, plan.rows * share))

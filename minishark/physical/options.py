@@ -15,10 +15,9 @@ class KeyFilterOptions:
     """Where semi-join filters pay.
 
     Attributes:
-        rows_min: the table has so many rows if more columns are read than the key; as many if the
-            query tests them, or if there are `keys_many` keys; half if two of the three hold, a
-            third if all do. Infinity for never.
-        keys_many: so many rows make a hash table that a core's cache does not hold.
+        rows_min: so many rows has the table, times the number of things that they are spared: other
+            columns that are read, predicates, a look-up among many keys. Infinity for no filters.
+        keys_many: so many keys make a hash table that a core's cache does not hold.
         left_min: the query's own predicates leave such a share of them at least.
         source_max: what the keys are computed of has at most so many times its rows.
         share_max: so many of its keys, as a share, are estimated to be joined at most,
@@ -33,6 +32,18 @@ class KeyFilterOptions:
     share_max: float = 0.12
     few_share_max: float = 0.02
     kept_max: float = 0.07
+
+    @classmethod
+    def everywhere(cls) -> KeyFilterOptions:
+        """Filter whatever can be, for tests on small data."""
+        return cls(
+            rows_min=0.0,
+            left_min=0.0,
+            source_max=math.inf,
+            share_max=1.0,
+            few_share_max=1.0,
+            kept_max=1.0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,6 @@ class PlannerOptions:
             stage_cost=0.0,
             early_gain=0.0,
             coded_rows=0.0,
-            key_filters=KeyFilterOptions(0.0, 0.0, 0.0, math.inf, 1.0, 1.0, 1.0),
+            key_filters=KeyFilterOptions.everywhere(),
             sort_values=0,
         )

@@ -168,7 +168,7 @@ class _Fragment:
     aliases: Aliases = field(default_factory=Aliases)
     inputs: dict[tuple[str | int, ReadMode, KeyFilter | None], Input] = field(default_factory=dict)
     ctes: dict[int, str] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: dict[int, Step] = field(default_factory=dict)
     codes: dict[str, InputCodes] = field(default_factory=dict)
     filters: dict[str, InputFilter] = field(default_factory=dict)
 
@@ -192,14 +192,14 @@ class _Fragment:
         known = self.filters[read].columns if read in self.filters else ()
         columns = tuple(dict.fromkeys((*known, *(c for c in scan.columns if c is not None))))
         self.filters[read] = InputFilter(
-            read,
-            key_filter.column,
-            keys,
-            f"c{key_filter.key}",
-            columns,
-            key_filter.low,
-            key_filter.high,
-            key_filter.most,
+            name=read,
+            column=key_filter.column,
+            keys=keys,
+            key=f"c{key_filter.key}",
+            columns=columns,
+            low=key_filter.low,
+            high=key_filter.high,
+            most=key_filter.most,
         )
 
     def stage(self, stage: int, mode: ReadMode) -> str:
@@ -249,7 +249,7 @@ class _Splitter:
                 plan,
                 enough,
                 tuple(parts.codes.values()),
-                tuple(parts.steps),
+                tuple(parts.steps.values()),
                 tuple(parts.filters.values()),
             )
         )
@@ -273,6 +273,9 @@ class _Splitter:
     def _fragment(self, plan: PhysicalPlan, exchange: PhysicalPlan | None, parts: _Fragment) -> str:
         block = self._block(plan, parts)
         sql = self._divided(block, exchange, parts) if exchange else fragment.select(block)
+        if not parts.filters:  # which other fragments have
+            parts.ctes = {i: step.sql for i, step in parts.steps.items()} | parts.ctes
+            parts.steps.clear()
         ctes = ", ".join(f"cte{i} AS MATERIALIZED ({text})" for i, text in parts.ctes.items())
         return f"WITH {ctes} {sql}" if ctes else sql
 
@@ -357,7 +360,8 @@ class _Splitter:
         relation = parts.table(scan.table, mode, scan.key_filter)
         parts.code(relation, scan, mode)
         if scan.key_filter is not None:
-            keys = self._cte(scan.key_filter.cte, ReadMode.ALL, parts)
+            keys_mode = ReadMode.ALL if scan.key_filter.whole else ReadMode.OWN
+            keys = self._cte(scan.key_filter.cte, keys_mode, parts)
             parts.filter(relation, scan, scan.key_filter, keys)
         return fragment.scan_block(relation, scan.columns, parts.aliases)
 
@@ -374,13 +378,13 @@ class _Splitter:
         if index not in self._inlined:
             return parts.stage(self.stage(definition), mode)
         name = f"cte{index}"
-        if index in parts.ctes or any(step.name == name for step in parts.steps):
+        if index in parts.ctes or index in parts.steps:
             return name
         sql = fragment.select(self._block(definition, parts))
         if index in self._stored:
             types = tuple(column.type for column in definition.schema)
             rows = definition.rows / definition.distribution.partitions
-            parts.steps.append(Step(name, sql, types, rows))
+            parts.steps[index] = Step(name, sql, types, rows)
         else:
             parts.ctes[index] = sql
         return name

@@ -61,6 +61,10 @@ CODED = [
     "SELECT name, half, count(id) FROM places FULL JOIN facts USING (key) GROUP BY ALL",
     "SELECT half, same, count(*) FROM facts SEMI JOIN places USING (key) GROUP BY ALL",
     "SELECT half, same, count(*) FROM facts ANTI JOIN places USING (key) GROUP BY ALL",
+    """SELECT name, sum(key) FROM (SELECT p.key, p.name FROM places p ANTI JOIN facts f
+       ON p.key = f.id - 10) GROUP BY name""",
+    """SELECT name, sum(key) FROM (SELECT p.key, p.name FROM places p SEMI JOIN facts f
+       ON p.key = f.id - 10) GROUP BY name""",
     "SELECT a.kind, b.half, count(*) FROM facts a JOIN facts b ON a.id = b.key GROUP BY ALL",
     "SELECT kind, kind || '!', half, count(DISTINCT id) FROM facts GROUP BY ALL",
     "SELECT DISTINCT n FROM (SELECT half, kind, count(*) AS n FROM facts GROUP BY ALL)",

@@ -136,6 +136,25 @@ def test_steps_that_are_too_large_run_within_the_fragment(
         session.sql(sql, verify=True).to_arrow()
 
 
+def test_fragments_without_filters_need_no_steps() -> None:
+    """They read a common table expression that is a step of another fragment."""
+    with minishark.connect(in_process=True, nodes=2, single_task_rows=0) as session:
+        numbers = range(300)
+        facts = pa.table({"k": numbers, "v": numbers})
+        session.create_table("a", facts, partition_by="k", partitions=3)
+        session.create_table("b", facts, partition_by="k", partitions=3)
+        session.create_table("one", facts.slice(0, 10), partitions=1)
+        frame = session.sql(
+            "WITH d AS MATERIALIZED (FROM one WHERE v < 4) "
+            "SELECT a.v, d.v FROM a JOIN d ON a.k = d.k "
+            "UNION ALL SELECT b.k, d.v FROM b FULL JOIN d ON b.v = d.v",
+            verify=True,
+        )
+        frame.to_arrow()
+        assert FILTERED in frame.explain("physical")
+        assert frame.metrics().stages > 1  # or the statement ran as a whole
+
+
 def test_groups_written_to_files(session: Session, tmp_path: Path) -> None:
     """Tasks that write files filter too."""
     sql = "SELECT name, count(*) AS n FROM facts JOIN places USING (key) GROUP BY name"

@@ -154,3 +154,22 @@ def test_conditions_that_are_no_equality_select_less() -> None:
 def test_empty_relations_do_not_divide_by_zero() -> None:
     """Statistics of an empty table are no trap."""
     assert 1.0 == filtered_rows((compare("<", KEY, number(1)), EQUAL), EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "share"),
+    [
+        ("forest", "foresu", 0.01),
+        ("fo", "fp", 0.09),
+        ("forest", "forests", 0.09),
+        ("forest", "foresv", 0.09),
+        ("ab\U0010ffff", "ac", 0.09),
+    ],
+)
+def test_a_range_of_text_may_be_a_prefix(low: str, high: str, share: float) -> None:
+    """As DuckDB writes LIKE 'forest%'."""
+    bounds = (
+        Infix(">=", (UNKNOWN, Literal(f"'{low}'", "VARCHAR", low)), "BOOLEAN"),
+        Infix("<", (UNKNOWN, Literal(f"'{high}'", "VARCHAR", high)), "BOOLEAN"),
+    )
+    assert filtered_rows(bounds, PROFILE) == pytest.approx(1000 * share)

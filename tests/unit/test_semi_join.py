@@ -99,9 +99,8 @@ def test_all_rows_are_given_where_most_are_wanted(semi_joins: SemiJoins) -> None
     keys = pa.chunked_array([range(10)], pa.int32())
 
     def kept(most: float, bytes_max: int) -> int:
-        filter_ = wanted(0, 99, most, ("n", "k"))
+        filter_ = wanted(0, 99, most)
         found = semi_joins.filtered(table, filter_, keys, threads=2, bytes_max=bytes_max)
-        assert ["n", "k"] == found.column_names
         return found.num_rows
 
     assert 10 == kept(0.2, 1 << 20)
