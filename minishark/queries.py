@@ -426,9 +426,12 @@ class Queries:
         placement = self.placement()
         return bool(hosts_of(placement.nodes, placement.peers))
 
-    def _threads(self) -> int:
-        """How many cores a task may use that runs alone."""
-        return 1 if self._is_spread() else self.options.threads
+    def _threads(self, queries: int = 1) -> int:
+        """How many cores a task may use that is alone in its stage, while so many queries run.
+
+        Several with a thread for each core would only take turns.
+        """
+        return 1 if self._is_spread() else max(1, self.options.threads // queries)
 
     def _is_current(self, plan: _Plan) -> bool:
         """Whether the tables that `plan` reads are still those in the catalog."""
@@ -487,7 +490,7 @@ class Queries:
             self._tell if self.progress_handlers or self._heard_here() else None,
             explained,
             self.cluster.lost_nodes,
-            self._threads(),
+            self._threads(self.open_queries.count),
             self.fragments,
         )
         try:

@@ -101,7 +101,7 @@ def connect(
             small, for tests and to see it.
         task_threads: how many cores a task may use that runs alone, on a cluster on one machine;
             None for one per slot, but 1 where `partitions` are asked for. With 1, only tasks
-            beside each other use several cores.
+            beside each other use several cores. Queries that run at the same time share them.
         disabled_optimizations: what is not to be done, to compare: "one_task" (for queries of more
             than `single_task_rows`), "eager_aggregation" (aggregates that begin below joins),
             "group_keys" (groups by the numbers of dictionaries instead of text),

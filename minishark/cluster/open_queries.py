@@ -24,6 +24,11 @@ class OpenQueries:
         self._lock = threading.Lock()
         self._here = threading.local()
 
+    @property
+    def count(self) -> int:
+        """How many are open now."""
+        return self._open
+
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
         """Be open.

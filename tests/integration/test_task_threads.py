@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 import minishark
+from minishark.cluster.query import QueryRun
 from minishark.errors import OptionError
 from minishark.session import Session
 
@@ -41,6 +43,36 @@ def test_a_query_runs_in_one_task_on_all_cores(session: Session, sql: str) -> No
     assert "Stage 0: 1 task with 2 threads\n" in frame.explain("stages")
     frame.to_arrow()
     assert (1, 1) == (frame.metrics().stages, frame.metrics().tasks)
+
+
+def test_queries_at_a_time_share_the_cores(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would have to wait for the others anyway."""
+    threads = []
+
+    def run(self: QueryRun) -> None:
+        threads.append(self.threads)
+        original(self)
+
+    original = QueryRun.run
+    monkeypatch.setattr(QueryRun, "run", run)
+    sql = _ONE_TASK[1]
+    expected = session.sql(sql).to_arrow()
+    barrier, answers = threading.Barrier(4), []
+
+    def ask() -> None:
+        barrier.wait(30)
+        answers.extend(session.sql(sql).to_arrow() for _ in range(5))
+
+    users = [threading.Thread(target=ask) for _ in range(4)]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join(60)
+    assert [expected] * 20 == answers
+    assert 2 == threads[0]
+    assert {1} <= {*threads} <= {1, 2}
 
 
 def test_a_large_result_is_put_out_by_several_tasks(session: Session) -> None:
