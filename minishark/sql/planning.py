@@ -172,7 +172,7 @@ class PlanningDatabase:
     def tables_in(self, sql: str) -> tuple[str, ...]:
         """The tables of the catalog that a statement names."""
         with self._lock:
-            return self._tables_in(sql)
+            return self._tables_in(sql, self._relations_in(sql))
 
     def relation_schema(self, relation: str) -> Schema:
         """The columns of a SQL relation such as `read_parquet('file')`.
@@ -307,23 +307,20 @@ class PlanningDatabase:
             key = (sql, self._miniatures.version)
             bound = self._bound.get(key)
             if bound is None:
-                bound = self._bind(sql)
-                if self._reads_tables_only(sql):
+                try:
+                    schema = _schema(self._con.sql(sql))
+                except duckdb.Error as error:
+                    raise QueryError(self._located(sql, error)) from error
+                named = self._relations_in(sql)
+                bound = BoundStatement(sql, schema, self._tables_in(sql, named))
+                if self._reads_tables_only(sql, named):
                     _remember(self._bound, key, bound)
             return bound
 
-    def _bind(self, sql: str) -> BoundStatement:
-        try:
-            schema = _schema(self._con.sql(sql))
-        except duckdb.Error as error:
-            raise QueryError(self._located(sql, error)) from error
-        return BoundStatement(sql, schema, self._tables_in(sql))
-
-    def _reads_tables_only(self, sql: str) -> bool:
+    def _reads_tables_only(self, sql: str, named: set[str] | None) -> bool:
         """Whether nothing outside the catalog has a say in what a statement means."""
         if self._has_macros or _READS_FILES.search(sql):
             return False
-        named = self._relations_in(sql)
         return named is not None and named <= self._names.keys()
 
     def _located(self, sql: str, error: duckdb.Error) -> str:
@@ -350,13 +347,12 @@ class PlanningDatabase:
             except duckdb.Error as error:
                 raise QueryError(str(error)) from error
 
-    def _tables_in(self, sql: str) -> tuple[str, ...]:
+    def _tables_in(self, sql: str, named: set[str] | None) -> tuple[str, ...]:
         """The tables of the catalog that a statement names.
 
         DuckDB finds them by binding the statement over tables without columns, which fails where
         columns matter (USING, NATURAL, ASOF, COLUMNS ...): then all that its text mentions.
         """
-        named = self._relations_in(sql)
         if named is None:
             text = sql.lower().replace('""', '"')
             named = {name for name in self._names if name in text}

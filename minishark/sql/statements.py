@@ -7,11 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import duckdb
 
 from minishark.errors import QueryError, UnsupportedError
+
+Token: TypeAlias = tuple[int, str, Any]
+"""A token's offset in the text, the token itself, and its type in DuckDB's words."""
 
 
 class StatementKind(StrEnum):
@@ -157,11 +160,12 @@ def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedSt
 def _parsed(
     con: duckdb.DuckDBPyConnection, type_: duckdb.StatementType, sql: str
 ) -> ParsedStatement:
-    bare = _without_comments(sql)
+    tokens = sql_tokens(sql)
+    bare = _without_comments(sql, tokens)
     kind = _KINDS.get(type_)
     if kind is StatementKind.QUERY and _SHOWN.match(bare):
         return ParsedStatement(StatementKind.SHOW, sql)
-    code = _code(bare) if kind is StatementKind.QUERY else ""
+    code = _code(tokens) if kind is StatementKind.QUERY else ""
     if _CATALOG.search(code):
         return ParsedStatement(StatementKind.SHOW, sql)
     if _INSIDE.search(code):
@@ -221,8 +225,8 @@ def changes_reserved_setting(sql: str) -> bool:
     return _RESERVED.search(sql) is not None
 
 
-def sql_tokens(sql: str) -> list[tuple[int, str, Any]]:
-    """Offset, text and type of each token; comments are left out."""
+def sql_tokens(sql: str) -> list[Token]:
+    """The tokens of a text, without comments."""
     encoded = sql.encode()  # DuckDB counts bytes
     marks = [*duckdb.tokenize(sql), (len(encoded), None)]
     texts, offset = [], len(encoded[: marks[0][0]].decode())
@@ -233,15 +237,15 @@ def sql_tokens(sql: str) -> list[tuple[int, str, Any]]:
     return [token for token in texts if token[2] != duckdb.token_type.comment]
 
 
-def _without_comments(sql: str) -> str:
+def _without_comments(sql: str, tokens: Sequence[Token] | None = None) -> str:
     """`sql` from its first word on."""
-    tokens = sql_tokens(sql)
+    tokens = sql_tokens(sql) if tokens is None else tokens
     return sql[tokens[0][0] :] if tokens else sql
 
 
-def _code(sql: str) -> str:
-    """`sql` without its comments and string constants."""
-    return " ".join(t for _, t, type_ in sql_tokens(sql) if type_ != duckdb.token_type.string_const)
+def _code(tokens: Sequence[Token]) -> str:
+    """Tokens without string constants."""
+    return " ".join(t for _, t, type_ in tokens if type_ != duckdb.token_type.string_const)
 
 
 def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
