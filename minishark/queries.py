@@ -431,7 +431,7 @@ class Queries:
 
         Several with a thread for each core would only take turns.
         """
-        return 1 if self._is_spread() else max(1, self.options.threads // queries)
+        return 1 if self._is_spread() else max(1, self.options.threads // max(1, queries))
 
     def _is_current(self, plan: _Plan) -> bool:
         """Whether the tables that `plan` reads are still those in the catalog."""
