@@ -2,7 +2,8 @@
 
     python benchmarks/micro.py --scale 1 --json micro.json
 
-- start: a new Python from `connect()` to the first answer, beside one that only uses duckdb.
+- start: from a new Python, with all its imports, to the first answer, beside one that only uses
+  duckdb.
 - planning: from a query's text to its stages, for the 22 TPC-H queries, new and repeated texts.
 - stage: what a stage takes beyond its slowest task, over the stages of the 22 queries, which run
   in stages for that (task_threads=1).
@@ -37,8 +38,10 @@ from minishark.tpch.run import versions
 from minishark.tpch.tables import load_tables, tpch_tables
 
 _STARTS = {
-    "minishark": "import minishark\nwith minishark.connect() as s: s.sql('SELECT 42').to_arrow()",
-    "duckdb": "import duckdb\nduckdb.connect().sql('SELECT 42').to_arrow_table()",
+    "minishark": "import minishark\nwith minishark.connect() as s:\n"
+    "    s.sql('SELECT 42').to_arrow()\n    print('answered', flush=True)",
+    "duckdb": "import duckdb\nduckdb.connect().sql('SELECT 42').to_arrow_table()\n"
+    "print('answered', flush=True)",
 }
 
 
@@ -86,12 +89,17 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _start_s(program: str, repetitions: int) -> float:
-    """The median time of a Python program."""
+    """The median time from the start of a Python program to its first line of output."""
     times = []
     for _ in range(repetitions):
         started = time.perf_counter()
-        subprocess.run([sys.executable, "-c", program], check=True)
-        times.append(time.perf_counter() - started)
+        command = [sys.executable, "-c", program]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            times.append(time.perf_counter() - started)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
     return statistics.median(times)
 
 

@@ -11,7 +11,11 @@ the share (u/s)^2 of them occurred once, so u + (u/s)^3 (n - s) among n rows.
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Sequence
+from decimal import Decimal
+from typing import TypeAlias
 
 import duckdb
 import pyarrow as pa
@@ -20,6 +24,8 @@ from minishark.expressions import quote
 from minishark.sql.connection import ConnectionUse
 from minishark.statistics import ColumnStatistics, TableStatistics
 
+_Bounds: TypeAlias = tuple[str | None, str | None]
+
 _SAMPLE_ONE_IN = 8
 _SAMPLE_SLICE_ROWS = 2_048
 _SAMPLE_ABOVE_ROWS = 131_072
@@ -27,8 +33,12 @@ _TEXT_TYPES = ("VARCHAR", "BLOB")
 _UNMEASURED_PREFIXES = ("STRUCT(", "MAP(", "UNION(")
 # Of text for a BIGNUM there can be megabytes, which take minutes to make.
 _UNMEASURED = ("JSON", "BIT", "VARIANT", "GEOMETRY", "BIGNUM", '"NULL"')
+_PLAIN_TYPE = re.compile(r"U?(?:TINY|SMALL|BIG)?INT(?:EGER)?|DATE|VARCHAR|DECIMAL\(.*\)")
 _PART = "statistics_parts"
 _STATES = "statistics_states"
+
+
+warnings.filterwarnings("ignore", "Arrow output on a DB-API result", module=__name__)
 
 
 def text_sample(table: pa.Table) -> pa.Table | None:
@@ -70,7 +80,7 @@ def partition_statistics(
             f"FROM (SELECT {', '.join(whole)} FROM {quote(relation_name)}), "
             f"(SELECT {', '.join(text[1:])}, {text[0]} FROM {quote(sample_name)})"
         )
-    return con.sql(query).to_arrow_table()
+    return con.execute(query).to_arrow_table()
 
 
 def merge_statistics(
@@ -88,29 +98,66 @@ def merge_statistics(
         size_bytes: the table's size.
     """
     measured = pa.concat_tables(parts)
-    con.register(_PART, measured)
-    try:
-        items = ["sum(rows)::BIGINT", "sum(text_rows)::BIGINT", "bool_or(sampled)"]
-        for number, (_, type_name) in enumerate(columns):
-            items += _merged(number) if is_measured(type_name) else ["NULL"] * 3
-        with ConnectionUse(con):
-            values = con.execute(f"SELECT {', '.join(items)} FROM {_PART}").fetchall()[0]
-    finally:
-        con.unregister(_PART)
+    rows, text_rows = (_sum(measured, name) for name in ("rows", "text_rows"))
+    sampled = any(measured.column("sampled").to_pylist())
     numbers = [i for i, (_, type_name) in enumerate(columns) if is_measured(type_name)]
+    bounds = _bounds(con, measured, [(i, columns[i][1]) for i in numbers])
     distinct = _distinct_counts(con, measured, numbers)
-    rows, text_rows, sampled = values[:3]
-    merged = tuple(
-        _column_statistics(
-            type_name,
-            (*values[3 + 3 * number : 6 + 3 * number], distinct.get(number)),
-            rows,
-            text_rows,
-            sampled,
-        )
-        for number, (_, type_name) in enumerate(columns)
-    )
-    return TableStatistics(rows, size_bytes, merged)
+    merged = [ColumnStatistics() for _ in columns]
+    for i in numbers:
+        counts = _sum(measured, f"count_{i}"), distinct[i]
+        is_sampled = sampled and columns[i][1] in _TEXT_TYPES
+        seen = text_rows if columns[i][1] in _TEXT_TYPES else rows
+        merged[i] = _column_statistics(*counts, bounds[i], seen, rows if is_sampled else None)
+    return TableStatistics(rows, size_bytes, tuple(merged))
+
+
+def _sum(measured: pa.Table, name: str) -> int:
+    return sum(measured.column(name).to_pylist())
+
+
+def _bounds(
+    con: duckdb.DuckDBPyConnection, measured: pa.Table, columns: Sequence[tuple[int, str]]
+) -> dict[int, _Bounds]:
+    """Minimum and maximum of columns, by their numbers, as DuckDB writes them.
+
+    DuckDB compares and writes only what Python might do otherwise: it takes longer to bind this.
+    """
+    found = {}
+    others = []
+    for number, type_name in columns:
+        try:
+            found[number] = _plain_bounds(measured, number, type_name)
+        except (ValueError, OverflowError):  # dates that Python does not have
+            others.append(number)
+    if others:
+        items = [f"{f}({f}imum_{i})::VARCHAR" for i in others for f in ("min", "max")]
+        con.register(_PART, measured)
+        try:
+            with ConnectionUse(con):
+                values = con.execute(f"SELECT {', '.join(items)} FROM {_PART}").fetchall()[0]
+        finally:
+            con.unregister(_PART)
+        found |= dict(zip(others, zip(values[::2], values[1::2], strict=True), strict=True))
+    return found
+
+
+def _plain_bounds(measured: pa.Table, number: int, type_name: str) -> _Bounds:
+    """Bounds that Python compares and writes as DuckDB does.
+
+    Raises:
+        ValueError: it may do so otherwise.
+        OverflowError: they are dates that it does not have.
+    """
+    if not _PLAIN_TYPE.fullmatch(type_name):
+        raise ValueError(type_name)
+    bounds = []
+    for name, first in ("minimum", min), ("maximum", max):
+        values = measured.column(f"{name}_{number}").to_pylist()
+        best = first((value for value in values if value is not None), default=None)
+        is_decimal = isinstance(best, Decimal)
+        bounds.append(None if best is None else f"{best:f}" if is_decimal else str(best))
+    return bounds[0], bounds[1]
 
 
 def _distinct_counts(
@@ -124,17 +171,18 @@ def _distinct_counts(
     if not numbers:
         return {}
     chunks = [chunk for n in numbers for chunk in measured.column(f"distinct_{n}").chunks]
-    con.register(_STATES, pa.table({"state": pa.chunked_array(chunks)}))
+    owners = pa.array([n for n in numbers for _ in range(measured.num_rows)], pa.int32())
+    states = pa.table({"owner": owners, "state": pa.chunked_array(chunks)})
+    con.register(_STATES, states)
     try:
         with ConnectionUse(con):
             counted = con.execute(
                 # A state is the same for every argument type.
-                "SELECT (place - 1) // $1, finalize(combine_aggr("
+                "SELECT owner, finalize(combine_aggr("
                 "to_aggregate_state(state, 'approx_count_distinct', ['BIGINT']))) "
-                f"FROM (SELECT state, row_number() OVER () AS place FROM {_STATES}) GROUP BY 1",
-                [measured.num_rows],
+                f"FROM {_STATES} GROUP BY owner"
             ).fetchall()
-        return {numbers[place]: count for place, count in counted}
+        return dict(counted)
     finally:
         con.unregister(_STATES)
 
@@ -162,31 +210,24 @@ def _measures(
     ]
 
 
-def _merged(number: int) -> list[str]:
-    return [
-        f"sum(count_{number})::BIGINT",
-        f"min(minimum_{number})::VARCHAR",
-        f"max(maximum_{number})::VARCHAR",
-    ]
-
-
 def _column_statistics(
-    type_name: str, values: Sequence[object], rows: int, text_rows: int, sampled: bool
+    count: int, distinct: int, bounds: _Bounds, seen: int, total: int | None
 ) -> ColumnStatistics:
-    count, minimum, maximum, distinct = values
-    if distinct is None:
-        return ColumnStatistics()
-    assert isinstance(count, int)
-    assert isinstance(distinct, int)
-    is_text = type_name in _TEXT_TYPES
-    seen = text_rows if is_text else rows
+    """Statistics of a column.
+
+    Args:
+        count: values that are not NULL, among those that were seen.
+        distinct: different ones among them.
+        bounds: the smallest and the largest one.
+        seen: the rows that were measured.
+        total: all rows, if only a sample was measured.
+    """
     distinct = min(distinct, count)
     null_fraction = 1.0 - count / seen if seen else 0.0
-    if is_text and sampled:
-        total = round(rows * (1.0 - null_fraction))
-        return ColumnStatistics(null_fraction, _inferred(distinct, count, total))
-    low, high = (str(bound) if bound is not None else None for bound in (minimum, maximum))
-    return ColumnStatistics(null_fraction, distinct, low, high)
+    if total is not None:
+        values = round(total * (1.0 - null_fraction))
+        return ColumnStatistics(null_fraction, _inferred(distinct, count, values))
+    return ColumnStatistics(null_fraction, distinct, *bounds)
 
 
 def _inferred(distinct: int, sampled: int, total: int) -> int:

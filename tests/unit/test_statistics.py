@@ -149,3 +149,23 @@ def test_types_that_are_measured() -> None:
     """Lists, arrays, structs, maps, unions and opaque types are not; everything flat is."""
     names = ("BIGINT", "VARCHAR", "DECIMAL(15,2)", "STRUCT(a INTEGER)", "INTEGER[]", "JSON")
     assert [True, True, True, False, False, False] == [is_measured(name) for name in names]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "-5::TINYINT, 9::TINYINT", "18446744073709551615::UBIGINT, 2::UBIGINT",
+        "-0.05::DECIMAL(4, 2), 0::DECIMAL(4, 2)", "1e-20::DECIMAL(38, 30), 0::DECIMAL(38, 30)",
+        "99999999999999999999999999999999999.5::DECIMAL(38, 1), -7::DECIMAL(38, 1)",
+        "DATE '0044-03-15 (BC)', DATE '2020-02-29'", "DATE '12020-01-01', DATE '0001-01-01'",
+        "'infinity'::DATE, '-infinity'::DATE, DATE '1970-01-01'",
+        "'z', 'é', '', '\U0001f600', '\uffff'", "'NaN'::DOUBLE, '-inf'::DOUBLE, 1e300::DOUBLE",
+        "true, false", "TIMESTAMP '1500-01-01 00:00:00.5', TIMESTAMP '2020-01-01'",
+    ],
+)  # fmt: skip
+def test_bounds_are_what_duckdb_writes(con: duckdb.DuckDBPyConnection, values: str) -> None:
+    """Of several partitions, some without a value."""
+    query = f"SELECT unnest([{values}, NULL]) AS a"
+    expected = con.execute(f"SELECT min(a)::VARCHAR, max(a)::VARCHAR FROM ({query})").fetchall()
+    (column,) = statistics(con, query, cuts=4).columns
+    assert expected == [(column.minimum, column.maximum)]
