@@ -342,7 +342,6 @@ class Tables:
                 raise CatalogError(f"There is a table called {table.name!r} already.")
             self.catalog.add(table)
             self.planning.put_table(table)
-        self.planning.refresh()
         if replaced is not None:
             self._forget(replaced.folder)
 

@@ -128,12 +128,8 @@ class PlanningDatabase:
             self._miniatures.remove(name)
             self._names.pop(name.lower(), None)
 
-    def refresh(self) -> None:
-        """Make the miniatures now that the next statement would have to wait for."""
-        with self._lock:
-            self._refresh()
-
     def _refresh(self) -> None:
+        """Make the miniatures of tables that have come since the last statement, all at once."""
         try:
             self._miniatures.refresh(self._con)
         except duckdb.Error as error:

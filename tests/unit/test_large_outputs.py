@@ -170,7 +170,7 @@ class _files_at_most:  # noqa: N801 - reads as what it does
 
 
 def test_memory_limit_follows_the_files(
-    runner: TaskRunner, places: StorePlaces, store: Store
+    runner: TaskRunner, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What files take, DuckDB gives up, before the next task or in the middle of one."""
     stage = StageTask(
@@ -183,7 +183,7 @@ def test_memory_limit_follows_the_files(
         return str(pa.ipc.open_stream(inline).read_all().column(0)[0].as_py())
 
     before = limit()
-    store.meter.note(SMALL.storage_bytes)
+    monkeypatch.setattr(store.meter, "used_bytes", lambda: SMALL.storage_bytes)
     assert (f"{SMALL.duckdb_bytes(0) / (1 << 20):.1f} MiB", True) == (before, before != limit())
 
 
