@@ -139,18 +139,24 @@ class _Filters:
         options: where filters pay.
         numbers: for new common table expressions.
         definitions: the common table expressions that are known.
+        storable: which of them can be stored.
+        largest: the rows of the largest table that each of them reads.
+        distinct: how many values their columns have, by number and position.
     """
 
     catalog: Catalog
     options: KeyFilterOptions
     numbers: Iterator[int]
     definitions: dict[int, PhysicalPlan] = field(default_factory=dict)
+    storable: dict[int, bool] = field(default_factory=dict)
+    largest: dict[int, int] = field(default_factory=dict)
+    distinct: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def rewritten(self, plan: PhysicalPlan) -> PhysicalPlan:
         """`plan` with filters; inner joins choose first."""
         if isinstance(plan.operator, Cte):
             definition = self.rewritten(plan.children[0])
-            self.definitions[plan.operator.index] = definition
+            self._define(plan.operator.index, definition)
             children: tuple[PhysicalPlan, ...] = (definition, self.rewritten(plan.children[1]))
         else:
             children = tuple(map(self.rewritten, plan.children))
@@ -160,6 +166,11 @@ class _Filters:
             return plan
         found = min(self._candidates(plan, plan.operator), key=lambda c: c.share, default=None)
         return plan if found is None else self._filtered(plan, found)
+
+    def _define(self, index: int, definition: PhysicalPlan) -> None:
+        self.definitions[index] = definition
+        self.storable[index] = self._can_store(definition)
+        self.largest[index] = self._largest_table(definition)
 
     def _candidates(self, plan: PhysicalPlan, join: Join) -> Iterator[_Candidate]:
         left, right = plan.children
@@ -227,7 +238,7 @@ class _Filters:
 
     def _reads_storable(self, plan: PhysicalPlan) -> bool:
         if isinstance(plan.operator, CteRef):
-            return self._can_store(self.definitions[plan.operator.index])
+            return self.storable[plan.operator.index]
         return all(map(self._reads_storable, plan.children))
 
     def _largest_table(self, plan: PhysicalPlan) -> int:
@@ -236,7 +247,7 @@ class _Filters:
             case Scan(table=table):
                 return self.catalog.get(table).rows
             case CteRef(index=index):
-                return self._largest_table(self.definitions[index])
+                return self.largest[index]
             case _:
                 return max(map(self._largest_table, plan.children), default=0)
 
@@ -244,7 +255,11 @@ class _Filters:
         """About how many values a column has: no more than any column that it is equal to."""
         operator, found = plan.operator, plan.rows
         if isinstance(operator, CteRef):
-            return min(found, self._distinct(self.definitions[operator.index], position))
+            column = (operator.index, position)
+            if column not in self.distinct:
+                definition = self.definitions[operator.index]
+                self.distinct[column] = self._distinct(definition, position)
+            return min(found, self.distinct[column])
         if isinstance(operator, Scan):
             name = operator.columns[position]
             known = None if name is None else _statistics(self.catalog.get(operator.table), name)
@@ -252,11 +267,11 @@ class _Filters:
         below = _below(plan, position)
         if below is None:
             return found
-        side, column = below
-        found = min(found, self._distinct(plan.children[side], column))
+        side, key = below
+        found = min(found, self._distinct(plan.children[side], key))
         if isinstance(operator, Join) and operator.kind in _KEEPS_MATCHES:
             for pair in _equal_columns(operator):
-                if pair[side] == column:
+                if pair[side] == key:
                     other = self._distinct(plan.children[1 - side], pair[1 - side])
                     found = min(found, other)
         return found
@@ -272,7 +287,7 @@ class _Filters:
             index = definition.operator.index
         else:
             index = next(self.numbers)
-            self.definitions[index] = definition
+            self._define(index, definition)
             reference = CteRef(index, f"keys_{index}", definition.schema)
             read_again = replace(definition, operator=reference, children=())
             keys = replace(keys, children=(read_again,)) if is_broadcast else read_again
