@@ -5,7 +5,7 @@ Its steps are run one after the other; what a step gives filters inputs of those
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from minishark.execution.codes import CodedInputs
 from minishark.execution.semi_join import SemiJoins
 from minishark.execution.task import StageTask
-from minishark.stages.inputs import Step
+from minishark.stages.inputs import Step, with_ctes
 
 Tables: TypeAlias = Mapping[str, pa.Table]
 RunStep: TypeAlias = Callable[[Step, Tables, bool], pa.RecordBatchReader]
@@ -52,7 +52,8 @@ class Reduction:
             with self.run(step, tables, is_new) as reader:
                 table = self._held(reader)
             if table is None:
-                return _with_steps(sql, self.stage.steps), coded
+                own = {step.name: step.sql for step in self.stage.steps}
+                return with_ctes(sql, own), coded
             tables, _ = self._filtered({**tables, step.name: table}, [step.name])
             is_new = True
         return sql, CodedInputs(tables, are_mapped=False)
@@ -81,9 +82,3 @@ class Reduction:
                 self.left_bytes -= kept.nbytes
             found[each.name] = kept
         return found, bool(filters)
-
-
-def _with_steps(sql: str, steps: Iterable[Step]) -> str:
-    """A fragment that does its steps for itself."""
-    ctes = (f"{step.name} AS MATERIALIZED ({step.sql})" for step in steps)
-    return f"WITH {', '.join(ctes)} {sql}"

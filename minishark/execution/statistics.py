@@ -123,13 +123,9 @@ def _bounds(
 
     DuckDB compares and writes only what Python might do otherwise: it takes longer to bind this.
     """
-    found = {}
-    others = []
-    for number, type_name in columns:
-        try:
-            found[number] = _plain_bounds(measured, number, type_name)
-        except (ValueError, OverflowError):  # dates that Python does not have
-            others.append(number)
+    plain = {number: _plain_bounds(measured, number, type_name) for number, type_name in columns}
+    found = {number: bounds for number, bounds in plain.items() if bounds is not None}
+    others = [number for number in plain if number not in found]
     if others:
         items = [f"{f}({f}imum_{i})::VARCHAR" for i in others for f in ("min", "max")]
         con.register(_PART, measured)
@@ -142,18 +138,16 @@ def _bounds(
     return found
 
 
-def _plain_bounds(measured: pa.Table, number: int, type_name: str) -> _Bounds:
-    """Bounds that Python compares and writes as DuckDB does.
-
-    Raises:
-        ValueError: it may do so otherwise.
-        OverflowError: they are dates that it does not have.
-    """
+def _plain_bounds(measured: pa.Table, number: int, type_name: str) -> _Bounds | None:
+    """Bounds that Python compares and writes as DuckDB does; None if it might do so otherwise."""
     if not _PLAIN_TYPE.fullmatch(type_name):
-        raise ValueError(type_name)
+        return None
     bounds = []
     for name, first in ("minimum", min), ("maximum", max):
-        values = measured.column(f"{name}_{number}").to_pylist()
+        try:
+            values = measured.column(f"{name}_{number}").to_pylist()
+        except (ValueError, OverflowError):  # dates that Python does not have
+            return None
         best = first((value for value in values if value is not None), default=None)
         is_decimal = isinstance(best, Decimal)
         bounds.append(None if best is None else f"{best:f}" if is_decimal else str(best))

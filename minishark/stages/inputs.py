@@ -1,6 +1,8 @@
-"""What a task does to a fragment's inputs before it runs; also a part of the tasks' wire format."""
+"""What a task does to a fragment's inputs before it runs; light, as executors import it too."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import msgspec
 
@@ -60,3 +62,9 @@ class InputFilter(msgspec.Struct, frozen=True, array_like=True):
     low: int
     high: int
     most: float
+
+
+def with_ctes(sql: str, ctes: Mapping[str, str]) -> str:
+    """A SELECT with common table expressions, by name, each of which may read those before it."""
+    texts = ", ".join(f"{name} AS MATERIALIZED ({text})" for name, text in ctes.items())
+    return f"WITH {texts} {sql}" if texts else sql

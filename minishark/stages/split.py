@@ -47,7 +47,7 @@ from minishark.physical.plan import (
 )
 from minishark.stages import fragment
 from minishark.stages.fragment import Aliases, Block
-from minishark.stages.inputs import InputCodes, InputFilter, Step
+from minishark.stages.inputs import InputCodes, InputFilter, Step, with_ctes
 from minishark.stages.sides import turned_kind
 from minishark.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
 
@@ -167,8 +167,8 @@ class _Fragment:
 
     aliases: Aliases = field(default_factory=Aliases)
     inputs: dict[tuple[str | int, ReadMode, KeyFilter | None], Input] = field(default_factory=dict)
-    ctes: dict[int, str] = field(default_factory=dict)
-    steps: dict[int, Step] = field(default_factory=dict)
+    ctes: dict[str, str] = field(default_factory=dict)
+    steps: dict[str, Step] = field(default_factory=dict)
     codes: dict[str, InputCodes] = field(default_factory=dict)
     filters: dict[str, InputFilter] = field(default_factory=dict)
 
@@ -274,10 +274,9 @@ class _Splitter:
         block = self._block(plan, parts)
         sql = self._divided(block, exchange, parts) if exchange else fragment.select(block)
         if not parts.filters:  # which other fragments have
-            parts.ctes = {i: step.sql for i, step in parts.steps.items()} | parts.ctes
+            parts.ctes = {name: step.sql for name, step in parts.steps.items()} | parts.ctes
             parts.steps.clear()
-        ctes = ", ".join(f"cte{i} AS MATERIALIZED ({text})" for i, text in parts.ctes.items())
-        return f"WITH {ctes} {sql}" if ctes else sql
+        return with_ctes(sql, parts.ctes)
 
     def _divided(self, block: Block, exchange: PhysicalPlan, parts: _Fragment) -> str:
         """A fragment whose rows say which bucket they belong to."""
@@ -378,15 +377,15 @@ class _Splitter:
         if index not in self._inlined:
             return parts.stage(self.stage(definition), mode)
         name = f"cte{index}"
-        if index in parts.ctes or index in parts.steps:
+        if name in parts.ctes or name in parts.steps:
             return name
         sql = fragment.select(self._block(definition, parts))
         if index in self._stored:
             types = tuple(column.type for column in definition.schema)
             rows = definition.rows / definition.distribution.partitions
-            parts.steps[index] = Step(name, sql, types, rows)
+            parts.steps[name] = Step(name, sql, types, rows)
         else:
-            parts.ctes[index] = sql
+            parts.ctes[name] = sql
         return name
 
     def _exchange(self, plan: PhysicalPlan, parts: _Fragment) -> Block:
