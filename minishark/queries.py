@@ -42,7 +42,7 @@ from minishark.physical.display import physical_text
 from minishark.physical.options import PlannerOptions
 from minishark.physical.plan import PhysicalPlan
 from minishark.physical.planner import plan_physical
-from minishark.sql.planning import BoundStatement, PlanningDatabase, statement_plan
+from minishark.sql.planning import BoundStatement, PlanningDatabase
 from minishark.stages.display import stages_text
 from minishark.stages.split import split
 from minishark.stages.stage import Stage, TableInput
@@ -334,7 +334,7 @@ class Queries:
         try:
             return self._execute(plan, goal, started, planned, explained, ())
         except FragmentRejectedError as rejected:
-            whole = statement_plan(plan.bound, "DuckDB did not accept a fragment of it")
+            whole = self.planning.whole(plan.bound, "DuckDB did not accept a fragment of it")
             note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
         staged = self._staged(_Logical(plan.bound, whole), goal)
         try:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
+import duckdb
 import pyarrow as pa
 
 from minishark.cluster.sinks import Layout
@@ -140,7 +141,7 @@ class Statements:
         sql = statement.sql
         match statement.kind:
             case StatementKind.QUERY:
-                return self._query(sql, None)
+                return self._query(sql, None, statement.parsed)
             case StatementKind.EXPLAIN:
                 return self._query(sql, "analyze" if statement.analyze else "plan")
             case StatementKind.SHOW:
@@ -189,12 +190,14 @@ class Statements:
             return frame.to_arrow()
         return self.queries.run(query, lossless=True).table
 
-    def _query(self, sql: str, explain: str | None) -> DataFrame:
+    def _query(
+        self, sql: str, explain: str | None, parsed: duckdb.Statement | None = None
+    ) -> DataFrame:
         self.load_changed()
         if self.written.is_elsewhere:
             return self._queried_here(sql, explain)
         try:
-            bound = self.planning.bind(sql)
+            bound = self.planning.bind(sql, parsed)
         except QueryError:
             if self.written.has_own:
                 with contextlib.suppress(QueryError, CatalogError):

@@ -28,7 +28,7 @@ from minishark.sql.connection import ConnectionUse
 from minishark.sql.lower import lower_plan
 from minishark.sql.miniature import Miniatures
 from minishark.sql.plan_json import PlanNotLowered
-from minishark.sql.statements import ParsedStatement, parse_statements
+from minishark.sql.statements import ParsedStatement, from_first_word, parse_statements
 
 DISABLED_OPTIMIZERS = {
     "statistics_propagation": "folds predicates with the miniature's minima and maxima",
@@ -65,7 +65,12 @@ _READS_FILES = re.compile(
     r"|json_execute_\w+)\s*\(",
     re.IGNORECASE,
 )
+# What DuckDB may take for a file: `a.csv`, and all with a dot that is quoted.
+_FILE_ENDING = re.compile(r"\.\s*(?:parquet|[ct]sv|json|jsonl|ndjson)\b|--|/\*", re.IGNORECASE)
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
+_VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
+_WORD = re.compile(r"\w+")
 _CACHED_MAX = 256
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -78,7 +83,7 @@ class BoundStatement:
     Attributes:
         sql: its text, without the semicolon.
         schema: its output columns.
-        tables: the tables of the catalog that it names.
+        tables: the tables of the catalog that its text mentions; besides views, it reads no others.
     """
 
     sql: str
@@ -99,6 +104,7 @@ class PlanningDatabase:
         self.volatile: frozenset[str] = frozenset()
         self._names: dict[str, str] = {}
         self._has_macros = False
+        self._has_views = False
         self._defines_time = False
         self._parsed: OrderedDict[str, tuple[ParsedStatement, ...]] = OrderedDict()
         self._bound: OrderedDict[tuple[str, int], BoundStatement] = OrderedDict()
@@ -168,7 +174,7 @@ class PlanningDatabase:
     def tables_in(self, sql: str) -> tuple[str, ...]:
         """The tables of the catalog that a statement names."""
         with self._lock:
-            return self._tables_in(sql, self._relations_in(sql))
+            return self._tables_in(sql)
 
     def relation_schema(self, relation: str) -> Schema:
         """The columns of a SQL relation such as `read_parquet('file')`.
@@ -269,6 +275,7 @@ class PlanningDatabase:
             except duckdb.Error as error:
                 raise QueryError(str(error)) from error
             self._has_macros = self._has_macros or _MACRO.search(sql) is not None
+            self._has_views = self._has_views or _VIEW.search(sql) is not None
             self._defines_time = self._defines_time or _TELLS_TIME.search(sql) is not None
             self._outdate()
 
@@ -292,8 +299,12 @@ class PlanningDatabase:
             except duckdb.Error as error:
                 raise QueryError(str(error)) from error
 
-    def bind(self, sql: str) -> BoundStatement:
+    def bind(self, sql: str, parsed: duckdb.Statement | None = None) -> BoundStatement:
         """Resolve the names and types of a SELECT.
+
+        Args:
+            sql: its text.
+            parsed: the same as DuckDB has parsed it, which spares doing so again.
 
         Raises:
             QueryError: DuckDB does not accept it; with DuckDB's message.
@@ -304,19 +315,21 @@ class PlanningDatabase:
             bound = self._bound.get(key)
             if bound is None:
                 try:
-                    schema = _schema(self._con.sql(sql))
+                    schema = _schema(self._con.sql(parsed or sql))
                 except duckdb.Error as error:
                     raise QueryError(self._located(sql, error)) from error
-                named = self._relations_in(sql)
-                bound = BoundStatement(sql, schema, self._tables_in(sql, named))
-                if self._reads_tables_only(sql, named):
+                bound = BoundStatement(sql, schema, self._mentioned_in(sql))
+                if self._reads_tables_only(sql):
                     _remember(self._bound, key, bound)
             return bound
 
-    def _reads_tables_only(self, sql: str, named: set[str] | None) -> bool:
+    def _reads_tables_only(self, sql: str) -> bool:
         """Whether nothing outside the catalog has a say in what a statement means."""
         if self._has_macros or _READS_FILES.search(sql):
             return False
+        if not (self._has_views or _may_name_file(sql)):
+            return True
+        named = self._relations_in(sql)
         return named is not None and named <= self._names.keys()
 
     def _located(self, sql: str, error: duckdb.Error) -> str:
@@ -343,19 +356,30 @@ class PlanningDatabase:
             except duckdb.Error as error:
                 raise QueryError(str(error)) from error
 
-    def _tables_in(self, sql: str, named: set[str] | None) -> tuple[str, ...]:
-        """The tables of the catalog that a statement names.
-
-        DuckDB finds them by binding the statement over tables without columns, which fails where
-        columns matter (USING, NATURAL, ASOF, COLUMNS ...): then all that its text mentions.
-        """
+    def _tables_in(self, sql: str) -> tuple[str, ...]:
+        """The tables of the catalog that a statement names; if it can't be told, mentions."""
+        named = self._relations_in(sql)
         if named is None:
-            text = sql.lower().replace('""', '"')
-            named = {name for name in self._names if name in text}
+            return self._mentioned_in(sql)
         return tuple(self._names[name] for name in sorted(named) if name in self._names)
 
+    def _mentioned_in(self, sql: str) -> tuple[str, ...]:
+        """The tables of the catalog whose names stand anywhere in a text."""
+        text = sql.lower()
+        words = {*_WORD.findall(text)}
+        quoted = text.replace('""', '"')
+        return tuple(
+            self._names[name]
+            for name in sorted(self._names)
+            if name in words or (name in quoted and not _WORD.fullmatch(name))
+        )
+
     def _relations_in(self, sql: str) -> set[str] | None:
-        """The relations that a statement names, in lower case; None if that can't be told."""
+        """The relations that a statement names, in lower case; None if that can't be told.
+
+        DuckDB finds them by binding the statement over tables without columns, which fails where
+        columns matter (USING, NATURAL, ASOF, COLUMNS ...).
+        """
         try:
             return {name.lower() for name in self._con.get_table_names(sql)}
         except duckdb.Error:
@@ -384,14 +408,18 @@ class PlanningDatabase:
         try:
             plan = rewrite(lower_plan(self._serialized(bound.sql), bound.schema))
         except PlanNotLowered as reason:
-            return statement_plan(bound, f"{reason} has no distributed form")
+            return self.whole(bound, f"{reason} has no distributed form")
         user_volatile = [name for name in called_functions(plan) if name in self.volatile]
         if user_volatile:
-            return statement_plan(bound, f"function {user_volatile[0]} is not deterministic")
+            return self.whole(bound, f"function {user_volatile[0]} is not deterministic")
         volatile = volatile_reason(plan)
         if volatile is not None:
-            return statement_plan(bound, f"{volatile} has no distributed form here")
+            return self.whole(bound, f"{volatile} has no distributed form here")
         return plan
+
+    def whole(self, bound: BoundStatement, reason: str) -> LogicalPlan:
+        """The plan that runs a statement as a whole in one task, over all rows of its tables."""
+        return make_plan(Statement(bound.sql, self.tables_in(bound.sql), reason, bound.schema))
 
     def _serialized(self, sql: str) -> dict[str, Any]:
         try:
@@ -427,9 +455,10 @@ def _decoded(text: str) -> dict[str, Any]:
     return plan
 
 
-def statement_plan(bound: BoundStatement, reason: str) -> LogicalPlan:
-    """The plan that runs a statement as a whole in one task, over all rows of its tables."""
-    return make_plan(Statement(bound.sql, bound.tables, reason, bound.schema))
+def _may_name_file(sql: str) -> bool:
+    """Whether DuckDB may take something in a statement for a file; with comments it always may."""
+    text = from_first_word(sql)
+    return _FILE_ENDING.search(text) is not None or any("." in q for q in _QUOTED.findall(text))
 
 
 def _schema(relation: duckdb.DuckDBPyRelation) -> Schema:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -68,11 +68,13 @@ class ParsedStatement:
         kind: what a session does with it.
         sql: its text without the semicolon; of an EXPLAIN, the query.
         analyze: whether an EXPLAIN runs the query.
+        parsed: a query, as DuckDB has parsed it.
     """
 
     kind: StatementKind
     sql: str
     analyze: bool = False
+    parsed: duckdb.Statement | None = field(default=None, compare=False)
 
 
 _TYPES = duckdb.StatementType
@@ -127,6 +129,14 @@ _STATEFUL = re.compile(
     r"|\bAS\s*(?:(?:NOT\s+)?MATERIALIZED\s*)?\(\s*(INSERT|UPDATE|DELETE|MERGE)\b",
     re.IGNORECASE,
 )
+_HEAD = re.compile(r"\s*(?:--[^\n]*\n\s*)*")
+_UNCOMMON = (
+    *("--", "/*", "show", "describe", "duckdb_", "pragma_", "information_schema"),
+    *("sqlite_", "pg_", "current_", "nextval", "currval", "rejects"),
+    *("insert", "update", "delete", "merge"),
+)
+"""What a SELECT has in it, in lower case, that is more than a query, or may seem to be."""
+_DESC_OF_QUERY = re.compile(r"(?:^|\()\s*desc\b")  # as opposed to that of an ORDER BY
 _EXPLAINED = re.compile(r"\s*EXPLAIN\s+(ANALY[ZS]E\s+)?(?!\()", re.IGNORECASE)
 _DEALLOCATED = re.compile(r"\s*DEALLOCATE\b", re.IGNORECASE)
 _COPIED = re.compile(r"\s*COPY\b.*?\bTO\s+'", re.IGNORECASE | re.DOTALL)
@@ -154,12 +164,18 @@ def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedSt
         typed = [(item.type, item.query.strip().rstrip(";").rstrip()) for item in found]
     except ValueError as error:  # a kind of statement that DuckDB's Python client has no name for
         raise UnsupportedError("minishark does not run statements of this kind.") from error
-    return [_parsed(con, type_, sql) for type_, sql in typed]
+    return [
+        replace(statement, parsed=item) if statement.kind is StatementKind.QUERY else statement
+        for item, (type_, sql) in zip(found, typed, strict=True)
+        for statement in [_parsed(con, type_, sql)]
+    ]
 
 
 def _parsed(
     con: duckdb.DuckDBPyConnection, type_: duckdb.StatementType, sql: str
 ) -> ParsedStatement:
+    if type_ == _TYPES.SELECT and _is_common(from_first_word(sql)):
+        return ParsedStatement(StatementKind.QUERY, sql)
     tokens = sql_tokens(sql)
     bare = _without_comments(sql, tokens)
     kind = _KINDS.get(type_)
@@ -199,6 +215,12 @@ def _parsed(
     raise UnsupportedError(f"minishark does not run {name} statements: {instead}.")
 
 
+def _is_common(sql: str) -> bool:
+    """Whether a SELECT needs no closer look, which takes half as long as to parse it."""
+    text = sql.lower()
+    return not (any(word in text for word in _UNCOMMON) or _DESC_OF_QUERY.search(text))
+
+
 def _setting_kind(sql: str) -> StatementKind:
     if _VARIABLE.match(sql):
         return StatementKind.VARIABLE
@@ -223,6 +245,12 @@ def is_shown(sql: str) -> bool:
 def changes_reserved_setting(sql: str) -> bool:
     """Whether a SET or RESET concerns what minishark chooses itself."""
     return _RESERVED.search(sql) is not None
+
+
+def from_first_word(sql: str) -> str:
+    """A text without the lines of comments and the spaces before it."""
+    found = _HEAD.match(sql)
+    return sql[found.end() :] if found else sql
 
 
 def sql_tokens(sql: str) -> list[Token]:

@@ -16,7 +16,7 @@ from minishark.errors import QueryError
 from minishark.expressions import Column
 from minishark.logical.operators import Scan, Statement
 from minishark.logical.plan import LogicalPlan
-from minishark.sql.planning import DISABLED_OPTIMIZERS, PlanningDatabase, statement_plan
+from minishark.sql.planning import DISABLED_OPTIMIZERS, PlanningDatabase
 
 TABLE = ToyTable("Items", (("a", "INTEGER"), ("price", "DECIMAL(9,2)")), ())
 
@@ -119,7 +119,13 @@ def test_repeated_statement_is_bound_once_until_a_table_changes(
     assert (Column("b", "VARCHAR"),) == planning.bind("SELECT * FROM items").schema
 
 
-@pytest.mark.parametrize("relation", ["'{file}'", "read_csv('{file}')", "seen", "looked()"])
+@pytest.mark.parametrize(
+    "relation",
+    [
+        *("'{file}'", '"{file}"', "-- it's\n'{file}'", "items, '{file}'"),
+        *("read_csv('{file}')", "seen", "looked()"),
+    ],
+)
 def test_what_reads_files_is_bound_anew(
     relation: str, planning: PlanningDatabase, tmp_path: Path
 ) -> None:
@@ -133,6 +139,40 @@ def test_what_reads_files_is_bound_anew(
     sql = f"FROM {relation.format(file=file)}"
     bound = planning.bind(sql)
     assert bound is not planning.bind(sql)
+
+
+def test_file_without_quotes_is_bound_anew(
+    planning: PlanningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB takes `a.csv` for a file if there is no schema of that name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    bound = planning.bind("FROM a . csv")
+    assert bound is not planning.bind("FROM a . csv")
+
+
+def test_tables_are_those_that_the_text_mentions(planning: PlanningDatabase) -> None:
+    """A table is not missed, however it is named; a word in a comment may be one too many."""
+    for name in ("odd one", 'with "quotes"', "1st"):
+        planning.put_table(replace(TABLE, name=name).catalog_table())
+    for sql, tables in (
+        ("FROM items", ("Items",)),
+        ("SELECT 1 AS item", ()),
+        ("FROM 'ITEMS' -- not \"odd one\"", ("Items", "odd one")),
+        ('SELECT * FROM "with ""quotes""", "1st"', ("1st", 'with "quotes"')),
+        ("FROM query_table('items')", ("Items",)),
+    ):
+        assert tables == planning.bind(sql).tables, sql
+
+
+def test_whole_statement_is_over_the_tables_that_it_names(planning: PlanningDatabase) -> None:
+    """What its text only mentions is not brought to the one task that runs it."""
+    planning.put_table(replace(TABLE, name="price").catalog_table())
+    bound = planning.bind("SELECT price FROM items")
+    assert ("Items", "price") == bound.tables
+    assert Statement(bound.sql, ("Items",), "why", bound.schema) == (
+        planning.whole(bound, "why").operator
+    )
 
 
 def test_settings_reach_what_was_bound_before(planning: PlanningDatabase) -> None:
@@ -175,13 +215,13 @@ def test_statement_that_is_not_lowered_says_why(planning: PlanningDatabase) -> N
     assert bound.schema == plan.schema
 
 
-def test_statement_plan() -> None:
+def test_whole_statement() -> None:
     """A fallback at run time has its own reason."""
     database = PlanningDatabase()
-    bound = database.bind("SELECT 1 AS x")
+    plan = database.whole(database.bind("SELECT 1 AS x"), "why")
     database.close()
     operator = Statement("SELECT 1 AS x", (), "why", (Column("x", "INTEGER"),))
-    assert operator == statement_plan(bound, "why").operator
+    assert operator == plan.operator
 
 
 def test_disabled_optimizers_exist() -> None:
