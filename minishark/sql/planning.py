@@ -38,8 +38,15 @@ DISABLED_OPTIMIZERS = {
     "partial_aggregate_pushdown": "puts aggregate states, which have no type in SQL, in plans",
     "aggregate_reuse": "puts aggregate states in plans too",
     "grouping_sets": "puts aggregate states, or a union, in the place of grouping sets",
+    "partitioned_execution": "divides scans by row groups",
+    "regex_range": "adds bounds for zone maps, which Arrow partitions do not have",
+    "type_pushdown": "casts in scans, which Arrow data does not take",
+    "scalar_fn_pushdown": "calls functions in scans, which Arrow data does not take",
+    "sampling_pushdown": "samples in scans, while samples are not distributed",
+    "remote_pushdown": "is for databases elsewhere, which there are none of here",
+    "extension": "is for the optimizers of extensions, which there are none of here",
 }
-"""What is switched off while planning, and why."""
+"""What is switched off while planning, and why; each takes time, were it only to be verified."""
 
 _SETTINGS = {
     # Without it DuckDB 2.0 fails to resolve the columns of about half of all plans.
@@ -83,7 +90,7 @@ class BoundStatement:
     Attributes:
         sql: its text, without the semicolon.
         schema: its output columns.
-        tables: the tables of the catalog that its text mentions; besides views, it reads no others.
+        tables: the tables of the catalog that it reads, and perhaps more that its text mentions.
     """
 
     sql: str
@@ -174,7 +181,7 @@ class PlanningDatabase:
     def tables_in(self, sql: str) -> tuple[str, ...]:
         """The tables of the catalog that a statement names."""
         with self._lock:
-            return self._tables_in(sql)
+            return self._tables_in(sql, self._relations_in(sql))
 
     def relation_schema(self, relation: str) -> Schema:
         """The columns of a SQL relation such as `read_parquet('file')`.
@@ -318,18 +325,22 @@ class PlanningDatabase:
                     schema = _schema(self._con.sql(parsed or sql))
                 except duckdb.Error as error:
                     raise QueryError(self._located(sql, error)) from error
-                bound = BoundStatement(sql, schema, self._mentioned_in(sql))
-                if self._reads_tables_only(sql):
+                says_all = self._says_all(sql)
+                named = None if says_all else self._relations_in(sql)
+                bound = BoundStatement(sql, schema, self._tables_in(sql, named))
+                if says_all or self._reads_tables_only(sql, named):
                     _remember(self._bound, key, bound)
             return bound
 
-    def _reads_tables_only(self, sql: str) -> bool:
+    def _says_all(self, sql: str) -> bool:
+        """Whether a statement reads no tables but those that its text mentions, and no files."""
+        defined = self._has_macros or self._has_views
+        return not (defined or _READS_FILES.search(sql) or _may_name_file(sql))
+
+    def _reads_tables_only(self, sql: str, named: set[str] | None) -> bool:
         """Whether nothing outside the catalog has a say in what a statement means."""
         if self._has_macros or _READS_FILES.search(sql):
             return False
-        if not (self._has_views or _may_name_file(sql)):
-            return True
-        named = self._relations_in(sql)
         return named is not None and named <= self._names.keys()
 
     def _located(self, sql: str, error: duckdb.Error) -> str:
@@ -356,23 +367,17 @@ class PlanningDatabase:
             except duckdb.Error as error:
                 raise QueryError(str(error)) from error
 
-    def _tables_in(self, sql: str) -> tuple[str, ...]:
-        """The tables of the catalog that a statement names; if it can't be told, mentions."""
-        named = self._relations_in(sql)
+    def _tables_in(self, sql: str, named: set[str] | None) -> tuple[str, ...]:
+        """The tables of the catalog among what a statement names; if that is None, mentions."""
         if named is None:
-            return self._mentioned_in(sql)
+            text = sql.lower()
+            words, quoted = {*_WORD.findall(text)}, text.replace('""', '"')
+            named = {
+                name
+                for name in self._names
+                if name in words or (name in quoted and not _WORD.fullmatch(name))
+            }
         return tuple(self._names[name] for name in sorted(named) if name in self._names)
-
-    def _mentioned_in(self, sql: str) -> tuple[str, ...]:
-        """The tables of the catalog whose names stand anywhere in a text."""
-        text = sql.lower()
-        words = {*_WORD.findall(text)}
-        quoted = text.replace('""', '"')
-        return tuple(
-            self._names[name]
-            for name in sorted(self._names)
-            if name in words or (name in quoted and not _WORD.fullmatch(name))
-        )
 
     def _relations_in(self, sql: str) -> set[str] | None:
         """The relations that a statement names, in lower case; None if that can't be told.

@@ -152,13 +152,13 @@ def test_file_without_quotes_is_bound_anew(
 
 
 def test_tables_are_those_that_the_text_mentions(planning: PlanningDatabase) -> None:
-    """A table is not missed, however it is named; a word in a comment may be one too many."""
+    """A table is not missed, however it is named; other words may be one too many."""
     for name in ("odd one", 'with "quotes"', "1st"):
         planning.put_table(replace(TABLE, name=name).catalog_table())
     for sql, tables in (
         ("FROM items", ("Items",)),
         ("SELECT 1 AS item", ()),
-        ("FROM 'ITEMS' -- not \"odd one\"", ("Items", "odd one")),
+        ("SELECT a AS \"odd one\" FROM 'ITEMS'", ("Items", "odd one")),
         ('SELECT * FROM "with ""quotes""", "1st"', ("1st", 'with "quotes"')),
         ("FROM query_table('items')", ("Items",)),
     ):
