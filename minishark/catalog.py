@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from minishark.errors import CatalogError
 from minishark.expressions import Schema
-from minishark.statistics import TableStatistics
+from minishark.statistics import ColumnStatistics, TableStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,14 @@ class Table:
         partitions = list(self.partitions)
         partitions[index] = replace(partitions[index], holders=nodes)
         return replace(self, partitions=tuple(partitions))
+
+    def column_statistics(self, name: str) -> ColumnStatistics | None:
+        """What was measured of a column; None if the table only stands for files."""
+        columns = self.statistics.columns
+        if not columns or any(partition.relation for partition in self.partitions):
+            return None
+        names = [column.name.lower() for column in self.schema]
+        return columns[names.index(name.lower())]
 
     @property
     def rows(self) -> int:

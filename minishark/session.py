@@ -56,6 +56,7 @@ OPTIMIZATIONS = frozenset(
         "one_task",
         "eager_aggregation",
         "group_keys",
+        "group_runs",
         "join_sides",
         "semi_join_filters",
         "prepared_fragments",
@@ -104,7 +105,8 @@ def connect(
             beside each other use several cores. Queries that run at the same time share them.
         disabled_optimizations: what is not to be done, to compare: "one_task" (for queries of more
             than `single_task_rows`), "eager_aggregation" (aggregates that begin below joins),
-            "group_keys" (groups by the numbers of dictionaries instead of text),
+            "group_keys" (groups by the numbers of dictionaries instead of text), "group_runs"
+            (groups of rows that follow one another found without hash tables),
             "join_sides" (hash tables made of the sides that the plan says), "semi_join_filters"
             (rows of large tables that no join wants dropped before they are read),
             "prepared_fragments" (for queries that come again).
@@ -171,6 +173,7 @@ def _planner_options(
         options,
         early_gain=math.inf if "eager_aggregation" in disabled else options.early_gain,
         coded_rows=math.inf if "group_keys" in disabled else options.coded_rows,
+        run_groups=math.inf if "group_runs" in disabled else options.run_groups,
         key_filters=KeyFilterOptions(rows_min=math.inf)
         if "semi_join_filters" in disabled
         else options.key_filters,

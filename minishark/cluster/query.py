@@ -342,6 +342,7 @@ class QueryRun:
             codes=stage.codes,
             steps=stage.steps,
             filters=stage.filters,
+            runs=stage.runs,
         )
         if self._is_last(stage):
             task = self.ending.stage(task, stage.schema)
@@ -354,7 +355,7 @@ class QueryRun:
         """The Python functions that a stage may call; a whole statement may by way of a macro."""
         if not self.scalars or stage.is_statement:
             return self.scalars
-        text = stage.sql.lower()
+        text = " ".join((stage.sql, *(step.sql for step in stage.steps))).lower()
         return tuple(f for f in self.scalars if f.name in text)
 
     def _payload(self, stage: Stage, tables: Mapping[str, Table], index: int) -> TaskPayload:

@@ -20,12 +20,12 @@ import pyarrow as pa
 from minishark.cores import usable_cores
 from minishark.execution import functions
 from minishark.execution.codes import CodedInputs, with_codes
+from minishark.execution.helpers import Helpers
 from minishark.execution.memory import NodeMemory
 from minishark.execution.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
 from minishark.execution.prepared import Inputs, PreparedFragments
 from minishark.execution.reduction import Reduction, Tables
 from minishark.execution.scalars import Scalars
-from minishark.execution.semi_join import SemiJoins
 from minishark.execution.statistics import partition_statistics, text_sample
 from minishark.execution.store import FolderMissingError, InputMissingError, Store
 from minishark.execution.streaming import batches_of, even_batches
@@ -153,7 +153,7 @@ class TaskRunner:
         self._disabled_optimizers = ""
         self._threads = 1
         self._prepared = PreparedFragments()
-        self._semi_joins = SemiJoins()
+        self._helpers = Helpers()
         self._running = threading.Lock()  # held while a task runs
         self._removed: set[str] = set()  # folders that prepared fragments may still hold files of
         self._user_code = functions.UserCode()
@@ -305,14 +305,15 @@ class TaskRunner:
             self._set_output_types(_output_settings(stage, map(str, relation.types)))
             return relation
         lasting = _lasting_inputs(stage, task)
-        if not stage.filters:
+        if not _is_reduced(stage):
             self._set_output_types(_output_settings(stage, stage.types))
             scope = partial(with_codes, variables, stage.codes)
             return self._executed(_typed(stage), stage.rows, scope, lasting)
         coded = with_codes(variables, stage.codes)
         sql, reduced = self._reduced(_typed(stage), stage, coded, lasting)
         self._set_output_types(_output_settings(stage, stage.types))
-        return self._executed(sql, stage.rows, lambda: reduced, None)
+        inputs = lasting if reduced.are_mapped else None
+        return self._executed(sql, stage.rows, lambda: reduced, inputs)
 
     def _executed(
         self, sql: str, rows: float, scope: Callable[[], CodedInputs], inputs: Inputs | None
@@ -340,7 +341,7 @@ class TaskRunner:
             return rows.to_arrow_reader(BATCH_ROWS)
 
         held_bytes = self._limit_bytes // _HELD_PART
-        reduction = Reduction(stage, self._semi_joins, run, self._threads, held_bytes)
+        reduction = Reduction(stage, self._helpers, run, self._threads, held_bytes)
         return reduction.reduced(sql, coded)
 
     def _passed(self, stage: StageTask, function: TaskFunction, rows: _Rows) -> _Rows:
@@ -386,7 +387,7 @@ class TaskRunner:
         with self._fitting:
             self._settings.close()
             self._con.close()
-        self._semi_joins.close()
+        self._helpers.close()
         self._store.forget_all()
 
     @contextlib.contextmanager
@@ -474,7 +475,7 @@ class TaskRunner:
         names = [f"c{i} AS {quote(name)}" for i, (name, _) in enumerate(stage.columns)]
         coded = with_codes(variables, stage.codes)
         sql = _typed(stage) if stage.types else stage.sql
-        if stage.filters:
+        if _is_reduced(stage):
             sql, coded = self._reduced(sql, stage, coded, _lasting_inputs(stage, task))
         rows = f"SELECT {', '.join(names)} FROM ({sql})"
         copy = f"COPY ({rows}) TO {quote_text(path)} ({target.options})"
@@ -510,6 +511,11 @@ def _in_scope(run: Callable[[str], _Rows], text: str, tables: Mapping[str, pa.Ta
     """
     rows: _Rows = eval(_FRAGMENT, {"run": run, "text": text, **tables})  # noqa: S307
     return rows
+
+
+def _is_reduced(stage: StageTask) -> bool:
+    """Whether a task does something to its inputs before the fragment runs."""
+    return bool(stage.filters or stage.runs)
 
 
 def _lasting_inputs(stage: StageTask, task: TaskPayload) -> Inputs | None:

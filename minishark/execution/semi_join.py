@@ -6,17 +6,14 @@ a tenth of what a hash table takes. Only the rows that are found are copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.cores import usable_cores
+from minishark.execution.helpers import Batches, Helpers
 from minishark.execution.outputs import BATCH_ROWS
 from minishark.stages.inputs import InputFilter
 
@@ -26,56 +23,39 @@ _COUNTED_FROM_0 = 1 << 16
 """Larger keys are counted from the smallest one, which saves memory, but costs a subtraction."""
 
 
-_Batches: TypeAlias = list[pa.RecordBatch]
+def semi_joined(
+    table: pa.Table,
+    wanted: InputFilter,
+    keys: pa.ChunkedArray,
+    helpers: Helpers,
+    *,
+    threads: int,
+    bytes_max: int,
+) -> pa.Table:
+    """The rows of `table` that have one of `keys`, in their order.
 
+    Rows without a key (NULL) are kept, too: some joins compare them.
 
-class SemiJoins:
-    """Filters tables, with threads that wait for the next one: to start some takes as long."""
+    Args:
+        table: the rows, of the columns that are wanted.
+        wanted: which column has the keys, between which bounds.
+        keys: integers, of any type.
+        helpers: share the work.
+        threads: how many threads may search.
+        bytes_max: about how many bytes may be copied.
 
-    def __init__(self) -> None:
-        self._helpers = ThreadPoolExecutor(max(1, usable_cores() - 1), "semi-join")
-
-    def filtered(
-        self,
-        table: pa.Table,
-        wanted: InputFilter,
-        keys: pa.ChunkedArray,
-        *,
-        threads: int,
-        bytes_max: int,
-    ) -> pa.Table:
-        """The rows of `table` that have one of `keys`, in their order.
-
-        Rows without a key (NULL) are kept, too: some joins compare them.
-
-        Args:
-            table: the rows, of the columns that are wanted.
-            wanted: which column has the keys, between which bounds.
-            keys: integers, of any type.
-            threads: how many threads may search.
-            bytes_max: about how many bytes may be copied.
-
-        Returns:
-            `table` itself if too large a part of it is wanted.
-        """
-        column = table.column(wanted.column)
-        if not pa.types.is_integer(column.type):
-            return table
-        marks = _Marks.of(keys, wanted.low, wanted.high)
-        share = _share(column, marks)
-        if share > wanted.most or share * table.nbytes > bytes_max:
-            return table
-        search = partial(_found, position=wanted.columns.index(wanted.column), marks=marks)
-        own, *others = _divided(table.to_batches(), threads) or [[]]
-        searches = [self._helpers.submit(search, batches) for batches in others]
-        found = search(own)
-        for each in searches:
-            found += each.result()
-        return pa.Table.from_batches(found, table.schema)
-
-    def close(self) -> None:
-        """End the threads."""
-        self._helpers.shutdown(wait=False)
+    Returns:
+        `table` itself if too large a part of it is wanted.
+    """
+    column = table.column(wanted.column)
+    if not pa.types.is_integer(column.type):
+        return table
+    marks = _Marks.of(keys, wanted.low, wanted.high)
+    share = _share(column, marks)
+    if share > wanted.most or share * table.nbytes > bytes_max:
+        return table
+    search = partial(_found, position=wanted.columns.index(wanted.column), marks=marks)
+    return pa.Table.from_batches(helpers.each(search, table.to_batches(), threads), table.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +100,10 @@ def _share(column: pa.ChunkedArray, marks: _Marks) -> float:
     return sum(map(np.count_nonzero, found)) / max(1, sum(map(len, found)))
 
 
-def _divided(batches: Sequence[pa.RecordBatch], parts: int) -> list[list[pa.RecordBatch]]:
-    """Batches in their order, in at most so many groups of about as many."""
-    size = -(-len(batches) // parts) or 1
-    return [list(batches[i : i + size]) for i in range(0, len(batches), size)]
-
-
-def _found(batches: _Batches, position: int, marks: _Marks) -> _Batches:
+def _found(batches: Batches, position: int, marks: _Marks) -> Batches:
     """The rows that have a key, in batches that are not small if there are many."""
-    found: _Batches = []
-    small: _Batches = []
+    found: Batches = []
+    small: Batches = []
     for batch in batches:
         rows = np.flatnonzero(marks.found(batch.column(position)))
         if not len(rows):

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from minishark.stages.inputs import InputCodes, InputFilter, Step
+from minishark.stages.inputs import InputCodes, InputFilter, InputRuns, Step
 
 
 class FileSlice(msgspec.Struct, frozen=True, array_like=True):
@@ -143,6 +143,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         codes: columns that inputs get in addition.
         steps: relations that are computed first, in this order.
         filters: which rows of inputs are dropped, once their keys are there.
+        runs: groups of inputs that may be found as runs of rows.
     """
 
     sql: str
@@ -169,6 +170,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     codes: tuple[InputCodes, ...] = ()
     steps: tuple[Step, ...] = ()
     filters: tuple[InputFilter, ...] = ()
+    runs: tuple[InputRuns, ...] = ()
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):

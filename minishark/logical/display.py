@@ -72,8 +72,9 @@ def operator_label(operator: Operator, inputs: Sequence[Schema]) -> str:
     """An operator in one line, with column names instead of positions."""
     names = [column.name or f"#{i}" for i, column in enumerate(c for s in inputs for c in s)]
     match operator:
-        case Scan(table=table, columns=columns, key_filter=key):
+        case Scan(table=table, columns=columns, key_filter=key, runs=runs):
             kept = "" if key is None else f" of {key.column} in #{key.cte}"
+            kept += "" if runs is None else f" in runs of {runs.key}"
             return f"Scan {table} [{', '.join(c or '-' for c in columns)}]{kept}"
         case Filter(predicates=predicates):
             return f"Filter {' AND '.join(render(p, names) for p in predicates) or 'true'}"

@@ -67,6 +67,22 @@ class KeyFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRuns:
+    """What is known of the groups that the aggregate above a scan makes of its rows.
+
+    Attributes:
+        key: the table's column that they are made by.
+        values: of each aggregate the function (sum, count, min or max) and the table's column,
+            which is empty for a count of rows.
+        sum_max: no value that is summed up is further from 0, in units of the last digit.
+    """
+
+    key: str
+    values: tuple[tuple[str, str], ...]
+    sum_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """Columns of a table.
 
@@ -77,6 +93,8 @@ class Scan:
         coded: in a physical plan, those of `columns` that are the numbers of text in the
             dictionary that it is stored with, each with the column of that text.
         key_filter: in a physical plan, which rows are not needed.
+        runs: in a physical plan, the groups of its rows, if they may be found as runs of rows that
+            follow one another.
     """
 
     table: str
@@ -84,6 +102,7 @@ class Scan:
     schema: Schema
     coded: tuple[tuple[str, str], ...] = ()
     key_filter: KeyFilter | None = None
+    runs: GroupRuns | None = None
 
 
 @dataclass(frozen=True, slots=True)

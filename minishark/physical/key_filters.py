@@ -41,7 +41,6 @@ from minishark.physical.plan import (
     PhysicalPlan,
     Replicated,
 )
-from minishark.statistics import ColumnStatistics
 
 _KEY_TYPES = frozenset(
     ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
@@ -192,7 +191,7 @@ class _Filters:
             return
         scan, name, left = found
         table = self.catalog.get(scan.table)
-        known = _statistics(table, name)
+        known = table.column_statistics(name)
         if known is None or known.minimum is None or known.maximum is None or not known.distinct:
             return
         low, high = int(known.minimum), int(known.maximum)
@@ -262,7 +261,8 @@ class _Filters:
             return min(found, self.distinct[column])
         if isinstance(operator, Scan):
             name = operator.columns[position]
-            known = None if name is None else _statistics(self.catalog.get(operator.table), name)
+            table = self.catalog.get(operator.table)
+            known = None if name is None else table.column_statistics(name)
             return found if known is None or known.distinct is None else min(found, known.distinct)
         below = _below(plan, position)
         if below is None:
@@ -307,15 +307,6 @@ class _Filters:
             return joined
         operator = Cte(index, f"keys_{index}")
         return replace(joined, operator=operator, children=(definition, joined))
-
-
-def _statistics(table: Table, name: str) -> ColumnStatistics | None:
-    """What is known of a column, unless the table is a name for files that DuckDB reads."""
-    columns = table.statistics.columns
-    if not columns or any(partition.relation for partition in table.partitions):
-        return None
-    names = [column.name.lower() for column in table.schema]
-    return columns[names.index(name.lower())]
 
 
 def _equal_columns(join: Join) -> Iterator[tuple[int, int]]:

@@ -63,6 +63,8 @@ class PlannerOptions:
         coded_rows: from how many rows on groups are made by the numbers of text instead of text;
             infinity for never.
         key_filters: where semi-join filters pay.
+        run_groups: from how many groups on tasks look whether they are runs of rows; infinity for
+            never.
         threads: how many cores a task may use that runs alone.
         slots: how many tasks run at the same time.
         task_bytes: how much memory a task has for hash tables and sorts, before it spills.
@@ -78,6 +80,7 @@ class PlannerOptions:
     early_gain: float = 3.0
     coded_rows: float = 100_000.0
     key_filters: KeyFilterOptions = KeyFilterOptions()
+    run_groups: float = 32_000.0
     threads: int = 1
     slots: int = sys.maxsize
     task_bytes: float = math.inf
@@ -95,5 +98,6 @@ class PlannerOptions:
             early_gain=0.0,
             coded_rows=0.0,
             key_filters=KeyFilterOptions.everywhere(),
+            run_groups=0.0,
             sort_values=0,
         )

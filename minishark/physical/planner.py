@@ -59,6 +59,7 @@ from minishark.physical.estimate import (
 )
 from minishark.physical.exchanges import Exchanges, Planned, planned
 from minishark.physical.group_keys import with_coded_keys
+from minishark.physical.group_runs import with_group_runs
 from minishark.physical.join_moves import JoinCosts, JoinMove
 from minishark.physical.joins import (
     KEEPS_LEFT_ONLY,
@@ -102,7 +103,8 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
         CatalogError: the plan names a table that the catalog does not have.
     """
     plan = with_coded_keys(_placed(logical, catalog, options), catalog, options.coded_rows)
-    return with_key_filters(plan, catalog, options.key_filters)
+    plan = with_key_filters(plan, catalog, options.key_filters)
+    return with_group_runs(plan, catalog, options.run_groups)
 
 
 def _placed(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:

@@ -41,6 +41,7 @@ def _stage_text(
     why = f" (single task: {stage.reason})" if stage.reason else ""
     lines = [f"Stage {stage.index}: {stage.tasks} {noun}{why}"]
     lines += [f"  reads {_input_text(item, stages)}" for item in stage.inputs]
+    lines += [f"  looks for {r.name} as runs of {r.key} in {r.input}" for r in stage.runs]
     lines += [f"  computes {step.name} first" for step in stage.steps]
     lines += [
         f"  drops rows of {f.name} whose {f.column} is not in {f.keys}" for f in stage.filters
@@ -50,7 +51,8 @@ def _stage_text(
         lines.append(f"  ends early: {stage.enough_rows:,} rows of its first tasks are enough")
     lines += [f"  {line}" for line in _preference_lines(stage, preferred)]
     if sql:
-        for text in (*(f"{step.name}: {step.sql}" for step in stage.steps), stage.sql):
+        groups = (f"{groups.name}: {groups.hashed}" for groups in stage.runs)
+        for text in (*groups, *(f"{step.name}: {step.sql}" for step in stage.steps), stage.sql):
             lines += [f"  | {line}" for line in textwrap.wrap(text, _WIDTH)]
     return "\n".join(lines)
 

@@ -149,6 +149,12 @@ def aggregate_block(aggregate: Aggregate, child: Block, aliases: Aliases) -> Blo
     return _grouped(groups, calls, aggregate, child, aliases)
 
 
+def cast_block(child: Block, schema: Schema) -> Block:
+    """The columns in the types of `schema`."""
+    pairs = zip(child.names, schema, strict=True)
+    return replace(child, names=tuple(f"CAST({name} AS {column.type})" for name, column in pairs))
+
+
 def partial_block(aggregate: Aggregate, child: Block, aliases: Aliases) -> Block:
     """The first phase: groups and states, never grouping sets."""
     child = extensible(child, aliases)

@@ -64,7 +64,50 @@ class InputFilter(msgspec.Struct, frozen=True, array_like=True):
     most: float
 
 
-def with_ctes(sql: str, ctes: Mapping[str, str]) -> str:
-    """A SELECT with common table expressions, by name, each of which may read those before it."""
-    texts = ", ".join(f"{name} AS MATERIALIZED ({text})" for name, text in ctes.items())
-    return f"WITH {texts} {sql}" if texts else sql
+class InputRuns(msgspec.Struct, frozen=True, array_like=True):
+    """The groups of an input's rows by a key, which may be found as runs of rows with one key.
+
+    Attributes:
+        name: what the fragment and steps call the groups: the key as c0, aggregates as c1, ...
+        input: the input.
+        key: its column.
+        values: aggregates: sum, count, min or max, and the column that it is of; a count may be of
+            none.
+        sum_max: no value that is summed up is further from 0, in units of the last digit.
+        hashed: a SELECT that gives the groups of the input's rows.
+        merged: one that gives the groups of runs of which several may have the same key. Runs are
+            called `runs`, with the same columns.
+        single: one for runs each of which is a group.
+    """
+
+    name: str
+    input: str
+    key: str
+    values: tuple[tuple[str, str], ...]
+    sum_max: int
+    hashed: str
+    merged: str
+    single: str
+
+    @property
+    def runs(self) -> str:
+        """What `merged` and `single` call the runs."""
+        return f"{self.name}_runs"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The input's columns that are aggregated."""
+        return tuple(column for _, column in self.values if column)
+
+
+def with_ctes(sql: str, ctes: Mapping[str, str], views: Mapping[str, str] | None = None) -> str:
+    """A SELECT with common table expressions, by name, each of which may read those before it.
+
+    Args:
+        sql: the SELECT.
+        ctes: are computed once.
+        views: come before them, and are computed where they are read.
+    """
+    texts = [f"{name} AS ({text})" for name, text in (views or {}).items()]
+    texts += [f"{name} AS MATERIALIZED ({text})" for name, text in ctes.items()]
+    return f"WITH {', '.join(texts)} {sql}" if texts else sql

@@ -18,6 +18,7 @@ from minishark.logical.operators import (
     Distinct,
     DistinctOn,
     Filter,
+    GroupRuns,
     Join,
     KeyFilter,
     Limit,
@@ -47,7 +48,7 @@ from minishark.physical.plan import (
 )
 from minishark.stages import fragment
 from minishark.stages.fragment import Aliases, Block
-from minishark.stages.inputs import InputCodes, InputFilter, Step, with_ctes
+from minishark.stages.inputs import InputCodes, InputFilter, InputRuns, Step, with_ctes
 from minishark.stages.sides import turned_kind
 from minishark.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
 
@@ -91,6 +92,17 @@ def _nodes(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
     yield plan
     for child in plan.children:
         yield from _nodes(child)
+
+
+def _mode(plan: PhysicalPlan) -> ReadMode:
+    """What a task reads of a relation that is stored."""
+    return ReadMode.ALL if isinstance(plan.distribution, Replicated) else ReadMode.OWN
+
+
+def _group_runs(plan: PhysicalPlan) -> GroupRuns | None:
+    """How the groups of an aggregate may be found without a hash table."""
+    below = plan.children[0].operator
+    return below.runs if isinstance(below, Scan) else None
 
 
 @dataclass(slots=True)
@@ -171,6 +183,7 @@ class _Fragment:
     steps: dict[str, Step] = field(default_factory=dict)
     codes: dict[str, InputCodes] = field(default_factory=dict)
     filters: dict[str, InputFilter] = field(default_factory=dict)
+    runs: list[InputRuns] = field(default_factory=list)
 
     def table(self, table: str, mode: ReadMode, key_filter: KeyFilter | None = None) -> str:
         key = (table.lower(), mode, key_filter)
@@ -251,6 +264,7 @@ class _Splitter:
                 tuple(parts.codes.values()),
                 tuple(parts.steps.values()),
                 tuple(parts.filters.values()),
+                tuple(parts.runs),
             )
         )
         if exchange is None:
@@ -308,6 +322,8 @@ class _Splitter:
                 return self._cte_ref(plan, operator, parts)
             case Shuffle() | RangeShuffle() | Broadcast() | Gather() | Materialize():
                 return self._exchange(plan, parts)
+            case Aggregate() | PartialAggregate() if _group_runs(plan) is not None:
+                return self._groups(plan, parts)
             case Statement():
                 message = "a whole statement is always a stage of its own"
                 raise AssertionError(message)
@@ -353,22 +369,55 @@ class _Splitter:
             case _:
                 assert_never(operator)
 
+    def _relation(self, plan: PhysicalPlan, scan: Scan, parts: _Fragment) -> str:
+        """What the fragment calls a table of which it reads a partition, or all."""
+        return parts.table(scan.table, _mode(plan), scan.key_filter)
+
     def _scan(self, plan: PhysicalPlan, scan: Scan, parts: _Fragment) -> Block:
-        whole = isinstance(plan.distribution, Replicated)
-        mode = ReadMode.ALL if whole else ReadMode.OWN
-        relation = parts.table(scan.table, mode, scan.key_filter)
-        parts.code(relation, scan, mode)
+        relation = self._relation(plan, scan, parts)
+        parts.code(relation, scan, _mode(plan))
         if scan.key_filter is not None:
             keys_mode = ReadMode.ALL if scan.key_filter.whole else ReadMode.OWN
             keys = self._cte(scan.key_filter.cte, keys_mode, parts)
             parts.filter(relation, scan, scan.key_filter, keys)
         return fragment.scan_block(relation, scan.columns, parts.aliases)
 
+    def _groups(self, plan: PhysicalPlan, parts: _Fragment) -> Block:
+        """The groups of a table's rows, as a relation for which tasks choose how it is made."""
+        known, (child,), aliases = _group_runs(plan), plan.children, parts.aliases
+        assert known is not None
+        assert isinstance(child.operator, Scan)
+        rows = self._scan(child, child.operator, parts)
+        columns = [f"c{i}" for i in range(len(plan.schema))]
+        name = f"groups{len(parts.runs)}"
+        runs = fragment.table_block(f"{name}_runs", columns, aliases)
+        single = fragment.cast_block(runs, plan.schema)
+        match plan.operator:
+            case PartialAggregate(complete=aggregate):
+                hashed, merged = fragment.partial_block(aggregate, rows, aliases), single
+            case Aggregate() as aggregate:
+                hashed = fragment.aggregate_block(aggregate, rows, aliases)
+                merged = fragment.final_block(aggregate, runs, aliases)
+            case _:
+                message = "only aggregates have groups"
+                raise AssertionError(message)
+        parts.runs.append(
+            InputRuns(
+                name=name,
+                input=self._relation(child, child.operator, parts),
+                key=known.key,
+                values=known.values,
+                sum_max=known.sum_max,
+                hashed=fragment.select(hashed),
+                merged=fragment.select(merged),
+                single=fragment.select(single),
+            )
+        )
+        return fragment.table_block(name, columns, aliases)
+
     def _cte_ref(self, plan: PhysicalPlan, reference: CteRef, parts: _Fragment) -> Block:
         columns = [f"c{i}" for i in range(len(plan.schema))]
-        whole = isinstance(plan.distribution, Replicated)
-        mode = ReadMode.ALL if whole else ReadMode.OWN
-        relation = self._cte(reference.index, mode, parts)
+        relation = self._cte(reference.index, _mode(plan), parts)
         return fragment.table_block(relation, columns, parts.aliases)
 
     def _cte(self, index: int, mode: ReadMode, parts: _Fragment) -> str:

@@ -11,7 +11,7 @@ from minishark.expressions import Schema
 from minishark.logical.operators import Join, Statement
 from minishark.physical.order import depends_on_order
 from minishark.physical.plan import Exchange, PhysicalPlan
-from minishark.stages.inputs import InputCodes, InputFilter, Step
+from minishark.stages.inputs import InputCodes, InputFilter, InputRuns, Step
 from minishark.stages.sides import are_as_written
 from minishark.stages.varying import varies
 
@@ -72,6 +72,7 @@ class Stage:
         codes: columns that inputs get in addition.
         steps: relations that a task computes first, in this order.
         filters: which rows of inputs a task drops, once their keys are there.
+        runs: groups of inputs that may be found as runs of rows.
     """
 
     index: int
@@ -85,6 +86,7 @@ class Stage:
     codes: tuple[InputCodes, ...] = ()
     steps: tuple[Step, ...] = ()
     filters: tuple[InputFilter, ...] = ()
+    runs: tuple[InputRuns, ...] = ()
 
     @property
     def is_statement(self) -> bool:

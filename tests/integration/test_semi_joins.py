@@ -163,6 +163,19 @@ def test_groups_written_to_files(session: Session, tmp_path: Path) -> None:
     assert session.sql(f"{sql} ORDER BY ALL").to_arrow().equals(written)
 
 
+def test_steps_may_call_functions_of_the_user(session: Session) -> None:
+    """Which executors are told of, as they are of those that fragments call."""
+    session.udf.register("is_odd", lambda n: n % 2 == 1, "BOOLEAN", ["BIGINT"])
+    frame = session.sql(
+        "SELECT f.id, p.name FROM facts f JOIN places p ON f.key = p.key WHERE is_odd(p.key)"
+    )
+    assert FILTERED in frame.explain("physical")
+    assert {
+        i for i in range(ROWS) if i % 11 and (i % 90 - 20) % 2 and i % 90 - 20 in range(-10, 30)
+    } == {row[0] for row in frame.collect()}
+    assert not frame.metrics().warnings
+
+
 def test_files_that_a_query_names_are_not_filtered(session: Session, tmp_path: Path) -> None:
     """DuckDB reads them itself."""
     session.sql("FROM facts").write.parquet(f"{tmp_path}/facts")

@@ -1,0 +1,51 @@
+"""Threads that help a task with work on record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from minishark.cores import usable_cores
+
+Batches: TypeAlias = list[pa.RecordBatch]
+_Result = TypeVar("_Result")
+
+
+class Helpers:
+    """Threads that wait for the next work: to start some takes as long as the work."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max(1, usable_cores() - 1), "helper")
+
+    def each(
+        self,
+        work: Callable[[Batches], list[_Result]],
+        batches: Sequence[pa.RecordBatch],
+        threads: int,
+    ) -> list[_Result]:
+        """What `work` makes of all batches, in their order; so many threads share them.
+
+        Args:
+            work: is called with some batches that follow one another, with a group by each thread.
+            batches: what there is to do.
+            threads: how many threads may work, with this one.
+        """
+        own, *others = _divided(batches, threads) or [[]]
+        helped = [self._pool.submit(work, part) for part in others]
+        results = work(own)
+        for each in helped:
+            results += each.result()
+        return results
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=False)
+
+
+def _divided(batches: Sequence[pa.RecordBatch], parts: int) -> list[Batches]:
+    """Batches in their order, in at most so many groups of about as many."""
+    size = -(-len(batches) // parts) or 1
+    return [list(batches[i : i + size]) for i in range(0, len(batches), size)]
