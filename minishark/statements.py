@@ -87,6 +87,8 @@ class Statements:
             statements = self.planning.statements(fill_parameters(statements[0].sql, params))
         for statement in statements[:-1]:
             self._statement(statement)
+        if len(statements) > 1:  # those before it may change how it is parsed
+            return self._statement(dataclasses.replace(statements[-1], parsed=None))
         return self._statement(statements[-1])
 
     @property

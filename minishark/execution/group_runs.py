@@ -27,7 +27,7 @@ from minishark.stages.inputs import InputRuns
 _Integers: TypeAlias = NDArray[Any]
 
 _SHARE_MAX = 0.5
-"""If there are more runs for each row, a hash table is no slower."""
+"""If there are more runs for each row, a hash table is no slower. Planning expects no more."""
 
 _SAMPLES = 32
 _SAMPLE_ROWS = 1024
@@ -74,7 +74,7 @@ def runs_of(
         None if a hash table serves better, or for values that this has no way for.
     """
     table = table.select(list(dict.fromkeys((wanted.key, *wanted.columns))))
-    if not table.num_rows or any(column.null_count for column in table.columns):
+    if not table.num_rows or not all(map(_are_integers, table.columns)):
         return None
     share = _share(table.column(wanted.key))
     width = 8 * (1 + len(wanted.values))
@@ -88,8 +88,8 @@ def runs_of(
         _join_touching(parts, [function for function, _ in wanted.values])
     except OverflowError:
         return None
-    types = [_run_type(table.schema, wanted.key, "")]
-    types += [_run_type(table.schema, column, function) for function, column in wanted.values]
+    types = [table.schema.field(wanted.key).type]
+    types += [_value_type(table.schema, *value) for value in wanted.values]
     return Runs(_table(parts, types), _are_groups(parts))
 
 
@@ -198,14 +198,19 @@ def _array(values: _Integers, type_: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(type_, len(values), [None, buffer])
 
 
-def _run_type(schema: pa.Schema, column: str, function: str) -> pa.DataType:
-    """The type of an aggregate of runs; of the key, if there is no function."""
+def _value_type(schema: pa.Schema, function: str, column: str) -> pa.DataType:
+    """The type of an aggregate of runs."""
     if function == "count":
         return pa.int64()
     type_ = schema.field(column).type
     if function != "sum":
         return type_
     return pa.decimal64(18, type_.scale) if pa.types.is_decimal(type_) else pa.int64()
+
+
+def _are_integers(column: pa.ChunkedArray) -> bool:
+    """Whether values are stored as integers of at most 64 bits, and there is one in each row."""
+    return not column.null_count and column.type.bit_width <= 64
 
 
 def _integers(column: pa.Array) -> _Integers:

@@ -54,8 +54,8 @@ class Reduction:
             coded: its inputs.
         """
         with_runs = self._with_runs(coded)
-        tables, is_filtered = self._filtered(with_runs.tables, [*coded.tables])
-        is_new = is_filtered or not with_runs.are_mapped
+        tables, has_filters = self._filtered(with_runs.tables, [*coded.tables])
+        is_new = has_filters or not with_runs.are_mapped
         for step in self.stage.steps:
             with self.run(self._with_groups(step), tables, is_new) as reader:
                 table = self._held(reader)

@@ -74,7 +74,7 @@ def operator_label(operator: Operator, inputs: Sequence[Schema]) -> str:
     match operator:
         case Scan(table=table, columns=columns, key_filter=key, runs=runs):
             kept = "" if key is None else f" of {key.column} in #{key.cte}"
-            kept += "" if runs is None else f" in runs of {runs.key}"
+            kept += "" if runs is None else f" perhaps in runs of {runs.key}"
             return f"Scan {table} [{', '.join(c or '-' for c in columns)}]{kept}"
         case Filter(predicates=predicates):
             return f"Filter {' AND '.join(render(p, names) for p in predicates) or 'true'}"

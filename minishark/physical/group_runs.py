@@ -12,7 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from minishark.catalog import Catalog, Table
-from minishark.expressions import AggregateCall, Cast, ColumnRef
+from minishark.expressions import AggregateCall, Cast, ColumnRef, Literal
 from minishark.logical.operators import Aggregate, GroupRuns, Scan
 from minishark.physical.plan import PartialAggregate, PhysicalPlan
 
@@ -84,7 +84,7 @@ def _value(call: AggregateCall, scan: Scan) -> str | None:
     if call.distinct or call.filter is not None or call.order_by:
         return None
     match call.name, call.arguments:
-        case "count_star", ():
+        case ("count_star", ()) | ("count", (Literal(value=bool() | int()),)):
             return ""
         case "sum", (Cast(argument=argument, type="BIGINT", lenient=False),):
             return _column(argument, scan, _INTEGER)

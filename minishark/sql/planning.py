@@ -72,8 +72,11 @@ _READS_FILES = re.compile(
     r"|json_execute_\w+)\s*\(",
     re.IGNORECASE,
 )
-# What DuckDB may take for a file: `a.csv`, and all with a dot that is quoted.
-_FILE_ENDING = re.compile(r"\.\s*(?:parquet|[ct]sv|json|jsonl|ndjson)\b|--|/\*", re.IGNORECASE)
+# What DuckDB may take for a file: `a.csv`, `a."csv"`, and all with a dot that is quoted.
+_FILE_ENDING = re.compile(
+    r"\.\s*(?:parquet|[ct]sv|(?:nd|geo)?jsonl?|avro|fgb|gpkg|shp|xlsx)\b|\.\s*\"|--|/\*",
+    re.IGNORECASE,
+)
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
 _VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
@@ -461,7 +464,7 @@ def _decoded(text: str) -> dict[str, Any]:
 
 
 def _may_name_file(sql: str) -> bool:
-    """Whether DuckDB may take something in a statement for a file; with comments it always may."""
+    """Whether DuckDB may take something in a statement for a file; with comments inside it may."""
     text = from_first_word(sql)
     return _FILE_ENDING.search(text) is not None or any("." in q for q in _QUOTED.findall(text))
 

@@ -129,7 +129,7 @@ _STATEFUL = re.compile(
     r"|\bAS\s*(?:(?:NOT\s+)?MATERIALIZED\s*)?\(\s*(INSERT|UPDATE|DELETE|MERGE)\b",
     re.IGNORECASE,
 )
-_HEAD = re.compile(r"\s*(?:--[^\n]*\n\s*)*")
+_HEAD = re.compile(r"^\s*(?:--[^\n]*\n\s*)*")
 _UNCOMMON = (
     *("--", "/*", "show", "describe", "duckdb_", "pragma_", "information_schema"),
     *("sqlite_", "pg_", "current_", "nextval", "currval", "rejects"),
@@ -249,8 +249,7 @@ def changes_reserved_setting(sql: str) -> bool:
 
 def from_first_word(sql: str) -> str:
     """A text without the lines of comments and the spaces before it."""
-    found = _HEAD.match(sql)
-    return sql[found.end() :] if found else sql
+    return _HEAD.sub("", sql, count=1)
 
 
 def sql_tokens(sql: str) -> list[Token]:

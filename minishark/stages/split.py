@@ -261,10 +261,10 @@ class _Splitter:
                 buckets,
                 plan,
                 enough,
-                tuple(parts.codes.values()),
-                tuple(parts.steps.values()),
-                tuple(parts.filters.values()),
-                tuple(parts.runs),
+                codes=tuple(parts.codes.values()),
+                steps=tuple(parts.steps.values()),
+                filters=tuple(parts.filters.values()),
+                runs=tuple(parts.runs),
             )
         )
         if exchange is None:

@@ -15,7 +15,7 @@ from minishark.execution import reduction
 from minishark.execution.group_runs import Runs
 from minishark.session import Session
 
-PLANNED = " in runs of "
+PLANNED = " perhaps in runs of "
 KEYS = 700
 START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
@@ -74,7 +74,7 @@ IN_RUNS = [
     "SELECT sum(line), max(price), k FROM {} GROUP BY k ORDER BY k DESC LIMIT 9",
     "SELECT k FROM {} GROUP BY k",
     "SELECT day, sum(price) FROM {} GROUP BY day",
-    "SELECT hour, min(k), max(line) FROM {} GROUP BY hour",
+    "SELECT hour, min(k), max(line), count(1) FROM {} GROUP BY hour",
     "SELECT k + 1, sum(price) * 2 FROM {} GROUP BY k HAVING sum(price) > 3",
     "SELECT count(*), sum(n) FROM (SELECT k, count(*) AS n FROM {} GROUP BY k) WHERE n > 3",
     """SELECT n, s FROM heads LEFT JOIN (SELECT k, sum(price) AS s FROM {} GROUP BY k) t

@@ -278,3 +278,10 @@ def test_errors_show_no_generated_text(session: Session) -> None:
     with pytest.raises(TaskFailedError) as found:
         ask(session, "SELECT CAST(s AS INT) FROM big")
     assert "in0" not in str(found.value)
+
+
+def test_settings_for_the_parser_hold_for_the_next_text(session: Session) -> None:
+    """Not for the statements of their own text, which are parsed all at once, as in DuckDB."""
+    for value, name in (("false", "foo"), ("true", "FoO")):
+        session.sql(f"SET preserve_identifier_case = {value}; SELECT 1 AS FoO").to_arrow()
+        assert [name] == session.sql("SELECT 1 AS FoO").to_arrow().column_names

@@ -163,6 +163,8 @@ def test_what_is_not_looked_for(helpers: Helpers) -> None:
     assert found_in(rows_of([*range(100)], pa.int64(), 30), helpers, wanted()) is None
     assert found_in(table, helpers, wanted(sum_max=2**59)) is None
     assert runs_of(table, wanted(), helpers, threads=1, bytes_max=100) is None
+    wide = table.column("d").cast(pa.decimal128(15, 2))
+    assert found_in(table.set_column(1, "d", wide), helpers, wanted()) is None
     for name, type_ in (("k", pa.int64()), ("d", pa.decimal64(15, 2))):
         place = table.column_names.index(name)
         nulls = pa.array([None, *table.column(name).to_pylist()[1:]], type_)
@@ -238,6 +240,8 @@ def test_aggregates_of_columns_by_a_key_are_looked_for() -> None:
     assert GroupRuns("k", (("sum", "v"), ("count", "")), 350) == planned(SUM, COUNT)
     assert GroupRuns("k", (("sum", "v"),), 350) == planned(SUM, partial=True)
     assert GroupRuns("k", (), 0) == planned()
+    one = AggregateCall("count", (Literal("1", "INTEGER", 1),), "BIGINT")
+    assert GroupRuns("k", (("count", ""),), 0) == planned(one)
     small = Cast(ColumnRef(5, "TINYINT"), "BIGINT")
     assert GroupRuns("k", (("sum", "i"),), 9) == planned(replace(SUM, arguments=(small,)))
     extremes = [AggregateCall(name, (V,), V.type) for name in ("min", "max")]
@@ -252,6 +256,7 @@ def test_aggregates_of_columns_by_a_key_are_looked_for() -> None:
         replace(SUM, distinct=True),
         replace(SUM, filter=Literal("true", "BOOLEAN", True)),
         replace(SUM, name="avg"),
+        AggregateCall("count", (Literal("NULL", "INTEGER", None),), "BIGINT"),
         replace(SUM, arguments=(Literal("1.00", "DECIMAL(15,2)", 1),)),
         replace(SUM, arguments=(ColumnRef(2, "DECIMAL(19,2)"),)),
         replace(SUM, arguments=(Cast(V, "BIGINT"),)),

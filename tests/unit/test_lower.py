@@ -374,7 +374,7 @@ def test_plans_of_duckdb(planning: PlanningDatabase, sql: str, expected: list[ty
         ("SELECT row(a, b) FROM t", "TUPLE"),
         ("SELECT rowid FROM t", "column #0"),
         ("SELECT * FROM range(3)", "table function range"),
-        ("SELECT * FROM t TABLESAMPLE 10%", "a scan with parameters"),
+        ("SELECT * FROM t TABLESAMPLE 10%", "LOGICAL_SAMPLE"),
         ("SELECT a FROM t LIMIT 10%", "LIMIT with"),
         (
             "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3) FROM r",

@@ -141,14 +141,18 @@ def test_what_reads_files_is_bound_anew(
     assert bound is not planning.bind(sql)
 
 
+@pytest.mark.parametrize("relation", ["a . csv", 'a."csv"', '"a" . "CSV"', "a.geojson", "a.jsonl"])
 def test_file_without_quotes_is_bound_anew(
-    planning: PlanningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    relation: str, planning: PlanningDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DuckDB takes `a.csv` for a file if there is no schema of that name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("a\n1\n")
-    bound = planning.bind("FROM a . csv")
-    assert bound is not planning.bind("FROM a . csv")
+    (tmp_path / "a.CSV").write_text("a\n1\n")
+    for name in ("a.geojson", "a.jsonl"):
+        (tmp_path / name).write_text('{"a": 1}')
+    bound = planning.bind(f"FROM {relation}")
+    assert bound is not planning.bind(f"FROM {relation}")
 
 
 def test_tables_are_those_that_the_text_mentions(planning: PlanningDatabase) -> None:

@@ -23,6 +23,7 @@ from minishark.physical.options import PlannerOptions
 from minishark.physical.plan import Hashed, PhysicalPlan
 from minishark.physical.planner import plan_physical
 from minishark.stages.fragment import HASH_SALT
+from minishark.stages.inputs import with_ctes
 from minishark.stages.split import split
 from minishark.stages.stage import Input, ReadMode, Stage, TableInput
 from minishark.statistics import ColumnStatistics, TableStatistics
@@ -124,7 +125,8 @@ class ToyCluster:
     def _task(self, stage: Stage, done: Mapping[int, list[pa.Table]], index: int) -> pa.Table:
         for item in stage.inputs:
             self._con.register(item.name, self._input(item, done, index))
-        result = self._con.sql(stage.sql).to_arrow_table()
+        groups = {runs.name: runs.hashed for runs in stage.runs}
+        result = self._con.sql(with_ctes(f"FROM ({stage.sql})", {}, groups)).to_arrow_table()
         for item in stage.inputs:
             self._con.unregister(item.name)
         self._check_place(stage, result, index)
