@@ -28,7 +28,7 @@ from sparrow_core import (
     explain,
 )
 from sparrow_core.audit import read_events
-from sparrow_core.report import report, why_here
+from sparrow_core.report import Report, report, why_here
 
 KINDS = (InProcessCluster, LocalCluster)
 
@@ -236,6 +236,10 @@ def test_a_broken_runner_fails_the_start(kind: type[Cluster], runner: str, run_d
     assert [] == list(run_dir.glob("*.sock"))
 
 
+def _report(audit_dir: Path) -> Report:
+    return report(read_events(list(audit_dir.iterdir())))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_embedded_cluster_can_be_audited(
     kind: type[Cluster], run_dir: Path, tmp_path: Path
@@ -244,9 +248,10 @@ def test_an_embedded_cluster_can_be_audited(
     with kind(configs(2), run_dir=run_dir, audit_dir=tmp_path) as cluster:
         job = run(cluster, *(task(i, "echo") for i in range(5)))
         job.wait()
+        until(lambda: 5 == _report(tmp_path).run_ms.count, "nodes that have heard of the ends")
     events = read_events(list(tmp_path.iterdir()))
     assert 5 == sum(event.event == "client_task_result" for event in events)
-    assert (1, 5) == (report(events).jobs, report(events).run_ms.count)
+    assert (1, 5) == (_report(tmp_path).jobs, _report(tmp_path).run_ms.count)
     assert any("echo" not in line and "done" in line for line in why_here(events, job.job_id, 3))
 
 
