@@ -141,8 +141,9 @@ class Executor:
         queue = self._unshared if unshared else self._waiting  # the next tick asks for it
         for assignment in msg.tasks:
             key = TaskKey(job_id, assignment.task_id, assignment.attempt)
-            if key not in self._running and key not in self._unshared:  # else told twice
-                queue.setdefault(key, _Task(assignment, msg))
+            known = (self._waiting, self._unshared, self._running)
+            if not any(key in tasks for tasks in known):  # else told twice
+                queue[key] = _Task(assignment, msg)
         return self._start()
 
     def _on_job_shared(self, msg: JobShared) -> list[Envelope]:

@@ -103,6 +103,18 @@ def test_results_go_to_the_client_and_slots_to_the_node_monitor() -> None:
     assert [] == executor(done(S0, 0, 0.5, b"result")), "told twice"
 
 
+def test_a_task_that_waits_is_told_once() -> None:
+    """Even if it is told of as another kind of task the second time."""
+    executor = Driven()
+    for i in range(2):
+        executor(run(i))
+    assert [] == executor(run(2))
+    assert [] == executor(run(2, shared=True))
+    assert [Envelope(S0, start(2))] == [
+        out for out in executor(done(S0, 0, 9.0, b"")) if out.to == S0
+    ]
+
+
 def test_failures_for_good_go_to_the_client_and_others_to_the_node_monitor() -> None:
     """TaskError ends a task; a retryable failure is a loss."""
     executor = Driven()
