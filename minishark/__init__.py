@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from minishark import errors
@@ -40,16 +42,23 @@ def load_ipython_extension(shell: Any) -> None:
     notebook.load(shell)
 
 
+def _imported(module: str) -> ModuleType:
+    """A module, imported without looks for garbage, of which imports make none: an eighth less."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        if collects:
+            gc.enable()
+
+
 def __getattr__(name: str) -> Any:
     """Import the engine when it is first used, so that `minishark --help` answers at once."""
     if name in ("Session", "connect"):
-        from minishark import session  # noqa: PLC0415
-
-        return getattr(session, name)
+        return getattr(_imported("minishark.session"), name)
     if name in ("Column", "DataFrame", "Row", "Window"):
-        from minishark import dataframe  # noqa: PLC0415
-
-        return getattr(dataframe, name)
+        return getattr(_imported("minishark.dataframe"), name)
     if name == "functions":
-        return importlib.import_module("minishark.functions")
+        return _imported("minishark.functions")
     raise AttributeError(f"module 'minishark' has no attribute {name!r}")

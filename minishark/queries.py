@@ -419,7 +419,8 @@ class Queries:
 
     def _calls_python(self, logical: LogicalPlan) -> bool:
         """Whether a plan calls functions of the user, which may take any time."""
-        return not self.scalars.keys().isdisjoint(called_functions(logical))
+        scalars = self.scalars.keys()
+        return bool(scalars) and not scalars.isdisjoint(called_functions(logical))
 
     def _is_spread(self) -> bool:
         """Whether nodes are on several hosts, so that reading all in one place means moving it."""

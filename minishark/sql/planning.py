@@ -417,9 +417,10 @@ class PlanningDatabase:
             plan = rewrite(lower_plan(self._serialized(bound.sql), bound.schema))
         except PlanNotLowered as reason:
             return self.whole(bound, f"{reason} has no distributed form")
-        user_volatile = [name for name in called_functions(plan) if name in self.volatile]
-        if user_volatile:
-            return self.whole(bound, f"function {user_volatile[0]} is not deterministic")
+        called = called_functions(plan) if self.volatile else ()
+        user_volatile = next((name for name in called if name in self.volatile), None)
+        if user_volatile is not None:
+            return self.whole(bound, f"function {user_volatile} is not deterministic")
         volatile = volatile_reason(plan)
         if volatile is not None:
             return self.whole(bound, f"{volatile} has no distributed form here")

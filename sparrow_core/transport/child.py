@@ -99,6 +99,14 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
+_ENVIRONMENT = {
+    # Or each of them, when numpy is imported, starts a thread for each core, which takes time, and
+    # is more than the slots' share.
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""What children find in their environment, unless it is there already."""
+
+
 class Child:
     """A child process; `alive_fd` becomes readable when it is dead."""
 
@@ -109,7 +117,8 @@ class Child:
         self._peak_bytes = 0
         self._oom_kills = oom_kills()
         self.alive_fd, child_end = os.pipe()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+        path = os.pathsep.join(map(os.path.abspath, sys.path))
+        environment = {**_ENVIRONMENT, **os.environ, "PYTHONPATH": path}
         try:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(
