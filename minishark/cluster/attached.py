@@ -38,7 +38,8 @@ from minishark.cluster.wire import (
     Request,
 )
 from minishark.errors import ClusterError, ResourceError
-from minishark.execution.store import Store, StorePlaces
+from minishark.execution.places import StorePlaces
+from minishark.execution.store import Store
 from minishark.execution.task import Peer
 from sparrow_core import NodeStatus
 

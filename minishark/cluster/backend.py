@@ -21,7 +21,8 @@ from minishark.errors import (
     TaskFailedError,
     TasksLostError,
 )
-from minishark.execution.store import Store, StorePlaces
+from minishark.execution.places import StorePlaces
+from minishark.execution.store import Store
 from minishark.execution.task import (
     FileSlice,
     Peer,

@@ -14,13 +14,13 @@ import pyarrow as pa
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphaned
 from minishark.cluster.remote_files import RemoteFiles
+from minishark.cluster.runner_config import node_meter
 from minishark.errors import ClusterError
 from minishark.execution.memory import NodeMemory
+from minishark.execution.places import StorePlaces
 from minishark.execution.run_task import TaskError, TaskRunner
-from minishark.execution.storage import StorageMeter
-from minishark.execution.store import Store, StorePlaces
+from minishark.execution.store import Store
 from minishark.execution.task import (
-    Peer,
     StageTask,
     TaskProblem,
     decode_payload,
@@ -30,7 +30,6 @@ from minishark.execution.task import (
 from sparrow_core import SparrowError, TaskFailure
 from sparrow_core.transport.keys import Keys, read_keys
 
-RUNNER = "minishark.cluster.executor:make_runner"
 OWN_KEY = "own.key"
 ALLOWED_KEYS = "allowed.keys"
 _STAGES_MAX = 256
@@ -43,40 +42,6 @@ _FIT_S = 0.25
 def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
     """A runner for one slot of an executor; `config` is what `runner_config` gave."""
     return ExecutorRunner(config, slot)
-
-
-def runner_config(
-    node: str, places: StorePlaces, memory: NodeMemory, *, own_process: bool
-) -> dict[str, str]:
-    """What the executors of a node must know.
-
-    Args:
-        node: the node.
-        places: where its files are.
-        memory: the node's.
-        own_process: whether an executor is a process, which may end to get rid of a task.
-    """
-    return {
-        "own_process": "yes" if own_process else "",
-        "node": node,
-        "memory": str(places.memory),
-        "disk": str(places.disk),
-        "memory_limit_bytes": str(memory.limit_bytes),
-        "slots": str(memory.slots),
-    }
-
-
-def shared_runner_config(node: Peer, memory: NodeMemory, keys_folder: str | None) -> dict[str, str]:
-    """What the executors of a node with folders of its own must know."""
-    places = StorePlaces(Path(node.memory), Path(node.disk))
-    config = runner_config(node.name, places, memory, own_process=True)
-    config |= {"host": node.host}
-    return config | ({"keys": keys_folder} if keys_folder is not None else {})
-
-
-def node_meter(places: StorePlaces, node: str, memory: NodeMemory) -> StorageMeter:
-    """What tells whether a node's files have room in shared memory."""
-    return StorageMeter(places.memory / node, memory.storage_bytes)
 
 
 def load_keys(folder: str | None) -> Keys | None:

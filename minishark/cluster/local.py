@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minishark.cluster.backend import Backend, Placement
-from minishark.cluster.executor import RUNNER, node_meter, runner_config
 from minishark.cluster.folders import ClusterFolders, make_folders
 from minishark.cluster.machine import node_memory
+from minishark.cluster.runner_config import RUNNER, node_meter, runner_config
 from minishark.cores import usable_cores
 from minishark.errors import ClusterError, OptionError
-from minishark.execution.store import Store, StorePlaces
+from minishark.execution.places import StorePlaces
+from minishark.execution.store import Store
 from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
 from sparrow_core.node_monitor import NodeMonitorConfig
 

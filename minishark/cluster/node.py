@@ -20,10 +20,11 @@ from pathlib import Path
 import msgspec
 
 from minishark.cluster.connections import Connections
-from minishark.cluster.executor import RUNNER, load_keys, shared_runner_config
+from minishark.cluster.executor import load_keys
 from minishark.cluster.folders import ClusterFolders, inherit_folders, make_folders
 from minishark.cluster.machine import node_memory
 from minishark.cluster.node_service import NodeService
+from minishark.cluster.runner_config import RUNNER, shared_runner_config
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.execution.memory import NodeMemory

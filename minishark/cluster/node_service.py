@@ -39,8 +39,9 @@ from minishark.cluster.wire import (
     own_versions,
     versions_differ,
 )
+from minishark.execution.places import StorePlaces
 from minishark.execution.storage import StorageMeter
-from minishark.execution.store import InputMissingError, Store, StorePlaces
+from minishark.execution.store import InputMissingError, Store
 from minishark.execution.task import FileSlice, Peer
 from sparrow_core.transport.keys import Keys
 

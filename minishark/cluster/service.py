@@ -34,7 +34,7 @@ from minishark.cluster.wire import (
     encode_message,
 )
 from minishark.errors import ClusterError
-from minishark.execution.store import StorePlaces
+from minishark.execution.places import StorePlaces
 from sparrow_core.errors import InsecureTransport
 from sparrow_core.transport.keys import Keys, answer_admission, check_private, split_endpoint
 

@@ -11,26 +11,21 @@ of its executors use and which goes when the folder goes; a part of one into mem
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
 from minishark.execution.dictionaries import without_dictionaries
+from minishark.execution.places import StorePlaces, follow, link
 from minishark.execution.storage import StorageMeter
 from minishark.execution.task import FileSlice, Peer
-from minishark.execution.writing import FileWriter, StoredFile, copy_file, follow
+from minishark.execution.writing import FileWriter, StoredFile
 
 _CACHED_FILES_MAX = 1024
-_REMOVE_TRIES = 5
 
 
 class InputMissingError(Exception):
@@ -54,75 +49,6 @@ class InputMissingError(Exception):
 
 class FolderMissingError(FileNotFoundError):
     """A node has no folder for a file that is to be written: not yet, or not any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class StorePlaces:
-    """The two folders of a cluster's store, each with one sub-folder per node."""
-
-    memory: Path
-    disk: Path
-
-    def make(self, folder: str, nodes: Sequence[str]) -> None:
-        """Make a folder on every node; files are only ever written to folders that are there.
-
-        On disk it is made when the first file needs it: few do, and that file system is slower.
-
-        Raises:
-            FileNotFoundError: the place itself is gone, with whoever owned and would remove it.
-        """
-        for node in nodes:
-            try:
-                os.mkdir(f"{self.memory}/{node}/{folder}")  # noqa: PTH102 - each query does it
-            except (FileNotFoundError, FileExistsError):  # it is the node's first, or is there
-                self._make_up_to(node, folder)
-
-    def _make_up_to(self, node: str, folder: str) -> None:
-        """Make a folder on a node, with those above it but not the place itself."""
-        path = self.memory
-        for part in (node, *Path(folder).parts):
-            path /= part
-            path.mkdir(exist_ok=True)
-
-    def remove(self, folder: str, nodes: Sequence[str]) -> None:
-        """Delete a folder on every node; tasks that still want to write to it fail."""
-        for place in dict.fromkeys((self.memory, self.disk)):  # memory first: disk follows it
-            for path in [f"{place}/{node}/{folder}" for node in nodes]:
-                tries = _REMOVE_TRIES
-                while tries and not _try_to_remove(path):  # a task may write a file in the meantime
-                    shutil.rmtree(path, ignore_errors=True)
-                    tries -= 1
-
-    def link(self, file: str, source: str, target: str) -> bool:
-        """Give a node a file of another node's; whether it has it now."""
-        path = self.find(file, (source,))
-        if path is None:
-            return False
-        with contextlib.suppress(OSError):  # it is full, or the folder is gone
-            self.take(path, target, file)
-            return True
-        return False
-
-    def take(self, path: Path, node: str, file: str) -> None:
-        """Give a node a file of this host, as a link where that is possible.
-
-        Raises:
-            OSError: it is full, or the folder is gone.
-        """
-        copy = self.memory / node / file
-        if path.stat().st_dev != self.memory.stat().st_dev:
-            follow(copy.parent, (self.disk / node / file).parent)
-            copy = self.disk / node / file
-        _link(path, copy)
-
-    def find(self, file: str, holders: Sequence[str]) -> Path | None:
-        """The first copy of `file` that exists, or None."""
-        for node in holders:
-            for place in (self.memory, self.disk):
-                path = place / node / file
-                if path.exists():
-                    return path
-        return None
 
 
 class Fetcher(Protocol):
@@ -375,32 +301,10 @@ class Store:
                 if stored.on_disk:
                     follow(copy.parent, (places.disk / node / file).parent)
                     copy = places.disk / node / file
-                _link(stored.path, copy)
+                link(stored.path, copy)
         except OSError:  # it died, or is full
             return False
         return True
-
-
-def _try_to_remove(path: str) -> bool:
-    """Whether a folder is gone: it was before, or was empty."""
-    try:
-        os.rmdir(path)  # noqa: PTH106 - each query does it
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def _link(path: Path, copy: Path) -> None:
-    """The same file under a second name; a copy of it where that is another file system."""
-    copy.unlink(missing_ok=True)
-    try:
-        os.link(path, copy)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        copy_file(path, copy)
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

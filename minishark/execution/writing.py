@@ -6,11 +6,9 @@ moves to disk, and the file goes on there. Nobody sees a file before it is compl
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from minishark.execution.places import follow, temporary_path
 from minishark.execution.storage import StorageMeter
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -119,7 +118,7 @@ class FileWriter:
             path = self._paths[self._on_disk]
             if self._on_disk:
                 follow(self._paths[False].parent, path.parent)
-            self._temporary = _temporary(path)
+            self._temporary = temporary_path(path)
             self._sink = pa.OSFile(str(self._temporary), "wb")
             self._writer = pa.ipc.new_file(self._sink, self._schema)
         return self._sink, self._writer
@@ -129,7 +128,7 @@ class FileWriter:
         if self._sink is None or self._temporary is None:
             return
         follow(self._paths[False].parent, self._paths[True].parent)
-        old, new = self._temporary, _temporary(self._paths[True])
+        old, new = self._temporary, temporary_path(self._paths[True])
         written = self._sink.tell()
         self._temporary = new
         try:
@@ -165,41 +164,3 @@ class FileWriter:
         assert self._temporary is not None
         path = self._temporary.rename(self._paths[self._on_disk])
         self.stored = StoredFile(path, self._bytes, self._rows, self._on_disk)
-
-
-def follow(memory: Path, disk: Path) -> None:
-    """Make a folder on disk, if the one in shared memory that it stands beside is there (still).
-
-    Raises:
-        FileNotFoundError: that one was removed: nobody needs files any more.
-    """
-    if memory == disk:
-        return
-    if memory.exists():
-        disk.mkdir(parents=True, exist_ok=True)
-        if memory.exists():
-            return
-        # It went meanwhile, perhaps with all that its owner had: nobody else removes the new one.
-        shutil.rmtree(disk, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.removedirs(disk.parent)
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(memory))
-
-
-def _temporary(path: Path) -> Path:
-    """A name beside `path` for a file that nobody reads yet."""
-    return path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-
-
-def copy_file(source: Path, target: Path) -> None:
-    """Copy a file, under a name that nobody reads before it is complete.
-
-    Raises:
-        OSError: it can't be done.
-    """
-    temporary = _temporary(target)
-    try:
-        shutil.copyfile(source, temporary)
-        temporary.rename(target)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -13,7 +13,8 @@ from minishark.cluster.backend import JobEvent, Placement
 from minishark.cluster.query import QueryRun
 from minishark.cluster.sinks import Ending, Gathered
 from minishark.errors import TaskFailedError
-from minishark.execution.store import Store, StorePlaces
+from minishark.execution.places import StorePlaces
+from minishark.execution.store import Store
 from minishark.execution.task import (
     FileSlice,
     ProblemDetail,

@@ -12,7 +12,8 @@ import pytest
 from minishark.catalog import Partition, Table
 from minishark.cluster.backend import Cluster
 from minishark.cluster.healing import Copy, Healer, Replicas, copies_needed, replicas
-from minishark.execution.store import Store, StorePlaces
+from minishark.execution.places import StorePlaces
+from minishark.execution.store import Store
 from minishark.statistics import TableStatistics
 
 

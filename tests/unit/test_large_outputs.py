@@ -13,9 +13,10 @@ import pytest
 from minishark.cluster.inputs import stage_slices
 from minishark.execution import run_task
 from minishark.execution.memory import NodeMemory
+from minishark.execution.places import StorePlaces
 from minishark.execution.run_task import TaskError, TaskRunner
 from minishark.execution.storage import StorageMeter
-from minishark.execution.store import Store, StorePlaces
+from minishark.execution.store import Store
 from minishark.execution.streaming import even_batches, grouped
 from minishark.execution.task import FileSlice, OutputKind, StageTask, TaskPayload, TaskProblem
 from minishark.expressions import ColumnRef

@@ -14,7 +14,8 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.wire import Done, GetReport, KeepSession
 from minishark.errors import ClusterError
-from minishark.execution.store import InputMissingError, Store, StorePlaces
+from minishark.execution.places import StorePlaces
+from minishark.execution.store import InputMissingError, Store
 from minishark.execution.task import FileSlice, Peer
 
 FOLDER = "s-1/queries/0"

@@ -11,8 +11,9 @@ import pytest
 
 from minishark.execution import run_task
 from minishark.execution.memory import NodeMemory
+from minishark.execution.places import StorePlaces
 from minishark.execution.run_task import TaskError, TaskRunner
-from minishark.execution.store import FolderMissingError, Store, StorePlaces
+from minishark.execution.store import FolderMissingError, Store
 from minishark.execution.task import (
     FileSlice,
     OutputKind,

@@ -10,7 +10,8 @@ import pytest
 
 from minishark.cluster.source import arrow_table, files_source, memory_source
 from minishark.errors import DataError
-from minishark.execution.store import Store, StorePlaces
+from minishark.execution.places import StorePlaces
+from minishark.execution.store import Store
 from minishark.expressions import Column
 from minishark.sql.planning import PlanningDatabase
 

@@ -1,0 +1,146 @@
+"""Where the files of a cluster on this machine lie: in shared memory, or on disk beside it.
+
+Light, as the processes of a cluster are started before Arrow is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_REMOVE_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlaces:
+    """The two folders of a cluster's store, each with one sub-folder per node."""
+
+    memory: Path
+    disk: Path
+
+    def make(self, folder: str, nodes: Sequence[str]) -> None:
+        """Make a folder on every node; files are only ever written to folders that are there.
+
+        On disk it is made when the first file needs it: few do, and that file system is slower.
+
+        Raises:
+            FileNotFoundError: the place itself is gone, with whoever owned and would remove it.
+        """
+        for node in nodes:
+            try:
+                os.mkdir(f"{self.memory}/{node}/{folder}")  # noqa: PTH102 - each query does it
+            except (FileNotFoundError, FileExistsError):  # it is the node's first, or is there
+                self._make_up_to(node, folder)
+
+    def _make_up_to(self, node: str, folder: str) -> None:
+        """Make a folder on a node, with those above it but not the place itself."""
+        path = self.memory
+        for part in (node, *Path(folder).parts):
+            path /= part
+            path.mkdir(exist_ok=True)
+
+    def remove(self, folder: str, nodes: Sequence[str]) -> None:
+        """Delete a folder on every node; tasks that still want to write to it fail."""
+        for place in dict.fromkeys((self.memory, self.disk)):  # memory first: disk follows it
+            for path in [f"{place}/{node}/{folder}" for node in nodes]:
+                tries = _REMOVE_TRIES
+                while tries and not _try_to_remove(path):  # a task may write a file in the meantime
+                    shutil.rmtree(path, ignore_errors=True)
+                    tries -= 1
+
+    def link(self, file: str, source: str, target: str) -> bool:
+        """Give a node a file of another node's; whether it has it now."""
+        path = self.find(file, (source,))
+        if path is None:
+            return False
+        with contextlib.suppress(OSError):  # it is full, or the folder is gone
+            self.take(path, target, file)
+            return True
+        return False
+
+    def take(self, path: Path, node: str, file: str) -> None:
+        """Give a node a file of this host, as a link where that is possible.
+
+        Raises:
+            OSError: it is full, or the folder is gone.
+        """
+        copy = self.memory / node / file
+        if path.stat().st_dev != self.memory.stat().st_dev:
+            follow(copy.parent, (self.disk / node / file).parent)
+            copy = self.disk / node / file
+        link(path, copy)
+
+    def find(self, file: str, holders: Sequence[str]) -> Path | None:
+        """The first copy of `file` that exists, or None."""
+        for node in holders:
+            for place in (self.memory, self.disk):
+                path = place / node / file
+                if path.exists():
+                    return path
+        return None
+
+
+def _try_to_remove(path: str) -> bool:
+    """Whether a folder is gone: it was before, or was empty."""
+    try:
+        os.rmdir(path)  # noqa: PTH106 - each query does it
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def link(path: Path, copy: Path) -> None:
+    """The same file under a second name; a copy of it where that is another file system."""
+    copy.unlink(missing_ok=True)
+    try:
+        os.link(path, copy)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy_file(path, copy)
+
+
+def follow(memory: Path, disk: Path) -> None:
+    """Make a folder on disk, if the one in shared memory that it stands beside is there (still).
+
+    Raises:
+        FileNotFoundError: that one was removed: nobody needs files any more.
+    """
+    if memory == disk:
+        return
+    if memory.exists():
+        disk.mkdir(parents=True, exist_ok=True)
+        if memory.exists():
+            return
+        # It went meanwhile, perhaps with all that its owner had: nobody else removes the new one.
+        shutil.rmtree(disk, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.removedirs(disk.parent)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(memory))
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file, under a name that nobody reads before it is complete.
+
+    Raises:
+        OSError: it can't be done.
+    """
+    temporary = temporary_path(target)
+    try:
+        shutil.copyfile(source, temporary)
+        temporary.rename(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def temporary_path(path: Path) -> Path:
+    """A name beside `path` for a file that nobody reads yet."""
+    return path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
