@@ -9,17 +9,16 @@
 
 from __future__ import annotations
 
-import gc
-import importlib
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from minishark import errors
+from minishark.lazy import imported
 
 if TYPE_CHECKING:
     from minishark import functions
+    from minishark.connecting import connect
     from minishark.dataframe import Column, DataFrame, Row, Window
-    from minishark.session import Session, connect
+    from minishark.session import Session
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,23 +41,14 @@ def load_ipython_extension(shell: Any) -> None:
     notebook.load(shell)
 
 
-def _imported(module: str) -> ModuleType:
-    """A module, imported without looks for garbage, of which imports make none: an eighth less."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return importlib.import_module(module)
-    finally:
-        if collects:
-            gc.enable()
-
-
 def __getattr__(name: str) -> Any:
     """Import the engine when it is first used, so that `minishark --help` answers at once."""
-    if name in ("Session", "connect"):
-        return getattr(_imported("minishark.session"), name)
+    if name == "connect":
+        return imported("minishark.connecting").connect
+    if name == "Session":
+        return imported("minishark.session").Session
     if name in ("Column", "DataFrame", "Row", "Window"):
-        return getattr(_imported("minishark.dataframe"), name)
+        return getattr(imported("minishark.dataframe"), name)
     if name == "functions":
-        return _imported("minishark.functions")
+        return imported("minishark.functions")
     raise AttributeError(f"module 'minishark' has no attribute {name!r}")

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from minishark import errors
+from minishark.connecting import connect as connect_session
 from minishark.python_values import python_rows
 from minishark.session import Session
-from minishark.session import connect as connect_session
 from minishark.sql.statements import COUNTED
 
 if TYPE_CHECKING:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,10 +16,7 @@ import pyarrow as pa
 from minishark.answers.compare import differences
 from minishark.answers.ordering import output_order
 from minishark.builder import SessionBuilder
-from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.backend import Cluster
-from minishark.cluster.launch import resolve
-from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
 from minishark.cluster.metrics import QueryMetrics
 from minishark.cluster.progress import ProgressHandler
 from minishark.cluster.query import FragmentOptions
@@ -34,12 +28,13 @@ from minishark.dataframe.names import CamelCase
 from minishark.derived import DerivedTables
 from minishark.errors import (
     ClusterError,
-    OptionError,
     VerificationError,
 )
-from minishark.execution.memory import front_end_bytes, parse_size
+from minishark.execution.memory import front_end_bytes
 from minishark.jobs.session import PartitionedJobs
-from minishark.physical.options import SINGLE_TASK_ROWS, KeyFilterOptions, PlannerOptions
+from minishark.lazy import imported
+from minishark.options import check_placement
+from minishark.physical.options import PlannerOptions
 from minishark.queries import Queries
 from minishark.sources import KEPT_PREFIX
 from minishark.sql.arrow_types import kept_by_arrow
@@ -48,180 +43,15 @@ from minishark.sql.statements import (
     ParsedStatement,
 )
 from minishark.statements import Statements
-from minishark.tables import Tables, check_partitions
+from minishark.tables import Tables
 from minishark.written_tables import WrittenTables
-
-OPTIMIZATIONS = frozenset(
-    (
-        "one_task",
-        "eager_aggregation",
-        "group_keys",
-        "group_runs",
-        "join_sides",
-        "semi_join_filters",
-        "prepared_fragments",
-    )
-)
-PLACEMENTS = ("sparrow", "batch", "per_task", "random")
-
-
-def connect(
-    cluster: str | None = None,
-    *,
-    keys: str | Path | None = None,
-    nodes: int | None = None,
-    executors_per_node: int | None = None,
-    schedulers: int | None = None,
-    partitions: int | None = None,
-    placement: str = "sparrow",
-    probe_ratio: float = 2.0,
-    in_process: bool = False,
-    single_task_rows: int = SINGLE_TASK_ROWS,
-    task_threads: int | None = None,
-    disabled_optimizations: Collection[str] = (),
-    memory_limit: int | str | None = None,
-) -> Session:
-    """A session on a cluster of its own on this machine, or on one that runs already.
-
-    Args:
-        cluster: where a cluster runs: `tcp://host:port` or `ipc://path` of one of its nodes, or the
-            name that it was started with on this machine. None starts one that ends with the
-            session; only then `nodes`, `executors_per_node`, `schedulers` and `in_process` count.
-        keys: the folder of the cluster's keys, for tcp; None for the one that the environment
-            variable MINISHARK_KEYS names, or that the cluster was started with.
-        nodes: how many nodes; None for two (one on a machine with one core).
-        executors_per_node: executor processes per node; None for one slot per core in all.
-        schedulers: how many Sparrow schedulers; None for two, or one where there is one node.
-        partitions: partitions of a table or shuffle by default; None for one per slot.
-        placement: "sparrow" (batch sampling with late binding), "batch" or "per_task" (sampling by
-            queue length), or "random" (any node that holds what a task reads).
-        probe_ratio: reservations per task, at least 1.
-        in_process: run the cluster on threads of this process, for tests and debugging.
-        single_task_rows: statements over tables of at most this many rows in all run in one task,
-            and others where that is estimated to be faster; 0 distributes everything, however
-            small, for tests and to see it.
-        task_threads: how many cores a task may use that runs alone, on a cluster on one machine;
-            None for one per slot, but 1 where `partitions` are asked for. With 1, only tasks
-            beside each other use several cores. Queries that run at the same time share them.
-        disabled_optimizations: what is not to be done, to compare: "one_task" (for queries of more
-            than `single_task_rows`), "eager_aggregation" (aggregates that begin below joins),
-            "group_keys" (groups by the numbers of dictionaries instead of text), "group_runs"
-            (groups of rows that follow one another found without hash tables),
-            "join_sides" (hash tables made of the sides that the plan says), "semi_join_filters"
-            (rows of large tables that no join wants dropped before they are read),
-            "prepared_fragments" (for queries that come again).
-        memory_limit: what the session's own cluster may use, as "4GiB" or a number of bytes: all
-            executors with their DuckDBs, tables and shuffles in shared memory. What does not fit
-            goes to disk. None for what MINISHARK_MEMORY_LIMIT says, or three quarters of the
-            machine's (or container's) memory.
-
-    Raises:
-        OptionError: an argument makes no sense.
-        ClusterError: the cluster does not start, or does not answer, or has other versions.
-
-    Examples:
-        >>> import minishark
-        >>> with minishark.connect() as session:
-        ...     session.sql("SELECT 42 AS answer").collect()
-        [Row(answer=42)]
-    """
-    _check_placement(placement, probe_ratio)
-    check_partitions(partitions)
-    _check_optimizations(task_threads, disabled_optimizations)
-    found: Cluster
-    if cluster is not None:
-        if in_process or not (nodes is executors_per_node is schedulers is None):
-            raise OptionError("A cluster that runs already has its nodes; connect without them.")
-        if memory_limit is not None:
-            raise OptionError("A cluster that runs already has its memory limit.")
-        found = _attached(cluster, keys)
-    else:
-        if keys is not None:
-            raise OptionError("keys go with the address of a cluster.")
-        options = _own_options(nodes, executors_per_node, schedulers, in_process, memory_limit)
-        found = OwnCluster(options)
-    planner = _planner_options(
-        found, partitions, single_task_rows, task_threads, disabled_optimizations
-    )
-    fragments = FragmentOptions(
-        prepares="prepared_fragments" not in disabled_optimizations,
-        sets_join_sides="join_sides" not in disabled_optimizations,
-    )
-    return Session(found, planner, placement, probe_ratio, fragments)
-
-
-def _planner_options(
-    cluster: Cluster,
-    partitions: int | None,
-    single_task_rows: int,
-    task_threads: int | None,
-    disabled: Collection[str],
-) -> PlannerOptions:
-    slots = cluster.total_slots
-    if not single_task_rows:
-        options = PlannerOptions.eager(partitions or slots)
-    else:
-        options = PlannerOptions(
-            partitions or slots,
-            single_task_rows,
-            weighs="one_task" not in disabled,
-            threads=task_threads or (1 if partitions else slots),
-            slots=slots,
-            task_bytes=cluster.task_bytes,
-        )
-    return replace(
-        options,
-        early_gain=math.inf if "eager_aggregation" in disabled else options.early_gain,
-        coded_rows=math.inf if "group_keys" in disabled else options.coded_rows,
-        run_groups=math.inf if "group_runs" in disabled else options.run_groups,
-        key_filters=KeyFilterOptions(rows_min=math.inf)
-        if "semi_join_filters" in disabled
-        else options.key_filters,
-    )
-
-
-def _attached(cluster: str, keys: str | Path | None) -> Cluster:
-    return AttachedCluster(*resolve(cluster, None if keys is None else str(keys)))
-
-
-def _own_options(
-    nodes: int | None,
-    executors_per_node: int | None,
-    schedulers: int | None,
-    in_process: bool,
-    memory_limit: int | str | None,
-) -> ClusterOptions:
-    chosen = default_options()
-    node_count = chosen.nodes if nodes is None else nodes
-    return ClusterOptions(
-        node_count,
-        chosen.executors_per_node if executors_per_node is None else executors_per_node,
-        (1 if node_count == 1 else 2) if schedulers is None else schedulers,
-        in_process,
-        None if memory_limit is None else parse_size(memory_limit),
-    )
-
-
-def _check_placement(placement: str, probe_ratio: float) -> None:
-    if placement not in PLACEMENTS:
-        raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
-    if not 1 <= probe_ratio < math.inf:
-        raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
-
-
-def _check_optimizations(task_threads: int | None, disabled: Collection[str]) -> None:
-    if task_threads is not None and task_threads < 1:
-        raise OptionError("task_threads must be at least 1.")
-    if isinstance(disabled, str) or not OPTIMIZATIONS.issuperset(disabled):
-        known = ", ".join(sorted(OPTIMIZATIONS))
-        raise OptionError(f"disabled_optimizations takes a list of these names: {known}.")
 
 
 class _Builder:
     """`Session.builder`, which begins anew each time."""
 
     def __get__(self, instance: object, owner: type) -> SessionBuilder[Session]:
-        return SessionBuilder(connect, {})
+        return SessionBuilder(imported("minishark.connecting").connect, {})
 
 
 class Session(CamelCase, PartitionedJobs):
@@ -283,7 +113,7 @@ class Session(CamelCase, PartitionedJobs):
         Raises:
             OptionError: there is no such placement, or the ratio is below 1.
         """
-        _check_placement(placement, probe_ratio)
+        check_placement(placement, probe_ratio)
         self._queries.placement = partial(self._cluster.placement, placement, probe_ratio)
 
     # Statements

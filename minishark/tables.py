@@ -23,23 +23,12 @@ from minishark.execution.statistics import merge_statistics
 from minishark.execution.store import InputMissingError
 from minishark.execution.task import FileSlice
 from minishark.expressions import Schema
+from minishark.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.sql.planning import PlanningDatabase
 
-PARTITIONS_MAX = 4096
 _SMALL_TABLE_ROWS = 20_000
 _SMALL_TABLE_BYTES = 1 << 20
 _READS_MAX = 5
-
-
-def check_partitions(count: int | None) -> None:
-    """Raise OptionError unless `count` is None or a number of partitions that makes sense."""
-    if count is not None and not _is_whole_number(count, PARTITIONS_MAX):
-        raise OptionError(f"partitions must be a whole number from 1 to {PARTITIONS_MAX}.")
-
-
-def _is_whole_number(value: object, most: int) -> bool:
-    """Whether a user passed a whole number from 1 to `most`, whatever the type hints say."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +338,7 @@ class Tables:
 def check_layout(partitions: int | None, replicas: int) -> None:
     """Raise OptionError for numbers of partitions or replicas that make no sense."""
     check_partitions(partitions)
-    if not _is_whole_number(replicas, PARTITIONS_MAX):
+    if not is_whole_number(replicas, PARTITIONS_MAX):
         raise OptionError("replicas must be a whole number, at least 1.")
 
 

@@ -178,6 +178,15 @@ class LocalCluster(_OwnCluster):
             ClusterStartError: A process died or the time is over; with the tails of the logs.
                 Nothing is left running.
         """
+        self.launch()
+        self.await_start(timeout_s)
+
+    def launch(self) -> None:
+        """Start all processes, and return at once; `await_start` comes next.
+
+        Raises:
+            ClusterClosed: It was started before.
+        """
         if self._closed or self._thread is not None:
             raise ClusterClosed("a cluster can be started once")
         names = [f"scheduler-{number}" for number in range(self._scheduler_count)]
@@ -197,6 +206,18 @@ class LocalCluster(_OwnCluster):
             for name in configs:
                 spawn(name)
             self._run()
+        except BaseException:
+            self.close()
+            raise
+
+    def await_start(self, timeout_s: float = 20.0) -> None:
+        """Wait until all processes that were launched are registered.
+
+        Raises:
+            ClusterStartError: A process died or the time is over; with the tails of the logs.
+                Nothing is left running.
+        """
+        try:
             self._await_nodes(timeout_s, self._start_problem)
             self._started = True
         except BaseException as error:

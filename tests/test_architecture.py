@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # minishark's layers, low to high: a module imports its own layer and lower ones only.
 LAYERS = (
+    "lazy",
     "errors",
     "cores",
     "statistics",
@@ -25,6 +26,7 @@ LAYERS = (
     "stages",
     "execution",
     "cluster",
+    "options",
     "display",
     "dataframe",
     "functions",
@@ -40,6 +42,7 @@ LAYERS = (
     "statements",
     "jobs",
     "session",
+    "connecting",
     "python_values",
     "dbapi",
     "tpch",

@@ -1,23 +1,30 @@
-"""A session's own cluster on this machine, of processes or of threads; it ends with the session."""
+"""A session's own cluster on this machine, of processes or of threads; it ends with the session.
+
+Light: its processes start before the front end imports Arrow and all else.
+"""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.folders import ClusterFolders, make_folders
 from minishark.cluster.machine import node_memory
 from minishark.cluster.runner_config import RUNNER, node_meter, runner_config
 from minishark.cores import usable_cores
 from minishark.errors import ClusterError, OptionError
 from minishark.execution.places import StorePlaces
-from minishark.execution.store import Store
 from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
 from sparrow_core.node_monitor import NodeMonitorConfig
+
+if TYPE_CHECKING:
+    from minishark.cluster.backend import Backend, Placement
+    from minishark.execution.store import Store
 
 _RESTARTS = 5  # in a row: some seconds, in which queries wait
 _LOCALITY_WAIT_S = 30.0  # practically for ever, but where the preferred nodes are dead
@@ -62,12 +69,12 @@ class OwnCluster:
     loses_files = False
 
     def __init__(self, options: ClusterOptions) -> None:
-        """Start a cluster.
+        """Start a cluster; `await_start` waits until it can be used.
 
         Raises:
             OptionError: the options make no sense.
             ResourceError: no folder can be made.
-            ClusterError: it does not come up.
+            ClusterError: it does not start.
         """
         options.check()
         limit = options.memory_limit_bytes
@@ -109,18 +116,31 @@ class OwnCluster:
         ]
         run_folder = Path(self._folders.disk) / "run"
         run_folder.mkdir(mode=0o700)
-        sparrow: LocalCluster | InProcessCluster
         if options.in_process:
-            sparrow = InProcessCluster(configs, schedulers=options.schedulers)
-        else:
-            sparrow = LocalCluster(
-                configs, schedulers=options.schedulers, run_dir=run_folder, restarts=_RESTARTS
-            )
+            threads = InProcessCluster(configs, schedulers=options.schedulers)
+            with _told():
+                threads.start()
+            return threads
+        processes = LocalCluster(
+            configs, schedulers=options.schedulers, run_dir=run_folder, restarts=_RESTARTS
+        )
+        processes.launch()
+        return processes
+
+    def await_start(self) -> None:
+        """Wait until all nodes are there.
+
+        Raises:
+            ClusterError: it does not come up; nothing is left of it.
+        """
+        if not isinstance(self._sparrow, LocalCluster):
+            return
         try:
-            sparrow.start()
-        except ClusterStartError as error:
-            raise ClusterError(f"The cluster did not start: {error}") from error
-        return sparrow
+            with _told():
+                self._sparrow.await_start()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def backend(self) -> Backend:
@@ -134,6 +154,8 @@ class OwnCluster:
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """How tasks are placed."""
+        from minishark.cluster.backend import Placement  # noqa: PLC0415 - see above
+
         return Placement(policy, probe_ratio, self.nodes, wait_s=_LOCALITY_WAIT_S)
 
     def status(self) -> tuple[NodeStatus, ...]:
@@ -155,6 +177,8 @@ class OwnCluster:
 
     def store(self) -> Store:
         """The front end's view of the store, as if it were on the first node."""
+        from minishark.execution.store import Store  # noqa: PLC0415 - see above
+
         return Store(self.places, self.holder, meter=self._meter)
 
     def folder(self, name: str) -> str:
@@ -176,3 +200,12 @@ class OwnCluster:
         self._sparrow.close()
         self._folders.remove()
         atexit.unregister(self.close)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """The scheduler's error as one for users."""
+    try:
+        yield
+    except ClusterStartError as error:
+        raise ClusterError(f"The cluster did not start: {error}") from error

@@ -27,10 +27,11 @@ from minishark.jobs.items import Items, chunks
 from minishark.jobs.scalar import UserFunctions
 from minishark.kept import Passed
 from minishark.listing import TableInfo, table_info
+from minishark.options import check_partitions
 from minishark.queries import Queries
 from minishark.sources import Sources
 from minishark.sql.planning import PlanningDatabase
-from minishark.tables import Tables, check_partitions
+from minishark.tables import Tables
 from minishark.written_tables import WrittenTables
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import Cluster, Submitted, task, until
+from harness import Cluster, Submitted, appears, task, until
 
 from sparrow_core import (
     InProcessCluster,
@@ -111,7 +111,8 @@ def test_soft_preferences_give_way(cluster: Cluster, tmp_path: Path) -> None:
     """Delay scheduling: while the preferred node is busy, the task runs elsewhere after a while."""
     blockers = JobSpec(tuple(task(n, f"hang {tmp_path}/{n}", NODES[0]) for n in range(2)))
     busy = Submitted(cluster, blockers)
-    until(lambda: _node(cluster, NODES[0]).running == 2, "both slots taken")
+    for n in range(2):  # what nodes tell of themselves may be a second old
+        appears(tmp_path / str(n))
     job = Submitted(cluster, JobSpec(echoes(1, NODES[0], wait_s=0.05)))
     assert where(job) <= set(NODES[1:])
     cluster.cancel(busy.job_id)
