@@ -38,7 +38,7 @@ MODULES = (
     "minishark.jobs.scalar",
     "minishark.jobs.session",
     "minishark.listing",
-    "minishark.session",
+    "minishark.connecting",
     "minishark.sources",
 )
 

@@ -18,7 +18,9 @@ import pytest
 from processes import Program, program, until
 
 import minishark
-from minishark.cluster import folders
+from minishark import connecting
+from minishark.cluster import folders, local
+from minishark.errors import ClusterError
 from minishark.session import Session
 
 _ROWS = 40_000
@@ -502,3 +504,36 @@ def test_executors_that_never_come_up_are_not_waited_for(processes: Session) -> 
             over.set()
         killer.result(10)
     assert _ANSWER == processes.sql(_SUM).collect()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_nothing_is_left_of_a_start_that_fails_half_way(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster starts while the session is made; what becomes of one the other hears."""
+
+    def fails(*_: object) -> None:
+        raise error
+
+    made: list[folders.ClusterFolders] = []
+
+    def making() -> folders.ClusterFolders:
+        made.append(folders.make_folders())
+        return made[-1]
+
+    monkeypatch.setattr(local, "make_folders", making)
+    processes = psutil.Process().children(recursive=True)
+    monkeypatch.setattr(connecting, "planner_options", fails)
+    with pytest.raises(error):
+        minishark.connect(nodes=1)
+    assert processes == psutil.Process().children(recursive=True)
+    (its,) = made
+    assert not its.memory.exists()
+    assert not its.disk.exists()
+
+
+def test_a_cluster_that_does_not_come_up_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what its processes wrote; the session that was made for it is closed."""
+    monkeypatch.setattr(local, "RUNNER", "minishark.nosuch:make")
+    with pytest.raises(ClusterError, match=r"(?s)did not start.*nosuch"):
+        minishark.connect(nodes=1)
