@@ -88,20 +88,23 @@ def _imports(module: str) -> Iterator[str]:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def _top_names(module: str) -> Iterator[str]:
+    """The full names of what a module imports at its top."""
+    for node in _tree(module).body:
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom():
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
 def _top_imports(module: str, modules: list[str]) -> list[str]:
     """Our modules that this one imports at its top."""
     found: dict[str, None] = {}
-    for node in _tree(module).body:
-        names: list[str] = []
-        match node:
-            case ast.Import():
-                names = [alias.name for alias in node.names]
-            case ast.ImportFrom():
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
-            parent = name.rpartition(".")[0]
-            owners = [owner for owner in (name, parent, f"{parent}.__init__") if owner in modules]
-            found.update(dict.fromkeys(owners[:1]))
+    for name in _top_names(module):
+        parent = name.rpartition(".")[0]
+        owners = [owner for owner in (name, parent, f"{parent}.__init__") if owner in modules]
+        found.update(dict.fromkeys(owners[:1]))
     return list(found)
 
 
@@ -138,6 +141,20 @@ def test_every_module_has_a_layer() -> None:
     """A new module or folder in minishark takes its place in LAYERS, and every place is taken."""
     found = {module.split(".")[1] for module in _inner_modules()}
     assert set(LAYERS) == found
+
+
+def test_a_session_begins_before_heavy_imports() -> None:
+    """Its processes start first: what `connect` imports at its top brings neither Arrow nor DuckDB."""
+    modules = [*_modules("minishark"), *_modules("sparrow_core")]
+    waiting, found = ["minishark.connecting"], set[str]()
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            waiting += _top_imports(module, modules)
+            packages = {name.split(".")[0] for name in _top_names(module)}
+            assert packages.isdisjoint({"pyarrow", "duckdb", "numpy", "cloudpickle"}), module
+    assert "sparrow_core.cluster" in found
 
 
 def test_only_the_top_layers_use_the_front_door() -> None:
