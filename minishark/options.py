@@ -28,11 +28,11 @@ PLACEMENTS = ("sparrow", "batch", "per_task", "random")
 PARTITIONS_MAX = 4096
 
 
-def check_placement(placement: str, probe_ratio: float) -> None:
+def check_placement(placement: str, probe_ratio: object) -> None:
     """Raise OptionError unless there is such a placement, and the ratio makes sense."""
     if placement not in PLACEMENTS:
         raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
-    if not 1 <= probe_ratio < math.inf:
+    if not isinstance(probe_ratio, int | float) or not 1 <= probe_ratio < math.inf:
         raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
 
 
@@ -42,7 +42,9 @@ def check_optimizations(task_threads: int | None, disabled: Collection[str]) -> 
         raise OptionError("task_threads must be at least 1.")
     if isinstance(disabled, str) or not OPTIMIZATIONS.issuperset(disabled):
         known = ", ".join(sorted(OPTIMIZATIONS))
-        raise OptionError(f"disabled_optimizations takes a list of these names: {known}.")
+        others = [] if isinstance(disabled, str) else sorted(set(disabled) - OPTIMIZATIONS)
+        wrong = f", not {', '.join(map(repr, others))}" if others else ""
+        raise OptionError(f"disabled_optimizations takes a list of these names{wrong}: {known}.")
 
 
 def check_partitions(count: int | None) -> None:

@@ -322,6 +322,8 @@ class Session(CamelCase, PartitionedJobs):
     def _check_open(self) -> None:
         if self._stopped:
             raise ClusterError("The session is stopped; connect again.")
+        if os.getpid() != self._pid:
+            raise ClusterError("The session is of the process that this one is a copy of; connect.")
 
     @property
     def is_stopped(self) -> bool:

@@ -174,7 +174,7 @@ def data_options(command: _Command) -> _Command:
             type=float,
             callback=check_scale,
             help="Work on TPC-H data that `minishark tpch` made at this scale.  [default: 0.1 if "
-            "it is there, else the bundled sample]",
+            "it is there, else the bundled sample; the shell asks]",
         ),
     ):
         command = option(command)

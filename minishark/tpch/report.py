@@ -152,7 +152,8 @@ def _cells(outcome: QueryOutcome) -> list[RenderableType]:
 
 def _caption(report: Report) -> str:
     asked = report.parameters
-    best = f", best of {asked['repetitions']}" if asked["repetitions"] > 1 else ""
+    once = ", each query run once: code and caches are cold, --repetitions 5 shows more"
+    best = f", best of {asked['repetitions']}" if asked["repetitions"] > 1 else once
     return (
         f"TPC-H at scale {asked['scale']:g}{best}.\n"
         f"minishark: {asked['nodes']} nodes x {asked['executors']} executors, "

@@ -366,6 +366,7 @@ def test_relations_keep_duckdbs_types(session: Session) -> None:
         {"partitions": 1_000_000},
         {"placement": "best"},
         {"probe_ratio": 0.5},
+        {"probe_ratio": "2"},
         {"probe_ratio": float("nan")},
         {"probe_ratio": float("inf")},
     ],

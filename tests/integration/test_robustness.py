@@ -233,19 +233,28 @@ session.sql({_SUM!r}).collect()
 
 
 def test_a_fork_of_the_front_end_harms_nobody(tmp_path: Path) -> None:
-    """The copy ends, with Python's handlers, and the session is still its parent's."""
+    """The copy ends, with Python's handlers, and the session is still its parent's.
+
+    It can't use it: the threads that it has are not copied.
+    """
     script = """
 import os
+frame = session.sql("SELECT count(*) AS n FROM t")
 child = os.fork()
 if not child:
+    for use in (frame.collect, lambda: session.sql("SELECT 1"), lambda: session.table("t")):
+        try:
+            use()
+        except minishark.errors.ClusterError as error:
+            print("copy" in str(error), flush=True)
     sys.exit(0)
 os.waitpid(child, 0)
-print(session.sql("SELECT count(*) AS n FROM t").collect()[0]["n"])
+print(frame.collect()[0]["n"])
 session.stop()
 """
     with program(_script(tmp_path, script)) as started:
         out, err = started.process.communicate(timeout=60)
-        assert (0, "40000\n", "") == (started.process.returncode, out, err)
+        assert (0, "True\n" * 3 + "40000\n", "") == (started.process.returncode, out, err)
         until(lambda: not started.remains(), f"the end of {started.remains()}")
 
 
