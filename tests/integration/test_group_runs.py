@@ -77,8 +77,8 @@ IN_RUNS = [
     "SELECT hour, min(k), max(line), count(1) FROM {} GROUP BY hour",
     "SELECT k + 1, sum(price) * 2 FROM {} GROUP BY k HAVING sum(price) > 3",
     "SELECT count(*), sum(n) FROM (SELECT k, count(*) AS n FROM {} GROUP BY k) WHERE n > 3",
-    """SELECT n, s FROM heads LEFT JOIN (SELECT k, sum(price) AS s FROM {} GROUP BY k) t
-       ON t.s > n""",
+    """SELECT count(*), sum(s) FROM heads LEFT JOIN
+       (SELECT k, sum(price) AS s FROM {} GROUP BY k) t ON t.s > n""",
     "SELECT n FROM heads WHERE k IN (SELECT sum(line) FROM {} GROUP BY k HAVING sum(line) > 5)",
     """SELECT a.k, s, t FROM (SELECT k, sum(line) AS s FROM {0} GROUP BY k) a
        JOIN (SELECT k, max(price) AS t FROM {0} GROUP BY k) b USING (k)""",
