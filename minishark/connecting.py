@@ -91,6 +91,8 @@ def connect(
     """
     check_placement(placement, probe_ratio)
     check_partitions(partitions)
+    if not isinstance(disabled_optimizations, str):
+        disabled_optimizations = frozenset(disabled_optimizations)
     check_optimizations(task_threads, disabled_optimizations)
     begin = partial(
         _session,
@@ -99,7 +101,7 @@ def connect(
         probe_ratio=probe_ratio,
         single_task_rows=single_task_rows,
         task_threads=task_threads,
-        disabled=frozenset(disabled_optimizations),
+        disabled=disabled_optimizations,
     )
     if cluster is not None:
         if in_process or not (nodes is executors_per_node is schedulers is None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ def check_placement(placement: str, probe_ratio: object) -> None:
     """Raise OptionError unless there is such a placement, and the ratio makes sense."""
     if placement not in PLACEMENTS:
         raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
-    if not isinstance(probe_ratio, int | float) or not 1 <= probe_ratio < math.inf:
+    if not isinstance(probe_ratio, numbers.Real) or not 1 <= float(probe_ratio) < math.inf:
         raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
 
 
@@ -42,7 +43,9 @@ def check_optimizations(task_threads: int | None, disabled: Collection[str]) -> 
         raise OptionError("task_threads must be at least 1.")
     if isinstance(disabled, str) or not OPTIMIZATIONS.issuperset(disabled):
         known = ", ".join(sorted(OPTIMIZATIONS))
-        others = [] if isinstance(disabled, str) else sorted(set(disabled) - OPTIMIZATIONS)
+        others = (
+            [] if isinstance(disabled, str) else sorted(set(disabled) - OPTIMIZATIONS, key=repr)
+        )
         wrong = f", not {', '.join(map(repr, others))}" if others else ""
         raise OptionError(f"disabled_optimizations takes a list of these names{wrong}: {known}.")
 

@@ -323,12 +323,12 @@ class Session(CamelCase, PartitionedJobs):
         if self._stopped:
             raise ClusterError("The session is stopped; connect again.")
         if os.getpid() != self._pid:
-            raise ClusterError("The session is of the process that this one is a copy of; connect.")
+            raise ClusterError("This process is a copy of the one with the session; connect anew.")
 
     @property
     def is_stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopped
+        """Whether `stop` was called, or this process is a copy, by fork, of the session's."""
+        return self._stopped or os.getpid() != self._pid
 
     def stop(self) -> None:
         """Stop the cluster and free its memory; may be called twice, and from any thread.

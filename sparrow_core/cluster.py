@@ -214,18 +214,26 @@ class LocalCluster(_OwnCluster):
         """Wait until all processes that were launched are registered.
 
         Raises:
+            ClusterClosed: It was not launched, or is closed.
             ClusterStartError: A process died or the time is over; with the tails of the logs.
                 Nothing is left running.
         """
+        if self._closed or self._thread is None:
+            raise ClusterClosed("the cluster was not launched, or is closed")
         try:
-            self._await_nodes(timeout_s, self._start_problem)
-            self._started = True
+            self._await_all(timeout_s)
         except BaseException as error:
             tail = self._log_tail()
             self.close()
             if isinstance(error, ClusterStartError):
                 raise ClusterStartError(f"{error}\n{tail}".rstrip()) from None
             raise
+
+    def _await_all(self, timeout_s: float) -> None:
+        self._await_nodes(timeout_s, self._start_problem)
+        self._started = True  # from now on a node that dies is started anew
+        if self._given_up:
+            raise ClusterStartError(self._start_problem() or "a node died")
 
     def _spawn(
         self,

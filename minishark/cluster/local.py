@@ -64,7 +64,7 @@ def default_options() -> ClusterOptions:
 
 
 class OwnCluster:
-    """A running cluster and its folders, which all nodes share."""
+    """A cluster, which runs from `await_start` on, and its folders, which all nodes share."""
 
     loses_files = False
 
@@ -74,7 +74,7 @@ class OwnCluster:
         Raises:
             OptionError: the options make no sense.
             ResourceError: no folder can be made.
-            ClusterError: it does not start.
+            ClusterError: it does not start, if it is `in_process`.
         """
         options.check()
         limit = options.memory_limit_bytes

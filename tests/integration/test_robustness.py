@@ -247,6 +247,7 @@ if not child:
             use()
         except minishark.errors.ClusterError as error:
             print("copy" in str(error), flush=True)
+    print(session.is_stopped, flush=True)
     sys.exit(0)
 os.waitpid(child, 0)
 print(frame.collect()[0]["n"])
@@ -254,7 +255,7 @@ session.stop()
 """
     with program(_script(tmp_path, script)) as started:
         out, err = started.process.communicate(timeout=60)
-        assert (0, "True\n" * 3 + "40000\n", "") == (started.process.returncode, out, err)
+        assert (0, "True\n" * 4 + "40000\n", "") == (started.process.returncode, out, err)
         until(lambda: not started.remains(), f"the end of {started.remains()}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -145,11 +146,11 @@ def test_optimizations_can_be_switched_off(disabled: str, shown: str) -> None:
         frame.to_arrow()
 
 
-@pytest.mark.parametrize("names", ["one_task", ["one_tusk"]])
-def test_unknown_optimizations_are_refused(names: str | list[str]) -> None:
+@pytest.mark.parametrize("names", ["one_task", ["one_tusk"], ["one_tusk", 1]])
+def test_unknown_optimizations_are_refused(names: Any) -> None:
     """With the names that there are, before anything is started."""
     with pytest.raises(
         OptionError, match="eager_aggregation, group_keys, group_runs, join"
     ) as told:
         minishark.connect(disabled_optimizations=names)
-    assert ("not 'one_tusk'" in str(told.value)) == (names == ["one_tusk"])
+    assert ("'one_tusk'" in str(told.value)) == ("one_tusk" in names)

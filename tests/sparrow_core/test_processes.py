@@ -14,7 +14,13 @@ import pytest
 import zmq
 from harness import appears, configs, run, task, until
 
-from sparrow_core import LocalCluster, SparrowError, TaskCompleted
+from sparrow_core import (
+    ClusterClosed,
+    ClusterStartError,
+    LocalCluster,
+    SparrowError,
+    TaskCompleted,
+)
 from sparrow_core.ids import Address
 from sparrow_core.messages import GetNodes, KnownNodes
 from sparrow_core.node_monitor import NodeMonitorConfig
@@ -32,6 +38,25 @@ def processes(run_dir: Path) -> list[int]:
         if "sparrow_core.transport.process" in command and str(run_dir) in command[-1]:
             found.append(process.pid)
     return found
+
+
+def test_a_node_that_dies_before_it_is_awaited_is_told_of(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would not be started anew, and what is known of nodes is some milliseconds old."""
+    cluster = LocalCluster(configs(2), schedulers=1, run_dir=run_dir, restarts=5)
+    with pytest.raises(ClusterClosed):
+        cluster.await_start()
+    cluster.launch()
+    until(cluster._complete, "all nodes")
+    monkeypatch.setattr(cluster, "_complete", lambda: True)
+    os.kill(cluster.nodes()[1].pid, signal.SIGKILL)
+    until(lambda: cluster._given_up, "its death")
+    with pytest.raises(ClusterStartError, match="n1 died"):
+        cluster.await_start()
+    until(lambda: not processes(run_dir), "the end of all")
+    with pytest.raises(ClusterClosed):
+        cluster.await_start()
 
 
 def test_closing_leaves_no_process_and_no_socket(run_dir: Path) -> None:
