@@ -111,15 +111,19 @@ def _unfinished_folder(root: Path, name: str) -> Iterator[Path]:
     prefix = f".{name}.{platform.node()}."
     unfinished = root / f"{prefix}{os.getpid()}"
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(root, prefix)
-        unfinished.mkdir()
-    except OSError as error:
-        raise _folder_error(root, error) from error
-    try:
+        _make_folder(root, unfinished, prefix)
         yield unfinished
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _make_folder(root: Path, folder: Path, prefix: str) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(root, prefix)
+        folder.mkdir()
+    except OSError as error:
+        raise _folder_error(root, error) from error
 
 
 def _remove_abandoned(root: Path, prefix: str) -> None:
