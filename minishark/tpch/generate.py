@@ -140,9 +140,8 @@ def _run_generator(command: list[str], on_poll: Callable[[], None]) -> None:
     # Its messages go to a file: nobody empties a pipe while we wait.
     with tempfile.TemporaryFile() as messages:
         environment = os.environ | {"RUST_BACKTRACE": "0"}
-        child: subprocess.Popen[bytes] | None = None
-        try:
-            with _signals_later():
+        with _signals_later() as received:
+            try:
                 child = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -150,12 +149,13 @@ def _run_generator(command: list[str], on_poll: Callable[[], None]) -> None:
                     stderr=messages,
                     env=environment,
                 )
-            _wait(child, on_poll)
-        except OSError as error:
-            raise GeneratorFailedError(f"{command[0]} does not start: {error.strerror}.") from error
-        finally:
-            # After Ctrl-C, too: the child must not outlive us, nor write on.
-            if child is not None:
+            except OSError as error:
+                reason = f"{command[0]} does not start: {error.strerror}."
+                raise GeneratorFailedError(reason) from error
+            try:
+                _wait(child, on_poll, received)
+            finally:
+                # After Ctrl-C, too: the child must not outlive us, nor write on.
                 child.kill()
                 child.wait()
         if child.returncode != 0:
@@ -165,27 +165,32 @@ def _run_generator(command: list[str], on_poll: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def _signals_later() -> Iterator[None]:
-    """Signals wait until the end: one within Popen would leave a child that nobody knows."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _signals_later() -> Iterator[list[int]]:
+    """Signals wait until the end, and are in the list until then.
+
+    One within Popen would leave a child that nobody knows, one within its `wait` could leave a
+    lock taken for which the next `wait` waits for ever.
+    """
     received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
     handlers = {
         number: signal.signal(number, lambda number, _: received.append(number))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     try:
-        yield
+        yield received
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    for waiting in received:
-        signal.raise_signal(waiting)
+        for waiting in received:
+            signal.raise_signal(waiting)
 
 
-def _wait(child: subprocess.Popen[bytes], on_poll: Callable[[], None]) -> None:
-    while True:
+def _wait(child: subprocess.Popen[bytes], on_poll: Callable[[], None], received: list[int]) -> None:
+    """Wait for the end of a child, or for a signal."""
+    while not received:
         try:
             child.wait(timeout=_POLL_S)
         except subprocess.TimeoutExpired:
