@@ -90,6 +90,6 @@ setup(
     },
     entry_points={
         "console_scripts": ["minishark = minishark.cli:main", "sparrow = sparrow_core.cli:main"],
-        "ibis.backends": ["minishark = minishark.ibis"],
+        "ibis.backends": ["minishark = minishark.adapters.ibis"],
     },
 )

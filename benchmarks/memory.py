@@ -33,12 +33,12 @@ import minishark
 from minishark.answers.compare import differences
 from minishark.answers.ordering import output_order
 from minishark.errors import MinisharkError
-from minishark.execution.memory import parse_size
 from minishark.tpch.generate import default_parts, generate
 from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.run import versions
 from minishark.tpch.tables import create_views, load_tables, tpch_tables
+from minishark.worker.memory import parse_size
 
 _SAMPLE_S = 0.1
 _MIB = 1 << 20

@@ -21,9 +21,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.execution.statistics import merge_statistics, partition_statistics, text_sample
-from minishark.sql.miniature import Miniatures
+from minishark.compiler.sql.miniature import Miniatures
 from minishark.statistics import TableStatistics
+from minishark.worker.statistics import merge_statistics, partition_statistics, text_sample
 
 TABLES = ("region", "nation", "supplier", "customer", "part", "partsupp", "orders", "lineitem")
 DISABLED = (

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 import minishark
-from minishark.cluster.metrics import QueryMetrics
-from minishark.session import Session
+from minishark.query.metrics import QueryMetrics
+from minishark.session.session import Session
 from minishark.tpch.generate import default_parts, generate
 from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import load_queries

@@ -53,9 +53,11 @@ from sparrow_core import (
     TaskCompleted,
     TaskSpec,
 )
-from sparrow_core.executor import Executor
-from sparrow_core.ids import Address, JobId, NodeName, address, name_of
-from sparrow_core.messages import (
+from sparrow_core.machines.executor import Executor
+from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.observe.report import quantiles
+from sparrow_core.protocol.ids import Address, JobId, NodeName, address, name_of
+from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AssignTasks,
     EndJob,
@@ -67,12 +69,10 @@ from sparrow_core.messages import (
     SlotReady,
     SubmitJob,
 )
-from sparrow_core.parts import ExecutorInfo, JobReport
-from sparrow_core.report import quantiles
-from sparrow_core.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.protocol.types import ExecutorInfo, JobReport
+from sparrow_core.runtime.specs import ExecutorGroup
+from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.sim.cluster import SimulatedSlot, payload_of
-from sparrow_core.specs import ExecutorGroup
-from sparrow_core.transport.local_driver import LocalDriver
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # children load the runner from here

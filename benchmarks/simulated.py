@@ -18,8 +18,8 @@ import statistics
 from pathlib import Path
 from random import Random
 
-from sparrow_core.ids import NodeName
-from sparrow_core.scheduler import SchedulerConfig
+from sparrow_core.machines.scheduler import SchedulerConfig
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.sim.cluster import SimulatedCluster
 from sparrow_core.sim.failover import simulated_failover
 from sparrow_core.sim.meter import Meter

@@ -17,18 +17,20 @@ from typing import Any, get_args
 
 import msgspec
 
-from minishark.sql.coverage import coverage_table
-from sparrow_core import audit, messages, parts
-from sparrow_core.client import Client
-from sparrow_core.disciplines import DISCIPLINES
-from sparrow_core.executor import Executor
-from sparrow_core.front import Front
-from sparrow_core.metrics import Metrics
-from sparrow_core.node_monitor import NodeMonitor, NodeMonitorConfig
-from sparrow_core.placement import PLACEMENTS
-from sparrow_core.runner import SlotThread
-from sparrow_core.scheduler import Scheduler, SchedulerConfig
-from sparrow_core.transport.process import Supervisor
+from minishark.compiler.sql.coverage import coverage_table
+from sparrow_core.machines.client import Client
+from sparrow_core.machines.executor import Executor
+from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
+from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.observe import audit
+from sparrow_core.observe.metrics import Metrics
+from sparrow_core.policy.disciplines import DISCIPLINES
+from sparrow_core.policy.placement import PLACEMENTS
+from sparrow_core.protocol import messages
+from sparrow_core.protocol import types as parts
+from sparrow_core.runtime.front import Front
+from sparrow_core.runtime.runner import SlotThread
+from sparrow_core.runtime.transport.process import Supervisor
 
 PAGE = Path(__file__).with_name("sparrow.md")
 SQL_PAGE = Path(__file__).with_name("sql.md")
@@ -50,7 +52,7 @@ def senders() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for machine, (_, modules) in MACHINES.items():
         for module in modules:
-            source = inspect.getsource(importlib.import_module(f"sparrow_core.{module}"))
+            source = inspect.getsource(importlib.import_module(f"sparrow_core.machines.{module}"))
             for node in ast.walk(ast.parse(source)):
                 match node:
                     case ast.Call(func=ast.Name(id=name)) if hasattr(messages, name):

@@ -32,8 +32,8 @@ from sparrow_core import (
     TaskFailure,
     TaskSpec,
 )
-from sparrow_core.config import read_config
-from sparrow_core.report import quantiles
+from sparrow_core.observe.report import quantiles
+from sparrow_core.runtime.config import read_config
 
 
 class SleepAndFloat:

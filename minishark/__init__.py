@@ -16,9 +16,9 @@ from minishark.lazy import imported
 
 if TYPE_CHECKING:
     from minishark import functions
-    from minishark.connecting import connect
     from minishark.dataframe import Column, DataFrame, Row, Window
-    from minishark.session import Session
+    from minishark.session.connect import connect
+    from minishark.session.session import Session
 
 __version__ = "0.1.0"
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
 
 def load_ipython_extension(shell: Any) -> None:
     """Make `%sql` and `%%sql` known in a notebook: `%load_ext minishark`."""
-    from minishark import notebook  # noqa: PLC0415 - needs IPython, which notebooks have
+    from minishark.adapters import notebook  # noqa: PLC0415 - needs IPython, which notebooks have
 
     notebook.load(shell)
 
@@ -44,11 +44,11 @@ def load_ipython_extension(shell: Any) -> None:
 def __getattr__(name: str) -> Any:
     """Import the engine when it is first used, so that `minishark --help` answers at once."""
     if name == "connect":
-        return imported("minishark.connecting").connect
+        return imported("minishark.session.connect").connect
     if name == "Session":
-        return imported("minishark.session").Session
+        return imported("minishark.session.session").Session
     if name in ("Column", "DataFrame", "Row", "Window"):
         return getattr(imported("minishark.dataframe"), name)
     if name == "functions":
-        return imported("minishark.functions")
+        return imported("minishark.dataframe.functions")
     raise AttributeError(f"module 'minishark' has no attribute {name!r}")

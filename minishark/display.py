@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 
-from minishark.sql.connection import ConnectionUse
+from minishark.compiler.sql.connection import ConnectionUse
 
 if TYPE_CHECKING:
     from rich.console import Console

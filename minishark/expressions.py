@@ -7,7 +7,7 @@ Types are DuckDB's type names as text (``DECIMAL(15,2)``). Everything here is im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
@@ -351,3 +351,17 @@ def _render_over(call: WindowCall, names: Names) -> str:
     if call.exclude:
         parts.append(f"EXCLUDE {call.exclude}")
     return " ".join(parts)
+
+
+def numbered(names: Iterable[str]) -> tuple[str, ...]:
+    """Names that a table can have: those that are equal get numbers, as in DuckDB."""
+    taken: dict[str, None] = {}
+    found = []
+    for name in names:
+        free, number = name, 0
+        while free.lower() in taken:
+            number += 1
+            free = f"{name}_{number}"
+        taken[free.lower()] = None
+        found.append(free)
+    return tuple(found)

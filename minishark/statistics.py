@@ -1,6 +1,6 @@
 """What is known about a table's data: rows, bytes and, per column, nulls, distincts and bounds.
 
-Plain data that every layer may import; `minishark.execution.statistics` measures it.
+Plain data that every layer may import; `minishark.worker.statistics` measures it.
 """
 
 from __future__ import annotations

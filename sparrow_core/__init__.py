@@ -9,7 +9,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparrow_core.cluster import (
+    from sparrow_core.observe.why import Why, explain
+    from sparrow_core.protocol.errors import (
+        ClusterClosed,
+        ClusterStartError,
+        InvalidJob,
+        SparrowError,
+        TaskFailure,
+    )
+    from sparrow_core.protocol.events import (
+        JobEvent,
+        JobFailed,
+        JobFinished,
+        TaskCompleted,
+        TaskFailed,
+    )
+    from sparrow_core.protocol.ids import JobId, NodeName
+    from sparrow_core.protocol.types import JobOptions, TaskSpec
+    from sparrow_core.runtime.cluster import (
         ExecutorStatus,
         InProcessCluster,
         JobSpec,
@@ -17,20 +34,9 @@ if TYPE_CHECKING:
         NodeConfig,
         NodeStatus,
     )
-    from sparrow_core.errors import (
-        ClusterClosed,
-        ClusterStartError,
-        InvalidJob,
-        SparrowError,
-        TaskFailure,
-    )
-    from sparrow_core.events import JobEvent, JobFailed, JobFinished, TaskCompleted, TaskFailed
-    from sparrow_core.ids import JobId, NodeName
-    from sparrow_core.parts import JobOptions, TaskSpec
-    from sparrow_core.remote import RemoteCluster
-    from sparrow_core.runner import Runner
-    from sparrow_core.specs import ExecutorGroup
-    from sparrow_core.why import Why, explain
+    from sparrow_core.runtime.remote import RemoteCluster
+    from sparrow_core.runtime.runner import Runner
+    from sparrow_core.runtime.specs import ExecutorGroup
 
 __version__ = "0.1.0"
 
@@ -64,7 +70,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "cluster": (
+    "runtime.cluster": (
         "ExecutorStatus",
         "InProcessCluster",
         "JobSpec",
@@ -72,14 +78,20 @@ _HOMES = {
         "NodeConfig",
         "NodeStatus",
     ),
-    "errors": ("ClusterClosed", "ClusterStartError", "InvalidJob", "SparrowError", "TaskFailure"),
-    "events": ("JobEvent", "JobFailed", "JobFinished", "TaskCompleted", "TaskFailed"),
-    "ids": ("JobId", "NodeName"),
-    "parts": ("JobOptions", "TaskSpec"),
-    "remote": ("RemoteCluster",),
-    "runner": ("Runner",),
-    "specs": ("ExecutorGroup",),
-    "why": ("Why", "explain"),
+    "protocol.errors": (
+        "ClusterClosed",
+        "ClusterStartError",
+        "InvalidJob",
+        "SparrowError",
+        "TaskFailure",
+    ),
+    "protocol.events": ("JobEvent", "JobFailed", "JobFinished", "TaskCompleted", "TaskFailed"),
+    "protocol.ids": ("JobId", "NodeName"),
+    "protocol.types": ("JobOptions", "TaskSpec"),
+    "runtime.remote": ("RemoteCluster",),
+    "runtime.runner": ("Runner",),
+    "runtime.specs": ("ExecutorGroup",),
+    "observe.why": ("Why", "explain"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

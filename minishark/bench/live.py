@@ -15,9 +15,9 @@ from random import Random
 
 import minishark
 from minishark.bench.tpch_data import Silent, tpch_folder
-from minishark.cluster.metrics import QueryMetrics
 from minishark.errors import ExecutionError, OptionError
-from minishark.session import Session
+from minishark.query.metrics import QueryMetrics
+from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 from minishark.tpch.tables import find_tables, load_tables
 from sparrow_core.lab.experiment import Advance, Chart, Experiment

@@ -13,10 +13,10 @@ import duckdb
 import pyarrow as pa
 
 from minishark.cli.options import FILE_FORMATS, TEXT_FORMATS
+from minishark.compiler.sql.connection import ConnectionUse
 from minishark.display import json_rows, text_rows
 from minishark.errors import OptionError
 from minishark.expressions import quote
-from minishark.sql.connection import ConnectionUse
 
 # Numbers that DuckDB writes and JSON has not.
 _NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')

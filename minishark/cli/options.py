@@ -84,7 +84,7 @@ def memory_option(command: _Command) -> _Command:
 def _memory_size(
     _context: click.Context, _parameter: click.Parameter, text: str | None
 ) -> int | None:
-    from minishark.execution.memory import parse_size
+    from minishark.worker.memory import parse_size
 
     return None if text is None else parse_size(text)
 

@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from minishark.cluster.progress import QueryProgress, StageProgress
     from minishark.cluster.status import NodeState
-    from minishark.session import Session
+    from minishark.query.progress import QueryProgress, StageProgress
+    from minishark.session.session import Session
 
 _DELAY_S = 0.25
 _REFRESH_S = 0.1

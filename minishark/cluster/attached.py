@@ -38,9 +38,9 @@ from minishark.cluster.wire import (
     Request,
 )
 from minishark.errors import ClusterError, ResourceError
-from minishark.execution.places import StorePlaces
-from minishark.execution.store import Store
-from minishark.execution.task import Peer
+from minishark.worker.paths import StorePlaces
+from minishark.worker.protocol import Peer
+from minishark.worker.store import Store
 from sparrow_core import NodeStatus
 
 _CALL_S = 2.0

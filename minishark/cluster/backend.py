@@ -21,15 +21,15 @@ from minishark.errors import (
     TaskFailedError,
     TasksLostError,
 )
-from minishark.execution.places import StorePlaces
-from minishark.execution.store import Store
-from minishark.execution.task import (
+from minishark.worker.paths import StorePlaces
+from minishark.worker.protocol import (
     FileSlice,
     Peer,
     ProblemDetail,
     TaskProblem,
     decode_problem,
 )
+from minishark.worker.store import Store
 from sparrow_core import (
     JobFailed,
     JobFinished,

@@ -12,8 +12,8 @@ import zmq
 
 from minishark.cluster.wire import Reply, Request, decode_reply, encode_message
 from minishark.errors import ClusterError
-from sparrow_core.errors import InsecureTransport
-from sparrow_core.transport.keys import Keys, split_endpoint
+from sparrow_core.protocol.errors import InsecureTransport
+from sparrow_core.runtime.transport.keys import Keys, split_endpoint
 
 _IDLE_MAX = 8  # sockets kept for each service
 _STEP_MS = 100

@@ -16,19 +16,19 @@ from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphan
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.runner_config import node_meter
 from minishark.errors import ClusterError
-from minishark.execution.memory import NodeMemory
-from minishark.execution.places import StorePlaces
-from minishark.execution.run_task import TaskError, TaskRunner
-from minishark.execution.store import Store
-from minishark.execution.task import (
+from minishark.worker.memory import NodeMemory
+from minishark.worker.paths import StorePlaces
+from minishark.worker.protocol import (
     StageTask,
     TaskProblem,
     decode_payload,
     decode_stage,
     encode,
 )
+from minishark.worker.run_task import TaskError, TaskRunner
+from minishark.worker.store import Store
 from sparrow_core import SparrowError, TaskFailure
-from sparrow_core.transport.keys import Keys, read_keys
+from sparrow_core.runtime.transport.keys import Keys, read_keys
 
 OWN_KEY = "own.key"
 ALLOWED_KEYS = "allowed.keys"

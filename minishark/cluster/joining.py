@@ -13,9 +13,9 @@ from minishark.cluster.connections import Connections, NoAnswerError
 from minishark.cluster.wire import Failure, Hello, Welcome, own_versions
 from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError
-from sparrow_core.client import ClientConfig
-from sparrow_core.ids import Address
-from sparrow_core.transport.keys import Keys
+from sparrow_core.machines.client import ClientConfig
+from sparrow_core.protocol.ids import Address
+from sparrow_core.runtime.transport.keys import Keys
 
 _HELLO_S = 5.0
 _NODES_S = 20.0

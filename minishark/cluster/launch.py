@@ -31,7 +31,7 @@ from minishark.cluster.wire import Hello, Welcome, own_versions
 from minishark.cores import usable_cores
 from minishark.errors import ClusterError, OptionError
 from sparrow_core import NodeStatus, SparrowError
-from sparrow_core.transport.keys import generate, write_key_file
+from sparrow_core.runtime.transport.keys import generate, write_key_file
 
 DEFAULT_NAME = "default"
 KEYS_VARIABLE = "MINISHARK_KEYS"

@@ -18,13 +18,13 @@ from minishark.cluster.machine import node_memory
 from minishark.cluster.runner_config import RUNNER, node_meter, runner_config
 from minishark.cores import usable_cores
 from minishark.errors import ClusterError, OptionError
-from minishark.execution.places import StorePlaces
+from minishark.worker.paths import StorePlaces
 from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
-from sparrow_core.node_monitor import NodeMonitorConfig
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
 
 if TYPE_CHECKING:
     from minishark.cluster.backend import Backend, Placement
-    from minishark.execution.store import Store
+    from minishark.worker.store import Store
 
 _RESTARTS = 5  # in a row: some seconds, in which queries wait
 _LOCALITY_WAIT_S = 30.0  # practically for ever, but where the preferred nodes are dead
@@ -177,7 +177,7 @@ class OwnCluster:
 
     def store(self) -> Store:
         """The front end's view of the store, as if it were on the first node."""
-        from minishark.execution.store import Store  # noqa: PLC0415 - see above
+        from minishark.worker.store import Store  # noqa: PLC0415 - see above
 
         return Store(self.places, self.holder, meter=self._meter)
 

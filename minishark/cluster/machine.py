@@ -8,7 +8,7 @@ import os
 import psutil
 
 from minishark.errors import OptionError
-from minishark.execution.memory import (
+from minishark.worker.memory import (
     DEFAULT_SHARE,
     LIMIT_VARIABLE,
     NodeMemory,

@@ -27,15 +27,15 @@ from minishark.cluster.node_service import NodeService
 from minishark.cluster.runner_config import RUNNER, shared_runner_config
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
-from minishark.execution.memory import NodeMemory
-from minishark.execution.task import Peer
+from minishark.worker.memory import NodeMemory
+from minishark.worker.protocol import Peer
 from sparrow_core import ExecutorGroup, SparrowError
-from sparrow_core.ids import Address, address
-from sparrow_core.node_monitor import NodeMonitorConfig
-from sparrow_core.transport.child import NodeSettings
-from sparrow_core.transport.keys import Keys
-from sparrow_core.transport.process import calm_collector, run_node
-from sparrow_core.transport.zmq_driver import ZmqDriver
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.protocol.ids import Address, address
+from sparrow_core.runtime.transport.child import NodeSettings
+from sparrow_core.runtime.transport.keys import Keys
+from sparrow_core.runtime.transport.process import calm_collector, run_node
+from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 HOST_VARIABLE = "MINISHARK_HOST"
 _SCHEDULER = "scheduler"

@@ -39,11 +39,11 @@ from minishark.cluster.wire import (
     own_versions,
     versions_differ,
 )
-from minishark.execution.places import StorePlaces
-from minishark.execution.storage import StorageMeter
-from minishark.execution.store import InputMissingError, Store
-from minishark.execution.task import FileSlice, Peer
-from sparrow_core.transport.keys import Keys
+from minishark.worker.paths import StorePlaces
+from minishark.worker.protocol import FileSlice, Peer
+from minishark.worker.storage import StorageMeter
+from minishark.worker.store import InputMissingError, Store
+from sparrow_core.runtime.transport.keys import Keys
 
 LEASE_S = 15.0
 """A session on another host that is silent for so long is dead."""

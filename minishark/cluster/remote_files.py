@@ -25,8 +25,8 @@ from minishark.cluster.wire import (
     own_versions,
 )
 from minishark.errors import ClusterError
-from minishark.execution.store import InputMissingError
-from minishark.execution.task import FileSlice, Peer
+from minishark.worker.protocol import FileSlice, Peer
+from minishark.worker.store import InputMissingError
 
 _CREDIT = 8  # chunks
 _ANSWER_MAX_S = 4.0

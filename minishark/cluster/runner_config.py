@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from minishark.execution.memory import NodeMemory
-from minishark.execution.places import StorePlaces
-from minishark.execution.storage import StorageMeter
-from minishark.execution.task import Peer
+from minishark.worker.memory import NodeMemory
+from minishark.worker.paths import StorePlaces
+from minishark.worker.protocol import Peer
+from minishark.worker.storage import StorageMeter
 
 RUNNER = "minishark.cluster.executor:make_runner"
 

@@ -34,9 +34,14 @@ from minishark.cluster.wire import (
     encode_message,
 )
 from minishark.errors import ClusterError
-from minishark.execution.places import StorePlaces
-from sparrow_core.errors import InsecureTransport
-from sparrow_core.transport.keys import Keys, answer_admission, check_private, split_endpoint
+from minishark.worker.paths import StorePlaces
+from sparrow_core.protocol.errors import InsecureTransport
+from sparrow_core.runtime.transport.keys import (
+    Keys,
+    answer_admission,
+    check_private,
+    split_endpoint,
+)
 
 CHUNK_BYTES = 1 << 20
 _TRANSFERS_MAX = 256

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 
 from minishark.cluster.node import peer_of, this_host
-from minishark.execution.places import StorePlaces
-from minishark.execution.storage import folder_bytes
+from minishark.worker.paths import StorePlaces
+from minishark.worker.storage import folder_bytes
 from sparrow_core import ExecutorStatus, NodeStatus
 
 

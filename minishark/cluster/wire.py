@@ -15,8 +15,8 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from minishark.execution.task import Peer
-from sparrow_core.messages import PROTOCOL_VERSION
+from minishark.worker.protocol import Peer
+from sparrow_core.protocol.messages import PROTOCOL_VERSION
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from minishark.cluster.metrics import QueryMetrics
-from minishark.cluster.progress import QueryProgress
 from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row, rows_of
 from minishark.dataframe.show import PlanText, columns_html, table_html, table_text
 from minishark.dataframe.writer import DataFrameWriter
 from minishark.errors import MinisharkError, OptionError, QueryCancelledError
 from minishark.expressions import Schema
+from minishark.query.metrics import Answer, QueryMetrics
+from minishark.query.progress import QueryProgress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,14 +33,6 @@ _PYSPARK_MODES: dict[str | bool, str] = {
     "formatted": "all",
 }
 EXPLAIN_MODES = ("all", "logical", "physical", "stages", "sql", "analyze")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The rows of a statement and what running it took."""
-
-    table: pa.Table
-    metrics: QueryMetrics
 
 
 @dataclass(frozen=True, slots=True)

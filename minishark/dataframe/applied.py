@@ -10,8 +10,8 @@ import cloudpickle
 
 from minishark.dataframe.local import SchemaLike, declared_columns
 from minishark.errors import DataError, OptionError
-from minishark.execution.functions import Function
-from minishark.execution.task import TaskFunction
+from minishark.worker.functions import Function
+from minishark.worker.protocol import TaskFunction
 
 
 def task_function(

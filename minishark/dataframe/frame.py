@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from minishark.cluster.metrics import QueryMetrics
 from minishark.dataframe.actions import KeptRows, Runner
 from minishark.dataframe.column import (
     Column,
@@ -37,6 +36,7 @@ from minishark.dataframe.select import (
 from minishark.dataframe.shaping import Shaping
 from minishark.errors import ColumnError, OptionError
 from minishark.expressions import Schema
+from minishark.query.metrics import QueryMetrics
 
 
 class DataFrame(Shaping, Partitioned, CamelCase):

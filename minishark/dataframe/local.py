@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 import duckdb
 import pyarrow as pa
 
-from minishark.cluster.source import arrow_table
+from minishark.compiler.sql.connection import ConnectionUse
 from minishark.dataframe.column import sql_type
 from minishark.dataframe.names import ident
 from minishark.dataframe.row import Row
 from minishark.errors import DataError
 from minishark.expressions import quote
-from minishark.sql.connection import ConnectionUse
+from minishark.tables.sources import arrow_table
 
 SchemaLike: TypeAlias = Sequence[str] | Mapping[str, Any] | pa.Schema | str | None
 """Names of columns; names with types: a mapping, "a BIGINT, b VARCHAR", a pyarrow schema; None."""

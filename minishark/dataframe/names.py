@@ -56,20 +56,6 @@ def spelt_otherwise(name: str, known: Iterable[str]) -> str | None:
     return next((item for item in known if item.replace("_", "") == joined), None)
 
 
-def numbered(names: Iterable[str]) -> tuple[str, ...]:
-    """Names that a table can have: those that are equal get numbers, as in DuckDB."""
-    taken: dict[str, None] = {}
-    found = []
-    for name in names:
-        free, number = name, 0
-        while free.lower() in taken:
-            number += 1
-            free = f"{name}_{number}"
-        taken[free.lower()] = None
-        found.append(free)
-    return tuple(found)
-
-
 class CamelCase:
     """Gives a class the camelCase form of each of its snake_case names.
 

@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from minishark.catalog import Partition
-from minishark.cluster.sinks import Layout
 from minishark.dataframe.actions import KeptRows, Runner
 from minishark.dataframe.applied import check_callable, takes_key, task_function
 from minishark.dataframe.column import Column, column_or_name
 from minishark.dataframe.local import SchemaLike
-from minishark.dataframe.names import ident, numbered
+from minishark.dataframe.names import ident
 from minishark.dataframe.select import Scoped, Select, Source, Written, relation, select_from
 from minishark.errors import OptionError
-from minishark.execution.functions import ForEach, MapBatches, MapFrames, MapGroups, MapTable
-from minishark.execution.task import TaskFunction
+from minishark.expressions import numbered
+from minishark.query.sinks import Layout
+from minishark.worker.functions import ForEach, MapBatches, MapFrames, MapGroups, MapTable
+from minishark.worker.protocol import TaskFunction
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from minishark.cluster.display import metrics_text, stage_rows
-from minishark.cluster.metrics import QueryMetrics, StageMetrics, TaskMetrics
 from minishark.errors import OptionError
+from minishark.query.metrics import QueryMetrics, StageMetrics, TaskMetrics
+from minishark.query.report import metrics_text, stage_rows
 
 _TASK_HEADER = ("task", "executor", "attempt", "rows", "KB", "run ms", "queue ms", "local")
 

@@ -25,7 +25,7 @@ from minishark.tpch.reporter import Reporter
 from minishark.tpch.tables import load_tables, tpch_tables
 
 if TYPE_CHECKING:
-    from minishark.session import Session
+    from minishark.session.session import Session
 
 _PACKAGES = ("minishark", "duckdb", "pyarrow", "pyzmq")
 

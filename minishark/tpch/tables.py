@@ -14,7 +14,7 @@ from minishark.tpch.reporter import Reporter
 from minishark.tpch.schema import TABLES
 
 if TYPE_CHECKING:
-    from minishark.session import Session
+    from minishark.session.session import Session
 
 
 def find_tables(folder: Path) -> dict[str, str]:

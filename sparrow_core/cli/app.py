@@ -10,11 +10,11 @@ import click
 from sparrow_core import __version__
 from sparrow_core.cli import tables
 from sparrow_core.cli.submitting import Submission
-from sparrow_core.errors import SparrowError
-from sparrow_core.messages import PROTOCOL_VERSION
-from sparrow_core.parts import JobOptions, TaskSpec
-from sparrow_core.placement import PLACEMENTS
-from sparrow_core.specs import JobSpec
+from sparrow_core.policy.placement import PLACEMENTS
+from sparrow_core.protocol.errors import SparrowError
+from sparrow_core.protocol.messages import PROTOCOL_VERSION
+from sparrow_core.protocol.types import JobOptions, TaskSpec
+from sparrow_core.runtime.specs import JobSpec
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _config = click.argument("config", type=_FILE)
@@ -43,7 +43,7 @@ def main() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 def keygen(file: Path) -> None:
     """Make a key pair in FILE and print the public key, for other processes' allow-lists."""
-    from sparrow_core.transport.keys import generate, write_key_file
+    from sparrow_core.runtime.transport.keys import generate, write_key_file
 
     keys = generate()
     write_key_file(file, keys)
@@ -54,8 +54,8 @@ def keygen(file: Path) -> None:
 @_config
 def scheduler(config: Path) -> None:
     """Run a scheduler until SIGINT or SIGTERM."""
-    from sparrow_core.config import read_config
-    from sparrow_core.daemon import run_scheduler
+    from sparrow_core.runtime.config import read_config
+    from sparrow_core.runtime.daemon import run_scheduler
 
     sys.exit(run_scheduler(read_config(config)))
 
@@ -64,8 +64,8 @@ def scheduler(config: Path) -> None:
 @_config
 def node_monitor(config: Path) -> None:
     """Run a node until SIGINT or SIGTERM, which drain it; a second one ends it at once."""
-    from sparrow_core.config import read_config
-    from sparrow_core.daemon import run_node_monitor
+    from sparrow_core.runtime.config import read_config
+    from sparrow_core.runtime.daemon import run_node_monitor
 
     sys.exit(run_node_monitor(read_config(config)))
 
@@ -182,8 +182,8 @@ def audit(
     as_json: bool,
 ) -> None:
     """Derive times, utilization and shares from audit LOGS (files, or folders of *.jsonl)."""
-    from sparrow_core.audit import read_events
-    from sparrow_core.report import report, why_here
+    from sparrow_core.observe.audit import read_events
+    from sparrow_core.observe.report import report, why_here
 
     files = [
         file for log in logs for file in (sorted(log.glob("*.jsonl")) if log.is_dir() else [log])

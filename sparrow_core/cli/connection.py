@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from sparrow_core.config import read_config
-from sparrow_core.errors import ConfigError
-from sparrow_core.remote import RemoteCluster
+from sparrow_core.protocol.errors import ConfigError
+from sparrow_core.runtime.config import read_config
+from sparrow_core.runtime.remote import RemoteCluster
 
 
 @contextmanager

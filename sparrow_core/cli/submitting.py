@@ -7,10 +7,10 @@ import queue
 import click
 import msgspec
 
-from sparrow_core.events import JobEvent, JobFailed, JobFinished, TaskCompleted
-from sparrow_core.front import Cluster
-from sparrow_core.specs import JobSpec
-from sparrow_core.why import explain
+from sparrow_core.observe.why import explain
+from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished, TaskCompleted
+from sparrow_core.runtime.front import Cluster
+from sparrow_core.runtime.specs import JobSpec
 
 
 class Submission:

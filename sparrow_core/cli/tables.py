@@ -9,10 +9,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from sparrow_core.audit import AuditEvent
-from sparrow_core.ids import Address, endpoint_of
-from sparrow_core.report import Quantiles, Report
-from sparrow_core.specs import NodeStatus
+from sparrow_core.observe.audit import AuditEvent
+from sparrow_core.observe.report import Quantiles, Report
+from sparrow_core.protocol.ids import Address, endpoint_of
+from sparrow_core.runtime.specs import NodeStatus
 
 
 def show_status(

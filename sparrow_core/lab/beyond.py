@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparrow_core import policy
-from sparrow_core.ids import JobId
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
 from sparrow_core.lab.findings import Finding, Reading, percent_under, times, value
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.rows import Point, Response, response
 from sparrow_core.lab.streams import START_S, Stream, run_for
-from sparrow_core.messages import StartJob
-from sparrow_core.parts import JobOptions, TaskSpec
+from sparrow_core.policy import sampling as policy
+from sparrow_core.protocol.ids import JobId
+from sparrow_core.protocol.messages import StartJob
+from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import payload_of
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.vector import VectorCluster, distinct

@@ -9,9 +9,9 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from sparrow_core.errors import SparrowError
 from sparrow_core.lab.experiment import Chart
 from sparrow_core.lab.rows import Point, Response, Row
+from sparrow_core.protocol.errors import SparrowError
 
 _PANEL_INCHES = (4.6, 3.6)
 _COLUMNS_MAX = 3

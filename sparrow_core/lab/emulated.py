@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from sparrow_core.audit import AuditEvent
 from sparrow_core.lab.emulation import EmulatedCluster, run_queries
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
 from sparrow_core.lab.findings import (
@@ -22,10 +21,11 @@ from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.queries import Query, QueryStage, simulate_queries
 from sparrow_core.lab.recorded import TpchPlan, TpchUsers
 from sparrow_core.lab.rows import Point, Response, distribution, response
-from sparrow_core.parts import TaskSpec
+from sparrow_core.observe.audit import AuditEvent
+from sparrow_core.protocol.types import TaskSpec
+from sparrow_core.runtime.specs import JobSpec
 from sparrow_core.sim.cluster import payload_of
 from sparrow_core.sim.express import ExpressCluster
-from sparrow_core.specs import JobSpec
 
 
 @dataclass(frozen=True)

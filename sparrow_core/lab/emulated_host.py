@@ -13,16 +13,16 @@ from random import Random
 
 import msgspec
 
-from sparrow_core.executor import Executor
-from sparrow_core.ids import Address, NodeName, name_of
-from sparrow_core.messages import SlotReady
-from sparrow_core.node_monitor import NodeMonitor, NodeMonitorConfig
-from sparrow_core.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.machines.executor import Executor
+from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
+from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.protocol.ids import Address, NodeName, name_of
+from sparrow_core.protocol.messages import SlotReady
+from sparrow_core.runtime.transport.local_driver import LocalDriver
+from sparrow_core.runtime.transport.observe import observed
+from sparrow_core.runtime.transport.process import calm_collector, run_until_stdin_ends
+from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 from sparrow_core.sim.cluster import SimulatedSlot
-from sparrow_core.transport.local_driver import LocalDriver
-from sparrow_core.transport.observe import observed
-from sparrow_core.transport.process import calm_collector, run_until_stdin_ends
-from sparrow_core.transport.zmq_driver import ZmqDriver
 
 # Nothing fails, and hundreds of nodes share the processors: a late heartbeat means nothing.
 _PATIENCE_S = 60.0

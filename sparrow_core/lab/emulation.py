@@ -22,15 +22,15 @@ from typing import Self
 
 import msgspec
 
-from sparrow_core.audit import AuditEvent, read_events
-from sparrow_core.client import ClientConfig
-from sparrow_core.errors import ClusterStartError, SparrowError
-from sparrow_core.events import JobEvent, JobFailed, JobFinished
-from sparrow_core.front import Cluster
-from sparrow_core.ids import address
 from sparrow_core.lab.emulated_host import HostSettings, shares
 from sparrow_core.lab.queries import Pending, Query
-from sparrow_core.remote import RemoteCluster
+from sparrow_core.machines.client import ClientConfig
+from sparrow_core.observe.audit import AuditEvent, read_events
+from sparrow_core.protocol.errors import ClusterStartError, SparrowError
+from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished
+from sparrow_core.protocol.ids import address
+from sparrow_core.runtime.front import Cluster
+from sparrow_core.runtime.remote import RemoteCluster
 
 _SILENCE_MAX_S = 30.0  # nothing dies; processors are shared by hundreds of nodes
 _START_S = 60.0

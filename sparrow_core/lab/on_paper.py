@@ -9,11 +9,11 @@ from random import Random
 
 import numpy as np
 
-from sparrow_core.ids import NodeName
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
 from sparrow_core.lab.findings import Finding, value
 from sparrow_core.lab.rows import Point, Row, mean_and_interval
-from sparrow_core.scheduler import SchedulerConfig
+from sparrow_core.machines.scheduler import SchedulerConfig
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.sim import vector
 from sparrow_core.sim.analysis import (
     late_binding_idle_share,

@@ -16,7 +16,7 @@ from sparrow_core.lab.streams import (
     Stream,
     run_for,
 )
-from sparrow_core.parts import JobOptions
+from sparrow_core.protocol.types import JobOptions
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.failover import simulated_failover
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from sparrow_core.ids import JobId
 from sparrow_core.lab.streams import START_S
-from sparrow_core.messages import StartJob
+from sparrow_core.protocol.ids import JobId
+from sparrow_core.protocol.messages import StartJob
+from sparrow_core.runtime.specs import JobSpec
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Arrival
-from sparrow_core.specs import JobSpec
 
 
 class QueryStage(msgspec.Struct, frozen=True):

@@ -11,9 +11,9 @@ import msgspec
 
 from sparrow_core.lab.queries import Query, QueryStage
 from sparrow_core.lab.rows import Response, response
-from sparrow_core.parts import TaskSpec
+from sparrow_core.protocol.types import TaskSpec
+from sparrow_core.runtime.specs import JobSpec
 from sparrow_core.sim.cluster import payload_of
-from sparrow_core.specs import JobSpec
 
 
 class RecordedStage(msgspec.Struct, frozen=True):

@@ -12,10 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from sparrow_core.errors import SparrowError
 from sparrow_core.lab.charts import draw, save
 from sparrow_core.lab.experiment import AnyExperiment
 from sparrow_core.lab.rows import Row
+from sparrow_core.protocol.errors import SparrowError
 
 _PACKAGES = ("minishark", "numpy", "pyzmq", "msgspec", "duckdb", "matplotlib")
 PlotFormat = Literal["png", "svg"]

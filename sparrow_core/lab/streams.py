@@ -8,10 +8,10 @@ from random import Random
 
 from msgspec import Struct
 
-from sparrow_core.ids import JobId
 from sparrow_core.lab.experiment import Advance
-from sparrow_core.messages import StartJob
-from sparrow_core.parts import JobOptions, TaskSpec
+from sparrow_core.protocol.ids import JobId
+from sparrow_core.protocol.messages import StartJob
+from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import payload_of
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import ARRIVALS, Arrival

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sparrow_core.placement import PLACEMENTS
+from sparrow_core.policy.placement import PLACEMENTS
 from sparrow_core.sim.workload import DISTRIBUTIONS, Workload, percentile, response_times_s
 
 _PERCENTS = (5, 50, 95, 99)

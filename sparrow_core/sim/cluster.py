@@ -10,12 +10,14 @@ from typing import Any, ClassVar, assert_never
 
 import msgspec
 
-from sparrow_core.client import Client, ClientConfig
-from sparrow_core.events import JobEvent, JobFailed, JobFinished, TaskCompleted
-from sparrow_core.executor import Executor
-from sparrow_core.ids import Address, JobId, NodeName, address, endpoint_of
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import (
+from sparrow_core.machines.client import Client, ClientConfig
+from sparrow_core.machines.executor import Executor
+from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
+from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished, TaskCompleted
+from sparrow_core.protocol.ids import Address, JobId, NodeName, address, endpoint_of
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import (
     ExecutorLost,
     ForgetJob,
     InterruptTask,
@@ -28,9 +30,7 @@ from sparrow_core.messages import (
     StartTasks,
     TellOutcomes,
 )
-from sparrow_core.node_monitor import NodeMonitor, NodeMonitorConfig
-from sparrow_core.parts import SlotOutcome, TaskKey
-from sparrow_core.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.protocol.types import SlotOutcome, TaskKey
 from sparrow_core.sim.world import World
 
 _DURATION = struct.Struct("<d")

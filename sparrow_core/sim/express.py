@@ -19,11 +19,11 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from sparrow_core.disciplines import Discipline, Lanes, Queued, make_discipline
-from sparrow_core.ids import Address, JobId, NodeName
-from sparrow_core.messages import StartJob
-from sparrow_core.parts import Claim, TaskSpec
-from sparrow_core.placement import Placer, make_placer
+from sparrow_core.policy.disciplines import Discipline, Lanes, Queued, make_discipline
+from sparrow_core.policy.placement import Placer, make_placer
+from sparrow_core.protocol.ids import Address, JobId, NodeName
+from sparrow_core.protocol.messages import StartJob
+from sparrow_core.protocol.types import Claim, TaskSpec
 from sparrow_core.sim.cluster import duration_of
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Arrival

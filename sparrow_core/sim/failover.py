@@ -7,10 +7,10 @@ from random import Random
 
 from msgspec import Struct
 
-from sparrow_core.ids import Address, JobId
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import Message, RunTasks, StartJob
-from sparrow_core.parts import TaskSpec
+from sparrow_core.protocol.ids import Address, JobId
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import Message, RunTasks, StartJob
+from sparrow_core.protocol.types import TaskSpec
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Arrival, run_jobs

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from sparrow_core.ids import Address, JobId, endpoint_of
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import AssignTasks, CancelReservations, GetTasks, Message, Reserve
+from sparrow_core.protocol.ids import Address, JobId, endpoint_of
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import (
+    AssignTasks,
+    CancelReservations,
+    GetTasks,
+    Message,
+    Reserve,
+)
 from sparrow_core.sim.network import is_local
 from sparrow_core.sim.world import World
 

@@ -9,12 +9,12 @@ from random import Random
 
 from msgspec import Struct
 
-from sparrow_core.events import JobFinished
-from sparrow_core.ids import JobId, NodeName
-from sparrow_core.messages import StartJob
-from sparrow_core.node_monitor import NodeMonitorConfig
-from sparrow_core.parts import JobOptions, TaskSpec
-from sparrow_core.scheduler import SchedulerConfig
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.machines.scheduler import SchedulerConfig
+from sparrow_core.protocol.events import JobFinished
+from sparrow_core.protocol.ids import JobId, NodeName
+from sparrow_core.protocol.messages import StartJob
+from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import SimulatedCluster, duration_of, payload_of
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.world import World

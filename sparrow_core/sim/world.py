@@ -16,9 +16,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from sparrow_core.ids import Address, endpoint_of
-from sparrow_core.machine import Envelope, Machine
-from sparrow_core.messages import Message, Tick
+from sparrow_core.protocol.ids import Address, endpoint_of
+from sparrow_core.protocol.machine import Envelope, Machine
+from sparrow_core.protocol.messages import Message, Tick
 from sparrow_core.sim.network import Network, is_local
 
 Trace = Callable[[float, Address, Message], None]

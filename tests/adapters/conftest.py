@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 import minishark
-from minishark.session import Session
+from minishark.session.session import Session
 from minishark.tpch.locations import sample_folder
 from minishark.tpch.tables import create_views, find_tables
 

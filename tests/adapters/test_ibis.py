@@ -9,9 +9,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from minishark.adapters.ibis import Backend
 from minishark.errors import ClusterError
-from minishark.ibis import Backend
-from minishark.session import Session
+from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 
 ibis = pytest.importorskip("ibis")

@@ -12,8 +12,8 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from nbclient import NotebookClient
 
-from minishark.notebook import SqlAnswer, SqlMagics
-from minishark.session import Session
+from minishark.adapters.notebook import SqlAnswer, SqlMagics
+from minishark.session.session import Session
 from minishark.tpch.locations import sample_folder
 from minishark.tpch.queries import load_queries
 

@@ -10,7 +10,7 @@ import pytest
 from sqlframe.duckdb import functions as F
 
 from minishark.errors import UnsupportedError
-from minishark.session import Session
+from minishark.session.session import Session
 from minishark.spark import SparkDataFrame, SparkSession, connect
 from minishark.tpch.queries import load_queries
 

@@ -6,8 +6,8 @@ import pytest
 
 import minishark
 from minishark.bench.load import _METRICS, EXPERIMENTS, Load, fairness_of, load, verdict
-from minishark.cluster.open_queries import OpenQueries
 from minishark.errors import ResourceError
+from minishark.query.limits import OpenQueries
 from sparrow_core.lab.rows import Point, Row
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import minishark
+from minishark.compiler.sql.statements import ParsedStatement, parse_statements
 from minishark.errors import QueryError
-from minishark.sql.statements import ParsedStatement, parse_statements
 
 
 class FakeFrame:

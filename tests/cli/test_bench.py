@@ -10,8 +10,8 @@ import pytest
 from minishark.bench.live import ideal_s
 from minishark.bench.registry import EXPERIMENTS, find, parameters_of
 from minishark.cli.app import run
-from minishark.cluster.metrics import QueryMetrics, StageMetrics
 from minishark.errors import OptionError
+from minishark.query.metrics import QueryMetrics, StageMetrics
 from sparrow_core.lab.experiment import Verdict
 
 

@@ -20,7 +20,7 @@ from minishark.cli.shell.interpreter import Interpreter
 from minishark.cli.shell.prompt import history_file, print_error
 from minishark.cluster.status import ExecutorState, NodeState
 from minishark.errors import ClusterError, DataError, MinisharkError, OptionError, QueryError
-from minishark.session import Session
+from minishark.session.session import Session
 from minishark.tpch.locations import sample_folder
 from minishark.tpch.queries import load_queries
 

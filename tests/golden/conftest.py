@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from minishark.catalog import Catalog, Partition, Table
+from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.expressions import Column
-from minishark.sql.planning import PlanningDatabase
 from minishark.statistics import ColumnStatistics, TableStatistics
 from minishark.tpch.schema import TABLES
 

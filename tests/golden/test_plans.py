@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from minishark.catalog import Catalog
-from minishark.cluster.inputs import preferred_nodes
-from minishark.logical.display import logical_text
-from minishark.physical.display import physical_text
-from minishark.physical.options import PlannerOptions
-from minishark.physical.planner import plan_physical
-from minishark.sql.planning import PlanningDatabase
-from minishark.stages.display import stages_text
-from minishark.stages.split import split
-from minishark.stages.stage import Stage, TableInput
+from minishark.compiler.logical.display import logical_text
+from minishark.compiler.physical.display import physical_text
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.planner import plan_physical
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.stages.display import stages_text
+from minishark.compiler.stages.split import split
+from minishark.compiler.stages.stage import Stage, TableInput
+from minishark.query.inputs import preferred_nodes
 
 FOLDER = Path(__file__).parent
 QUERIES = sorted((FOLDER.parents[1] / "queries").glob("q*.sql"))

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 import minishark
-from minishark.session import Session
+from minishark.session.session import Session
 from minishark.tpch.generate import generate
 from minishark.tpch.tables import tpch_tables
 

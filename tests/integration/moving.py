@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from minishark.physical import join_moves
-from minishark.physical.options import PlannerOptions
-from minishark.session import Session
+from minishark.compiler.physical import join_moves
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.session.session import Session
 
 # What moving rows costs, to make the planner choose each way of it.
 _COSTS: dict[str, dict[str, float]] = {

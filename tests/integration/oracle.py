@@ -6,7 +6,7 @@ import duckdb
 
 from minishark.answers.compare import differences
 from minishark.answers.ordering import output_order
-from minishark.session import Session
+from minishark.session.session import Session
 
 
 def divergences(session: Session, plain: duckdb.DuckDBPyConnection, sql: str) -> list[str]:

@@ -27,10 +27,10 @@ from minishark.cluster import wire
 from minishark.cluster.connections import MALFORMED, Connections, NoAnswerError
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
 from minishark.errors import ExecutionError, FunctionError, MinisharkError
-from minishark.execution import task as payloads
-from minishark.execution.task import Peer
-from minishark.session import Session
-from sparrow_core.messages import ClientIn, ExecutorIn, NodeMonitorIn, SchedulerIn
+from minishark.session.session import Session
+from minishark.worker import protocol as payloads
+from minishark.worker.protocol import Peer
+from sparrow_core.protocol.messages import ClientIn, ExecutorIn, NodeMonitorIn, SchedulerIn
 
 _ROWS = 4000
 _SUM = "SELECT k, count(*) AS n, sum(a)::BIGINT AS s FROM t GROUP BY k ORDER BY k"

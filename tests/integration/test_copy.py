@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark import copies
 from minishark.errors import DataError, MinisharkError, QueryError, TaskFailedError
-from minishark.session import Session
+from minishark.session.session import Session
+from minishark.tables import copy as copies
 
 ROWS = 1000
 

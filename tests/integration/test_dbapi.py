@@ -14,7 +14,7 @@ import duckdb
 import pytest
 
 from minishark import dbapi
-from minishark.session import Session
+from minishark.session.session import Session
 from minishark.tpch.locations import sample_folder
 from minishark.tpch.queries import load_queries
 

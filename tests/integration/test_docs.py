@@ -17,12 +17,12 @@ import pytest
 import minishark
 from minishark import Window
 from minishark import functions as F
-from minishark.session import Session
+from minishark.session.session import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = (
     "minishark",
-    "minishark.builder",
+    "minishark.session.builder",
     "minishark.dataframe.actions",
     "minishark.dataframe.column",
     "minishark.dataframe.frame",
@@ -33,13 +33,13 @@ MODULES = (
     "minishark.dataframe.row",
     "minishark.dataframe.window",
     "minishark.dataframe.writer",
-    "minishark.functions",
-    "minishark.jobs.items",
-    "minishark.jobs.scalar",
-    "minishark.jobs.session",
-    "minishark.listing",
-    "minishark.connecting",
-    "minishark.sources",
+    "minishark.dataframe.functions",
+    "minishark.dataframe.items",
+    "minishark.dataframe.udf",
+    "minishark.session.jobs",
+    "minishark.session.catalog",
+    "minishark.session.connect",
+    "minishark.session.sources",
 )
 
 

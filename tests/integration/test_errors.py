@@ -27,7 +27,7 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
-from minishark.session import Session
+from minishark.session.session import Session
 
 
 @pytest.fixture(scope="module")

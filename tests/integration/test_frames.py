@@ -13,7 +13,7 @@ from minishark import functions as F
 from minishark.answers.compare import differences
 from minishark.answers.ordering import output_order
 from minishark.errors import ColumnError, MinisharkError, OptionError, QueryError
-from minishark.session import Session
+from minishark.session.session import Session
 
 Verbs = Callable[[DataFrame, DataFrame], DataFrame]
 

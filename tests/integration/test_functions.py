@@ -10,7 +10,7 @@ import pytest
 from minishark import Column
 from minishark import functions as F
 from minishark.errors import OptionError, UnsupportedError
-from minishark.session import Session
+from minishark.session.session import Session
 
 # A Column, and what it is in SQL over the toy table t.
 SCALARS: dict[str, tuple[Any, str]] = {

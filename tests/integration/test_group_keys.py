@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.session import Session
+from minishark.session.session import Session
 
 ROWS = 250_000
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.execution import reduction
-from minishark.execution.group_runs import Runs
-from minishark.session import Session
+from minishark.session.session import Session
+from minishark.worker import reduction
+from minishark.worker.group_runs import Runs
 
 PLANNED = " perhaps in runs of "
 KEYS = 700

@@ -24,7 +24,7 @@ from minishark.cluster.launch import (
 )
 from minishark.cluster.node import HOST_VARIABLE
 from minishark.errors import ClusterError
-from minishark.session import Session
+from minishark.session.session import Session
 from minishark.tpch.queries import QUERY_COUNT, load_queries
 from minishark.tpch.schema import TABLES
 from minishark.tpch.tables import create_views

@@ -16,7 +16,7 @@ from processes import until
 
 import minishark
 from minishark.errors import ExecutionError
-from minishark.session import Session
+from minishark.session.session import Session
 
 _ROWS = 4000
 

@@ -11,7 +11,7 @@ import pytest
 import minishark
 from minishark.catalog import Table
 from minishark.errors import CatalogError, MinisharkError, OptionError, TaskFailedError
-from minishark.session import Session
+from minishark.session.session import Session
 
 ROWS = 5000
 

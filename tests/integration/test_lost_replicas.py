@@ -16,11 +16,11 @@ from processes import until
 import minishark
 from minishark.cluster.backend import JobEvent
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
-from minishark.cluster.load import TableLoader
-from minishark.cluster.query import QueryRun
-from minishark.cluster.recovery import Submission
 from minishark.errors import PartitionsLostError
-from minishark.session import Session
+from minishark.query.run import QueryRun
+from minishark.query.stage_graph import Submission
+from minishark.session.session import Session
+from minishark.tables.load import TableLoader
 from sparrow_core import JobFinished
 
 _ROWS = 40_000

@@ -15,8 +15,8 @@ import pytest
 
 import minishark
 from minishark.errors import OptionError, ResourceError
-from minishark.execution.memory import NodeMemory
-from minishark.session import Session
+from minishark.session.session import Session
+from minishark.worker.memory import NodeMemory
 
 LIMIT = 192 << 20
 STORAGE = NodeMemory(LIMIT, 1).storage_bytes

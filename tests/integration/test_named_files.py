@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import minishark
-from minishark.cluster.query import QueryRun
 from minishark.errors import ExecutionError, QueryError
-from minishark.session import Session
+from minishark.query.run import QueryRun
+from minishark.session.session import Session
 
 
 @pytest.fixture(scope="module")

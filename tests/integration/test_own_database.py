@@ -15,8 +15,8 @@ import pytest
 
 import minishark
 from minishark.errors import MinisharkError, QueryError, TaskFailedError
-from minishark.session import Session
-from minishark.written_tables import WrittenTables
+from minishark.session.scratch_database import WrittenTables
+from minishark.session.session import Session
 
 Rows = list[tuple[object, ...]]
 

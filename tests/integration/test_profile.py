@@ -9,7 +9,7 @@ import pytest
 
 from minishark import functions as F
 from minishark.errors import OptionError, VerificationError
-from minishark.session import Session
+from minishark.session.session import Session
 
 
 def test_a_profile_tells_of_every_stage_and_task(toy_session: Session) -> None:

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from minishark.cluster.progress import QueryProgress
-from minishark.session import Session
+from minishark.query.progress import QueryProgress
+from minishark.session.session import Session
 
 
 def test_a_handler_hears_of_every_stage_in_order(toy_session: Session) -> None:

@@ -15,7 +15,7 @@ import pytest
 import minishark
 from minishark import functions as F
 from minishark.errors import DataError, FunctionError, OptionError, QueryError
-from minishark.session import Session
+from minishark.session.session import Session
 
 
 @pytest.fixture(scope="module")

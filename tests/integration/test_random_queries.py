@@ -13,7 +13,7 @@ from moving import rows_moved_by
 from oracle import divergences
 
 from minishark.errors import MinisharkError
-from minishark.session import Session
+from minishark.session.session import Session
 
 _QUICK = settings(
     max_examples=6,

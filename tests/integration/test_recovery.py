@@ -11,14 +11,14 @@ import pytest
 
 import minishark
 from minishark.catalog import Table
-from minishark.cluster import stage_jobs
 from minishark.cluster.backend import JobEvent
-from minishark.cluster.query import QueryRun
-from minishark.cluster.recovery import Submission
-from minishark.cluster.stage_jobs import RECOVERIES_MAX
 from minishark.errors import PartitionsLostError, TasksLostError
-from minishark.session import Session
-from minishark.tables import Tables
+from minishark.query import stage_jobs
+from minishark.query.run import QueryRun
+from minishark.query.stage_graph import Submission
+from minishark.query.stage_jobs import RECOVERIES_MAX
+from minishark.session.session import Session
+from minishark.tables.tables import Tables
 from sparrow_core import JobFinished
 
 _ROWS = 40_000

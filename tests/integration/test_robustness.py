@@ -18,10 +18,10 @@ import pytest
 from processes import Program, program, until
 
 import minishark
-from minishark import connecting
 from minishark.cluster import folders, local
 from minishark.errors import ClusterError
-from minishark.session import Session
+from minishark.session import connect as connecting
+from minishark.session.session import Session
 
 _ROWS = 40_000
 _SUM = "SELECT k, count(*) AS n, sum(x)::BIGINT AS total FROM t GROUP BY k ORDER BY k"
@@ -449,8 +449,8 @@ def test_a_node_that_can_not_come_back_is_given_up(
     processes: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without nodes, queries end soon, with how the last one died."""
-    monkeypatch.setattr("sparrow_core.transport.deaths._DELAY_S", 0.001)
-    monkeypatch.setattr("sparrow_core.transport.child.sys.executable", "/bin/false")
+    monkeypatch.setattr("sparrow_core.runtime.transport.deaths._DELAY_S", 0.001)
+    monkeypatch.setattr("sparrow_core.runtime.transport.child.sys.executable", "/bin/false")
     for pid in _nodes(processes):
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(minishark.errors.ClusterError, match=r"no .* is left; .*exit status 1"):

@@ -29,8 +29,8 @@ from minishark.cluster.launch import (
 from minishark.cluster.node import NodeOptions
 from minishark.cluster.wire import Done, MakeFolder, RemoveFolder, own_versions
 from minishark.errors import ClusterError
-from sparrow_core.errors import InsecureTransport
-from sparrow_core.transport.keys import Keys, check_private
+from sparrow_core.protocol.errors import InsecureTransport
+from sparrow_core.runtime.transport.keys import Keys, check_private
 
 
 @pytest.fixture(scope="module")

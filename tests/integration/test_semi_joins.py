@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.execution import run_task
-from minishark.session import Session
+from minishark.session.session import Session
+from minishark.worker import run_task
 
 ROWS = 2_000
 FILTERED = " in #"

@@ -21,7 +21,7 @@ from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster,
 from minishark.cluster.survey import Survey, survey
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
-from minishark.session import Session
+from minishark.session.session import Session
 
 _ROWS = 40_000
 _SUM = "SELECT k, count(*) AS n, sum(x)::BIGINT AS total FROM t GROUP BY k ORDER BY k"

@@ -12,7 +12,7 @@ from oracle import divergences
 from toy_tables import TOY_TABLES, quoted, toy_database
 
 import minishark
-from minishark.session import Session
+from minishark.session.session import Session
 
 _WAYS = (
     "ASC NULLS LAST",

@@ -27,7 +27,7 @@ from minishark.errors import (
     QueryError,
     UnsupportedError,
 )
-from minishark.session import Session
+from minishark.session.session import Session
 
 ROWS = [("Ada", 36, "x"), ("Alan", 41, "y"), ("Grace", None, "x")]
 

@@ -12,7 +12,7 @@ from corpus import CORPUS
 from moving import rows_moved_by
 from oracle import divergences
 
-from minishark.session import Session
+from minishark.session.session import Session
 
 
 @pytest.fixture(

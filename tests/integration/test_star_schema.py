@@ -10,7 +10,7 @@ from oracle import divergences
 from star_schema import PARTITIONED, QUESTIONS, TABLES
 
 import minishark
-from minishark.session import Session
+from minishark.session.session import Session
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
-from minishark.queries import Rows
-from minishark.session import Session
+from minishark.query.planner import Rows
+from minishark.session.session import Session
 
 ROWS = pa.table(
     {

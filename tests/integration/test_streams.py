@@ -13,7 +13,7 @@ from processes import until
 
 import minishark
 from minishark.errors import TaskFailedError
-from minishark.session import Session
+from minishark.session.session import Session
 
 WIDE = "SELECT id, repeat('text ' || id, 30) AS words FROM rows ORDER BY id % 7, id"
 

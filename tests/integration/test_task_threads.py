@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import minishark
-from minishark.cluster.query import QueryRun
 from minishark.errors import OptionError
-from minishark.session import Session
+from minishark.query.run import QueryRun
+from minishark.session.session import Session
 
 _ROWS = 400_000
 _ONE_TASK = [

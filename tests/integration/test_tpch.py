@@ -9,8 +9,8 @@ import pytest
 import minishark
 from minishark.answers.compare import differences
 from minishark.answers.ordering import output_order
-from minishark.cluster.metrics import QueryMetrics
-from minishark.session import Session
+from minishark.query.metrics import QueryMetrics
+from minishark.session.session import Session
 from minishark.tpch.queries import QUERY_COUNT, load_queries
 from minishark.tpch.schema import TABLES
 from minishark.tpch.tables import create_views

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import duckdb
 import pyarrow as pa
 
-from minishark.session import Session
+from minishark.session.session import Session
 
 
 @dataclass(frozen=True)

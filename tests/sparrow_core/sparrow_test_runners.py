@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from sparrow_core.errors import TaskFailure
+from sparrow_core.protocol.errors import TaskFailure
 
 
 class CommandRunner:

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sparrow_core.audit import EVENTS, Audit, AuditEvent, AuditFile, read_events
-from sparrow_core.ids import Address, JobId, NodeName
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import CancelReservations, PingJob, Reserve, StartJob
-from sparrow_core.parts import JobOptions, TaskSpec
-from sparrow_core.report import Quantiles, quantiles, report, why_here
+from sparrow_core.observe.audit import EVENTS, Audit, AuditEvent, AuditFile, read_events
+from sparrow_core.observe.report import Quantiles, quantiles, report, why_here
+from sparrow_core.protocol.ids import Address, JobId, NodeName
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import CancelReservations, PingJob, Reserve, StartJob
+from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.world import World
 

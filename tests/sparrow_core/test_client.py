@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from sparrow_core.client import Client
-from sparrow_core.events import JobFailed, JobFinished, TaskCompleted, TaskFailed
-from sparrow_core.ids import Address, JobId, NodeName
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import (
+from sparrow_core.machines.client import Client
+from sparrow_core.protocol.events import JobFailed, JobFinished, TaskCompleted, TaskFailed
+from sparrow_core.protocol.ids import Address, JobId, NodeName
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AllNodesLost,
     CancelJob,
@@ -32,7 +32,7 @@ from sparrow_core.messages import (
     TaskResults,
     WatchTimer,
 )
-from sparrow_core.parts import JobOptions, PlacementStep, Result, TaskKey, TaskSpec
+from sparrow_core.protocol.types import JobOptions, PlacementStep, Result, TaskKey, TaskSpec
 
 C, SINK = Address("c#client"), Address("c#sink")
 S0, S1 = Address("s0#scheduler"), Address("s1#scheduler")

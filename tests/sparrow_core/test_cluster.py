@@ -27,8 +27,8 @@ from sparrow_core import (
     TaskFailed,
     explain,
 )
-from sparrow_core.audit import read_events
-from sparrow_core.report import Report, report, why_here
+from sparrow_core.observe.audit import read_events
+from sparrow_core.observe.report import Report, report, why_here
 
 KINDS = (InProcessCluster, LocalCluster)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparrow_core.transport.deaths import Respawns, describe_exit
+from sparrow_core.runtime.transport.deaths import Respawns, describe_exit
 
 
 def test_what_dies_at_once_is_started_ever_more_slowly() -> None:

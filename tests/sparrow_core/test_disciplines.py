@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from sparrow_core.disciplines import (
+from sparrow_core.policy.disciplines import (
     DISCIPLINES,
     Discipline,
     Lanes,
@@ -16,9 +16,9 @@ from sparrow_core.disciplines import (
     WeightedFair,
     make_discipline,
 )
-from sparrow_core.errors import SparrowError
-from sparrow_core.ids import Address, JobId
-from sparrow_core.parts import Claim
+from sparrow_core.protocol.errors import SparrowError
+from sparrow_core.protocol.ids import Address, JobId
+from sparrow_core.protocol.types import Claim
 
 S = Address("s#scheduler")
 claims = st.builds(

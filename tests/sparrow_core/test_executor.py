@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparrow_core.executor import Executor
-from sparrow_core.ids import Address, JobId, NodeName
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import (
+from sparrow_core.machines.executor import Executor
+from sparrow_core.protocol.ids import Address, JobId, NodeName
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import (
     EndJob,
     ExecutorIn,
     ExecutorStatus,
@@ -24,7 +24,7 @@ from sparrow_core.messages import (
     TellOutcomes,
     Tick,
 )
-from sparrow_core.parts import (
+from sparrow_core.protocol.types import (
     Assignment,
     AttemptEnd,
     ExecutorInfo,

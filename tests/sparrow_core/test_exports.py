@@ -23,8 +23,9 @@ def test_all_names_can_be_imported() -> None:
 def test_a_child_process_imports_no_more_than_it_needs() -> None:
     """Each of them starts in a tenth of a second, and a query waits for the slowest."""
     program = (
-        "import sys, sparrow_core.transport.process\n"
-        "print([m for m in ('sparrow_core.cluster', 'numpy', 'pyarrow') if m in sys.modules])"
+        "import sys, sparrow_core.runtime.transport.process\n"
+        "heavy = ('sparrow_core.runtime.cluster', 'numpy', 'pyarrow')\n"
+        "print([m for m in heavy if m in sys.modules])"
     )
     found = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from sparrow_core.ids import JobId, NodeName
 from sparrow_core.lab.streams import RunningTasks
-from sparrow_core.messages import StartJob
-from sparrow_core.node_monitor import NodeMonitorConfig
-from sparrow_core.parts import JobOptions, TaskSpec
-from sparrow_core.scheduler import SchedulerConfig
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.machines.scheduler import SchedulerConfig
+from sparrow_core.protocol.ids import JobId, NodeName
+from sparrow_core.protocol.messages import StartJob
+from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.network import Network

@@ -9,17 +9,17 @@ from random import Random
 import pytest
 from harness import until
 
-from sparrow_core.client import Client, ClientConfig
-from sparrow_core.events import JobFinished
-from sparrow_core.executor import Executor
-from sparrow_core.ids import Address, JobId, NodeName
-from sparrow_core.messages import CancelJob, GetNodes, Message, SlotReady, StartJob
-from sparrow_core.node_monitor import NodeMonitor, NodeMonitorConfig
-from sparrow_core.parts import TaskSpec
-from sparrow_core.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.machines.client import Client, ClientConfig
+from sparrow_core.machines.executor import Executor
+from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
+from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.protocol.events import JobFinished
+from sparrow_core.protocol.ids import Address, JobId, NodeName
+from sparrow_core.protocol.messages import CancelJob, GetNodes, Message, SlotReady, StartJob
+from sparrow_core.protocol.types import TaskSpec
+from sparrow_core.runtime.transport import zmq_driver
+from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 from sparrow_core.sim.cluster import Recorder, SimulatedSlot, payload_of
-from sparrow_core.transport import zmq_driver
-from sparrow_core.transport.zmq_driver import ZmqDriver
 
 MONITOR = NodeMonitorConfig(heartbeat_s=0.05, ask_timeout_s=0.1, grace_s=0.2)
 SCHEDULER = SchedulerConfig(tick_s=0.05, grace_s=0.2, max_attempts=10)

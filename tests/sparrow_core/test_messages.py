@@ -5,10 +5,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from sparrow_core import messages
-from sparrow_core.events import JobFailed, JobFinished, TaskCompleted, TaskFailed
-from sparrow_core.ids import Address, JobId, NodeName, address, endpoint_of, name_of
-from sparrow_core.messages import (
+from sparrow_core.protocol import messages
+from sparrow_core.protocol.events import JobFailed, JobFinished, TaskCompleted, TaskFailed
+from sparrow_core.protocol.ids import Address, JobId, NodeName, address, endpoint_of, name_of
+from sparrow_core.protocol.messages import (
     AllNodesLost,
     AssignTasks,
     CancelJob,
@@ -74,7 +74,7 @@ from sparrow_core.messages import (
     WatchTimer,
     WidenTimer,
 )
-from sparrow_core.parts import (
+from sparrow_core.protocol.types import (
     Assignment,
     AttemptEnd,
     ExecutorInfo,

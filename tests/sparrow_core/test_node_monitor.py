@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparrow_core.ids import Address, JobId, NodeName
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import (
+from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
+from sparrow_core.protocol.ids import Address, JobId, NodeName
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AssignTasks,
     CancelReservations,
@@ -33,8 +34,7 @@ from sparrow_core.messages import (
     TasksEnded,
     Tick,
 )
-from sparrow_core.node_monitor import NodeMonitor, NodeMonitorConfig
-from sparrow_core.parts import (
+from sparrow_core.protocol.types import (
     Assignment,
     AttemptEnd,
     Claim,

@@ -13,19 +13,19 @@ from random import Random
 
 import pytest
 
-from sparrow_core.client import ClientConfig
-from sparrow_core.ids import Address, JobId, NodeName
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import (
+from sparrow_core.machines.client import ClientConfig
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.machines.scheduler import SchedulerConfig
+from sparrow_core.protocol.ids import Address, JobId, NodeName
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import (
     Message,
     RunTasks,
     SetWeights,
     StartJob,
     TasksEnded,
 )
-from sparrow_core.node_monitor import NodeMonitorConfig
-from sparrow_core.parts import JobOptions, TaskSpec
-from sparrow_core.scheduler import SchedulerConfig
+from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.analysis import (
     late_binding_idle_share,
     mean_response,

@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow_core.errors import InvalidJob, NoNodes, Unsatisfiable
-from sparrow_core.ids import NodeName
-from sparrow_core.parts import TaskSpec
-from sparrow_core.placement import (
+from sparrow_core.policy.placement import (
     PLACEMENTS,
     BatchPlacer,
     ConstrainedPlacer,
@@ -20,6 +17,9 @@ from sparrow_core.placement import (
     UnconstrainedPlacer,
     make_placer,
 )
+from sparrow_core.protocol.errors import InvalidJob, NoNodes, Unsatisfiable
+from sparrow_core.protocol.ids import NodeName
+from sparrow_core.protocol.types import TaskSpec
 
 NODES = [NodeName(f"n{i}") for i in range(6)]
 SEED = 3  # with which a task that prefers n0 and n1 reserves on n1

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow_core.ids import NodeName
-from sparrow_core.policy import (
+from sparrow_core.policy.sampling import (
     batch_size,
     choose_preferred,
     reservation_count,
@@ -16,6 +15,7 @@ from sparrow_core.policy import (
     tasks_ahead,
     without,
 )
+from sparrow_core.protocol.ids import NodeName
 
 node_lists = st.integers(1, 40).map(lambda n: [NodeName(f"n{i}") for i in range(n)])
 

@@ -21,10 +21,10 @@ from sparrow_core import (
     SparrowError,
     TaskCompleted,
 )
-from sparrow_core.ids import Address
-from sparrow_core.messages import GetNodes, KnownNodes
-from sparrow_core.node_monitor import NodeMonitorConfig
-from sparrow_core.transport.zmq_driver import ZmqDriver
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.protocol.ids import Address
+from sparrow_core.protocol.messages import GetNodes, KnownNodes
+from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 
 def processes(run_dir: Path) -> list[int]:
@@ -35,7 +35,7 @@ def processes(run_dir: Path) -> list[int]:
             command = process.cmdline()
         except psutil.Error:
             continue
-        if "sparrow_core.transport.process" in command and str(run_dir) in command[-1]:
+        if "sparrow_core.runtime.transport.process" in command and str(run_dir) in command[-1]:
             found.append(process.pid)
     return found
 

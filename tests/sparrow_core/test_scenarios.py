@@ -19,11 +19,11 @@ from sparrow_core import (
     TaskCompleted,
     TaskSpec,
 )
-from sparrow_core.disciplines import DISCIPLINES
-from sparrow_core.node_monitor import NodeMonitorConfig
-from sparrow_core.parts import JobOptions
-from sparrow_core.placement import PLACEMENTS
-from sparrow_core.specs import ExecutorGroup
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.policy.disciplines import DISCIPLINES
+from sparrow_core.policy.placement import PLACEMENTS
+from sparrow_core.protocol.types import JobOptions
+from sparrow_core.runtime.specs import ExecutorGroup
 
 RUNNER = "sparrow_test_runners:make"
 NODES = tuple(f"n{number}" for number in range(len(DISCIPLINES)))

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from sparrow_core.ids import Address, JobId, NodeName
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import (
+from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.protocol.ids import Address, JobId, NodeName
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AssignTasks,
     CancelReservations,
@@ -43,7 +44,7 @@ from sparrow_core.messages import (
     Tick,
     WidenTimer,
 )
-from sparrow_core.parts import (
+from sparrow_core.protocol.types import (
     Assignment,
     Claim,
     ExecutorInfo,
@@ -56,7 +57,6 @@ from sparrow_core.parts import (
     TaskKey,
     TaskSpec,
 )
-from sparrow_core.scheduler import Scheduler, SchedulerConfig
 
 S, C, JOB = Address("s#scheduler"), Address("c#client"), JobId("job")
 EXECUTORS = (ExecutorInfo(Address("e#e"), 1, 1),)

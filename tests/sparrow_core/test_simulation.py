@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from sparrow_core.disciplines import DISCIPLINES
-from sparrow_core.events import JobFailed, JobFinished
-from sparrow_core.ids import Address, JobId, NodeName, endpoint_of
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import Drain, Message, SetWeights, StartJob, SubmitJob
-from sparrow_core.node_monitor import NodeMonitorConfig
-from sparrow_core.parts import JobOptions, TaskSpec
-from sparrow_core.placement import PLACEMENTS
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.policy.disciplines import DISCIPLINES
+from sparrow_core.policy.placement import PLACEMENTS
+from sparrow_core.protocol.events import JobFailed, JobFinished
+from sparrow_core.protocol.ids import Address, JobId, NodeName, endpoint_of
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import Drain, Message, SetWeights, StartJob, SubmitJob
+from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim import __main__ as sim_main
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.network import Network

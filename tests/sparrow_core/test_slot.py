@@ -5,10 +5,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sparrow_core.ids import Address, JobId
-from sparrow_core.messages import InterruptTask, Message, SlotDone, StartTasks, TellOutcomes
-from sparrow_core.parts import Assignment, TaskKey
-from sparrow_core.runner import SlotThread
+from sparrow_core.protocol.ids import Address, JobId
+from sparrow_core.protocol.messages import (
+    InterruptTask,
+    Message,
+    SlotDone,
+    StartTasks,
+    TellOutcomes,
+)
+from sparrow_core.protocol.types import Assignment, TaskKey
+from sparrow_core.runtime.runner import SlotThread
 
 SLOT, EXECUTOR, JOB = Address("e#slot"), Address("e#e"), JobId("job")
 

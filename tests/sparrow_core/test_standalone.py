@@ -24,15 +24,15 @@ from harness import LIMIT_S, until
 
 from sparrow_core import JobFailed, JobFinished, JobSpec, TaskSpec, __version__
 from sparrow_core.cli import main
-from sparrow_core.config import read_config
-from sparrow_core.errors import ClusterStartError, ConfigError
-from sparrow_core.ids import address
-from sparrow_core.messages import PROTOCOL_VERSION
-from sparrow_core.metrics import Metrics
-from sparrow_core.remote import RemoteCluster
-from sparrow_core.transport.folders import socket_folder
-from sparrow_core.transport.http_metrics import HttpMetrics
-from sparrow_core.transport.local_driver import LocalDriver
+from sparrow_core.observe.metrics import Metrics
+from sparrow_core.protocol.errors import ClusterStartError, ConfigError
+from sparrow_core.protocol.ids import address
+from sparrow_core.protocol.messages import PROTOCOL_VERSION
+from sparrow_core.runtime.config import read_config
+from sparrow_core.runtime.remote import RemoteCluster
+from sparrow_core.runtime.transport.folders import socket_folder
+from sparrow_core.runtime.transport.http_metrics import HttpMetrics
+from sparrow_core.runtime.transport.local_driver import LocalDriver
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE.parents[1]), str(HERE)))}

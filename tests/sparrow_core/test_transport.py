@@ -16,12 +16,12 @@ import pytest
 import zmq
 from harness import until
 
-from sparrow_core.errors import InsecureTransport, SparrowError
-from sparrow_core.ids import Address, address
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import PROTOCOL_VERSION, GetNodes, KnownNodes
-from sparrow_core.transport import keys, zmq_driver
-from sparrow_core.transport.zmq_driver import ZmqDriver
+from sparrow_core.protocol.errors import InsecureTransport, SparrowError
+from sparrow_core.protocol.ids import Address, address
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import PROTOCOL_VERSION, GetNodes, KnownNodes
+from sparrow_core.runtime.transport import keys, zmq_driver
+from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 
 class Recorder:

@@ -8,10 +8,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from sparrow_core.ids import Address, NodeName
-from sparrow_core.machine import Envelope
-from sparrow_core.messages import Message, Reserve
-from sparrow_core.scheduler import SchedulerConfig
+from sparrow_core.machines.scheduler import SchedulerConfig
+from sparrow_core.protocol.ids import Address, NodeName
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import Message, Reserve
 from sparrow_core.sim import vector, workload
 from sparrow_core.sim.cluster import SimulatedCluster, duration_of
 from sparrow_core.sim.network import Network

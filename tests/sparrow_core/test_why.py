@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from sparrow_core.events import JobFinished, TaskCompleted
-from sparrow_core.ids import NodeName
-from sparrow_core.parts import JobOptions, PlacementStep, TaskSpec
-from sparrow_core.specs import JobSpec
-from sparrow_core.why import explain
+from sparrow_core.observe.why import explain
+from sparrow_core.protocol.events import JobFinished, TaskCompleted
+from sparrow_core.protocol.ids import NodeName
+from sparrow_core.protocol.types import JobOptions, PlacementStep, TaskSpec
+from sparrow_core.runtime.specs import JobSpec
 
 A, B = NodeName("a"), NodeName("b")
 STEPS = (

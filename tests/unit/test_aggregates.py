@@ -6,10 +6,9 @@ import duckdb
 import pytest
 from toy_cluster import ToyCluster, ToyTable, as_bag
 
-from minishark.expressions import AggregateCall, Column, ColumnRef, Literal, SortKey
-from minishark.logical.operators import Aggregate, Filter, Scan
-from minishark.logical.plan import make_plan
-from minishark.physical.aggregates import (
+from minishark.compiler.logical.operators import Aggregate, Filter, Scan
+from minishark.compiler.logical.plan import make_plan
+from minishark.compiler.physical.aggregates import (
     _BY_RESULT,
     _BY_STATE,
     can_split,
@@ -17,10 +16,11 @@ from minishark.physical.aggregates import (
     render_partial,
     state_column,
 )
-from minishark.physical.options import PlannerOptions
-from minishark.physical.plan import FinalAggregate, PartialAggregate, PhysicalPlan
-from minishark.physical.planner import plan_physical
-from minishark.sql.planning import PlanningDatabase
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.plan import FinalAggregate, PartialAggregate, PhysicalPlan
+from minishark.compiler.physical.planner import plan_physical
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.expressions import AggregateCall, Column, ColumnRef, Literal, SortKey
 
 # DuckDB casts other types of numbers to one of these before it adds them up.
 NUMBERS = (

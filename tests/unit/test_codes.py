@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from minishark.execution.codes import with_codes
-from minishark.stages.inputs import InputCodes
+from minishark.compiler.stages.inputs import InputCodes
+from minishark.worker.codes import with_codes
 
 CODES = (InputCodes("in0", "t#values", (("s#code", "s"),)),)
 SMALL = pa.dictionary(pa.int8(), pa.string())

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from minishark import copies
-from minishark.copies import Copy, Written, parsed_copy, publish, staging_folder
+from minishark.compiler.sql.statements import split_arguments
 from minishark.errors import DataError
-from minishark.sql.statements import split_arguments
+from minishark.tables import copy as copies
+from minishark.tables.copy import Copy, Written, parsed_copy, publish, staging_folder
 
 
 @pytest.mark.parametrize(

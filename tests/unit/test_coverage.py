@@ -5,8 +5,8 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from minishark.sql.coverage import DISTRIBUTED
-from minishark.sql.lower import HANDLERS
+from minishark.compiler.sql.coverage import DISTRIBUTED
+from minishark.compiler.sql.lower import HANDLERS
 
 ROOT = Path(__file__).resolve().parents[2]
 

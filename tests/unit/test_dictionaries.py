@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from minishark.execution.dictionaries import Parts
+from minishark.worker.dictionaries import Parts
 
 ROWS = 20_000
 GROUPS = pytest.mark.parametrize("rows", [8_192, ROWS])

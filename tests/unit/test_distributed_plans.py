@@ -14,11 +14,18 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from toy_cluster import Row, ToyCluster, ToyTable, as_bag, rounded
 
+from minishark.compiler.logical.operators import (
+    Aggregate,
+    Distinct,
+    Join,
+    JoinCondition,
+    JoinKind,
+    Scan,
+)
+from minishark.compiler.logical.plan import LogicalPlan, make_plan
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.expressions import Column, ColumnRef, Infix
-from minishark.logical.operators import Aggregate, Distinct, Join, JoinCondition, JoinKind, Scan
-from minishark.logical.plan import LogicalPlan, make_plan
-from minishark.physical.options import PlannerOptions
-from minishark.sql.planning import PlanningDatabase
 
 COLUMNS = {
     "t": (

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 from toy_cluster import ToyTable, believed_catalog
 
-from minishark.logical.operators import Aggregate, Join
-from minishark.logical.plan import LogicalPlan
-from minishark.physical.eager import EagerAggregation, eager_aggregation
-from minishark.physical.options import PlannerOptions
-from minishark.physical.plan import FinalAggregate, PartialAggregate, PhysicalPlan
-from minishark.physical.planner import plan_physical
-from minishark.sql.planning import PlanningDatabase
+from minishark.compiler.logical.operators import Aggregate, Join
+from minishark.compiler.logical.plan import LogicalPlan
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.plan import FinalAggregate, PartialAggregate, PhysicalPlan
+from minishark.compiler.physical.planner import plan_physical
+from minishark.compiler.rules.eager import EagerAggregation, eager_aggregation
+from minishark.compiler.sql.planning import PlanningDatabase
 
 COLUMNS = (("k", "INTEGER"), ("g", "INTEGER"), ("v", "INTEGER"), ("h", "HUGEINT"))
 MILLION = 1_000_000

@@ -10,12 +10,18 @@ from toy_cluster import ToyTable
 
 from minishark.catalog import Catalog
 from minishark.cluster.backend import JobEvent, Placement
-from minishark.cluster.query import QueryRun
-from minishark.cluster.sinks import Ending, Gathered
+from minishark.compiler.logical.operators import Limit, Scan
+from minishark.compiler.logical.plan import LogicalPlan, make_plan
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.planner import plan_physical
+from minishark.compiler.stages.split import split
+from minishark.compiler.stages.stage import Stage
 from minishark.errors import TaskFailedError
-from minishark.execution.places import StorePlaces
-from minishark.execution.store import Store
-from minishark.execution.task import (
+from minishark.expressions import Column
+from minishark.query.run import QueryRun
+from minishark.query.sinks import Ending, Gathered
+from minishark.worker.paths import StorePlaces
+from minishark.worker.protocol import (
     FileSlice,
     ProblemDetail,
     TaskOutcome,
@@ -23,13 +29,7 @@ from minishark.execution.task import (
     decode_stage,
     encode,
 )
-from minishark.expressions import Column
-from minishark.logical.operators import Limit, Scan
-from minishark.logical.plan import LogicalPlan, make_plan
-from minishark.physical.options import PlannerOptions
-from minishark.physical.planner import plan_physical
-from minishark.stages.split import split
-from minishark.stages.stage import Stage
+from minishark.worker.store import Store
 from sparrow_core import JobFailed, JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed
 
 COLUMNS = (("a", "INTEGER"),)

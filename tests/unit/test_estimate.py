@@ -2,6 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
+from minishark.compiler.physical.estimate import (
+    Profile,
+    filtered_rows,
+    grouped_rows,
+    joined_rows,
+    selectivity,
+)
 from minishark.expressions import (
     Call,
     Cast,
@@ -12,14 +20,6 @@ from minishark.expressions import (
     IsNull,
     Literal,
     Prefix,
-)
-from minishark.logical.operators import Join, JoinCondition, JoinKind
-from minishark.physical.estimate import (
-    Profile,
-    filtered_rows,
-    grouped_rows,
-    joined_rows,
-    selectivity,
 )
 from minishark.statistics import ColumnStatistics
 

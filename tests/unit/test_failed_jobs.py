@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from minishark.cluster import stage_jobs
 from minishark.cluster.backend import JobEvent
-from minishark.cluster.recovery import Read, StageGraph, StageNode
-from minishark.cluster.stage_jobs import StageJobs, Work
 from minishark.errors import ClusterError
+from minishark.query import stage_jobs
+from minishark.query.stage_graph import Read, StageGraph, StageNode
+from minishark.query.stage_jobs import StageJobs, Work
 from sparrow_core import JobFailed, JobFinished, JobId, JobSpec
 
 STAGES = (StageNode(0, 1), StageNode(1, 1), StageNode(2, 1, (Read(0), Read(1))))

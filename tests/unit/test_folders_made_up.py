@@ -9,7 +9,7 @@ import pytest
 
 from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.wire import Done, MakeFolder, Reply
-from minishark.execution.task import Peer
+from minishark.worker.protocol import Peer
 
 
 class Calls:

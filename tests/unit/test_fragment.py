@@ -3,15 +3,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from minishark.expressions import (
-    Column,
-    ColumnRef,
-    Expression,
-    Infix,
-    Literal,
-    SortKey,
-)
-from minishark.logical.operators import (
+from minishark.compiler.logical.operators import (
     Aggregate,
     Filter,
     Join,
@@ -23,8 +15,16 @@ from minishark.logical.operators import (
     TopN,
     Values,
 )
-from minishark.stages import fragment
-from minishark.stages.fragment import Aliases, Block
+from minishark.compiler.stages import fragment
+from minishark.compiler.stages.fragment import Aliases, Block
+from minishark.expressions import (
+    Column,
+    ColumnRef,
+    Expression,
+    Infix,
+    Literal,
+    SortKey,
+)
 
 A, B = ColumnRef(0, "INTEGER"), ColumnRef(1, "INTEGER")
 ONE = Literal("1", "INTEGER", 1)

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minishark.catalog import Catalog, Partition, Table
-from minishark.execution.group_runs import Runs, runs_of
-from minishark.execution.helpers import Helpers
+from minishark.compiler.logical.operators import Aggregate, Filter, GroupRuns, Scan
+from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan, Single
+from minishark.compiler.rules.group_runs import with_group_runs
+from minishark.compiler.stages.inputs import InputRuns
 from minishark.expressions import AggregateCall, Cast, Column, ColumnRef, Expression, Literal
-from minishark.logical.operators import Aggregate, Filter, GroupRuns, Scan
-from minishark.physical.group_runs import with_group_runs
-from minishark.physical.plan import PartialAggregate, PhysicalPlan, Single
-from minishark.stages.inputs import InputRuns
 from minishark.statistics import ColumnStatistics, TableStatistics
+from minishark.worker.group_runs import Runs, runs_of
+from minishark.worker.helpers import Helpers
 
 # What is found in rows
 

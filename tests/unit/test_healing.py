@@ -11,10 +11,10 @@ import pytest
 
 from minishark.catalog import Partition, Table
 from minishark.cluster.backend import Cluster
-from minishark.cluster.healing import Copy, Healer, Replicas, copies_needed, replicas
-from minishark.execution.places import StorePlaces
-from minishark.execution.store import Store
 from minishark.statistics import TableStatistics
+from minishark.tables.replication import Copy, Healer, Replicas, copies_needed, replicas
+from minishark.worker.paths import StorePlaces
+from minishark.worker.store import Store
 
 
 def table(replicas: int, *held: str) -> Table:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from minishark.catalog import Catalog, Partition, Table
+from minishark.compiler.logical.operators import Cte, CteRef, Filter, Join, JoinCondition, JoinKind
+from minishark.compiler.logical.operators import Scan as ScanOf
+from minishark.compiler.physical.options import KeyFilterOptions
+from minishark.compiler.physical.plan import Gather, PhysicalPlan, Single, Spread
+from minishark.compiler.rules.key_filters import with_key_filters
 from minishark.expressions import Column, ColumnRef, Infix, Literal
-from minishark.logical.operators import Cte, CteRef, Filter, Join, JoinCondition, JoinKind
-from minishark.logical.operators import Scan as ScanOf
-from minishark.physical.key_filters import with_key_filters
-from minishark.physical.options import KeyFilterOptions
-from minishark.physical.plan import Gather, PhysicalPlan, Single, Spread
 from minishark.statistics import ColumnStatistics, TableStatistics
 
 MILLION = 1_000_000

@@ -10,18 +10,18 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from minishark.cluster.inputs import stage_slices
-from minishark.execution import run_task
-from minishark.execution.memory import NodeMemory
-from minishark.execution.places import StorePlaces
-from minishark.execution.run_task import TaskError, TaskRunner
-from minishark.execution.storage import StorageMeter
-from minishark.execution.store import Store
-from minishark.execution.streaming import even_batches, grouped
-from minishark.execution.task import FileSlice, OutputKind, StageTask, TaskPayload, TaskProblem
+from minishark.compiler.stages.fragment import bucket_column
+from minishark.compiler.stages.stage import ReadMode
 from minishark.expressions import ColumnRef
-from minishark.stages.fragment import bucket_column
-from minishark.stages.stage import ReadMode
+from minishark.query.inputs import stage_slices
+from minishark.worker import run_task
+from minishark.worker.memory import NodeMemory
+from minishark.worker.paths import StorePlaces
+from minishark.worker.protocol import FileSlice, OutputKind, StageTask, TaskPayload, TaskProblem
+from minishark.worker.run_task import TaskError, TaskRunner
+from minishark.worker.storage import StorageMeter
+from minishark.worker.store import Store
+from minishark.worker.streaming import even_batches, grouped
 
 COUNT = 300_000
 ROWS = f"SELECT i AS c0, 'row ' || i AS c1 FROM range({COUNT}) r(i)"

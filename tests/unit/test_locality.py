@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from minishark.cluster.locality import hosts_of, near, stage_holdings
-from minishark.execution.task import BucketSlice, Peer, TaskOutcome
-from minishark.stages.stage import ReadMode
+from minishark.compiler.stages.stage import ReadMode
+from minishark.query.locality import hosts_of, near, stage_holdings
+from minishark.worker.protocol import BucketSlice, Peer, TaskOutcome
 
 HOSTS = {"n0": "a", "n1": "a", "n2": "b"}
 

@@ -6,16 +6,7 @@ from typing import Any
 import pytest
 from toy_cluster import ToyTable
 
-from minishark.expressions import (
-    AggregateCall,
-    Column,
-    ColumnRef,
-    Infix,
-    IsNull,
-    Literal,
-    SortKey,
-)
-from minishark.logical.operators import (
+from minishark.compiler.logical.operators import (
     Aggregate,
     Cte,
     CteRef,
@@ -38,10 +29,19 @@ from minishark.logical.operators import (
     Values,
     Window,
 )
-from minishark.logical.plan import LogicalPlan
-from minishark.sql.lower import lower_plan
-from minishark.sql.plan_json import PlanNotLowered
-from minishark.sql.planning import PlanningDatabase
+from minishark.compiler.logical.plan import LogicalPlan
+from minishark.compiler.sql.lower import lower_plan
+from minishark.compiler.sql.plan_json import PlanNotLowered
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.expressions import (
+    AggregateCall,
+    Column,
+    ColumnRef,
+    Infix,
+    IsNull,
+    Literal,
+    SortKey,
+)
 
 INTEGER: dict[str, Any] = {"id": "INTEGER"}
 A, B = Column("a", "INTEGER"), Column("b", "INTEGER")

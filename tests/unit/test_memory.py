@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from minishark.cluster.admission import function_bytes
 from minishark.cluster.machine import node_memory
 from minishark.errors import OptionError
-from minishark.execution.memory import (
+from minishark.expressions import Column
+from minishark.query.admission import function_bytes
+from minishark.worker.memory import (
     PROCESS_BYTES,
     NodeMemory,
     front_end_bytes,
     machine_bytes,
     parse_size,
 )
-from minishark.expressions import Column
 
 MEMORY = NodeMemory(2 * PROCESS_BYTES + 1000_000_000, slots=2)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.sql.miniature import Miniatures, create_miniature, scaled
+from minishark.compiler.sql.miniature import Miniatures, create_miniature, scaled
 from minishark.statistics import ColumnStatistics, TableStatistics
 
 TYPES = {

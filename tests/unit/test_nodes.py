@@ -24,7 +24,7 @@ from minishark.cluster.launch import (
 from minishark.cluster.node import attributes_of, peer_of, service_address, sparrow_endpoint
 from minishark.cluster.wire import versions_differ
 from minishark.errors import ClusterError, OptionError
-from minishark.execution.task import Peer
+from minishark.worker.protocol import Peer
 
 KEY = "ab" * 32
 

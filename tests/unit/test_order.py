@@ -2,10 +2,16 @@ from __future__ import annotations
 
 import pytest
 
+from minishark.compiler.logical.operators import Aggregate, DistinctOn, Limit, Scan, TopN
+from minishark.compiler.physical.order import depends_on_order
+from minishark.compiler.physical.plan import (
+    FinalAggregate,
+    Gather,
+    PhysicalOperator,
+    PhysicalPlan,
+    Single,
+)
 from minishark.expressions import AggregateCall, Column, ColumnRef, SortKey
-from minishark.logical.operators import Aggregate, DistinctOn, Limit, Scan, TopN
-from minishark.physical.order import depends_on_order
-from minishark.physical.plan import FinalAggregate, Gather, PhysicalOperator, PhysicalPlan, Single
 
 SCHEMA = (Column("a", "INTEGER"),)
 A = ColumnRef(0, "INTEGER")

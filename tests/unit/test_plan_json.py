@@ -7,6 +7,19 @@ import duckdb
 import pytest
 from toy_cluster import ToyCluster
 
+from minishark.compiler.logical.operators import Statement
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.sql.plan_json import (
+    COMPARISONS,
+    PlanNotLowered,
+    lower_aggregate,
+    lower_expression,
+    lower_sort_keys,
+    lower_table_filter,
+    lower_type,
+    lower_value,
+)
+from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.expressions import (
     AggregateCall,
     Call,
@@ -22,19 +35,6 @@ from minishark.expressions import (
     SortKey,
     quote,
 )
-from minishark.logical.operators import Statement
-from minishark.physical.options import PlannerOptions
-from minishark.sql.plan_json import (
-    COMPARISONS,
-    PlanNotLowered,
-    lower_aggregate,
-    lower_expression,
-    lower_sort_keys,
-    lower_table_filter,
-    lower_type,
-    lower_value,
-)
-from minishark.sql.planning import PlanningDatabase
 
 INTEGER: dict[str, Any] = {"id": "INTEGER"}
 BOOLEAN: dict[str, Any] = {"id": "BOOLEAN"}

@@ -7,10 +7,9 @@ import pytest
 from toy_cluster import ToyTable, believed_catalog
 
 from minishark.catalog import Catalog
-from minishark.errors import CatalogError
-from minishark.logical.operators import Aggregate, Distinct, Join, Limit, Scan, TopN
-from minishark.physical.options import PlannerOptions
-from minishark.physical.plan import (
+from minishark.compiler.logical.operators import Aggregate, Distinct, Join, Limit, Scan, TopN
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.plan import (
     Broadcast,
     FinalAggregate,
     Gather,
@@ -23,8 +22,9 @@ from minishark.physical.plan import (
     Single,
     Spread,
 )
-from minishark.physical.planner import plan_physical
-from minishark.sql.planning import PlanningDatabase
+from minishark.compiler.physical.planner import plan_physical
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.errors import CatalogError
 
 MILLION = 1_000_000
 OPTIONS = PlannerOptions(partitions=8, single_task_rows=0, weighs=False)

@@ -12,11 +12,11 @@ import pytest
 from toy_cluster import ToyTable
 
 from minishark.catalog import Catalog
+from minishark.compiler.logical.operators import Scan, Statement
+from minishark.compiler.logical.plan import LogicalPlan
+from minishark.compiler.sql.planning import DISABLED_OPTIMIZERS, PlanningDatabase
 from minishark.errors import QueryError
 from minishark.expressions import Column
-from minishark.logical.operators import Scan, Statement
-from minishark.logical.plan import LogicalPlan
-from minishark.sql.planning import DISABLED_OPTIMIZERS, PlanningDatabase
 
 TABLE = ToyTable("Items", (("a", "INTEGER"), ("price", "DECIMAL(9,2)")), ())
 

@@ -4,7 +4,9 @@ import pytest
 
 from minishark.catalog import Partition, Table
 from minishark.cluster.backend import FragmentRejectedError, job_error, task_error
-from minishark.cluster.inputs import preferred_nodes, stage_slices
+from minishark.compiler.logical.operators import Values
+from minishark.compiler.physical.plan import PhysicalPlan, Single
+from minishark.compiler.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
 from minishark.errors import (
     ClusterError,
     ExecutionError,
@@ -13,7 +15,10 @@ from minishark.errors import (
     TaskFailedError,
     TasksLostError,
 )
-from minishark.execution.task import (
+from minishark.expressions import Column
+from minishark.query.inputs import preferred_nodes, stage_slices
+from minishark.statistics import TableStatistics
+from minishark.worker.protocol import (
     BucketSlice,
     FileSlice,
     ProblemDetail,
@@ -23,11 +28,6 @@ from minishark.execution.task import (
     decode_problem,
     encode,
 )
-from minishark.expressions import Column
-from minishark.logical.operators import Values
-from minishark.physical.plan import PhysicalPlan, Single
-from minishark.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
-from minishark.statistics import TableStatistics
 from sparrow_core import JobFailed, TaskFailed
 
 SCHEMA = (Column("a", "INTEGER"),)

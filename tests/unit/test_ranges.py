@@ -8,10 +8,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from toy_cluster import Row, ToyCluster, ToyTable, rounded
 
-from minishark.expressions import Column, ColumnRef, SortKey
-from minishark.logical.operators import Cte, Scan, Statement
-from minishark.physical.options import PlannerOptions
-from minishark.physical.plan import (
+from minishark.compiler.logical.operators import Cte, Scan, Statement
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.plan import (
     Boundaries,
     Gather,
     PhysicalPlan,
@@ -20,10 +19,11 @@ from minishark.physical.plan import (
     SampleKeys,
     Spread,
 )
-from minishark.physical.planner import plan_physical
-from minishark.physical.ranges import ranged
-from minishark.sql.planning import PlanningDatabase
-from minishark.stages.split import split
+from minishark.compiler.physical.planner import plan_physical
+from minishark.compiler.physical.ranges import ranged
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.stages.split import split
+from minishark.expressions import Column, ColumnRef, SortKey
 
 COLUMNS = (("a", "INTEGER"), ("s", "VARCHAR"), ("x", "DOUBLE"))
 ORDERS = (

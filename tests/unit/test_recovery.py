@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minishark.cluster.recovery import Made, Read, StageGraph, StageNode, Step, Submission
-from minishark.execution.task import TaskOutcome
+from minishark.query.stage_graph import Made, Read, StageGraph, StageNode, Step, Submission
+from minishark.worker.protocol import TaskOutcome
 
 CHAIN = (
     StageNode(0, 3),

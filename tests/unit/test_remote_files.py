@@ -14,9 +14,9 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.wire import Done, GetReport, KeepSession
 from minishark.errors import ClusterError
-from minishark.execution.places import StorePlaces
-from minishark.execution.store import InputMissingError, Store
-from minishark.execution.task import FileSlice, Peer
+from minishark.worker.paths import StorePlaces
+from minishark.worker.protocol import FileSlice, Peer
+from minishark.worker.store import InputMissingError, Store
 
 FOLDER = "s-1/queries/0"
 FILE = f"{FOLDER}/0.arrow"

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from minishark.expressions import Column
-from minishark.logical.operators import Scan
-from minishark.physical.plan import (
+from minishark.compiler.logical.operators import Scan
+from minishark.compiler.physical.plan import (
     Gather,
     Hashed,
     PhysicalPlan,
@@ -11,13 +10,14 @@ from minishark.physical.plan import (
     Single,
     Spread,
 )
-from minishark.physical.repartition import (
+from minishark.compiler.physical.repartition import (
     hash_columns,
     hashed_on,
     in_one_partition,
     ranged_on,
     together,
 )
+from minishark.expressions import Column
 
 SCHEMA = (Column("a", "BIGINT"), Column("b", "BIGINT"))
 

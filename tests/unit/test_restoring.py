@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from minishark.compiler.physical.options import PlannerOptions
 from minishark.errors import PartitionsLostError
-from minishark.physical.options import PlannerOptions
-from minishark.queries import Queries, Rows
+from minishark.query.planner import Queries, Rows
 
 
 def queries(restore: Any) -> Queries:

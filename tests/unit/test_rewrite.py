@@ -2,10 +2,17 @@ from __future__ import annotations
 
 import pytest
 
+from minishark.compiler.logical.operators import (
+    Filter,
+    Join,
+    JoinCondition,
+    JoinKind,
+    Project,
+    Scan,
+)
+from minishark.compiler.logical.plan import LogicalPlan, make_plan
+from minishark.compiler.logical.rewrite import rewrite
 from minishark.expressions import Column, ColumnRef, Expression, Infix, Literal, Prefix
-from minishark.logical.operators import Filter, Join, JoinCondition, JoinKind, Project, Scan
-from minishark.logical.plan import LogicalPlan, make_plan
-from minishark.logical.rewrite import rewrite
 
 MARK = ColumnRef(2, "BOOLEAN")
 NOT_MARK = Prefix("NOT", MARK, "BOOLEAN")

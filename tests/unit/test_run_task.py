@@ -9,12 +9,12 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from minishark.execution import run_task
-from minishark.execution.memory import NodeMemory
-from minishark.execution.places import StorePlaces
-from minishark.execution.run_task import TaskError, TaskRunner
-from minishark.execution.store import FolderMissingError, Store
-from minishark.execution.task import (
+from minishark.compiler.stages.fragment import bucket_column
+from minishark.expressions import ColumnRef
+from minishark.worker import run_task
+from minishark.worker.memory import NodeMemory
+from minishark.worker.paths import StorePlaces
+from minishark.worker.protocol import (
     FileSlice,
     OutputKind,
     StageTask,
@@ -22,8 +22,8 @@ from minishark.execution.task import (
     TaskPayload,
     TaskProblem,
 )
-from minishark.expressions import ColumnRef
-from minishark.stages.fragment import bucket_column
+from minishark.worker.run_task import TaskError, TaskRunner
+from minishark.worker.store import FolderMissingError, Store
 
 KEY = ColumnRef(0, "INTEGER")
 
@@ -150,7 +150,7 @@ def test_only_so_many_are_prepared(
     runner: TaskRunner, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that was used longest ago goes first."""
-    monkeypatch.setattr("minishark.execution.prepared._PREPARED_MAX", 3)
+    monkeypatch.setattr("minishark.worker.prepared._PREPARED_MAX", 3)
     StorePlaces(tmp_path, tmp_path).make("tables/1", ("n0",))
     items = [put(store, f"tables/1/{n}.arrow", f"SELECT {n} AS i") for n in range(5)]
     for _ in range(3):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.execution.helpers import Helpers
-from minishark.execution.semi_join import semi_joined
-from minishark.stages.inputs import InputFilter
+from minishark.compiler.stages.inputs import InputFilter
+from minishark.worker.helpers import Helpers
+from minishark.worker.semi_join import semi_joined
 
 TYPES = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()]
 ALL = ("k", "n", "s", "d", "f")

@@ -7,11 +7,18 @@ from dataclasses import replace
 import duckdb
 import pytest
 
+from minishark.compiler.logical.operators import (
+    Join,
+    JoinCondition,
+    JoinKind,
+    Scan,
+    SetKind,
+    SetOperation,
+)
+from minishark.compiler.physical.plan import PhysicalPlan, Replicated, Shuffle, Single, Spread
+from minishark.compiler.stages.sides import are_as_written, turned_kind
+from minishark.compiler.stages.split import split
 from minishark.expressions import Column, ColumnRef
-from minishark.logical.operators import Join, JoinCondition, JoinKind, Scan, SetKind, SetOperation
-from minishark.physical.plan import PhysicalPlan, Replicated, Shuffle, Single, Spread
-from minishark.stages.sides import are_as_written, turned_kind
-from minishark.stages.split import split
 
 BIG = (Column("a", "INTEGER"), Column("x", "INTEGER"))
 SMALL = (Column("b", "INTEGER"), Column("y", "INTEGER"))

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.dataset
 import pytest
 
-from minishark.cluster.source import arrow_table, files_source, memory_source
+from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import DataError
-from minishark.execution.places import StorePlaces
-from minishark.execution.store import Store
 from minishark.expressions import Column
-from minishark.sql.planning import PlanningDatabase
+from minishark.tables.sources import arrow_table, files_source, memory_source
+from minishark.worker.paths import StorePlaces
+from minishark.worker.store import Store
 
 TABLE = pa.table({"a": [1, 2, 3], "b": ["x", None, "z"]})
 SCHEMA = (Column("a", "BIGINT"), Column("b", "VARCHAR"))

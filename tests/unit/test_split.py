@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 from toy_cluster import ToyTable, believed_catalog
 
-from minishark.physical.options import PlannerOptions
-from minishark.physical.planner import plan_physical
-from minishark.sql.planning import PlanningDatabase
-from minishark.stages.split import split
-from minishark.stages.stage import ReadMode, Stage, StageInput, TableInput
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.planner import plan_physical
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.stages.split import split
+from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 
 COLUMNS = (("a", "INTEGER"), ("b", "INTEGER"))
 TABLES = (

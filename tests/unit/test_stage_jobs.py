@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from minishark.cluster import stage_jobs
 from minishark.cluster.backend import JobEvent
-from minishark.cluster.recovery import Made, StageGraph, StageNode, Submission
-from minishark.cluster.stage_jobs import RECOVERIES_MAX, StageJobs
 from minishark.errors import TasksLostError
-from minishark.execution.task import (
+from minishark.query import stage_jobs
+from minishark.query.stage_graph import Made, StageGraph, StageNode, Submission
+from minishark.query.stage_jobs import RECOVERIES_MAX, StageJobs
+from minishark.worker.protocol import (
     FileSlice,
     ProblemDetail,
     TaskOutcome,

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from minishark.errors import QueryError, UnsupportedError
-from minishark.sql.statements import (
+from minishark.compiler.sql.statements import (
     ParsedStatement,
     SqlText,
     StatementKind,
@@ -16,6 +15,7 @@ from minishark.sql.statements import (
     parse_statements,
     prepared_name_and_statement,
 )
+from minishark.errors import QueryError, UnsupportedError
 
 KIND = StatementKind
 

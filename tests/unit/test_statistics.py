@@ -7,13 +7,13 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from minishark.execution.statistics import (
+from minishark.statistics import ColumnStatistics, TableStatistics
+from minishark.worker.statistics import (
     is_measured,
     merge_statistics,
     partition_statistics,
     text_sample,
 )
-from minishark.statistics import ColumnStatistics, TableStatistics
 
 
 @pytest.fixture

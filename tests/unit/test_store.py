@@ -8,16 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from minishark.execution import storage
-from minishark.execution.storage import StorageMeter
-from minishark.execution.store import (
+from minishark.worker import storage
+from minishark.worker.protocol import FileSlice, Peer
+from minishark.worker.storage import StorageMeter
+from minishark.worker.store import (
     FolderMissingError,
     InputMissingError,
     Store,
     StorePlaces,
 )
-from minishark.execution.task import FileSlice, Peer
-from minishark.execution.writing import StoredFile, follow
+from minishark.worker.writing import StoredFile, follow
 
 FILE = "queries/1/0.arrow"
 SCHEMA = pa.schema([("x", pa.int64())])

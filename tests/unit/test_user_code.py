@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from minishark.execution.functions import Interrupted, UserCode
+from minishark.worker.functions import Interrupted, UserCode
 
 
 class _LateLock:

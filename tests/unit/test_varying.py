@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minishark.expressions import AggregateCall, Call, Column, ColumnRef, SortKey
-from minishark.logical.operators import Aggregate, Limit, Project, Scan, TopN, Window
-from minishark.physical.plan import (
+from minishark.compiler.logical.operators import Aggregate, Limit, Project, Scan, TopN, Window
+from minishark.compiler.physical.plan import (
     Gather,
     PartialAggregate,
     PhysicalOperator,
@@ -14,7 +13,8 @@ from minishark.physical.plan import (
     SampleKeys,
     Single,
 )
-from minishark.stages.varying import varies
+from minishark.compiler.stages.varying import varies
+from minishark.expressions import AggregateCall, Call, Column, ColumnRef, SortKey
 
 SCHEMA = (Column("a", "INTEGER"),)
 A = ColumnRef(0, "INTEGER")

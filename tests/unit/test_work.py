@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from minishark.compiler.logical.operators import Distinct, Filter, Scan, Sort
+from minishark.compiler.physical.plan import Distribution, Gather, PhysicalPlan, Single, Spread
+from minishark.compiler.physical.work import STAGE_S, elapsed_s, held_bytes
 from minishark.expressions import Call, Column, ColumnRef, Expression, Infix, Literal
-from minishark.logical.operators import Distinct, Filter, Scan, Sort
-from minishark.physical.plan import Distribution, Gather, PhysicalPlan, Single, Spread
-from minishark.physical.work import STAGE_S, elapsed_s, held_bytes
 
 SCHEMA = (Column("a", "VARCHAR"), Column("b", "VARCHAR"))
 MILLION = 1e6

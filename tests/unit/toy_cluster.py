@@ -17,15 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minishark.catalog import Catalog, Partition, Table
+from minishark.compiler.logical.plan import LogicalPlan
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.plan import Hashed, PhysicalPlan
+from minishark.compiler.physical.planner import plan_physical
+from minishark.compiler.stages.fragment import HASH_SALT
+from minishark.compiler.stages.inputs import with_ctes
+from minishark.compiler.stages.split import split
+from minishark.compiler.stages.stage import Input, ReadMode, Stage, TableInput
 from minishark.expressions import Column, Schema
-from minishark.logical.plan import LogicalPlan
-from minishark.physical.options import PlannerOptions
-from minishark.physical.plan import Hashed, PhysicalPlan
-from minishark.physical.planner import plan_physical
-from minishark.stages.fragment import HASH_SALT
-from minishark.stages.inputs import with_ctes
-from minishark.stages.split import split
-from minishark.stages.stage import Input, ReadMode, Stage, TableInput
 from minishark.statistics import ColumnStatistics, TableStatistics
 
 Row = tuple[object, ...]

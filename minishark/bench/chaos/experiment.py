@@ -27,7 +27,7 @@ from minishark.bench.chaos.schedule import KINDS, plan_faults
 from minishark.bench.chaos.work import Done, Work, Worker, work_list
 from minishark.bench.tpch_data import Silent, tpch_folder
 from minishark.errors import OptionError
-from minishark.session import Session
+from minishark.session.session import Session
 from minishark.tpch.tables import load_tables, tpch_tables
 from sparrow_core.lab.experiment import Advance, Chart, Experiment
 from sparrow_core.lab.rows import Row

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from minishark.answers.compare import differences
 from minishark.dataframe import DataFrame
-from minishark.session import Session
+from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 from minishark.tpch.reference import Reference
 

@@ -16,12 +16,12 @@ from minishark.cli.console import open_reporter
 from minishark.cli.data import sample_tables, tables_at
 from minishark.cli.options import FORMATS
 from minishark.cli.shell.interpreter import Interpreter
-from minishark.cluster.display import metrics_text
 from minishark.dataframe import EXPLAIN_MODES
 from minishark.display import human_bytes
 from minishark.errors import ClusterError, OptionError
 from minishark.expressions import quote
-from minishark.listing import TableInfo
+from minishark.query.report import metrics_text
+from minishark.session.catalog import TableInfo
 from minishark.tpch.queries import QUERY_COUNT, load_queries, parse_selection
 from minishark.tpch.schema import TABLES
 from minishark.tpch.tables import load_tables

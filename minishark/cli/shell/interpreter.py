@@ -15,12 +15,12 @@ from rich.console import Console
 from minishark.cli.output import Output
 from minishark.cli.progress import shown_progress
 from minishark.cli.shell.splitting import Entry, split
+from minishark.compiler.sql.statements import COUNTED, StatementKind
 from minishark.errors import MinisharkError, OptionError, QueryError
-from minishark.sql.statements import COUNTED, StatementKind
 
 if TYPE_CHECKING:
     from minishark.dataframe import DataFrame
-    from minishark.session import Session
+    from minishark.session.session import Session
 
 _READ_DEPTH_MAX = 16
 _PLACE = re.compile(r"\nLINE (\d+): ")

@@ -33,7 +33,7 @@ from minishark.cli.shell.interpreter import Interpreter, error_text
 from minishark.cli.shell.splitting import is_complete, split
 from minishark.display import human_bytes
 from minishark.errors import MinisharkError
-from minishark.session import Session
+from minishark.session.session import Session
 
 _PROMPT = "minishark> "
 _CONTINUATION = "      ...> "

@@ -1,0 +1,254 @@
+"""minishark as a back end of ibis (the extra `ibis`).
+
+    >>> import ibis
+    >>> backend = ibis.minishark.connect(nodes=1)
+    >>> numbers = backend.create_table("numbers", {"n": [1, 2, 3]})
+    >>> numbers.n.sum().execute()
+    6
+    >>> backend.disconnect()
+
+ibis writes DuckDB's SQL, minishark runs it. Tables are those of the session; there are no databases
+and no user-defined functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if importlib.util.find_spec("pyarrow_hotfix") is None:
+    # ibis imports it always, but it mends only a pyarrow that is older than the one we ask for.
+    sys.modules["pyarrow_hotfix"] = types.ModuleType("pyarrow_hotfix")
+
+import ibis.backends.sql.compilers as sc
+import ibis.common.exceptions as exc
+import ibis.expr.operations as ops
+import ibis.expr.schema as sch
+import ibis.expr.types as ir
+import pyarrow as pa
+from ibis import memtable
+from ibis.backends import NoUrl
+from ibis.backends.duckdb.converter import DuckDBPandasData, DuckDBPyArrowData
+from ibis.backends.sql import SQLBackend
+
+import minishark
+from minishark.errors import CatalogError
+from minishark.expressions import quote
+from minishark.session.session import Session
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class _ArrowData(DuckDBPyArrowData):
+    """What ibis makes of an Arrow table; decimals stay, as ibis guesses wrong scales."""
+
+    @classmethod
+    def convert_column(cls, column: pa.ChunkedArray, dtype: Any) -> pa.ChunkedArray:
+        if dtype.is_decimal() and pa.types.is_decimal(column.type):
+            return column
+        return super().convert_column(column, dtype)
+
+    @classmethod
+    def convert_table(cls, table: pa.Table, schema: sch.Schema) -> pa.Table:
+        columns = [cls.convert_column(table[name], dtype) for name, dtype in schema.items()]
+        return pa.Table.from_arrays(columns, names=list(schema.names))
+
+
+class Backend(SQLBackend, NoUrl):
+    """A session of minishark, for ibis; `ibis.minishark.connect` makes one."""
+
+    name = "minishark"
+    compiler = sc.duckdb.compiler
+
+    def do_connect(self, session: Session | None = None, **options: Any) -> None:
+        """Use a session, or start one.
+
+        Args:
+            session: the session; it goes on when ibis disconnects. None starts one.
+            options: for `minishark.connect`.
+        """
+        self.con = session if session is not None else minishark.connect(**options)
+        self._owns_session = session is None
+
+    @classmethod
+    def from_connection(cls, con: Session, /, **_: Any) -> Backend:
+        """A back end over a session that is there already."""
+        return cls().connect(con)
+
+    def disconnect(self) -> None:
+        """Stop the session, if `connect` started it."""
+        if self._owns_session:
+            self.con.stop()
+
+    @property
+    def version(self) -> str:
+        """The version of minishark."""
+        return minishark.__version__
+
+    def list_tables(
+        self, *, like: str | None = None, database: tuple[str, str] | str | None = None
+    ) -> list[str]:
+        """The names of the tables and views that match a pattern."""
+        _refuse_database(database)
+        shown = self.con.sql("SHOW TABLES").to_arrow()
+        return self._filter_with_like(shown.column(0).to_pylist(), like)
+
+    def get_schema(
+        self, table_name: str, *, catalog: str | None = None, database: str | None = None
+    ) -> sch.Schema:
+        """The columns of a table or view."""
+        _refuse_database(catalog or database)
+        if table_name.lower() not in map(str.lower, self.list_tables()):
+            raise exc.TableNotFound(table_name)
+        return self._get_schema_using_query(f"FROM {quote(table_name)}")
+
+    def _get_schema_using_query(self, query: str) -> sch.Schema:
+        from_text = self.compiler.type_mapper.from_string
+        types = self.con.sql(query).dtypes
+        return sch.Schema({name: from_text(type_, nullable=True) for name, type_ in types})
+
+    def to_pyarrow(
+        self,
+        expr: ir.Expr,
+        /,
+        *,
+        params: Mapping[ir.Scalar, Any] | None = None,
+        limit: int | str | None = None,
+        **_: Any,
+    ) -> pa.Table:
+        """Run an expression; its rows as an Arrow table, array or scalar."""
+        answer = self._answer(expr, params, limit)
+        return expr.__pyarrow_result__(answer, data_mapper=_ArrowData)
+
+    def to_pyarrow_batches(
+        self,
+        expr: ir.Expr,
+        /,
+        *,
+        params: Mapping[ir.Scalar, Any] | None = None,
+        limit: int | str | None = None,
+        chunk_size: int = 1_000_000,
+        **_: Any,
+    ) -> pa.RecordBatchReader:
+        """Run an expression; its rows as Arrow record batches of at most a size."""
+        answer = self.to_pyarrow(expr.as_table(), params=params, limit=limit)
+        return pa.RecordBatchReader.from_batches(answer.schema, answer.to_batches(chunk_size))
+
+    def execute(
+        self,
+        expr: ir.Expr,
+        /,
+        *,
+        params: Mapping[ir.Scalar, Any] | None = None,
+        limit: int | str | None = None,
+        **_: Any,
+    ) -> pd.DataFrame | pd.Series | Any:
+        """Run an expression; its rows as a pandas frame, series or scalar."""
+        import pandas as pd  # noqa: PLC0415 - an optional dependency
+
+        answer = self._answer(expr, params, limit)
+        columns = {
+            name: column.to_pylist()
+            if pa.types.is_nested(column.type) or column.null_count
+            else column.to_pandas()
+            for name, column in zip(answer.column_names, answer.columns, strict=True)
+        }
+        frame = DuckDBPandasData.convert_table(pd.DataFrame(columns), expr.as_table().schema())
+        return expr.__pandas_result__(frame)
+
+    def _answer(
+        self, expr: ir.Expr, params: Mapping[ir.Scalar, Any] | None, limit: int | str | None
+    ) -> pa.Table:
+        self._run_pre_execute_hooks(expr)
+        return self.con.sql(self.compile(expr.as_table(), params=params, limit=limit)).to_arrow()
+
+    def raw_sql(self, query: Any) -> Any:
+        """Run a statement; a DataFrame of minishark."""
+        text = query if isinstance(query, str) else query.sql(dialect=self.dialect)
+        return self.con.sql(text)
+
+    @contextlib.contextmanager
+    def _safe_raw_sql(self, query: Any) -> Iterator[Any]:
+        yield self.raw_sql(query)
+
+    def create_table(
+        self,
+        name: str,
+        /,
+        obj: Any = None,
+        *,
+        schema: Any = None,
+        database: str | None = None,
+        temp: bool = False,
+        overwrite: bool = False,
+    ) -> ir.Table:
+        """Load a table into the cluster.
+
+        Args:
+            name: its name.
+            obj: an expression, or rows: what `ibis.memtable` takes.
+            schema: its columns, if there is no `obj`, or those to which `obj` is cast.
+            database: none; there are no databases.
+            temp: refused; every table ends with the session.
+            overwrite: whether a table of that name is replaced.
+        """
+        _refuse_database(database)
+        if temp:
+            raise exc.UnsupportedArgumentError("Every table ends with the session; pass no temp.")
+        wanted = None if schema is None else sch.schema(schema).to_pyarrow()
+        if isinstance(obj, ir.Expr):
+            data = self._answer(obj, None, None)
+        elif obj is not None:
+            rows = memtable(obj).op()
+            data = rows.data.to_pyarrow(rows.schema)
+        elif wanted is not None:
+            data = wanted.empty_table()
+        else:
+            raise ValueError("Pass the rows of the table, or its schema.")
+        if wanted is not None:
+            data = data.cast(wanted)
+        self.con.create_table(name, data, replace=overwrite)
+        return self.table(name)
+
+    def drop_table(
+        self, name: str, /, *, database: tuple[str, str] | str | None = None, force: bool = False
+    ) -> None:
+        """Remove a table; `force` allows that there is none."""
+        _refuse_database(database)
+        with contextlib.suppress(*((CatalogError,) if force else ())):
+            self.con.drop_table(name)
+
+    def drop_view(
+        self, name: str, /, *, database: tuple[str, str] | str | None = None, force: bool = False
+    ) -> None:
+        """Remove a view; `force` allows that there is none."""
+        _refuse_database(database)
+        self.con.sql(f"DROP VIEW {'IF EXISTS ' if force else ''}{quote(name)}")
+
+    def _register_udfs(self, expr: ir.Expr) -> None:
+        if found := expr.op().find(ops.ScalarUDF):
+            kinds = [udf for udf in found if udf.__input_type__.name != "BUILTIN"]
+            if kinds:
+                raise exc.UnsupportedOperationError("Python functions do not travel through ibis.")
+
+    def _register_in_memory_table(self, op: ops.InMemoryTable) -> None:
+        self.con.create_table(op.name, op.data.to_pyarrow(op.schema), replace=True)
+
+    def _make_memtable_finalizer(self, name: str) -> Callable[[], None]:
+        session = self.con
+
+        def drop() -> None:
+            with contextlib.suppress(minishark.errors.MinisharkError):
+                session.drop_table(name)
+
+        return drop
+
+
+def _refuse_database(database: object) -> None:
+    if database is not None:
+        raise exc.UnsupportedArgumentError("minishark has no databases: name tables alone.")

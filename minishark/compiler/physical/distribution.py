@@ -1,0 +1,52 @@
+"""Pure functions on distributions: how they follow rows through operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from minishark.compiler.physical.plan import Distribution, Hashed, Replicated, Single, Spread
+
+
+def in_one_task(distribution: Distribution) -> bool:
+    """Whether one task can have all rows without an exchange."""
+    return isinstance(distribution, Single | Replicated)
+
+
+def places_of(sources: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Input column -> the output columns that are it; `sources` holds -1 for computed columns."""
+    places: dict[int, tuple[int, ...]] = {}
+    for position, source in enumerate(sources):
+        places[source] = (*places.get(source, ()), position)
+    places.pop(-1, None)
+    return places
+
+
+def moved(distribution: Distribution, places: Mapping[int, tuple[int, ...]]) -> Distribution:
+    """`distribution` after columns moved; rows hashed on one that is gone are just spread."""
+    if not isinstance(distribution, Hashed):
+        return distribution
+    keys = tuple(
+        frozenset(place for column in sorted(key) for place in places.get(column, ()))
+        for key in distribution.keys
+    )
+    return Hashed(keys, distribution.partitions) if all(keys) else Spread(distribution.partitions)
+
+
+def hashed_alike(left: Distribution, right: Distribution) -> bool:
+    """Whether equal rows of two relations lie in partitions of the same number."""
+    if not isinstance(left, Hashed) or not isinstance(right, Hashed):
+        return False
+    pairs = zip(left.keys, right.keys, strict=False)
+    return len(left.keys) == len(right.keys) and all(a & b for a, b in pairs)
+
+
+def set_distribution(left: Distribution, right: Distribution) -> Distribution:
+    """Where the rows of a set operation lie whose inputs lie side by side."""
+    if isinstance(left, Replicated) and isinstance(right, Replicated):
+        return Replicated()
+    if isinstance(left, Single | Replicated):
+        return Single()
+    if isinstance(left, Hashed) and isinstance(right, Hashed) and hashed_alike(left, right):
+        keys = tuple(a & b for a, b in zip(left.keys, right.keys, strict=True))
+        return Hashed(keys, left.partitions)
+    return Spread(left.partitions)

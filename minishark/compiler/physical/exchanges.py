@@ -1,0 +1,136 @@
+"""Plans with what is estimated about them, and the exchanges that move their rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from minishark.compiler.logical.operators import Aggregate, CteRef, Distinct, Filter, Project, Scan
+from minishark.compiler.physical.distribution import in_one_task
+from minishark.compiler.physical.estimate import Profile
+from minishark.compiler.physical.join_moves import Side
+from minishark.compiler.physical.plan import (
+    Broadcast,
+    Distribution,
+    Gather,
+    Hashed,
+    Materialize,
+    PhysicalOperator,
+    PhysicalPlan,
+    Replicated,
+    Shuffle,
+    Single,
+)
+from minishark.expressions import ColumnRef, Expression, Schema, is_volatile
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A physical plan and what is estimated about its output."""
+
+    plan: PhysicalPlan
+    profile: Profile
+
+    @property
+    def distribution(self) -> Distribution:
+        """Where its rows lie."""
+        return self.plan.distribution
+
+    @property
+    def in_one_task(self) -> bool:
+        """Whether one task has all rows."""
+        return in_one_task(self.plan.distribution)
+
+    @property
+    def side(self) -> Side:
+        """This as one side of a join."""
+        return Side(self.plan.distribution, self.profile.rows)
+
+
+def planned(
+    operator: PhysicalOperator,
+    children: Sequence[Planned],
+    schema: Schema,
+    distribution: Distribution,
+    profile: Profile,
+) -> Planned:
+    """An operator over its inputs."""
+    plans = tuple(child.plan for child in children)
+    return Planned(PhysicalPlan(operator, plans, schema, distribution, profile.rows), profile)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """Puts exchanges over plans, where rows do not lie as they must already.
+
+    Attributes:
+        partitions: how many partitions a shuffle makes.
+        read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
+    """
+
+    partitions: int
+    read_whole_rows: int
+
+    def shuffled(
+        self, child: Planned, keys: tuple[Expression, ...], partitions: int | None = None
+    ) -> Planned:
+        """`child` by the hash of keys; in as many partitions as ever, or as are asked for."""
+        count = partitions or self.partitions
+        positions = tuple(
+            frozenset((key.index,) if isinstance(key, ColumnRef) else ()) for key in keys
+        )
+        distribution = Hashed(positions, count)
+        return planned(
+            Shuffle(keys, count), (child,), child.plan.schema, distribution, child.profile
+        )
+
+    def broadcast(self, child: Planned) -> Planned:
+        """All rows of `child` for every task."""
+        if isinstance(child.distribution, Replicated):
+            return child
+        return Planned(self._read_whole(child.plan, Broadcast(), Replicated()), child.profile)
+
+    def gathered(self, child: Planned) -> Planned:
+        """All rows of `child` in one task."""
+        if child.in_one_task:
+            return child
+        return Planned(self._read_whole(child.plan, Gather(), Single()), child.profile)
+
+    def materialized(self, child: Planned) -> Planned:
+        """`child` stored where it lies."""
+        plan = child.plan
+        operator = Materialize()
+        stored = PhysicalPlan(operator, (plan,), plan.schema, plan.distribution, plan.rows)
+        return Planned(stored, child.profile)
+
+    def _read_whole(
+        self, plan: PhysicalPlan, exchange: Broadcast | Gather, distribution: Distribution
+    ) -> PhysicalPlan:
+        """All rows of `plan`, for each task or for one.
+
+        What is stored already and small is read where it lies, and filtered by each reader,
+        which is cheaper than a stage that stores it again.
+        """
+        if self.is_stored(plan):
+            match plan.operator:
+                case Filter() | Project() | Aggregate() | Distinct():
+                    below = self._read_whole(plan.children[0], exchange, distribution)
+                    return replace(plan, children=(below,), distribution=distribution)
+                case Scan():
+                    return replace(plan, distribution=Replicated())
+                case _:
+                    pass
+        return PhysicalPlan(exchange, (plan,), plan.schema, distribution, plan.rows)
+
+    def is_stored(self, plan: PhysicalPlan) -> bool:
+        """Whether `plan` is cheap to compute again from something small that is stored."""
+        match plan.operator:
+            case Filter(predicates=expressions) | Project(expressions=expressions):
+                stored = self.is_stored(plan.children[0])
+                return stored and not any(map(is_volatile, expressions))
+            case Aggregate() | Distinct():
+                return self.is_stored(plan.children[0])
+            case Scan() | CteRef():
+                return plan.rows <= self.read_whole_rows
+            case _:
+                return False

@@ -1,0 +1,117 @@
+"""How the rows of a join come together: the cheapest of the ways in which they can. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
+from minishark.compiler.physical.distribution import in_one_task
+from minishark.compiler.physical.joins import (
+    KEEPS_LEFT,
+    KEEPS_RIGHT,
+    can_hash,
+    matching_keys,
+    never_null,
+)
+from minishark.compiler.physical.plan import Distribution
+
+BROADCAST_COST = 0.5
+"""Work per row that is broadcast; all costs are relative to `BUILD_COST`."""
+BUILD_COST = 1.0
+"""Work per row that is built into a hash table."""
+SHUFFLE_COST = 2.5
+"""Work per row that is shuffled."""
+_FEWER = 4
+"""DuckDB believes that a filter leaves a fifth of the rows: a smaller side is so all the same."""
+
+
+class JoinMove(StrEnum):
+    """What is moved so that a join can run partition by partition."""
+
+    # Where costs are equal, the first in the order of these texts is chosen.
+    BROADCAST_LEFT = "broadcast left"
+    BROADCAST_RIGHT = "broadcast right"
+    GATHER = "gather"
+    SHUFFLE_BOTH = "shuffle both"
+    SHUFFLE_LEFT = "shuffle left"
+    SHUFFLE_RIGHT = "shuffle right"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An input of a join: where its rows lie, and how many there are, by estimate."""
+
+    distribution: Distribution
+    rows: float
+
+    @property
+    def in_one_task(self) -> bool:
+        """Whether one task has all rows."""
+        return in_one_task(self.distribution)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinCosts:
+    """The costs of the ways to bring the rows of a join together.
+
+    Attributes:
+        left: the left input.
+        right: the right input, of which hash tables are built.
+        partitions: how many partitions a shuffle makes.
+        stage_cost: what one more stage costs, in rows built into a hash table.
+    """
+
+    left: Side
+    right: Side
+    partitions: int
+    stage_cost: float
+
+    def cheapest(self, join: Join) -> JoinMove:
+        """The cheapest way that is right for a join."""
+        _, move = min(self._candidates(join))
+        return move
+
+    def counting_pays(self, built: Side, probed: Side) -> bool:
+        """Whether storing a side costs less than building the hash table of the other one."""
+        if built.in_one_task or probed.in_one_task:
+            return False
+        tasks = probed.distribution.partitions
+        saved = (probed.rows - built.rows) / tasks * BUILD_COST
+        stored = 2 * self.stage_cost + built.rows / tasks * SHUFFLE_COST
+        return probed.rows > _FEWER * built.rows and saved > stored
+
+    def _candidates(self, join: Join) -> Iterator[tuple[float, JoinMove]]:
+        yield self._gather(), JoinMove.GATHER
+        if join.kind in KEEPS_LEFT and not self.left.in_one_task:
+            yield self._broadcast(self.right, self.left), JoinMove.BROADCAST_RIGHT
+        if join.kind in KEEPS_RIGHT and not self.right.in_one_task:
+            yield self._broadcast(self.left, self.right), JoinMove.BROADCAST_LEFT
+        keys = tuple(c for c in join.conditions if can_hash(c))
+        if keys and (join.kind is not JoinKind.MARK or never_null(join)):
+            yield from self._shuffles(keys)
+
+    def _gather(self) -> float:
+        """Work that only one core does counts as often as there are partitions."""
+        moves = [
+            self.stage_cost + side.rows * BROADCAST_COST
+            for side in (self.left, self.right)
+            if not side.in_one_task
+        ]
+        return sum(moves) + (self.left.rows + self.right.rows) * BUILD_COST * self.partitions
+
+    def _broadcast(self, moved: Side, kept: Side) -> float:
+        copies = kept.distribution.partitions
+        return self.stage_cost + moved.rows * (BROADCAST_COST + copies * BUILD_COST)
+
+    def _shuffles(self, keys: tuple[JoinCondition, ...]) -> Iterator[tuple[float, JoinMove]]:
+        left, right = (
+            self.stage_cost + side.rows * SHUFFLE_COST for side in (self.left, self.right)
+        )
+        build = self.right.rows * BUILD_COST
+        yield left + right + build, JoinMove.SHUFFLE_BOTH
+        if matching_keys(self.left.distribution, [c.left for c in keys]) is not None:
+            yield right + build, JoinMove.SHUFFLE_RIGHT
+        if matching_keys(self.right.distribution, [c.right for c in keys]) is not None:
+            yield left + build, JoinMove.SHUFFLE_LEFT

@@ -1,0 +1,169 @@
+"""Pure functions on joins: when their inputs lie right, and where their output lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
+from minishark.compiler.physical.distribution import in_one_task, moved, places_of
+from minishark.compiler.physical.plan import (
+    Broadcast,
+    Distribution,
+    Gather,
+    Hashed,
+    Materialize,
+    PhysicalPlan,
+    RangeShuffle,
+    Replicated,
+    Shuffle,
+    Single,
+    Spread,
+)
+from minishark.expressions import ColumnRef, Expression
+
+KEEPS_LEFT = frozenset(
+    (JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.MARK, JoinKind.SINGLE),
+)
+"""Joins whose left side may be partitioned in any way if every task has the whole right side."""
+KEEPS_RIGHT = frozenset(
+    (JoinKind.INNER, JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI),
+)
+"""Joins whose right side may be partitioned in any way if every task has the whole left side."""
+KEEPS_LEFT_ONLY = frozenset((JoinKind.SEMI, JoinKind.ANTI))
+"""Joins that only choose among the rows of the left side."""
+KEEPS_RIGHT_ONLY = frozenset((JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI))
+"""Joins that only choose among the rows of the right side."""
+
+
+def is_guessed(plan: PhysicalPlan) -> bool:
+    """Whether the stage that computes `plan` has to guess how many rows it is, from joins."""
+    match plan.operator:
+        case Join(kind=kind) if kind in KEEPS_LEFT_ONLY:
+            return is_guessed(plan.children[0])
+        case Join(kind=kind) if kind in KEEPS_RIGHT_ONLY:
+            return is_guessed(plan.children[1])
+        case Join():
+            return True
+        case Shuffle() | RangeShuffle() | Broadcast() | Gather() | Materialize():
+            return False
+        case _:
+            return any(map(is_guessed, plan.children))
+
+
+def can_hash(condition: JoinCondition) -> bool:
+    """Whether rows may be shuffled by a condition's two sides: equal keys of equal types."""
+    return condition.is_equality and condition.left.type == condition.right.type
+
+
+def never_null(join: Join) -> bool:
+    """Whether the mark of a mark join is true or false, never NULL."""
+    return (
+        all(c.comparison == "IS NOT DISTINCT FROM" for c in join.conditions) and not join.residual
+    )
+
+
+def matching_keys(
+    distribution: Distribution, expressions: Sequence[Expression]
+) -> list[int] | None:
+    """Which expression is which key of a hash distribution; None unless all keys are among them."""
+    if not isinstance(distribution, Hashed):
+        return None
+    order: list[int] = []
+    for key in distribution.keys:
+        found = [
+            i for i, e in enumerate(expressions) if isinstance(e, ColumnRef) and e.index in key
+        ]
+        if not found:
+            return None
+        order.append(found[0])
+    return order
+
+
+def lie_together(join: Join, left: Distribution, right: Distribution) -> bool:
+    """Whether the join can run partition by partition as its inputs lie."""
+    if in_one_task(left) and in_one_task(right):
+        return True
+    if isinstance(right, Replicated) and join.kind in KEEPS_LEFT:
+        return True
+    if isinstance(left, Replicated) and join.kind in KEEPS_RIGHT:
+        return True
+    if join.kind is JoinKind.MARK and not never_null(join):
+        return False
+    return _co_partitioned(join, left, right)
+
+
+def _co_partitioned(join: Join, left: Distribution, right: Distribution) -> bool:
+    """Whether rows that the equality conditions can match lie in partitions of the same number."""
+    if not isinstance(left, Hashed) or not isinstance(right, Hashed):
+        return False
+    if left.partitions != right.partitions or len(left.keys) != len(right.keys):
+        return False
+    pairs = [
+        (c.left.index, c.right.index)
+        for c in join.conditions
+        if can_hash(c) and isinstance(c.left, ColumnRef) and isinstance(c.right, ColumnRef)
+    ]
+    return all(
+        any(a in left_key and b in right_key for a, b in pairs)
+        for left_key, right_key in zip(left.keys, right.keys, strict=True)
+    )
+
+
+def join_distribution(
+    join: Join, left: Distribution, right: Distribution, left_width: int
+) -> Distribution:
+    """Where the output of a join lies whose inputs lie as they must."""
+    if in_one_task(left) and in_one_task(right):
+        both = isinstance(left, Replicated) and isinstance(right, Replicated)
+        return Replicated() if both else Single()
+    base = right if in_one_task(left) else left
+    if not isinstance(base, Hashed):
+        return Spread(base.partitions)
+    if join.kind is JoinKind.FULL:
+        return Spread(base.partitions)
+    return moved(_equated(join, left, right, left_width), _join_places(join, left_width))
+
+
+def _equated(join: Join, left: Distribution, right: Distribution, width: int) -> Hashed:
+    """The hash distribution over the left and right columns side by side, before projection.
+
+    An inner join makes its equal columns interchangeable; other joins keep only the keys of the
+    side whose rows all survive with their own values.
+    """
+    by_left = left if isinstance(left, Hashed) else None
+    by_right = right if isinstance(right, Hashed) else None
+    keeps_right = join.kind in (JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
+    if by_left is None or (keeps_right and by_right is not None):
+        assert by_right is not None
+        own = tuple(frozenset(i + width for i in key) for key in by_right.keys)
+        partitions = by_right.partitions
+    else:
+        own, partitions = by_left.keys, by_left.partitions
+    if join.kind is not JoinKind.INNER:
+        return Hashed(own, partitions)
+    pairs = [
+        (c.left.index, c.right.index + width)
+        for c in join.conditions
+        if c.is_equality and isinstance(c.left, ColumnRef) and isinstance(c.right, ColumnRef)
+    ]
+    return Hashed(tuple(_closed(key, pairs) for key in own), partitions)
+
+
+def _closed(key: frozenset[int], pairs: Sequence[tuple[int, int]]) -> frozenset[int]:
+    """`key` and all columns that the pairs make equal to one of it."""
+    for _ in pairs:
+        key = key.union(*(pair for pair in pairs if not key.isdisjoint(pair)))
+    return key
+
+
+def _join_places(join: Join, width: int) -> dict[int, tuple[int, ...]]:
+    """(left ++ right) column -> output columns, by join kind."""
+    lefts = list(join.left_output)
+    rights = [i + width for i in join.right_output]
+    match join.kind:
+        case JoinKind.SEMI | JoinKind.ANTI | JoinKind.MARK:
+            return places_of(lefts)
+        case JoinKind.RIGHT_SEMI | JoinKind.RIGHT_ANTI:
+            return places_of(rights)
+        case _:
+            return places_of(lefts + rights)

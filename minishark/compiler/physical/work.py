@@ -1,0 +1,180 @@
+"""What a plan takes, to tell whether it should run in one task or in several. Pure.
+
+About how long: the weights were fitted to the times of single-threaded queries over Arrow in
+memory. Only their proportions matter, and they are rough on purpose: rows are estimates too.
+And about how much memory, for hash tables and sorts.
+"""
+
+from __future__ import annotations
+
+from minishark.compiler.logical.operators import (
+    Aggregate,
+    Distinct,
+    DistinctOn,
+    Filter,
+    Join,
+    Project,
+    Scan,
+    Sort,
+    Window,
+)
+from minishark.compiler.physical.aggregates import splits
+from minishark.compiler.physical.plan import (
+    Broadcast,
+    Exchange,
+    FinalAggregate,
+    Gather,
+    Materialize,
+    PartialAggregate,
+    PhysicalPlan,
+    RangeShuffle,
+    Replicated,
+    Shuffle,
+    Single,
+)
+from minishark.expressions import (
+    AggregateCall,
+    Call,
+    ColumnRef,
+    Expression,
+    Infix,
+    Schema,
+    children,
+)
+
+STAGE_S = 5e-3
+"""What one stage after another takes besides its tasks' work: placing, binding, storing."""
+
+_SHARED_CORE = 0.8
+"""How fast a core is beside others: they share memory bandwidth and caches."""
+
+_NS = 1e-9
+_SCANNED_NS = 1.0  # per value
+_COMPUTED_NS = 5.0  # per value of an expression
+_MATCHED_NS = 50.0  # per value that a function or a pattern tests
+_BUILT_NS = 100.0  # per row of a hash table, of joins or groups
+_PROBED_NS = 5.0  # per row
+_GROUPED_NS = 2.5  # per value of groups and aggregates
+_SORTED_NS = 100.0  # per row
+_MOVED_NS = 20.0  # per row that is written and read again
+_PUT_OUT_NS = 5.0  # per value of the result
+
+_ENTRY_BYTES = 32  # of a row in a hash table, besides its values
+_WIDTHS = {"VARCHAR": 32, "BLOB": 64, "HUGEINT": 16, "UHUGEINT": 16, "INTERVAL": 16, "UUID": 16}
+_NESTED_WIDTH = 64
+_WIDTH = 8
+
+
+def _holds_rows(call: AggregateCall) -> bool:
+    """Whether an aggregate keeps the values that it reads, as a median or a list does."""
+    return call.distinct or not splits(call)
+
+
+def elapsed_s(plan: PhysicalPlan, threads: int = 1) -> float:
+    """About how many seconds a plan takes where a core is free for each task.
+
+    Args:
+        plan: the plan.
+        threads: how many cores a task may use that runs alone.
+    """
+    written = result_values(plan) * _PUT_OUT_NS * _NS / _speed(plan, 1)  # by one thread a task
+    return _work_s(plan, threads) + written + STAGE_S * _depth(plan)
+
+
+def result_values(plan: PhysicalPlan) -> float:
+    """About how many values a plan gives: rows times columns."""
+    return plan.rows * len(plan.schema)
+
+
+def row_bytes(schema: Schema) -> int:
+    """About how large a row is."""
+    return sum(_width(column.type) for column in schema)
+
+
+def _width(type_: str) -> int:
+    if type_.endswith("]") or ("(" in type_ and not type_.startswith("DECIMAL")):
+        return _NESTED_WIDTH
+    return _WIDTHS.get(type_, _WIDTH)
+
+
+def held_bytes(plan: PhysicalPlan) -> float:
+    """About how much memory the hash tables and sorts of a plan take, if all are there at once."""
+    return _own_bytes(plan) + sum(map(held_bytes, plan.children))
+
+
+def _own_bytes(plan: PhysicalPlan) -> float:
+    match plan.operator:
+        case Join():
+            return min(map(built_bytes, plan.children))
+        case Aggregate() if any(map(_holds_rows, plan.operator.aggregates)):
+            return built_bytes(plan.children[0])
+        case Aggregate() | PartialAggregate() | FinalAggregate() | Distinct() | DistinctOn():
+            return built_bytes(plan)
+        case Sort() | Window():
+            return built_bytes(plan.children[0])
+        case _:
+            return 0.0
+
+
+def built_bytes(plan: PhysicalPlan) -> float:
+    """About how large a hash table or a sort of a plan's rows is."""
+    return plan.rows * (row_bytes(plan.schema) + _ENTRY_BYTES)
+
+
+def _depth(plan: PhysicalPlan) -> int:
+    """How many exchanges come one after the other."""
+    own = isinstance(plan.operator, Exchange)
+    return own + max(map(_depth, plan.children), default=0)
+
+
+def _work_s(plan: PhysicalPlan, threads: int) -> float:
+    own = _own_ns(plan) * _NS / _speed(plan, threads)
+    return own + sum(_work_s(child, threads) for child in plan.children)
+
+
+def _speed(plan: PhysicalPlan, threads: int) -> float:
+    """How much faster than one core those are that compute the plan's operator."""
+    if isinstance(plan.operator, Exchange):
+        plan = plan.children[0]  # whose tasks write what is exchanged
+    alone = isinstance(plan.distribution, Single | Replicated)
+    cores = threads if alone else plan.distribution.partitions
+    return max(1.0, _SHARED_CORE * cores)
+
+
+def _own_ns(plan: PhysicalPlan) -> float:
+    """The work of a plan's own operator."""
+    read = [child.rows for child in plan.children]
+    match plan.operator:
+        case Scan(columns=columns):
+            return plan.rows * len(columns) * _SCANNED_NS
+        case Filter(predicates=predicates):
+            return read[0] * sum(map(_predicate_ns, predicates))
+        case Project(expressions=expressions):
+            computed = sum(not isinstance(expression, ColumnRef) for expression in expressions)
+            return read[0] * computed * _COMPUTED_NS
+        case Join():
+            values = plan.rows * len(plan.schema)
+            return min(read) * _BUILT_NS + max(read) * _PROBED_NS + values * _SCANNED_NS
+        case Aggregate() | PartialAggregate() | FinalAggregate() | Distinct() | DistinctOn():
+            return read[0] * len(plan.schema) * _GROUPED_NS + plan.rows * _BUILT_NS
+        case Sort() | Window():
+            return read[0] * _SORTED_NS
+        case Shuffle() | RangeShuffle() | Broadcast() | Gather() | Materialize():
+            return plan.rows * _MOVED_NS
+        case _:
+            return 0.0
+
+
+def _predicate_ns(predicate: Expression) -> float:
+    return _MATCHED_NS if _matches(predicate) else _SCANNED_NS
+
+
+def _matches(expression: Expression) -> bool:
+    """Whether text is matched with a pattern, or a function called."""
+    match expression:
+        case Call():
+            return True
+        case Infix(operator=operator) if "~" in operator:
+            return True
+        case _:
+            return any(map(_matches, children(expression)))

@@ -1,0 +1,224 @@
+"""Groups by numbers instead of text. Pure.
+
+Tables store text of few values as numbers of a dictionary. Grouped by these, rows need no text to
+be hashed and compared; the text of each group is looked up when there is one row left of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from minishark.catalog import Catalog, Table
+from minishark.compiler.logical.operators import (
+    Aggregate,
+    Filter,
+    Join,
+    JoinKind,
+    Project,
+    Scan,
+)
+from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan, Replicated
+from minishark.expressions import (
+    Column,
+    ColumnRef,
+    DictionaryValue,
+    Expression,
+    Schema,
+)
+
+CODE_TYPE = "SMALLINT"
+"""About: a partition's numbers are as narrow or as wide as its dictionary needs."""
+
+_VALUES_MAX = 500
+"""Text of more values may be stored as it is."""
+
+_KEEPS_BOTH = (JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL)
+_KEEPS_LEFT = (*_KEEPS_BOTH, JoinKind.SEMI, JoinKind.ANTI)
+_KEEPS_RIGHT = (*_KEEPS_BOTH, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
+
+
+def with_coded_keys(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalPlan:
+    """`plan` with numbers as group keys; the same object where nothing is to gain.
+
+    Args:
+        plan: a physical plan.
+        catalog: the tables that it scans.
+        rows_min: from how many rows on the text of groups is replaced.
+    """
+    children = tuple(with_coded_keys(child, catalog, rows_min) for child in plan.children)
+    if any(new is not old for new, old in zip(children, plan.children, strict=True)):
+        plan = replace(plan, children=children)
+    match plan.operator:
+        case Aggregate() | PartialAggregate(complete=Aggregate()):
+            return _grouped(plan, catalog, rows_min)
+        case _:
+            return plan
+
+
+def dictionary_relation(table: str, *, whole: bool) -> str:
+    """What fragments call the text of a table, or of a task's partition of it."""
+    return f"{table.lower()}#{'values' if whole else 'own values'}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Coded:
+    """A plan with one more column, the last: the number of the text in another one.
+
+    Attributes:
+        plan: the plan.
+        relation: has the text of each number.
+        column: the table's column that the text is.
+        joined: whether a join lies between the table and the plan.
+    """
+
+    plan: PhysicalPlan
+    relation: str
+    column: str
+    joined: bool = False
+
+
+def _grouped(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalPlan:
+    aggregate = _aggregate(plan)
+    (child,) = plan.children
+    if aggregate.grouping_sets or aggregate.grouping_functions or child.rows < rows_min:
+        return plan
+    alone = len(aggregate.groups) == 1
+    groups: list[Expression] = list(aggregate.groups)
+    outputs: list[Expression] = [ColumnRef(i, c.type) for i, c in enumerate(plan.schema)]
+    for position, group in enumerate(aggregate.groups):
+        if not isinstance(group, ColumnRef) or group.type != "VARCHAR":
+            continue
+        coded = _with_code(child, group.index, catalog)
+        if coded is None or (alone and not coded.joined):
+            continue  # DuckDB groups by the dictionary of a single key itself
+        child = coded.plan
+        groups[position] = ColumnRef(len(child.schema) - 1, CODE_TYPE)
+        code = ColumnRef(position, CODE_TYPE)
+        outputs[position] = DictionaryValue(code, coded.relation, coded.column)
+    if tuple(groups) == aggregate.groups:
+        return plan
+    return _looked_up(plan, child, replace(aggregate, groups=tuple(groups)), outputs)
+
+
+def _aggregate(plan: PhysicalPlan) -> Aggregate:
+    operator = plan.operator
+    if isinstance(operator, PartialAggregate):
+        return operator.complete
+    assert isinstance(operator, Aggregate)
+    return operator
+
+
+def _looked_up(
+    plan: PhysicalPlan, child: PhysicalPlan, aggregate: Aggregate, outputs: list[Expression]
+) -> PhysicalPlan:
+    """The aggregate by other keys, and what these stand for."""
+    keys = tuple(
+        Column(column.name, group.type)
+        for column, group in zip(plan.schema, aggregate.groups, strict=False)
+    )
+    is_partial = isinstance(plan.operator, PartialAggregate)
+    operator = PartialAggregate(aggregate) if is_partial else aggregate
+    schema = keys + plan.schema[len(keys) :]
+    below = replace(plan, operator=operator, children=(child,), schema=schema)
+    project = Project(tuple(outputs), tuple(column.name for column in plan.schema))
+    return replace(plan, operator=project, children=(below,))
+
+
+def _with_code(plan: PhysicalPlan, position: int, catalog: Catalog) -> _Coded | None:
+    """`plan` with the number of the text in the column at `position`.
+
+    None if that is not just a column of a table, with few values, or its number can't come along.
+    """
+    match plan.operator:
+        case Scan() as scan:
+            return _scanned(plan, scan, position, catalog)
+        case Filter(output=output) as operator:
+            found = _with_code(plan.children[0], output[position], catalog)
+            if found is None:
+                return None
+            last = len(found.plan.schema) - 1
+            return _extended(plan, replace(operator, output=(*output, last)), found)
+        case Project(expressions=expressions) as operator:
+            expression = expressions[position]
+            if not isinstance(expression, ColumnRef):
+                return None
+            found = _with_code(plan.children[0], expression.index, catalog)
+            if found is None:
+                return None
+            code = ColumnRef(len(found.plan.schema) - 1, CODE_TYPE)
+            names = (*operator.names, found.plan.schema[-1].name)
+            return _extended(plan, Project((*expressions, code), names), found)
+        case Join() as join:
+            source = join.source(position)
+            if source is None:
+                return None
+            from_side = _from_right if source[0] else _from_left
+            return from_side(plan, join, source[1], catalog)
+        case _:
+            return None
+
+
+def _scanned(plan: PhysicalPlan, scan: Scan, position: int, catalog: Catalog) -> _Coded | None:
+    name = scan.columns[position]
+    if name is None or not _has_few_values(catalog.get(scan.table), name):
+        return None
+    column = Column(f"{name}#code", CODE_TYPE)
+    taken = {other.name.lower() for other in catalog.get(scan.table).schema}
+    if column.name.lower() in taken or column.name in scan.columns:
+        return None
+    scan = replace(
+        scan,
+        columns=(*scan.columns, column.name),
+        schema=(*scan.schema, column),
+        coded=(*scan.coded, (column.name, name)),
+    )
+    whole = isinstance(plan.distribution, Replicated)
+    extended = replace(plan, operator=scan, schema=(*plan.schema, column))
+    return _Coded(extended, dictionary_relation(scan.table, whole=whole), name)
+
+
+def _has_few_values(table: Table, name: str) -> bool:
+    names = [column.name for column in table.schema]
+    columns = table.statistics.columns
+    distinct = columns[names.index(name)].distinct if columns else None
+    return distinct is not None and distinct <= _VALUES_MAX
+
+
+def _from_left(plan: PhysicalPlan, join: Join, column: int, catalog: Catalog) -> _Coded | None:
+    if join.kind not in _KEEPS_LEFT or join.residual:  # which counts the columns of both sides
+        return None
+    found = _with_code(plan.children[0], column, catalog)
+    if found is None:
+        return None
+    width = len(join.left_output)
+    join = replace(join, left_output=(*join.left_output, len(found.plan.schema) - 1))
+    schema = (*plan.schema[:width], found.plan.schema[-1], *plan.schema[width:])
+    children = (found.plan, plan.children[1])
+    below = replace(plan, operator=join, children=children, schema=schema)
+    order = [*range(width), *range(width + 1, len(schema)), width]
+    return replace(found, plan=_reordered(below, order), joined=True)
+
+
+def _from_right(plan: PhysicalPlan, join: Join, column: int, catalog: Catalog) -> _Coded | None:
+    if join.kind not in _KEEPS_RIGHT:
+        return None
+    found = _with_code(plan.children[1], column, catalog)
+    if found is None:
+        return None
+    join = replace(join, right_output=(*join.right_output, len(found.plan.schema) - 1))
+    return replace(_extended(plan, join, found), joined=True)
+
+
+def _reordered(plan: PhysicalPlan, order: list[int]) -> PhysicalPlan:
+    schema: Schema = tuple(plan.schema[i] for i in order)
+    columns = tuple(ColumnRef(i, plan.schema[i].type) for i in order)
+    project = Project(columns, tuple(column.name for column in schema))
+    return replace(plan, operator=project, children=(plan,), schema=schema)
+
+
+def _extended(plan: PhysicalPlan, operator: Filter | Project | Join, last: _Coded) -> _Coded:
+    """`plan` over its last child with the number, which `operator` passes on."""
+    children = (*plan.children[:-1], last.plan)
+    schema = (*plan.schema, last.plan.schema[-1])
+    extended = replace(plan, operator=operator, children=children, schema=schema)
+    return replace(last, plan=extended)

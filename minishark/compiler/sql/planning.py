@@ -1,0 +1,477 @@
+"""The planning database: binds and optimizes statements, without the data.
+
+It holds a statistical miniature of each table (see `compiler.sql.miniature`), so that DuckDB's
+optimizer sees the sizes and distinct counts that it would see in the real tables. Optimizers that
+conclude from *values* must not run, as the miniature's values are made up.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import duckdb
+import pyarrow as pa
+
+from minishark.catalog import Table
+from minishark.compiler.logical.operators import Statement
+from minishark.compiler.logical.plan import LogicalPlan, make_plan
+from minishark.compiler.logical.rewrite import rewrite
+from minishark.compiler.logical.volatile import called_functions, volatile_reason
+from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.lower import lower_plan
+from minishark.compiler.sql.miniature import Miniatures
+from minishark.compiler.sql.plan_json import PlanNotLowered
+from minishark.compiler.sql.statements import ParsedStatement, from_first_word, parse_statements
+from minishark.errors import QueryError
+from minishark.expressions import Column, Schema
+
+DISABLED_OPTIMIZERS = {
+    "statistics_propagation": "folds predicates with the miniature's minima and maxima",
+    "compressed_materialization": "narrows types by the miniature's minima and maxima",
+    "row_group_pruner": "prunes row groups, which only the miniature has",
+    "late_materialization": "joins on row ids, which Arrow partitions do not have",
+    "partial_aggregate_pushdown": "puts aggregate states, which have no type in SQL, in plans",
+    "aggregate_reuse": "puts aggregate states in plans too",
+    "grouping_sets": "puts aggregate states, or a union, in the place of grouping sets",
+    "partitioned_execution": "divides scans by row groups",
+    "regex_range": "adds bounds for zone maps, which Arrow partitions do not have",
+    "type_pushdown": "casts in scans, which Arrow data does not take",
+    "scalar_fn_pushdown": "calls functions in scans, which Arrow data does not take",
+    "sampling_pushdown": "samples in scans, while samples are not distributed",
+    "remote_pushdown": "is for databases elsewhere, which there are none of here",
+    "extension": "is for the optimizers of extensions, which there are none of here",
+}
+"""What is switched off while planning, and why; each takes time, were it only to be verified."""
+
+_SETTINGS = {
+    # Without it DuckDB 2.0 fails to resolve the columns of about half of all plans.
+    "debug_verify_column_bindings": "true",
+    # A Python variable that has a table's name must not become one.
+    "python_enable_replacements": "false",
+    "autoinstall_known_extensions": "false",
+}
+_SERIALIZE = (
+    "SELECT json_serialize_plan($1, optimize := true, skip_null := true, skip_empty := true, "
+    "skip_default := true)"
+)
+_TEXT_OR_NAN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NAN|nan)\b')
+# Their values are constants of a plan: it serves once.
+_TELLS_TIME = re.compile(
+    r"\b(?:now|today|age|current_\w+|get_current_\w+|localtime|localtimestamp|"
+    r"transaction_timestamp|txid_current)\b",
+    re.IGNORECASE,
+)
+# What may look into files: the columns of such a statement can change between two runs.
+_READS_FILES = re.compile(
+    r"\b(?:\w*(?:read|scan|sniff|metadata|summary)\w*|glob|query|query_table|parquet_\w+"
+    r"|json_execute_\w+)\s*\(",
+    re.IGNORECASE,
+)
+# What DuckDB may take for a file: `a.csv`, `a."csv"`, and all with a dot that is quoted.
+_FILE_ENDING = re.compile(
+    r"\.\s*(?:parquet|[ct]sv|(?:nd|geo)?jsonl?|avro|fgb|gpkg|shp|xlsx)\b|\.\s*\"|--|/\*",
+    re.IGNORECASE,
+)
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
+_MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
+_VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
+_WORD = re.compile(r"\w+")
+_CACHED_MAX = 256
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class BoundStatement:
+    """A statement that DuckDB has parsed and bound.
+
+    Attributes:
+        sql: its text, without the semicolon.
+        schema: its output columns.
+        tables: the tables of the catalog that it reads, and perhaps more that its text mentions.
+    """
+
+    sql: str
+    schema: Schema
+    tables: tuple[str, ...]
+
+
+class PlanningDatabase:
+    """Plans statements over the tables that it is told of; safe to use from several threads."""
+
+    def __init__(self, config: Mapping[str, str] | None = None) -> None:
+        """Without tables; DuckDB has the settings in `config`."""
+        self._con = duckdb.connect(config=dict(config or {}))
+        for name, value in _SETTINGS.items():
+            self._con.execute(f"SET {name} = {value}")
+        self._con.execute(f"SET disabled_optimizers = '{','.join(DISABLED_OPTIMIZERS)}'")
+        self._miniatures = Miniatures()
+        self.volatile: frozenset[str] = frozenset()
+        self._names: dict[str, str] = {}
+        self._has_macros = False
+        self._has_views = False
+        self._defines_time = False
+        self._parsed: OrderedDict[str, tuple[ParsedStatement, ...]] = OrderedDict()
+        self._bound: OrderedDict[tuple[str, int], BoundStatement] = OrderedDict()
+        self._plans: OrderedDict[tuple[BoundStatement, int], LogicalPlan] = OrderedDict()
+        self._lock = ConnectionUse(self._con)
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._con.close()
+
+    @property
+    def version(self) -> int:
+        """Changes whenever plans made before may no longer be right."""
+        return self._miniatures.version
+
+    def put_table(self, table: Table) -> None:
+        """Add a table, or replace the one of its name."""
+        with self._lock:
+            columns = [(column.name, column.type) for column in table.schema]
+            self._miniatures.put(table.name, columns, table.statistics)
+            self._names[table.name.lower()] = table.name
+
+    def remove_table(self, name: str) -> None:
+        """Take a table out."""
+        with self._lock:
+            self._miniatures.remove(name)
+            self._names.pop(name.lower(), None)
+
+    def _refresh(self) -> None:
+        """Make the miniatures of tables that have come since the last statement, all at once."""
+        try:
+            self._miniatures.refresh(self._con)
+        except duckdb.Error as error:
+            raise QueryError(str(error)) from error
+
+    def has_view(self, name: str) -> bool:
+        """Whether a view of that name was defined."""
+        with self._lock:
+            rows = self._con.execute(
+                "SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower($1) AND NOT internal",
+                [name],
+            ).fetchall()
+        return bool(rows)
+
+    def has_relation(self, name: str) -> bool:
+        """Whether a table or a view goes by that name."""
+        with self._lock:
+            return name.lower() in self._names or self.has_view(name)
+
+    def views(self) -> list[str]:
+        """The names of the views that were defined."""
+        with self._lock:
+            rows = self._con.execute(
+                "SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY view_name"
+            ).fetchall()
+        return [name for (name,) in rows]
+
+    def has_function(self, name: str) -> bool:
+        """Whether SQL knows a function of that name."""
+        with self._lock:
+            rows = self._con.execute(
+                "SELECT 1 FROM duckdb_functions() WHERE lower(function_name) = $1 LIMIT 1", [name]
+            ).fetchall()
+        return bool(rows)
+
+    def tables_in(self, sql: str) -> tuple[str, ...]:
+        """The tables of the catalog that a statement names."""
+        with self._lock:
+            return self._tables_in(sql, self._relations_in(sql))
+
+    def relation_schema(self, relation: str) -> Schema:
+        """The columns of a SQL relation such as `read_parquet('file')`.
+
+        Raises:
+            duckdb.Error: it can't be read.
+        """
+        with self._lock:
+            described = self._con.sql(f"FROM {relation}")
+            return _schema(described)
+
+    def syntax(self, sql: str) -> str:
+        """The syntax tree of a SELECT, as JSON.
+
+        Raises:
+            QueryError: it is no SELECT.
+        """
+        return self._text("SELECT json_serialize_sql($1)", sql)[0]
+
+    def glob(self, pattern: str) -> list[str]:
+        """The files that a pattern finds, in the order in which DuckDB reads them.
+
+        Raises:
+            QueryError: it makes no sense.
+        """
+        return self._text("SELECT file FROM glob($1)", pattern)
+
+    def _text(self, sql: str, value: str) -> list[str]:
+        with self._lock:
+            try:
+                return [row[0] for row in self._con.execute(sql, [value]).fetchall()]
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from error
+
+    def check(self, test: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
+        """Try something with DuckDB.
+
+        Raises:
+            QueryError: it raised an error; with DuckDB's message.
+        """
+        with self._lock:
+            try:
+                test(self._con)
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from error
+
+    def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
+        """Change what statements may name; plans that were made before serve no longer.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        with self._lock:
+            self.check(how)
+            self._outdate()
+
+    def count_rows(self, relations: Sequence[str]) -> list[int]:
+        """The number of rows of each SQL relation.
+
+        Raises:
+            duckdb.Error: one can't be read.
+        """
+        with self._lock:
+            return [
+                int(self._con.execute(f"SELECT count(*) FROM {relation}").fetchall()[0][0])
+                for relation in relations
+            ]
+
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """Another connection, for use by one thread; the caller closes it."""
+        with self._lock:
+            return self._con.cursor()
+
+    def statements(self, text: str) -> list[ParsedStatement]:
+        """The statements in `text`.
+
+        Raises:
+            QueryError: it does not parse.
+            UnsupportedError: one is of a kind that minishark does not run.
+        """
+        with self._lock:
+            parsed = self._parsed.get(text)
+            if parsed is None:
+                parsed = tuple(parse_statements(self._con, text))
+                _remember(self._parsed, text, parsed)
+            return list(parsed)
+
+    def define(self, sql: str) -> None:
+        """Run a statement that defines something for later ones, or changes a setting.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        with self._lock:
+            self._refresh()
+            try:
+                self._con.execute(sql).fetchall()
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from error
+            self._has_macros = self._has_macros or _MACRO.search(sql) is not None
+            self._has_views = self._has_views or _VIEW.search(sql) is not None
+            self._defines_time = self._defines_time or _TELLS_TIME.search(sql) is not None
+            self._outdate()
+
+    def _outdate(self) -> None:
+        """What was parsed, bound and planned until now may mean something else from now on."""
+        self._parsed.clear()
+        self._bound.clear()
+        self._plans.clear()
+        self._miniatures.version += 1
+
+    def show(self, sql: str) -> pa.Table:
+        """The answer to what concerns settings only, no table.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        with self._lock:
+            self._refresh()
+            try:
+                return self._con.sql(sql).to_arrow_table()
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from error
+
+    def bind(self, sql: str, parsed: duckdb.Statement | None = None) -> BoundStatement:
+        """Resolve the names and types of a SELECT.
+
+        Args:
+            sql: its text.
+            parsed: the same as DuckDB has parsed it, which spares doing so again.
+
+        Raises:
+            QueryError: DuckDB does not accept it; with DuckDB's message.
+        """
+        with self._lock:
+            self._refresh()
+            key = (sql, self._miniatures.version)
+            bound = self._bound.get(key)
+            if bound is None:
+                try:
+                    schema = _schema(self._con.sql(parsed or sql))
+                except duckdb.Error as error:
+                    raise QueryError(self._located(sql, error)) from error
+                says_all = self._says_all(sql)
+                named = None if says_all else self._relations_in(sql)
+                bound = BoundStatement(sql, schema, self._tables_in(sql, named))
+                if says_all or self._reads_tables_only(sql, named):
+                    _remember(self._bound, key, bound)
+            return bound
+
+    def _says_all(self, sql: str) -> bool:
+        """Whether a statement reads no tables but those that its text mentions, and no files."""
+        defined = self._has_macros or self._has_views
+        return not (defined or _READS_FILES.search(sql) or _may_name_file(sql))
+
+    def _reads_tables_only(self, sql: str, named: set[str] | None) -> bool:
+        """Whether nothing outside the catalog has a say in what a statement means."""
+        if self._has_macros or _READS_FILES.search(sql):
+            return False
+        return named is not None and named <= self._names.keys()
+
+    def _located(self, sql: str, error: duckdb.Error) -> str:
+        """The message of a statement that did not bind, with the place, which relations leave out.
+
+        What does not bind does not run either.
+        """
+        try:
+            self._con.execute(sql).fetchall()
+        except duckdb.Error as same:
+            return str(same)
+        return str(error)
+
+    def arrow_schema(self, sql: str) -> pa.Schema:
+        """The columns of a SELECT, in the types in which users get them.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        with self._lock:
+            self._refresh()
+            try:
+                return self._con.sql(sql).limit(0).to_arrow_table().schema
+            except duckdb.Error as error:
+                raise QueryError(str(error)) from error
+
+    def _tables_in(self, sql: str, named: set[str] | None) -> tuple[str, ...]:
+        """The tables of the catalog among what a statement names; if that is None, mentions."""
+        if named is None:
+            text = sql.lower()
+            words, quoted = {*_WORD.findall(text)}, text.replace('""', '"')
+            named = {
+                name
+                for name in self._names
+                if name in words or (name in quoted and not _WORD.fullmatch(name))
+            }
+        return tuple(self._names[name] for name in sorted(named) if name in self._names)
+
+    def _relations_in(self, sql: str) -> set[str] | None:
+        """The relations that a statement names, in lower case; None if that can't be told.
+
+        DuckDB finds them by binding the statement over tables without columns, which fails where
+        columns matter (USING, NATURAL, ASOF, COLUMNS ...).
+        """
+        try:
+            return {name.lower() for name in self._con.get_table_names(sql)}
+        except duckdb.Error:
+            return None
+
+    def tells_time(self, sql: str) -> bool:
+        """Whether a plan serves once: the statement, or what it may name, tells time or state."""
+        told = _TELLS_TIME.search(sql) is not None
+        if told or not self._defines_time:
+            return told
+        text = sql.lower()
+        return self._has_macros or any(name.lower() in text for name in self.views())
+
+    def plan(self, bound: BoundStatement) -> LogicalPlan:
+        """The optimized logical plan of a statement; one `Statement` if it can't be lowered."""
+        with self._lock:
+            key = (bound, self._miniatures.version)  # files may have other columns by now
+            plan = self._plans.get(key)
+            if plan is None:
+                plan = self._plan(bound)
+                if not self.tells_time(bound.sql):
+                    _remember(self._plans, key, plan)
+            return plan
+
+    def _plan(self, bound: BoundStatement) -> LogicalPlan:
+        try:
+            plan = rewrite(lower_plan(self._serialized(bound.sql), bound.schema))
+        except PlanNotLowered as reason:
+            return self.whole(bound, f"{reason} has no distributed form")
+        called = called_functions(plan) if self.volatile else ()
+        user_volatile = next((name for name in called if name in self.volatile), None)
+        if user_volatile is not None:
+            return self.whole(bound, f"function {user_volatile} is not deterministic")
+        volatile = volatile_reason(plan)
+        if volatile is not None:
+            return self.whole(bound, f"{volatile} has no distributed form here")
+        return plan
+
+    def whole(self, bound: BoundStatement, reason: str) -> LogicalPlan:
+        """The plan that runs a statement as a whole in one task, over all rows of its tables."""
+        return make_plan(Statement(bound.sql, self.tables_in(bound.sql), reason, bound.schema))
+
+    def _serialized(self, sql: str) -> dict[str, Any]:
+        try:
+            rows: Sequence[tuple[str]] = self._con.execute(_SERIALIZE, [sql]).fetchall()
+        except duckdb.Error as error:
+            raise PlanNotLowered(f"the statement ({error})") from error
+        try:
+            plan = _decoded(rows[0][0])
+        except json.JSONDecodeError as error:
+            raise PlanNotLowered(f"the statement (its plan is no JSON: {error})") from error
+        if plan.get("error"):
+            raise PlanNotLowered(f"the statement ({plan.get('error_message', '')})")
+        return plan
+
+
+def _remember(cache: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
+    """Put something into a cache; what has been there longest makes room."""
+    cache[key] = value
+    if len(cache) > _CACHED_MAX:
+        cache.popitem(last=False)
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    """A serialized plan; DuckDB writes the number NaN as NAN, which no JSON parser takes."""
+
+    def number(found: re.Match[str]) -> str:
+        return found[0] if found[0].startswith('"') else "NaN"
+
+    try:
+        plan: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError:
+        plan = json.loads(_TEXT_OR_NAN.sub(number, text))
+    return plan
+
+
+def _may_name_file(sql: str) -> bool:
+    """Whether DuckDB may take something in a statement for a file; with comments inside it may."""
+    text = from_first_word(sql)
+    return _FILE_ENDING.search(text) is not None or any("." in q for q in _QUOTED.findall(text))
+
+
+def _schema(relation: duckdb.DuckDBPyRelation) -> Schema:
+    return tuple(
+        Column(name, str(type_))
+        for name, type_ in zip(relation.columns, relation.types, strict=True)
+    )

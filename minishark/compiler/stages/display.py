@@ -1,0 +1,85 @@
+"""Stages as text: tasks, inputs, output, preferred nodes, and the SQL of the fragment."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+from minishark.compiler.stages.stage import Input, Stage, TableInput
+
+_WIDTH = 100
+
+
+def stages_text(
+    stages: Sequence[Stage],
+    preferred: Callable[[Stage, int], frozenset[str]],
+    *,
+    threads: int = 1,
+    sql: bool = False,
+) -> str:
+    """All stages, in the order in which they can run.
+
+    Args:
+        stages: the stages.
+        preferred: the nodes that a task prefers, by stage and task number; none for any node.
+        threads: how many cores a large task may use that is alone in its stage.
+        sql: whether to show the fragments too.
+    """
+    return "\n".join(_stage_text(stage, stages, preferred, threads, sql) for stage in stages)
+
+
+def _stage_text(
+    stage: Stage,
+    stages: Sequence[Stage],
+    preferred: Callable[[Stage, int], frozenset[str]],
+    threads: int,
+    sql: bool,
+) -> str:
+    noun = "task" if stage.tasks == 1 else "tasks"
+    if stage.is_large_task and threads > 1:
+        noun += f" with {threads} threads"
+    why = f" (single task: {stage.reason})" if stage.reason else ""
+    lines = [f"Stage {stage.index}: {stage.tasks} {noun}{why}"]
+    lines += [f"  reads {_input_text(item, stages)}" for item in stage.inputs]
+    lines += [f"  looks for {r.name} as runs of {r.key} in {r.input}" for r in stage.runs]
+    lines += [f"  computes {step.name} first" for step in stage.steps]
+    lines += [
+        f"  drops rows of {f.name} whose {f.column} is not in {f.keys}" for f in stage.filters
+    ]
+    lines.append(f"  puts out {_output_text(stage, stages)}")
+    if stage.enough_rows is not None:
+        lines.append(f"  ends early: {stage.enough_rows:,} rows of its first tasks are enough")
+    lines += [f"  {line}" for line in _preference_lines(stage, preferred)]
+    if sql:
+        groups = (f"{groups.name}: {groups.hashed}" for groups in stage.runs)
+        for text in (*groups, *(f"{step.name}: {step.sql}" for step in stage.steps), stage.sql):
+            lines += [f"  | {line}" for line in textwrap.wrap(text, _WIDTH)]
+    return "\n".join(lines)
+
+
+def _input_text(item: Input, stages: Sequence[Stage]) -> str:
+    if isinstance(item, TableInput):
+        what = {"own": "its partition of", "all": "all of"}[item.mode.value]
+        return f"{what} table {item.table} as {item.name}"
+    what = {"own": "its piece of", "all": "all of", "bucket": "its bucket of"}[item.mode.value]
+    return f"{what} stage {stages[item.stage].index} as {item.name}"
+
+
+def _output_text(stage: Stage, stages: Sequence[Stage]) -> str:
+    if stage.index == stages[-1].index:
+        return "the result"
+    if stage.buckets:
+        return f"{stage.buckets} buckets (shuffle)"
+    return "one piece a task"
+
+
+def _preference_lines(stage: Stage, preferred: Callable[[Stage, int], frozenset[str]]) -> list[str]:
+    by_nodes: dict[tuple[str, ...], list[int]] = {}
+    for index in range(stage.tasks):
+        by_nodes.setdefault(tuple(sorted(preferred(stage, index))), []).append(index)
+    lines = []
+    for nodes, indexes in by_nodes.items():
+        where = ", ".join(nodes) if nodes else "any node"
+        noun = "task" if len(indexes) == 1 else "tasks"
+        lines.append(f"{noun} {', '.join(map(str, indexes))} on {where}")
+    return lines

@@ -1,0 +1,154 @@
+"""A stage: one SQL fragment that every one of its tasks runs over its own inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import TypeAlias
+
+from minishark.compiler.logical.operators import Join, Statement
+from minishark.compiler.physical.order import depends_on_order
+from minishark.compiler.physical.plan import Exchange, PhysicalPlan
+from minishark.compiler.stages.inputs import InputCodes, InputFilter, InputRuns, Step
+from minishark.compiler.stages.sides import are_as_written
+from minishark.compiler.stages.varying import varies
+from minishark.expressions import Schema
+
+_LARGE_ROWS = 250_000
+"""What keeps several threads busy: DuckDB divides its work into pieces of 122,880 rows."""
+
+_MULTIPLIED = 10
+"""A join of which this many times as many rows come as it reads is better aggregated before."""
+
+
+class ReadMode(StrEnum):
+    """Which part of an input the task of partition i reads."""
+
+    OWN = "own"
+    """Partition i of a table, or the output of task i."""
+    ALL = "all"
+    """Everything: a replicated table, a broadcast, or a gather."""
+    BUCKET = "bucket"
+    """Bucket i of the output of every task."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableInput:
+    """A table that the fragment reads under the name `name`."""
+
+    name: str
+    table: str
+    mode: ReadMode
+
+
+@dataclass(frozen=True, slots=True)
+class StageInput:
+    """The output of an earlier stage, which the fragment reads under the name `name`."""
+
+    name: str
+    stage: int
+    mode: ReadMode
+
+
+Input: TypeAlias = TableInput | StageInput
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the tasks of a stage have in common; it serves all runs of a statement that comes again.
+
+    Attributes:
+        index: its number; a stage reads only stages of lower numbers.
+        sql: the fragment. Its output columns are c0, c1, ...; with buckets, one more column holds
+            the number of the bucket that a row belongs to.
+        inputs: what it reads.
+        schema: its output columns, without the bucket number.
+        tasks: how many tasks run it, one per partition.
+        buckets: into how many buckets a task divides its output; 0 for one undivided piece.
+        plan: the part of the physical plan that it computes.
+        enough_rows: this many rows, of its tasks in their order, serve all who read it; None for
+            no limit.
+        codes: columns that inputs get in addition.
+        steps: relations that a task computes first, in this order.
+        filters: which rows of inputs a task drops, once their keys are there.
+        runs: groups of inputs that may be found as runs of rows.
+    """
+
+    index: int
+    sql: str
+    inputs: tuple[Input, ...]
+    schema: Schema
+    tasks: int
+    buckets: int
+    plan: PhysicalPlan
+    enough_rows: int | None = None
+    codes: tuple[InputCodes, ...] = ()
+    steps: tuple[Step, ...] = ()
+    filters: tuple[InputFilter, ...] = ()
+    runs: tuple[InputRuns, ...] = ()
+
+    @property
+    def is_statement(self) -> bool:
+        """Whether the fragment is a user's statement as it was written."""
+        return isinstance(self.plan.operator, Statement)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the stage is a whole statement in one task; None for all others."""
+        operator = self.plan.operator
+        return operator.reason if isinstance(operator, Statement) else None
+
+    @cached_property
+    def aggregates_early(self) -> bool:
+        """Whether DuckDB may aggregate before it joins.
+
+        Without statistics it would do so where a join leaves few rows, which costs more than it
+        saves; where a join multiplies rows, nothing else will do.
+        """
+        return self.is_statement or _multiplies_rows(self.plan)
+
+    @cached_property
+    def joins_as_written(self) -> bool:
+        """Whether DuckDB makes each join's hash table of its right side, instead of choosing."""
+        reads_stages = any(isinstance(item, StageInput) for item in self.inputs)
+        return not (self.is_statement or reads_stages) and are_as_written(self.plan)
+
+    @cached_property
+    def is_large_task(self) -> bool:
+        """Whether it is a single task, over so many rows that several cores have work.
+
+        And of which the answer does not depend on their order, as those of whole statements may.
+        """
+        if self.tasks > 1 or self.is_statement or depends_on_order(self.plan):
+            return False
+        return _read_rows(self.plan) >= _LARGE_ROWS
+
+    @cached_property
+    def varies(self) -> bool:
+        """Whether it may put out other rows when it runs again."""
+        return varies(self.plan)
+
+    @cached_property
+    def parents(self) -> tuple[int, ...]:
+        """The stages that must be complete before this one starts."""
+        return tuple(
+            dict.fromkeys(item.stage for item in self.inputs if isinstance(item, StageInput))
+        )
+
+
+def _read_rows(plan: PhysicalPlan) -> float:
+    """About how many rows the stage that computes `plan` reads."""
+    if isinstance(plan.operator, Exchange) or not plan.children:
+        return plan.rows
+    return sum(map(_read_rows, plan.children))
+
+
+def _multiplies_rows(plan: PhysicalPlan) -> bool:
+    """Whether a join of the stage that computes `plan` gives many times the rows that it reads."""
+    if isinstance(plan.operator, Exchange):
+        return False
+    read = sum(child.rows for child in plan.children)
+    if isinstance(plan.operator, Join) and plan.rows > _MULTIPLIED * read:
+        return True
+    return any(map(_multiplies_rows, plan.children))

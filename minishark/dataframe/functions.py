@@ -1,0 +1,661 @@
+"""Functions for expressions: PySpark's names where DuckDB's differ, and all of DuckDB's.
+
+What is not written out here is looked up among DuckDB's functions: `F.levenshtein("a", "b")` is
+`levenshtein(a, b)` in SQL, with DuckDB's meaning. Text is the name of a column and other Python
+values are literals; `lit("text")` is a text. In the functions that are written out, text stands for
+itself where a column would make little sense, as in PySpark: `F.split("path", "/")`.
+
+>>> from minishark import functions as F
+>>> session.range(3).select(F.sum("id").alias("total"), F.max(F.col("id") * 2).alias("m")).collect()
+[Row(total=3, m=4)]
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import duckdb
+
+from minishark.dataframe.column import (
+    CaseColumn,
+    Column,
+    Kind,
+    Level,
+    call,
+    case,
+    column,
+    column_or_name,
+    combine,
+    infix,
+    separated,
+    text_column,
+    value,
+)
+from minishark.dataframe.dates import date_pattern
+from minishark.dataframe.names import ident, nearest, spelt_otherwise
+from minishark.errors import OptionError, UnsupportedError
+
+# Columns and literals
+
+
+def col(name: str) -> Column:
+    """The column called `name`; `alias.name` and `struct.field` are understood too."""
+    return column(name)
+
+
+def lit(item: Any) -> Column:
+    """A Python value as a literal; a Column stays what it is."""
+    return value(item)
+
+
+def expr(sql: str) -> Column:
+    """An expression in SQL."""
+    return text_column(sql)
+
+
+def call_function(name: str, *arguments: Any) -> Column:
+    """Any function by its name, for example a macro of the session.
+
+    Args:
+        name: the name.
+        arguments: names of columns, Columns, or values.
+    """
+    columns = [column_or_name(argument) for argument in arguments]
+    return call(ident(name), *columns, kind=_kinds().get(name.lower(), Kind.FREE))
+
+
+def broadcast(_: Any) -> Any:
+    """Not needed, and refused, so that nobody believes in it.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    raise UnsupportedError("minishark broadcasts by the sizes of tables; it takes no hints.")
+
+
+# Conditions
+
+
+def when(condition: Column, result: Any) -> CaseColumn:
+    """CASE WHEN; go on with `.when(...)` and `.otherwise(...)`."""
+    return case(condition, result)
+
+
+def coalesce(*columns: Any) -> Column:
+    """The first that is not NULL."""
+    return _call("coalesce", *columns)
+
+
+def ifnull(column_: Any, default: Any) -> Column:
+    """`column_`, or `default` where it is NULL."""
+    return _call("coalesce", column_, default)
+
+
+nvl = ifnull
+
+
+def nvl2(column_: Any, not_null: Any, null: Any) -> Column:
+    """`not_null` where `column_` is not NULL, else `null`."""
+    return case(_column(column_).is_not_null(), _column(not_null)).otherwise(_column(null))
+
+
+def nanvl(column_: Any, default: Any) -> Column:
+    """`column_`, or `default` where it is NaN."""
+    chosen = _column(column_)
+    return case(chosen.is_nan(), _column(default)).otherwise(chosen)
+
+
+def isnull(column_: Any) -> Column:
+    """Whether it is NULL."""
+    return _column(column_).is_null()
+
+
+def isnotnull(column_: Any) -> Column:
+    """Whether it is not NULL."""
+    return _column(column_).is_not_null()
+
+
+# Order
+
+
+def asc(column_: Any) -> Column:
+    """Sorted upwards, NULLs last."""
+    return _column(column_).asc()
+
+
+def desc(column_: Any) -> Column:
+    """Sorted downwards, NULLs last."""
+    return _column(column_).desc()
+
+
+def asc_nulls_first(column_: Any) -> Column:
+    """Sorted upwards, NULLs first."""
+    return _column(column_).asc_nulls_first()
+
+
+def desc_nulls_first(column_: Any) -> Column:
+    """Sorted downwards, NULLs first."""
+    return _column(column_).desc_nulls_first()
+
+
+def asc_nulls_last(column_: Any) -> Column:
+    """Sorted upwards, NULLs last."""
+    return _column(column_).asc_nulls_last()
+
+
+def desc_nulls_last(column_: Any) -> Column:
+    """Sorted downwards, NULLs last."""
+    return _column(column_).desc_nulls_last()
+
+
+# Aggregates
+
+
+def count(column_: Any = "*") -> Column:
+    """The number of rows, or of those in which `column_` is not NULL."""
+    chosen = _column(column_)
+    if chosen.pieces == column("*").pieces:
+        return Column(("count(*)",), "count", level=Level.ATOM, kind=Kind.GROUP)
+    return _aggregate("count", chosen)
+
+
+def count_distinct(*columns: Any) -> Column:
+    """The number of different values, or of combinations of values without NULLs."""
+    chosen = [_column(column_) for column_ in columns]
+    counted = chosen[0]
+    if len(chosen) > 1:
+        complete = functools.reduce(Column.__and__, (column_.is_not_null() for column_ in chosen))
+        counted = case(complete, combine("(", *separated(chosen), ")"))
+    return _distinct("count", counted)
+
+
+def sum_distinct(column_: Any) -> Column:
+    """The sum of the different values."""
+    return _distinct("sum", _column(column_))
+
+
+def collect_list(column_: Any) -> Column:
+    """The values that are not NULL as a list, in any order."""
+    chosen = _column(column_)
+    return _call("coalesce", call("list", chosen, kind=Kind.GROUP).filter(chosen.is_not_null()), [])
+
+
+def collect_set(column_: Any) -> Column:
+    """The different values that are not NULL as a list, in any order."""
+    return _call("list_distinct", collect_list(column_))
+
+
+def first(column_: Any, ignorenulls: bool = False) -> Column:
+    """The value of the first row, or the first that is not NULL; the order is not defined."""
+    return _aggregate("any_value" if ignorenulls else "first", column_)
+
+
+def last(column_: Any, ignorenulls: bool = False) -> Column:
+    """The value of the last row, or the last that is not NULL; the order is not defined."""
+    chosen = _column(column_)
+    made = call("last", chosen, kind=Kind.GROUP)
+    return made.filter(chosen.is_not_null()) if ignorenulls else made
+
+
+def percentile(column_: Any, fraction: Any) -> Column:
+    """The value below which a fraction of the values lies, interpolated."""
+    return _aggregate("quantile_cont", column_, value(fraction))
+
+
+def percentile_approx(column_: Any, fraction: Any, accuracy: int = 10_000) -> Column:
+    """About the value below which a fraction of the values lies; `accuracy` is DuckDB's own."""
+    if accuracy <= 0:
+        raise OptionError("accuracy is a positive number.")
+    return _aggregate("approx_quantile", column_, value(fraction))
+
+
+def every(column_: Any) -> Column:
+    """Whether it is true in all rows."""
+    return _aggregate("bool_and", column_)
+
+
+def some(column_: Any) -> Column:
+    """Whether it is true in any row."""
+    return _aggregate("bool_or", column_)
+
+
+def std(column_: Any) -> Column:
+    """The standard deviation of a sample."""
+    return _aggregate("stddev_samp", column_)
+
+
+def grouping(column_: Any) -> Column:
+    """1 in the subtotals of `rollup` and `cube` over all values of a column, else 0."""
+    return _aggregate("grouping", column_)
+
+
+def grouping_id(*columns: Any) -> Column:
+    """`grouping` of each column as the bits of one number."""
+    return _aggregate("grouping_id", *columns)
+
+
+# Windows
+
+
+def lag(column_: Any, offset: int = 1, default: Any = None) -> Column:
+    """The value `offset` rows before."""
+    return _aggregate("lag", column_, value(offset), value(default))
+
+
+def lead(column_: Any, offset: int = 1, default: Any = None) -> Column:
+    """The value `offset` rows after."""
+    return _aggregate("lead", column_, value(offset), value(default))
+
+
+def monotonically_increasing_id() -> Column:
+    """A number for each row, from 0, in no order in particular."""
+    return Column(("row_number() OVER () - 1",))
+
+
+# Numbers
+
+
+def log(first_: Any, second: Any = None) -> Column:
+    """The natural logarithm; with two arguments, that of the second to the base of the first."""
+    return _call("ln", first_) if second is None else _call("log", first_, second)
+
+
+def log1p(column_: Any) -> Column:
+    """The natural logarithm of one more."""
+    return call("ln", _column(column_) + 1)
+
+
+def expm1(column_: Any) -> Column:
+    """The exponential function, less one."""
+    return call("exp", _column(column_)) - 1
+
+
+def bround(column_: Any, scale: int = 0) -> Column:
+    """Rounded, halves to the even neighbour."""
+    return _call("round_even", column_, value(scale))
+
+
+def signum(column_: Any) -> Column:
+    """-1, 0 or 1."""
+    return _call("sign", column_)
+
+
+def rand(seed: int | None = None) -> Column:
+    """A random number from 0 to 1.
+
+    Raises:
+        UnsupportedError: with a seed, as tasks draw numbers independently of each other.
+    """
+    if seed is not None:
+        raise UnsupportedError(
+            "Random numbers take no seed; derive them from a column with hash()."
+        )
+    return call("random", kind=Kind.FREE)
+
+
+# Text
+
+
+def concat(*columns: Any) -> Column:
+    """Texts or lists, one after another; NULL if one of them is (DuckDB's concat leaves it out)."""
+    return functools.reduce(lambda left, right: infix(left, "||", right), map(_column, columns))
+
+
+def concat_ws(separator: str, *columns: Any) -> Column:
+    """Texts with a separator between; NULLs are left out."""
+    return _call("concat_ws", value(separator), *columns)
+
+
+def format_string(pattern: str, *columns: Any) -> Column:
+    """Values put into a pattern, as C's printf does."""
+    return _call("printf", value(pattern), *columns)
+
+
+def initcap(column_: Any) -> Column:
+    """The first letter of each word in upper case, the others in lower case."""
+    words = _call("string_split", _call("lower", column_), value(" "))
+    word = "upper(word_[1]) || word_[2:]"
+    return combine("array_to_string(list_transform(", words, f", lambda word_: {word}), ' ')")
+
+
+def instr(column_: Any, substring_: str) -> Column:
+    """The position of a text in another, from 1; 0 if it is not there."""
+    return _call("instr", column_, value(substring_))
+
+
+def locate(substring_: str, column_: Any) -> Column:
+    """The position of a text in another, from 1; 0 if it is not there."""
+    return instr(column_, substring_)
+
+
+def lpad(column_: Any, length: int, pad: str = " ") -> Column:
+    """Filled up at the left, or cut, to a length."""
+    return _call("lpad", column_, value(length), value(pad))
+
+
+def rpad(column_: Any, length: int, pad: str = " ") -> Column:
+    """Filled up at the right, or cut, to a length."""
+    return _call("rpad", column_, value(length), value(pad))
+
+
+def regexp_extract(column_: Any, pattern: str, group: int = 1) -> Column:
+    """What a group of a regular expression matches; empty if it is not found."""
+    return _call("regexp_extract", column_, value(pattern), value(group))
+
+
+def regexp_replace(column_: Any, pattern: str, replacement: str) -> Column:
+    r"""All matches of a regular expression replaced; groups are \1, \2 ..."""
+    return _call("regexp_replace", column_, value(pattern), value(replacement), value("g"))
+
+
+def split(column_: Any, pattern: str) -> Column:
+    """The parts between the matches of a regular expression."""
+    return _call("string_split_regex", column_, value(pattern))
+
+
+def substring(column_: Any, start: Any, length: Any) -> Column:
+    """`length` characters from the one at `start`, counted from 1."""
+    return _column(column_).substr(start, length)
+
+
+def translate(column_: Any, matching: str, replacement: str) -> Column:
+    """Each character of `matching` replaced by the one at its place in `replacement`."""
+    return _call("translate", column_, value(matching), value(replacement))
+
+
+def get_json_object(column_: Any, path: str) -> Column:
+    """What lies at a path such as "$.a.b" in a JSON text, as text."""
+    return _call("json_extract_string", column_, value(path))
+
+
+# Dates and times
+
+
+def current_date() -> Column:
+    """Today, in the session's time zone."""
+    return Column(("current_date",), level=Level.ATOM)
+
+
+def current_timestamp() -> Column:
+    """Now, with its time zone; the same in the whole query."""
+    return call("now")
+
+
+def to_date(column_: Any, pattern: str | None = None) -> Column:
+    """A text as a date; by a pattern such as "dd.MM.yyyy" or "%d.%m.%Y"."""
+    return to_timestamp(column_, pattern).cast("DATE") if pattern else _column(column_).cast("DATE")
+
+
+def to_timestamp(column_: Any, pattern: str | None = None) -> Column:
+    """A text as a timestamp; by a pattern such as "dd.MM.yyyy HH:mm" or "%d.%m.%Y %H:%M"."""
+    if pattern is None:
+        return _column(column_).cast("TIMESTAMP")
+    return _call("strptime", column_, value(date_pattern(pattern)))
+
+
+def date_format(column_: Any, pattern: str) -> Column:
+    """A date or timestamp as text, by a pattern such as "dd.MM.yyyy" or "%d.%m.%Y"."""
+    return _call("strftime", column_, value(date_pattern(pattern)))
+
+
+def date_trunc(unit: str, column_: Any) -> Column:
+    """The start of the "year", "month", "day", "hour" ... that it lies in."""
+    return _call("date_trunc", value(unit), column_)
+
+
+def trunc(column_: Any, unit: str) -> Column:
+    """The first day of the "year", "quarter", "month" or "week" that a date lies in."""
+    return date_trunc(unit, column_).cast("DATE")
+
+
+def date_add(column_: Any, days: Any) -> Column:
+    """A date some days later."""
+    return infix(_column(column_), "+", _days(days))
+
+
+def date_sub(column_: Any, days: Any) -> Column:
+    """A date some days earlier."""
+    return infix(_column(column_), "-", _days(days))
+
+
+def datediff(end: Any, start: Any) -> Column:
+    """The number of days from `start` to `end`."""
+    return _call("date_diff", value("day"), start, end)
+
+
+def add_months(column_: Any, months: Any) -> Column:
+    """A date some months later, or the last day of its month."""
+    moved = infix(_column(column_).cast("DATE"), "+", _call("to_months", _days(months)))
+    return moved.cast("DATE")
+
+
+def dayofweek(column_: Any) -> Column:
+    """1 for Sunday to 7 for Saturday (DuckDB's dayofweek starts at 0)."""
+    return _call("dayofweek", column_) + 1
+
+
+def weekday(column_: Any) -> Column:
+    """0 for Monday to 6 for Sunday (DuckDB's weekday starts at Sunday)."""
+    return _call("isodow", column_) - 1
+
+
+def unix_timestamp(column_: Any) -> Column:
+    """The seconds since 1970."""
+    return call("epoch", _column(column_).cast("TIMESTAMP")).cast("BIGINT")
+
+
+def timestamp_seconds(column_: Any) -> Column:
+    """The timestamp, with time zone, that many seconds after 1970 began."""
+    return _call("to_timestamp", column_)
+
+
+# Lists, structs, maps
+
+
+def array(*columns: Any) -> Column:
+    """The values as a list."""
+    return _call("list_value", *columns)
+
+
+def struct(*columns: Any) -> Column:
+    """Columns as the fields of a struct; their names are those of the fields."""
+    parts: list[Any] = []
+    for column_ in map(_column, columns):
+        name = column_.name or (column_.references[0].name if len(column_.pieces) == 1 else None)
+        if name is None:
+            raise OptionError("A field of a struct needs a name; give it one with alias().")
+        parts += [", "] * bool(parts) + [f"{ident(name)} := ", column_]
+    return combine("struct_pack(", *parts, ")", bare=True)
+
+
+def create_map(*columns: Any) -> Column:
+    """A map of keys and values in turns."""
+    keys, values = map(_column, columns[::2]), map(_column, columns[1::2])
+    return call("map", _call("list_value", *keys), _call("list_value", *values))
+
+
+def size(column_: Any) -> Column:
+    """The number of elements of a list, or of entries of a map."""
+    return _call("len", column_)
+
+
+def element_at(column_: Any, key: Any) -> Column:
+    """An element of a list by its position from 1, or from the end if negative; or of a map."""
+    return combine(_column(column_), "[", value(key), "]")
+
+
+def array_contains(column_: Any, item: Any) -> Column:
+    """Whether a list has an element."""
+    return _call("list_contains", column_, value(item))
+
+
+def array_position(column_: Any, item: Any) -> Column:
+    """The position of an element in a list, from 1; 0 if it is not there."""
+    return _call("coalesce", _call("list_position", column_, value(item)), 0)
+
+
+def array_join(column_: Any, delimiter: str) -> Column:
+    """The elements as one text."""
+    return _call("array_to_string", column_, value(delimiter))
+
+
+def array_max(column_: Any) -> Column:
+    """The greatest element."""
+    return _call("list_max", column_)
+
+
+def array_min(column_: Any) -> Column:
+    """The least element."""
+    return _call("list_min", column_)
+
+
+def slice(column_: Any, start: Any, length: Any) -> Column:
+    """`length` elements from the one at `start`, counted from 1."""
+    first_, count_ = value(start), value(length)
+    return _call("list_slice", column_, first_, first_ + count_ - 1)
+
+
+def sequence(start: Any, stop: Any, step: Any = 1) -> Column:
+    """The numbers from `start` to `stop`, both of them too."""
+    return _call("generate_series", start, stop, step)
+
+
+def explode(column_: Any) -> Column:
+    """A row for each element of a list; none for an empty list or NULL."""
+    return call("unnest", _column(column_), kind=Kind.FREE)
+
+
+def explode_outer(column_: Any) -> Column:
+    """A row for each element of a list; one with NULL for an empty list or NULL."""
+    chosen = _column(column_)
+    filled = case(call("len", chosen) > 0, chosen).otherwise([None])
+    return call("unnest", filled, kind=Kind.FREE)
+
+
+def transform(column_: Any, function: Callable[[Column], Any]) -> Column:
+    """`function` of each element of a list: `F.transform("xs", lambda x: x + 1)`."""
+    return combine("list_transform(", _column(column_), ", ", _lambda(function), ")", bare=True)
+
+
+def filter(column_: Any, function: Callable[[Column], Any]) -> Column:
+    """The elements of a list that fulfil a condition."""
+    return combine("list_filter(", _column(column_), ", ", _lambda(function), ")", bare=True)
+
+
+def exists(column_: Any, function: Callable[[Column], Any]) -> Column:
+    """Whether any element of a list fulfils a condition."""
+    return call("len", filter(column_, function)) > 0
+
+
+def forall(column_: Any, function: Callable[[Column], Any]) -> Column:
+    """Whether all elements of a list fulfil a condition."""
+    return call("len", filter(column_, function)) == call("len", _column(column_))
+
+
+def aggregate(column_: Any, start: Any, function: Callable[[Column, Column], Any]) -> Column:
+    """The elements of a list put together, one after another: `function(so_far, element)`."""
+    parts = (_column(column_), ", ", _lambda(function), ", ", _column(start))
+    return combine("list_reduce(", *parts, ")", bare=True)
+
+
+# All other functions
+
+
+def _column(item: Any) -> Column:
+    return column_or_name(item)
+
+
+def _call(function: str, *columns: Any) -> Column:
+    return call(function, *map(_column, columns))
+
+
+def _aggregate(function: str, *columns: Any) -> Column:
+    return call(function, *map(_column, columns), kind=Kind.GROUP)
+
+
+def _distinct(function: str, column_: Column) -> Column:
+    made = combine(f"{function}(DISTINCT ", column_, ")", bare=True)
+    return Column(made.pieces, level=Level.ATOM, kind=Kind.GROUP)
+
+
+def _days(count_: Any) -> Column:
+    """A number of days or months; DuckDB adds INTEGERs to dates only."""
+    return value(count_) if isinstance(count_, int) else _column(count_).cast("INTEGER")
+
+
+def _lambda(function: Callable[..., Any]) -> Column:
+    """A Python function of Columns as a lambda of DuckDB's."""
+    # A name that ends in an underscore is unlikely to hide a column.
+    names = [f"{name.rstrip('_')}_" for name in inspect.signature(function).parameters]
+    body = value(function(*(Column((name,), level=Level.ATOM) for name in names)))
+    return combine(f"lambda {', '.join(names)}: ", body, bare=True)
+
+
+_WINDOW_FUNCTIONS = (
+    "row_number",
+    "rank",
+    "dense_rank",
+    "percent_rank",
+    "cume_dist",
+    "ntile",
+    "first_value",
+    "last_value",
+    "nth_value",
+)
+
+
+@functools.cache
+def _described() -> dict[str, tuple[str, str]]:
+    """DuckDB's functions that can stand in an expression: kind and description."""
+    with duckdb.connect() as connection:
+        rows = connection.execute(
+            "SELECT lower(function_name), function_type, min(description) FROM duckdb_functions() "
+            "WHERE function_type IN ('scalar', 'aggregate', 'macro') GROUP BY ALL ORDER BY ALL DESC"
+        ).fetchall()
+    windows = dict.fromkeys(_WINDOW_FUNCTIONS, ("aggregate", "A window function; see over()."))
+    return {name: (kind, text or f"DuckDB's {name}.") for name, kind, text in rows} | windows
+
+
+@functools.cache
+def _kinds() -> dict[str, Kind]:
+    kinds = {"scalar": Kind.ROW, "aggregate": Kind.GROUP, "macro": Kind.FREE}
+    found = {name: kinds[kind] for name, (kind, _) in _described().items()}
+    # These have another number of rows, or another value each time.
+    return found | dict.fromkeys(("unnest", "random", "uuid", "gen_random_uuid"), Kind.FREE)
+
+
+@functools.cache
+def _duckdb_function(name: str) -> Callable[..., Column]:
+    def function(*arguments: Any) -> Column:
+        return call_function(name, *arguments)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = _described()[name][1]
+    return function
+
+
+def __getattr__(name: str) -> Any:
+    """A function of DuckDB's.
+
+    Raises:
+        AttributeError: there is none of that name; the sentence has the nearest ones.
+    """
+    if name.startswith("__"):
+        raise AttributeError(name)
+    meant = spelt_otherwise(name, list(globals()))
+    if meant is not None:
+        return globals()[meant]
+    for known in (name.lower(), spelt_otherwise(name, _described())):
+        if known in _described():
+            return _duckdb_function(known)
+    own = (item for item in globals() if not item.startswith("_"))
+    near = nearest(name, itertools.chain(own, _described()))
+    raise AttributeError(f"There is no function {name!r}.{near}", name=name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(name for name in _described() if name.isidentifier())})

@@ -1,0 +1,1 @@
+"""What users hold: `connect`, `Session`, and how each kind of statement runs."""

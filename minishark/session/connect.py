@@ -1,0 +1,165 @@
+"""How a session begins: `connect`.
+
+A session's own cluster starts while the front end imports Arrow, DuckDB and all else, so nothing
+of that is imported here before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
+from minishark.compiler.physical.options import SINGLE_TASK_ROWS, check_partitions
+from minishark.errors import OptionError
+from minishark.lazy import imported
+from minishark.session.options import check_optimizations, check_placement, planner_options
+from minishark.worker.memory import parse_size
+
+if TYPE_CHECKING:
+    from minishark.cluster.backend import Cluster
+    from minishark.session.session import Session
+
+
+def connect(
+    cluster: str | None = None,
+    *,
+    keys: str | Path | None = None,
+    nodes: int | None = None,
+    executors_per_node: int | None = None,
+    schedulers: int | None = None,
+    partitions: int | None = None,
+    placement: str = "sparrow",
+    probe_ratio: float = 2.0,
+    in_process: bool = False,
+    single_task_rows: int = SINGLE_TASK_ROWS,
+    task_threads: int | None = None,
+    disabled_optimizations: Collection[str] = (),
+    memory_limit: int | str | None = None,
+) -> Session:
+    """A session on a cluster of its own on this machine, or on one that runs already.
+
+    Args:
+        cluster: where a cluster runs: `tcp://host:port` or `ipc://path` of one of its nodes, or the
+            name that it was started with on this machine. None starts one that ends with the
+            session; only then `nodes`, `executors_per_node`, `schedulers` and `in_process` count.
+        keys: the folder of the cluster's keys, for tcp; None for the one that the environment
+            variable MINISHARK_KEYS names, or that the cluster was started with.
+        nodes: how many nodes; None for two (one on a machine with one core).
+        executors_per_node: executor processes per node; None for one slot per core in all.
+        schedulers: how many Sparrow schedulers; None for two, or one where there is one node.
+        partitions: partitions of a table or shuffle by default; None for one per slot.
+        placement: "sparrow" (batch sampling with late binding), "batch" or "per_task" (sampling by
+            queue length), or "random" (any node that holds what a task reads).
+        probe_ratio: reservations per task, at least 1.
+        in_process: run the cluster on threads of this process, for tests and debugging.
+        single_task_rows: statements over tables of at most this many rows in all run in one task,
+            and others where that is estimated to be faster; 0 distributes everything, however
+            small, for tests and to see it.
+        task_threads: how many cores a task may use that runs alone, on a cluster on one machine;
+            None for one per slot, but 1 where `partitions` are asked for. With 1, only tasks
+            beside each other use several cores. Queries that run at the same time share them.
+        disabled_optimizations: what is not to be done, to compare: "one_task" (for queries of more
+            than `single_task_rows`), "eager_aggregation" (aggregates that begin below joins),
+            "group_keys" (groups by the numbers of dictionaries instead of text), "group_runs"
+            (groups of rows that follow one another found without hash tables),
+            "join_sides" (hash tables made of the sides that the plan says), "semi_join_filters"
+            (rows of large tables that no join wants dropped before they are read),
+            "prepared_fragments" (for queries that come again).
+        memory_limit: what the session's own cluster may use, as "4GiB" or a number of bytes: all
+            executors with their DuckDBs, tables and shuffles in shared memory. What does not fit
+            goes to disk. None for what MINISHARK_MEMORY_LIMIT says, or three quarters of the
+            machine's (or container's) memory.
+
+    Raises:
+        OptionError: an argument makes no sense.
+        ClusterError: the cluster does not start, or does not answer, or has other versions.
+
+    Examples:
+        >>> import minishark
+        >>> with minishark.connect() as session:
+        ...     session.sql("SELECT 42 AS answer").collect()
+        [Row(answer=42)]
+    """
+    check_placement(placement, probe_ratio)
+    check_partitions(partitions)
+    if not isinstance(disabled_optimizations, str):
+        disabled_optimizations = frozenset(disabled_optimizations)
+    check_optimizations(task_threads, disabled_optimizations)
+    begin = partial(
+        _session,
+        partitions=partitions,
+        placement=placement,
+        probe_ratio=probe_ratio,
+        single_task_rows=single_task_rows,
+        task_threads=task_threads,
+        disabled=disabled_optimizations,
+    )
+    if cluster is not None:
+        if in_process or not (nodes is executors_per_node is schedulers is None):
+            raise OptionError("A cluster that runs already has its nodes; connect without them.")
+        if memory_limit is not None:
+            raise OptionError("A cluster that runs already has its memory limit.")
+        return begin(_attached(cluster, keys))
+    if keys is not None:
+        raise OptionError("keys go with the address of a cluster.")
+    options = _own_options(nodes, executors_per_node, schedulers, in_process, memory_limit)
+    with contextlib.ExitStack() as undo:
+        own = OwnCluster(options)
+        undo.callback(own.close)
+        session = begin(own)
+        undo.callback(session.stop)
+        own.await_start()
+        undo.pop_all()
+    return session
+
+
+def _session(
+    cluster: Cluster,
+    *,
+    partitions: int | None,
+    placement: str,
+    probe_ratio: float,
+    single_task_rows: int,
+    task_threads: int | None,
+    disabled: Collection[str],
+) -> Session:
+    imported("minishark.session.session")
+    from minishark.query.run import FragmentOptions  # noqa: PLC0415 - see above
+    from minishark.session.session import Session  # noqa: PLC0415
+
+    planner = planner_options(cluster, partitions, single_task_rows, task_threads, disabled)
+    fragments = FragmentOptions(
+        prepares="prepared_fragments" not in disabled,
+        sets_join_sides="join_sides" not in disabled,
+    )
+    return Session(cluster, planner, placement, probe_ratio, fragments)
+
+
+def _attached(cluster: str, keys: str | Path | None) -> Cluster:
+    imported("minishark.session.session")
+    from minishark.cluster.attached import AttachedCluster  # noqa: PLC0415 - see above
+    from minishark.cluster.launch import resolve  # noqa: PLC0415
+
+    return AttachedCluster(*resolve(cluster, None if keys is None else str(keys)))
+
+
+def _own_options(
+    nodes: int | None,
+    executors_per_node: int | None,
+    schedulers: int | None,
+    in_process: bool,
+    memory_limit: int | str | None,
+) -> ClusterOptions:
+    chosen = default_options()
+    node_count = chosen.nodes if nodes is None else nodes
+    return ClusterOptions(
+        node_count,
+        chosen.executors_per_node if executors_per_node is None else executors_per_node,
+        (1 if node_count == 1 else 2) if schedulers is None else schedulers,
+        in_process,
+        None if memory_limit is None else parse_size(memory_limit),
+    )

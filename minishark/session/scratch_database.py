@@ -1,0 +1,426 @@
+"""Tables that SQL statements write: a DuckDB of the session's own, where every statement works.
+
+Tables in the cluster are never changed in place. A statement that changes one takes a copy here
+first; what has changed is loaded into the cluster again before the next query reads it. Statements
+that only read the cluster's tables see them here without a copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from minishark.compiler.sql.arrow_types import kept_by_arrow
+from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.targets import written_target
+from minishark.errors import (
+    CatalogError,
+    QueryCancelledError,
+    QueryError,
+    ResourceError,
+    TaskFailedError,
+    UnsupportedError,
+)
+from minishark.expressions import quote, quote_text
+from minishark.worker.writing import disk_full
+
+ReadTable = Callable[[str], pa.Table]
+"""All rows of a table in the cluster, memory-mapped."""
+
+_ROWS = " minishark rows"
+"""A name that no user's table has."""
+
+_OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
+_ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
+_ENUM = re.compile(
+    r'(.*?\bTYPE\s+)((?:"(?:[^"]|"")+"|\w+))\s+AS\s+ENUM\b', re.IGNORECASE | re.DOTALL
+)
+_COMMENT = re.compile(r"\s*COMMENT\b", re.IGNORECASE)
+_VARIABLE = re.compile(r'\s*SET\s+VARIABLE\s+("(?:[^"]|"")+"|\w+)', re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedTable:
+    """A table that statements have changed.
+
+    Attributes:
+        name: its name.
+        number: tells one change from a later one.
+        rows: its rows; None if Arrow can't hold them as they are (ENUM columns, collations): then
+            the table stays here, and queries that name it run here.
+    """
+
+    name: str
+    number: int
+    rows: pa.Table | None
+
+
+class WrittenTables:
+    """Runs statements that write, and knows which tables the cluster has old rows of."""
+
+    def __init__(self, config: Mapping[str, str] | None = None) -> None:
+        """Without tables; DuckDB has the settings in `config`."""
+        self._con = duckdb.connect(config=dict(config or {}))
+        self._con.execute("SET python_enable_replacements = false")
+        self._con.execute("SET autoinstall_known_extensions = false")
+        self._con.execute("SET produce_arrow_string_view = false")
+        self._con.execute("SET arrow_lossless_conversion = true")
+        self._changed: dict[str, int] = {}
+        self._changes = count()
+        self._definitions: list[str] = []
+        self._own: dict[str, None] = {}
+        self._used = False
+        self._elsewhere = False
+        self._lock = ConnectionUse(self._con)
+
+    def close(self) -> None:
+        """Close the database, when the statement that runs has ended."""
+        with self._lock:
+            self._con.close()
+
+    def interrupt(self) -> None:
+        """Stop the statement that is running."""
+        self._con.interrupt()
+
+    def define(self, sql: str, *, alone: bool = False) -> None:
+        """Remember a view, macro, type or setting; made when a statement runs here.
+
+        Args:
+            sql: the statement.
+            alone: whether only this database can know it, so that it must work at once.
+
+        Raises:
+            QueryError: DuckDB does not accept it, and it is `alone`.
+        """
+        with self._lock:
+            if alone:
+                self._run(sql)
+                self._used = True
+            else:
+                self._definitions.append(sql)
+
+    def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
+        """Change what statements may name."""
+        with self._lock:
+            how(self._con)
+
+    def write(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
+        """Run a statement that changes tables.
+
+        Args:
+            sql: the statement.
+            tables: the names of the cluster's tables.
+            read: gives their rows.
+
+        Returns:
+            The number of rows that changed, or what RETURNING asked for.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+            TaskFailedError: it failed on the data.
+        """
+        target = written_target(sql)
+        name = target.name if target is not None else None
+        with self._lock:
+            self._show(tables, read)
+            for taken in (name,) if name is not None else _mentioned(sql, tables):
+                self._take(taken)
+            before = self._tables()
+            answer = self._answer(sql)
+            for table in self._tables():
+                if name is None or table not in before or table == name.lower():
+                    self._changed[table] = next(self._changes)
+            return answer
+
+    def run(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
+        """Run a statement about what only this database has: schemas, sequences, other databases.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+            TaskFailedError: it failed on the data.
+        """
+        with self._lock:
+            self._show(tables, read)
+            if _COMMENT.match(sql):
+                for name in _mentioned(sql, tables):
+                    self._take(name)
+            answer = self._answer(sql)
+            ((here,),) = self._run("SELECT (current_database(), current_schema())")
+            self._elsewhere = here != ("memory", "main")
+            return answer
+
+    def create_enum(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
+        """Run a CREATE TYPE AS ENUM (query); the same with the values that there are.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        found = _ENUM.match(sql)
+        if found is None:
+            raise QueryError("Write CREATE TYPE name AS ENUM (query).")
+        with self._lock:
+            self._show(tables, read)
+            self._run(sql)
+            ((values,),) = self._run(f"SELECT enum_range(NULL::{found[2]})::VARCHAR[]")
+            return f"{found[1]}{found[2]} AS ENUM ({', '.join(map(quote_text, values))})"
+
+    def set_variable(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
+        """Run a SET VARIABLE; the same with the value that it came to.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+            UnsupportedError: the value can't be written down.
+        """
+        found = _VARIABLE.match(sql)
+        if found is None:
+            raise QueryError("Write SET VARIABLE name = value.")
+        name = found[1]
+        value = f"getvariable({quote_text(name.strip(chr(34)))})"
+        with self._lock:
+            self._show(tables, read)
+            self._run(sql)
+            ((type_, number),) = self._run(f"SELECT typeof({value}), {value}")
+            text = f"CAST({duckdb.ConstantExpression(number)} AS {type_})"
+            try:
+                same = self._run(f"SELECT {text} IS NOT DISTINCT FROM {value}")
+            except (QueryError, TaskFailedError):
+                same = []
+            if same != [(True,)]:
+                raise UnsupportedError(
+                    f"A variable of type {type_} can't be sent to executors; use a table."
+                )
+            return f"SET VARIABLE {name} = {text}"
+
+    def query(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
+        """Run a query here, over all rows of the tables that it names.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+            TaskFailedError: it failed on the data.
+        """
+        with self._lock:
+            self._show(tables, read)
+            if _ROW_NUMBERS.search(sql):
+                for name in _mentioned(sql, tables):
+                    self._take(name)  # what is only shown here has no row numbers
+            return self._handed_out(sql)
+
+    def catalog(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
+        """Answer what concerns the catalog only: SHOW, DESCRIBE, PRAGMA, information_schema ...
+
+        For as long as that takes, tables of the cluster are here as tables without rows.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+            TaskFailedError: it failed.
+        """
+        with self._lock:
+            self._show(tables, read)
+            self._run("BEGIN")
+            try:
+                for name in self._shown(tables):
+                    self._run(f"CREATE TABLE {quote(name)} AS FROM temp.{quote(name)} LIMIT 0")
+                    self._run(f"DROP VIEW temp.{quote(name)}")
+                return self._handed_out(sql)
+            finally:
+                self._run("ROLLBACK")
+
+    def explain(self, sql: str, tables: Iterable[str], read: ReadTable, *, analyze: bool) -> str:
+        """How a query runs here.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
+        with self._lock:
+            self._show(tables, read)
+            return "\n".join(text for _, text in self._run(f"{word} {sql}"))
+
+    def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
+        """Make a table of rows, with columns of just these types; one of that name is replaced."""
+        described = ", ".join(f"{quote(column)} {type_}" for column, type_ in columns)
+        with self._lock:
+            self._used = True
+            with self._registered(rows):
+                self._run(f"CREATE OR REPLACE TABLE {quote(name)} ({described})")
+                self._run(f"INSERT INTO {quote(name)} FROM {quote(_ROWS)}")
+            self._changed[name.lower()] = next(self._changes)
+
+    def copy(self, table: pa.Table, target: str) -> pa.Table:
+        """Write rows to files: `COPY rows TO target`; DuckDB's answer."""
+        with self._lock:
+            self._replay()
+            with self._registered(table):
+                return self._answer(f"COPY {quote(_ROWS)} TO {target}")
+
+    def changed(self) -> list[ChangedTable]:
+        """The tables that changed and are not loaded yet, with their rows."""
+        if not self._changed:  # every query asks; it need not wait for a statement that writes
+            return []
+        with self._lock:
+            kept = self._tables()
+            self._changed = {n: number for n, number in self._changed.items() if n in kept}
+            return [ChangedTable(n, i, self._stored_as(n)) for n, i in self._changed.items()]
+
+    def loaded(self, table: ChangedTable) -> None:
+        """The cluster has the rows of `table`, or they stay here; it may have changed since."""
+        with self._lock:
+            if table.rows is None:
+                self._own[table.name] = None
+            if self._changed.get(table.name) == table.number:
+                del self._changed[table.name]
+
+    @property
+    def own_tables(self) -> list[str]:
+        """The tables that only this database can hold."""
+        return [name for name in self._own if name in self._tables()]
+
+    @property
+    def has_own(self) -> bool:
+        """Whether there may be anything that only this database knows."""
+        return self._used
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether names without a schema mean another schema than the cluster's tables are in."""
+        return self._elsewhere
+
+    def _stored_as(self, name: str) -> pa.Table | None:
+        """A table's rows, if Arrow brings its columns back as they are."""
+        database, text = self._con.execute(
+            f"SELECT database_name, sql FROM duckdb_tables() WHERE {_OURS} "
+            "AND lower(table_name) = $1",
+            [name],
+        ).fetchall()[0]
+        if re.search(r"\sCOLLATE\s", text, re.IGNORECASE):
+            return None
+        relation = self._con.sql(f"FROM {quote(database)}.main.{quote(name)}")
+        if not kept_by_arrow(map(str, relation.types)):
+            return None
+        rows = relation.to_arrow_table()
+        with self._registered(rows):
+            same = self._con.table(_ROWS).types == relation.types
+        return rows if same else None
+
+    def drop(self, name: str) -> bool:
+        """Forget a table; whether it was here."""
+        with self._lock:
+            self._changed.pop(name.lower(), None)
+            self._own.pop(name.lower(), None)
+            self._con.unregister(name)
+            if name.lower() not in self._tables():
+                return False
+            self._run(f"DROP TABLE {quote(name)}")
+            return True
+
+    def _tables(self) -> list[str]:
+        rows = self._con.execute(
+            f"SELECT lower(table_name) FROM duckdb_tables() WHERE {_OURS}"
+        ).fetchall()
+        return [name for (name,) in rows]
+
+    def _show(self, tables: Iterable[str], read: ReadTable) -> None:
+        """Make the cluster's tables visible, without a copy, and the definitions over them."""
+        self._used = True
+        own, names = self._tables(), list(tables)
+        for name in names:
+            if name.lower() not in own:
+                # Another thread may have dropped it meanwhile; a statement that needs it says so.
+                with contextlib.suppress(CatalogError):
+                    self._con.register(name, read(name))
+        self._replay()
+        numbered = [sql for sql in self._definitions if _ROW_NUMBERS.search(sql)]
+        if numbered:
+            for name in _mentioned(" ".join(numbered), names):
+                self._take(name)  # what is only shown here has no row numbers
+            self._replay()
+
+    def _replay(self) -> None:
+        """Make the definitions and settings that are not made yet."""
+        # A view over a table that was dropped waits until there is one of that name again.
+        self._definitions = [sql for sql in self._definitions if not self._defined(sql)]
+
+    def _defined(self, sql: str) -> bool:
+        try:
+            self._con.execute(sql).fetchall()
+        except duckdb.Error:
+            return False
+        return True
+
+    def _shown(self, names: Iterable[str]) -> list[str]:
+        """Those of the cluster's tables that are only shown here, as views."""
+        wanted = {name.lower() for name in names}
+        rows = self._con.execute("SELECT view_name FROM duckdb_views() WHERE temporary").fetchall()
+        own = self._tables()
+        return [name for (name,) in rows if name.lower() in wanted and name.lower() not in own]
+
+    def _take(self, name: str) -> None:
+        """Copy a table of the cluster that is about to change."""
+        for shown in self._shown((name,)):
+            rows = self._con.table(shown).to_arrow_table()
+            self._con.unregister(shown)
+            with self._registered(rows):
+                self._con.execute(f"CREATE TABLE {quote(name)} AS FROM {quote(_ROWS)}")
+
+    @contextlib.contextmanager
+    def _registered(self, rows: pa.Table) -> Iterator[None]:
+        """Rows that statements may name for a while."""
+        self._con.register(_ROWS, rows)
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._con.unregister(_ROWS)
+
+    def _handed_out(self, sql: str) -> pa.Table:
+        """The answer in the types in which users get it."""
+        self._run("RESET arrow_lossless_conversion")
+        try:
+            return self._answer(sql)
+        finally:
+            self._run("SET arrow_lossless_conversion = true")
+
+    def _answer(self, sql: str) -> pa.Table:
+        try:
+            relation: duckdb.DuckDBPyRelation | None = self._con.sql(sql)
+            answer = relation.to_arrow_table() if relation is not None else pa.table({"Count": []})
+            nothing = answer.num_rows == 0 and answer.column_names == ["Count"]
+            return pa.table({"Count": pa.array([0], pa.int64())}) if nothing else answer
+        except duckdb.Error as error:
+            raise _translated(error) from error
+
+    def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        try:
+            return self._con.execute(sql).fetchall()
+        except duckdb.Error as error:
+            raise _translated(error) from error
+
+
+def _translated(error: duckdb.Error) -> Exception:
+    if isinstance(error, duckdb.InterruptException):
+        return QueryCancelledError("The statement was cancelled.")
+    if isinstance(error, duckdb.OutOfMemoryException):
+        first = str(error).partition("\n")[0]
+        return ResourceError(
+            f"The statement needs more memory than the session has: raise memory_limit. ({first})"
+        )
+    if isinstance(error, duckdb.IOException) and "No space left" in str(error):
+        return ResourceError(disk_full(error))
+    if isinstance(error, duckdb.CatalogException):
+        return CatalogError(str(error))
+    if isinstance(error, duckdb.BinderException | duckdb.ParserException):
+        return QueryError(str(error))
+    return TaskFailedError(str(error))
+
+
+def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:
+    """Those of `tables` whose names stand in a statement."""
+    text = sql.lower()
+    return [name for name in tables if name.lower() in text]

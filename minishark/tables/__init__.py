@@ -1,0 +1,1 @@
+"""Tables: loading them, keeping their replicas, and query results stored as tables."""

@@ -1,0 +1,343 @@
+"""COPY ... TO: files that tasks write side by side, and that are there when all are, or none.
+
+Each task writes under a staging folder beside the target, with DuckDB's own COPY. When the last
+has finished, the front end gives the files the names that DuckDB would, and moves them to the
+target. An error or an interruption before that, or while they are moved, leaves the target as it
+was. One file is written by one task; a folder (PER_THREAD_OUTPUT, PARTITION_BY, FILE_SIZE_BYTES)
+by all: tasks number their files, and the front end numbers them anew, under the names asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.plan import PhysicalPlan
+from minishark.compiler.physical.repartition import in_one_partition
+from minishark.errors import DataError, MinisharkError, ResourceError
+from minishark.expressions import Schema, numbered, quote, quote_text
+from minishark.query.run import QueryRun
+from minishark.query.sinks import Ending, Files
+from minishark.worker.protocol import CopyTarget
+
+_FOLDER_OPTIONS = ("per_thread_output", "partition_by", "file_size_bytes", "row_groups_per_file")
+_MODES = ("overwrite", "overwrite_or_ignore", "append")
+_FRONT_END_OPTIONS = ("return_files", "return_stats")
+_FALSE = ("false", "0", "'false'", "off", "no")
+_TARGET = re.compile(
+    r"\s*'((?:[^']|'')*)'\s*(?:(?:WITH\s*)?\((.*)\)\s*)?", re.IGNORECASE | re.DOTALL
+)
+_OPTION = re.compile(r"(\w+)\s*=?\s*(.*)", re.DOTALL)
+_STRING = re.compile(r"'((?:[^']|'')*)'|\"((?:[^\"]|\"\")*)\"", re.DOTALL)
+_UNIQUE = ("{uuid}", "{uuidv4}", "{uuidv7}")
+_NUMBERED = re.compile(r"(\d+)(.*)", re.DOTALL)
+_REPLACED = "replaced"  # what was at the target, in the staging folder
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Where a COPY writes, and how.
+
+    Attributes:
+        path: the target, absolute.
+        options: DuckDB's options, as they were written, by name in lower case.
+    """
+
+    path: Path
+    options: Mapping[str, str]
+
+    def has(self, option: str) -> bool:
+        """Whether an option is given, and not as false."""
+        return self.options.get(option, "false").lower() not in _FALSE
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it writes several files."""
+        return any(self.has(option) for option in _FOLDER_OPTIONS)
+
+    @property
+    def pattern(self) -> str:
+        """What names files in a folder: FILENAME_PATTERN, or what DuckDB takes without it."""
+        default = "'{uuid}'" if self.has("append") else "'data_{i}'"
+        return _string(self.options.get("filename_pattern", default)) or ""
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether files in a folder are told apart by numbers."""
+        return not any(label in self.pattern for label in _UNIQUE)
+
+    @property
+    def text(self) -> str:
+        """The options that a task's COPY has."""
+        options = {name: text for name, text in self.options.items() if name not in _MODES}
+        if self.is_folder:
+            options["filename_pattern"] = quote_text("{i}" if self.is_numbered else self.pattern)
+        return ", ".join(f"{name} {text}" for name, text in options.items()) or "USE_TMP_FILE false"
+
+
+def _string(text: str) -> str | None:
+    """The value of a string, or a name in quotes, as DuckDB reads it; None for anything else."""
+    found = _STRING.fullmatch(text)
+    if found is None:
+        return None
+    single, double = found.groups()
+    return double.replace('""', '"') if single is None else single.replace("''", "'")
+
+
+def _is_named_here(copy: Copy) -> bool:
+    """Whether its pattern is one that files can be named by without asking DuckDB."""
+    pattern = copy.pattern
+    if not pattern or "/" in pattern:
+        return False
+    return not (copy.has("append") and copy.is_numbered)  # DuckDB's error
+
+
+def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | None:
+    """What stands after TO; None for what the front end's DuckDB must write itself.
+
+    That is: no local files, options in the old form without brackets, answers of more than the
+    number of rows, or a FILENAME_PATTERN that is more than a string.
+
+    Args:
+        target: the text after TO.
+        split: cuts the text between brackets at its commas.
+    """
+    found = _TARGET.fullmatch(target)
+    if found is None:
+        return None
+    path = found[1].replace("''", "'")
+    if "://" in path or path.startswith("/dev/"):
+        return None
+    options: dict[str, str] = {}
+    for text in split(found[2] or ""):
+        option = _OPTION.fullmatch(text.strip())
+        if option is None:
+            return None
+        options[option[1].lower()] = option[2] or "true"
+    copy = Copy(Path(os.path.expanduser(path)).absolute(), options)  # noqa: PTH111 - as DuckDB
+    asks_more = any(copy.has(option) for option in _FRONT_END_OPTIONS)
+    return None if asks_more or not _is_named_here(copy) else copy
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a task has written: its entry in the staging folder, and how many rows."""
+
+    entry: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyGoal:
+    """The goal to have a query's rows in files of a staging folder.
+
+    Attributes:
+        copy: where they go at last.
+        staging: where they go first.
+    """
+
+    copy: Copy
+    staging: Path
+
+    def options(self, options: PlannerOptions) -> PlannerOptions:
+        """As they are."""
+        return options
+
+    def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """One file is written by one task."""
+        return plan if self.copy.is_folder else in_one_partition(plan)
+
+    def ending(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Ending:
+        """Each task writes its rows."""
+        del plan
+        suffix = "".join(self.copy.path.suffixes)  # DuckDB tells format and compression by it
+        target = CopyTarget(str(self.staging), self.copy.text, suffix)
+        return Ending(Files(target), numbered(columns))
+
+    def reached(self, run: QueryRun) -> tuple[Written, ...]:
+        """What each task has written."""
+        return tuple(Written(outcome.file or "", outcome.rows) for outcome, _ in run.outcomes())
+
+
+@contextlib.contextmanager
+def staging_folder(copy: Copy) -> Iterator[Path]:
+    """A folder beside the target, gone afterwards.
+
+    It stays only if it holds what was at the target and could not be moved back.
+
+    Raises:
+        DataError: the target can't be written.
+        ResourceError: the disk is full.
+    """
+    _check_target(copy)
+    with _writing(copy):
+        name = f".{copy.path.name}.{os.getpid()}-"
+        staging = Path(tempfile.mkdtemp(prefix=name, dir=copy.path.parent))
+    try:
+        yield staging
+    except BaseException as error:
+        if any(staging.glob(f"{_REPLACED}/*")):  # moving it back failed, or was interrupted
+            error.add_note(f"What was at {copy.path} before lies in {staging / _REPLACED}.")
+        else:
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
+    shutil.rmtree(staging, ignore_errors=True)
+
+
+def _check_target(copy: Copy) -> None:
+    """Raise DataError for what DuckDB would not write to."""
+    path = copy.path
+    if not path.parent.is_dir():
+        raise DataError(f"Can't write {path}: there is no folder {path.parent}.")
+    if not copy.is_folder:
+        if path.is_dir():
+            raise DataError(f"Can't write the file {path}: it is a folder.")
+        return
+    if path.exists() and not path.is_dir():
+        raise DataError(f"Can't write the folder {path}: it is a file.")
+    if path.is_dir() and any(path.iterdir()) and not any(map(copy.has, _MODES)):
+        raise DataError(
+            f'Directory "{path}" is not empty! Add the option OVERWRITE, OVERWRITE_OR_IGNORE '
+            "or APPEND."
+        )
+
+
+@contextlib.contextmanager
+def _writing(copy: Copy) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _write_error(copy, error) from error
+
+
+def _write_error(copy: Copy, error: OSError) -> MinisharkError:
+    sentence = f"Can't write {copy.path}: {error.strerror}."
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return ResourceError(sentence) if full else DataError(sentence)
+
+
+def check_options(con: duckdb.DuckDBPyConnection, copy: Copy, schema: Schema, to: Path) -> None:
+    """Let DuckDB judge the options, over no rows.
+
+    Args:
+        con: a connection.
+        copy: the options.
+        schema: the columns.
+        to: a staging folder.
+
+    Raises:
+        duckdb.Error: it does not accept them.
+    """
+    names = numbered(column.name for column in schema)
+    nulls = ", ".join(
+        f"CAST(NULL AS {column.type}) AS {quote(name)}"
+        for column, name in zip(schema, names, strict=True)
+    )
+    path = f"{to}/check{''.join(copy.path.suffixes)}"
+    con.execute(f"COPY (SELECT {nulls} WHERE false) TO {quote_text(path)} ({copy.text})").fetchall()
+
+
+def parquet_files(folder: Path) -> str:
+    """A relation of all Parquet files of a folder, in the order in which COPY numbers them."""
+    files = sorted(folder.rglob("*.parquet"), key=lambda file: (len(file.name), str(file)))
+    return f"read_parquet([{', '.join(quote_text(str(file)) for file in files)}])"
+
+
+def publish(copy: Copy, staging: Path, written: Sequence[Written]) -> None:
+    """Move what tasks have written to the target: all of it, or nothing.
+
+    Raises:
+        DataError: the target can't be written.
+    """
+    filled = [item for item in written if item.rows] or list(written[:1])
+    with _writing(copy), contextlib.ExitStack() as undo:
+        if not copy.is_folder:
+            (staging / filled[0].entry).replace(copy.path)
+            return
+        files = _named(copy, staging, filled)
+        (staging / _REPLACED).mkdir()
+        if not copy.path.exists() or copy.has("overwrite"):
+            _replace_folder(copy, staging, files, undo)
+        else:
+            _add_files(copy, staging, files, undo)
+        undo.pop_all()
+
+
+def _replace_folder(
+    copy: Copy, staging: Path, files: Mapping[Path, Path], undo: contextlib.ExitStack
+) -> None:
+    """The target becomes a folder of the new files alone."""
+    final = staging / "final"
+    final.mkdir()
+    for name, source in files.items():
+        target = final / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.rename(target)
+    if copy.path.exists():
+        _move(copy.path, staging / _REPLACED / "all", undo)
+    _move(final, copy.path, undo)
+
+
+def _add_files(
+    copy: Copy, staging: Path, files: Mapping[Path, Path], undo: contextlib.ExitStack
+) -> None:
+    """New files beside those that are there; those of the same names are replaced."""
+    for number, (name, source) in enumerate(files.items()):
+        target = copy.path / name
+        for folder in reversed([p for p in target.parents if not p.exists()]):
+            undo.callback(_remove_empty, folder)
+            folder.mkdir()
+        if target.exists():
+            _move(target, staging / _REPLACED / str(number), undo)
+        _move(source, target, undo)
+
+
+def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
+    """Rename; the undo is noted first, as an interruption may come right after the rename."""
+    undo.callback(_move_back, target, source)
+    source.rename(target)
+
+
+def _move_back(target: Path, source: Path) -> None:
+    if os.path.lexists(target) and not os.path.lexists(source):
+        target.rename(source)
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # not made yet, or somebody else's files are there now
+        folder.rmdir()
+
+
+def _named(copy: Copy, staging: Path, written: Sequence[Written]) -> dict[Path, Path]:
+    """Each file by its name below the target: numbers go on from task to task.
+
+    Raises:
+        DataError: two files would have the same name.
+    """
+    pattern = copy.pattern if "{i}" in copy.pattern else f"{copy.pattern}{{i}}"
+    numbers: dict[Path, Iterator[int]] = {}
+    files: dict[Path, Path] = {}
+    for item in written:
+        entry = staging / item.entry
+        found = (path for path in entry.rglob("*") if path.is_file())
+        for file in sorted(found, key=lambda path: (path.parent, len(path.name), path.name)):
+            name = file.relative_to(entry)
+            numbered_name = _NUMBERED.fullmatch(name.name)
+            if copy.is_numbered and numbered_name is not None:
+                number = next(numbers.setdefault(name.parent, itertools.count()))
+                name = name.with_name(pattern.replace("{i}", str(number)) + numbered_name[2])
+            if name in files:
+                raise DataError(f"Can't write {copy.path}: two files would have the name {name}.")
+            files[name] = file
+    return files

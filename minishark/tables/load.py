@@ -1,0 +1,294 @@
+"""Makes tables: data of any kind -> partitioned, replicated Arrow on the nodes.
+
+Rows of a table without partitioning columns keep the source's order: each partition is a run of it,
+stored by one task. Other tables take two jobs. The first reads the source, one task per piece of
+it, and divides the rows by the hash of the partitioning columns; it is the hash that shuffles use,
+so tables divided alike join without one. The second stores the partitions, one task for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+
+from minishark.catalog import Partition
+from minishark.cluster.backend import (
+    Backend,
+    FilesLostError,
+    FragmentRejectedError,
+    JobEvent,
+    Placement,
+    task_error,
+)
+from minishark.compiler.stages.fragment import bucket_column
+from minishark.compiler.stages.stage import ReadMode
+from minishark.errors import DataError, TaskFailedError, TasksLostError
+from minishark.expressions import ColumnRef, Schema, quote
+from minishark.query.inputs import stage_slices
+from minishark.query.locality import holders
+from minishark.query.stage_graph import Made, Read, StageGraph, StageNode, Submission
+from minishark.query.stage_jobs import StageJobs
+from minishark.worker.protocol import (
+    FileSlice,
+    OutputKind,
+    StageTask,
+    TaskOutcome,
+    TaskPayload,
+    decode_outcome,
+    encode,
+)
+from sparrow_core import JobSpec, NodeName, TaskCompleted, TaskFailed, TaskSpec
+
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """Where a table's rows come from: pieces that tasks read side by side.
+
+    Attributes:
+        schema: the columns.
+        relations: pieces that are SQL relations, such as `read_parquet(['a'])`.
+        slices: pieces that are stored Arrow files.
+        rows: how many rows each slice has, if that is known.
+        files: the files of users that the relations read, if they are all.
+    """
+
+    schema: Schema
+    relations: tuple[str, ...] = ()
+    slices: tuple[FileSlice, ...] = ()
+    rows: tuple[int, ...] = ()
+    files: tuple[str, ...] = ()
+
+    def payloads(self) -> list[TaskPayload]:
+        """One task per piece."""
+        own = [TaskPayload(i, {}, {"in0": text}) for i, text in enumerate(self.relations)]
+        first = len(own)
+        return own + [TaskPayload(first + i, {"in0": (s,)}) for i, s in enumerate(self.slices)]
+
+    def runs(self, count: int) -> list[TaskPayload]:
+        """`count` tasks, each with neighbouring pieces.
+
+        With about as many rows each, if these are known; else fewer tasks for fewer pieces.
+        """
+        if self.rows:
+            return self._even_runs(count)
+        pieces = max(1, len(self.relations) + len(self.slices))
+        count = min(count, pieces)
+        ends = [pieces * (i + 1) // count for i in range(count)]
+        runs = zip([0, *ends[:-1]], ends, strict=True)
+        return [self._run(i, first, last) for i, (first, last) in enumerate(runs)]
+
+    def _even_runs(self, count: int) -> list[TaskPayload]:
+        # A run without pieces reads none of the first slice, for the columns.
+        runs: list[list[FileSlice]] = [[] for _ in range(count)]
+        total = max(1, sum(self.rows))
+        first = 0
+        for item, rows in zip(self.slices, self.rows, strict=True):
+            runs[min(count - 1, (first + rows // 2) * count // total)].append(item)
+            first += rows
+        nothing = msgspec.structs.replace(self.slices[0], first=0, last=0)
+        return [TaskPayload(i, {"in0": tuple(run) or (nothing,)}) for i, run in enumerate(runs)]
+
+    def _run(self, index: int, first: int, last: int) -> TaskPayload:
+        if self.slices:
+            return TaskPayload(index, {"in0": self.slices[first:last]})
+        union = " UNION ALL ".join(f"FROM {relation}" for relation in self.relations[first:last])
+        return TaskPayload(index, {}, {"in0": f"({union})"})
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """How a table's rows are spread over the cluster."""
+
+    partition_by: tuple[str, ...]
+    partitions: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """What a load has made.
+
+    Attributes:
+        partitions: the stored partitions.
+        measured: each partition's measurements, for `merge_statistics`.
+        on_disk: whether shared memory was short, so that some of it lies on disk.
+    """
+
+    partitions: tuple[Partition, ...]
+    measured: tuple[pa.Table, ...]
+    on_disk: bool
+
+
+@dataclass(slots=True)
+class TableLoader:
+    """Loads a table into a cluster.
+
+    Attributes:
+        backend: where tasks run.
+        placement: gives how tasks are placed on the nodes that live now.
+        lost_nodes: those of some nodes whose files are gone, as far as is known.
+        folder: where the table goes in each node's storage.
+        source: where its rows come from.
+        layout: how they are spread.
+        on_progress: hears how many of how many tasks are done.
+    """
+
+    backend: Backend
+    placement: Callable[[], Placement]
+    lost_nodes: Callable[[Collection[str]], Collection[str]]
+    folder: str
+    source: TableSource
+    layout: TableLayout
+    on_progress: OnProgress | None = None
+    _graph: StageGraph = field(init=False)
+    _pieces: Sequence[TaskPayload] = field(init=False)
+    _placed: Placement = field(init=False)
+    _done: int = 0
+
+    def __post_init__(self) -> None:
+        layout = self.layout
+        if self._is_divided:
+            self._pieces = self.source.payloads()
+            nodes = [StageNode(0, len(self._pieces)), StageNode(1, layout.partitions, (Read(0),))]
+        else:
+            self._pieces = self.source.runs(layout.partitions)
+            nodes = [StageNode(1, len(self._pieces))]
+        self._graph = StageGraph(nodes)
+
+    @property
+    def _is_divided(self) -> bool:
+        """Whether rows go to partitions by their hash; else each piece is a partition."""
+        return bool(self.layout.partition_by) and self.layout.partitions > 1
+
+    def load(self) -> LoadedTable:
+        """Load the table; what gets lost with nodes meanwhile is loaded again.
+
+        Raises:
+            DataError: the source can't be read.
+            FilesLostError: stored files that are its source are gone.
+            ExecutionError: a task failed otherwise.
+        """
+        self.renew()
+        StageJobs(self._graph, self.backend, self, self.lost_nodes).run()
+        return stored_table([made.outcome for made in self._graph.made(1)])
+
+    # What `StageJobs` asks for
+
+    def job(self, submission: Submission) -> JobSpec:
+        """Tasks that divide pieces, or that store partitions."""
+        if submission.stage == 0:
+            shared = self._dividing()
+            payloads = [self._pieces[i] for i in submission.tasks]
+            preferred: list[tuple[str, ...]] = [()] * len(payloads)
+        else:
+            shared = self._storing()
+            payloads = [self._partition(i) for i in submission.tasks]
+            preferred = [payload.replicas[:1] for payload in payloads]
+        tasks = tuple(
+            TaskSpec(p.index, encode(p), tuple(map(NodeName, nodes)), self._placed.wait_s)
+            for p, nodes in zip(payloads, preferred, strict=True)
+        )
+        # Where a partition lies is decided here, not by a placement policy that is being measured.
+        return JobSpec(tasks, shared=encode(shared), user=self._placed.user)
+
+    def _dividing(self) -> StageTask:
+        schema = self.source.schema
+        names = [f"in0.{quote(column.name)}" for column in schema]
+        return StageTask(
+            f"SELECT {_columns(schema)}, {_bucket(schema, self.layout, names)} FROM in0",
+            tuple(column.type for column in schema),
+            {},
+            OutputKind.BUCKETS,
+            f"{self.folder}-buckets",
+            buckets=self.layout.partitions,
+            peers=self._placed.peers,
+        )
+
+    def _storing(self) -> StageTask:
+        schema = self.source.schema
+        return StageTask(
+            "" if self._is_divided else f"SELECT {_columns(schema)} FROM in0",
+            tuple(column.type for column in schema),
+            {},
+            OutputKind.PARTITION,
+            self.folder,
+            columns=tuple((column.name, column.type) for column in schema),
+            peers=self._placed.peers,
+        )
+
+    def _partition(self, index: int) -> TaskPayload:
+        nodes = holders(self._placed.nodes, index, self.layout.replicas)
+        if not self._is_divided:
+            return msgspec.structs.replace(self._pieces[index], replicas=nodes)
+        divided = self._graph.made(0)
+        outcomes, held = [d.outcome for d in divided], [d.node for d in divided]
+        slices = stage_slices(outcomes, held, ReadMode.BUCKET, index)
+        return TaskPayload(index, {"in0": slices}, replicas=nodes)
+
+    def made(self, submission: Submission, event: TaskCompleted) -> Made:
+        """What a task has stored, and where it lies."""
+        del submission
+        outcome = decode_outcome(event.result)
+        return Made(outcome, event.node, outcome.holders or (event.node,))
+
+    def heard(self, submission: Submission, event: JobEvent) -> None:
+        """Tell how far the load is."""
+        del submission
+        if isinstance(event, TaskCompleted) and self.on_progress is not None:
+            total = len(self._pieces) + self._is_divided * self.layout.partitions
+            self._done = min(total, self._done + 1)  # some may be done twice
+            self.on_progress(self._done, total)
+
+    def failure(self, submission: Submission, event: TaskFailed) -> Exception:
+        """The error of a task that failed for good."""
+        del submission
+        error = task_error(event)
+        if isinstance(error, FragmentRejectedError | TaskFailedError):
+            return DataError(f"The data can't be read: {error}")
+        return error
+
+    def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:
+        """The error for a source that is gone."""
+        return FilesLostError(files)
+
+    def renew(self) -> None:
+        """Look which nodes live."""
+        self._placed = self.placement()
+
+    def waiting(self) -> None:
+        """Nobody wants to know."""
+
+
+def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
+    """The table that tasks have stored, a partition each."""
+    partitions = tuple(
+        Partition(i, _file_of(outcome), outcome.holders, outcome.rows, outcome.nbytes)
+        for i, outcome in enumerate(outcomes)
+    )
+    measured = tuple(_measured(outcome) for outcome in outcomes)
+    return LoadedTable(partitions, measured, any(outcome.on_disk for outcome in outcomes))
+
+
+def _columns(schema: Schema) -> str:
+    return ", ".join(f"in0.{quote(c.name)} AS c{i}" for i, c in enumerate(schema))
+
+
+def _bucket(schema: Schema, layout: TableLayout, names: Sequence[str]) -> str:
+    positions = {column.name.lower(): i for i, column in enumerate(schema)}
+    keys = [positions[name.lower()] for name in layout.partition_by]
+    return bucket_column([ColumnRef(i, schema[i].type) for i in keys], names, layout.partitions)
+
+
+def _measured(outcome: TaskOutcome) -> pa.Table:
+    assert outcome.statistics is not None
+    return pa.ipc.open_stream(outcome.statistics).read_all()
+
+
+def _file_of(outcome: TaskOutcome) -> str:
+    assert outcome.file is not None
+    return outcome.file

@@ -1,0 +1,191 @@
+"""What users pass as data -> the pieces that loading tasks read."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.errors import DataError, ResourceError
+from minishark.expressions import Column, quote_text
+from minishark.query.files import ROW_NUMBER, row_ranges
+from minishark.tables.load import TableSource
+from minishark.worker.outputs import BATCH_ROWS
+from minishark.worker.protocol import FileSlice
+from minishark.worker.store import Store
+from minishark.worker.writing import FULL, disk_full
+
+_READERS = {
+    ".parquet": "read_parquet",
+    ".csv": "read_csv",
+    ".tsv": "read_csv",
+    ".csv.gz": "read_csv",
+    ".json": "read_json",
+    ".jsonl": "read_json",
+    ".ndjson": "read_json",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSize:
+    """How large a source is, as far as it can be told without reading it."""
+
+    bytes: int
+    rows: int | None
+
+
+def files_source(
+    pattern: str | Path, planning: PlanningDatabase, pieces: int
+) -> tuple[TableSource, SourceSize]:
+    """Files as a source, one piece per file; Parquet files are cut further where they are few.
+
+    Args:
+        pattern: a file, a glob, or a folder of files.
+        planning: DuckDB, which reads the schema.
+        pieces: how many pieces would be welcome.
+
+    Raises:
+        DataError: there is no such file, or it can't be read, or its kind is unknown.
+    """
+    files = _files(str(pattern))
+    reader = _reader(files)
+    relations = [f"{reader}({quote_text(file)})" for file in files]
+    try:
+        schemas = [planning.relation_schema(relation) for relation in relations]
+        counts = planning.count_rows(relations) if reader == "read_parquet" else None
+    except duckdb.Error as error:
+        raise DataError(f"Can't read {pattern}: {error}") from error
+    for file, schema in zip(files, schemas, strict=True):
+        if schema != schemas[0]:
+            raise DataError(
+                f"{file} has other columns than {files[0]}; a table needs the same in all."
+            )
+    rows = sum(counts) if counts is not None else None
+    size = SourceSize(sum(Path(file).stat().st_size for file in files), rows)
+    if counts and not any(column.name.lower() == ROW_NUMBER for column in schemas[0]):
+        relations = row_ranges(files, counts, -(-pieces // len(files)))
+    return TableSource(schemas[0], relations=tuple(relations), files=tuple(files)), size
+
+
+def _files(pattern: str) -> list[str]:
+    path = Path(pattern)
+    if path.is_dir():
+        found = sorted(
+            str(p) for p in path.rglob("*") if p.is_file() and _suffix(str(p)) in _READERS
+        )
+    elif path.exists():
+        found = [pattern]
+    else:
+        found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - patterns may be absolute
+    if not found:
+        raise DataError(f"There is no file {pattern}.")
+    return [str(Path(file).absolute()) for file in found]
+
+
+def _suffix(file: str) -> str:
+    name = Path(file).name.lower()
+    return next((s for s in sorted(_READERS, key=len, reverse=True) if name.endswith(s)), "")
+
+
+def _reader(files: Sequence[str]) -> str:
+    readers = dict.fromkeys(_READERS.get(_suffix(file), "") for file in files)
+    if len(readers) != 1 or "" in readers:
+        known = ", ".join(sorted(_READERS))
+        raise DataError(f"Can't tell how to read {files[0]}; files may end in {known}, all alike.")
+    return next(iter(readers))
+
+
+def arrow_table(data: Any) -> pa.Table:
+    """Whatever holds a table in memory, as Arrow.
+
+    Args:
+        data: a pyarrow Table, RecordBatch, reader or Dataset, a DuckDB relation, a pandas or polars
+            frame, or anything else with `__arrow_c_stream__`.
+
+    Raises:
+        DataError: it is none of these.
+    """
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, pa.RecordBatchReader):
+        return data.read_all()
+    if isinstance(data, duckdb.DuckDBPyRelation):
+        return _relation_table(data)
+    if hasattr(data, "to_arrow_table"):
+        return data.to_arrow_table()
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    if type(data).__module__.startswith("pandas"):
+        return pa.Table.from_pandas(data, preserve_index=False)
+    if hasattr(data, "to_table"):
+        return data.to_table()
+    kind = type(data).__name__
+    raise DataError(
+        f"Can't make a table of a {kind}; give a path, a pyarrow, pandas or polars table, "
+        "or a DuckDB relation."
+    )
+
+
+def _relation_table(relation: duckdb.DuckDBPyRelation) -> pa.Table:
+    """A relation's rows in Arrow types that keep DuckDB's, as 128-bit integers or time zones."""
+    setting = "arrow_lossless_conversion"
+
+    def run(sql: str) -> Any:
+        # Only through the relation can its connection be reached.
+        return relation.query("minishark_source", sql)
+
+    if any("AGGREGATE_STATE" in str(type_) for type_ in relation.types):
+        raise DataError("Aggregate states can't be loaded; finalize() them first.")
+    before = run(f"SELECT current_setting('{setting}')").fetchall()[0][0]
+    run(f"SET {setting} = true")
+    try:
+        return relation.to_arrow_table()
+    finally:
+        run(f"SET {setting} = {before}")
+
+
+def memory_source(
+    table: pa.Table,
+    store: Store,
+    folder: str,
+    holder: str,
+    planning: PlanningDatabase,
+    pieces: int,
+) -> tuple[TableSource, SourceSize]:
+    """A table in memory as a source: stored once, read in slices.
+
+    Raises:
+        DataError: DuckDB can't read a column.
+        ResourceError: the disk is full.
+    """
+    connection = planning.connection()
+    try:
+        connection.register("source", table)
+        relation = connection.table("source")
+        names, types = relation.columns, [str(type_) for type_ in relation.types]
+        connection.unregister("source")
+    except duckdb.Error as error:
+        raise DataError(f"DuckDB can't read the table: {error}") from error
+    finally:
+        connection.close()
+    schema = tuple(Column(n, t) for n, t in zip(names, types, strict=True))
+    rows = max(1, min(BATCH_ROWS, -(-table.num_rows // pieces)))
+    batches = table.combine_chunks().to_batches(rows)
+    file = f"{folder}/source.arrow"
+    try:
+        stored = store.write(file, table.schema, ([batch] for batch in batches))
+    except OSError as error:
+        if error.errno in FULL:
+            raise ResourceError(disk_full(error)) from error
+        raise
+    slices = tuple(FileSlice(file, (holder,), i, i + 1) for i in range(len(batches)))
+    source = TableSource(schema, slices=slices or (FileSlice(file, (holder,)),))
+    return source, SourceSize(stored.bytes, stored.rows)

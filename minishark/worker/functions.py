@@ -1,0 +1,410 @@
+"""Python functions over the rows of a task: how they are called, checked and stopped.
+
+A `Function` takes a reader of the rows and yields what becomes of them. It is made in the front
+end, travels by cloudpickle in the part of a stage that its tasks share, and is called once per
+task. What it yields must be what its schema says: the same columns, each of the declared type or
+of one whose values that type can hold exactly.
+
+User code raises what it likes; here it becomes a `FunctionFailedError`, so that it is never taken
+for an error of DuckDB's, Arrow's or the system's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import cloudpickle
+import duckdb
+import pyarrow as pa
+
+from minishark.expressions import quote
+from minishark.worker.streaming import batches_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PACKAGE = str(Path(__file__).parents[1])
+_RETURNED = "function_rows"
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
+_NUMBERS = frozenset((*_INTEGERS, *(f"U{t}" for t in _INTEGERS), "FLOAT", "DOUBLE", "BIGNUM"))
+_TEXTS = frozenset(("VARCHAR", "JSON", "UUID"))
+_DATES = frozenset(("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"))
+
+
+class Function(Protocol):
+    """What a task's rows go through."""
+
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
+        """Take the rows of one task, give others."""
+        ...
+
+
+class FunctionFailedError(Exception):
+    """User code raised, or gave what it should not.
+
+    Attributes:
+        traceback: the frames of user code, as text.
+        pickled: the exception, by cloudpickle; empty where there is none that could travel.
+    """
+
+    def __init__(self, message: str, trace: str = "", pickled: bytes = b"") -> None:
+        super().__init__(message)
+        self.traceback = trace
+        self.pickled = pickled
+
+    @classmethod
+    def of(cls, error: BaseException) -> FunctionFailedError:
+        """What user code raised, ready to travel."""
+        if isinstance(error, FunctionFailedError):
+            return error
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            frames = frames.tb_next
+        trace = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+        message = traceback.format_exception_only(error)[-1].strip()
+        return cls(message, trace, _pickled(error))
+
+
+def _pickled(error: BaseException) -> bytes:
+    """An exception by cloudpickle, if it comes back from it; those that end programs never do."""
+    if not isinstance(error, Exception):
+        return b""
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        same = type(cloudpickle.loads(data)) is type(error)
+    except Exception:  # noqa: BLE001 - whatever user-defined classes do
+        return b""
+    return data if same else b""
+
+
+# The forms in which users give functions
+
+
+@dataclass(frozen=True, slots=True)
+class MapTable:
+    """`fn(table) -> table`, once per partition."""
+
+    fn: Callable[[pa.Table], Any]
+
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
+        """All rows at once."""
+        return (_arrow(self.fn(rows.read_all())),)
+
+
+@dataclass(frozen=True, slots=True)
+class MapBatches:
+    """`fn(iterator of record batches) -> iterator of record batches`."""
+
+    fn: Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
+
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
+        """Batch by batch, as the function asks for them."""
+        return map(_arrow, _iterable(self.fn(iter(rows))))
+
+
+@dataclass(frozen=True, slots=True)
+class MapFrames:
+    """`fn(iterator of pandas frames) -> iterator of pandas frames`."""
+
+    fn: Callable[[Iterator[pd.DataFrame]], Iterable[Any]]
+
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
+        """Batch by batch, as the function asks for them."""
+        frames = (batch.to_pandas() for batch in rows)
+        return map(_arrow, _iterable(self.fn(frames)))
+
+
+@dataclass(frozen=True, slots=True)
+class MapGroups:
+    """`fn(rows)` or `fn(key, rows)` for each group of rows.
+
+    The last column is the group's number, and rows come in its order.
+
+    Attributes:
+        fn: the function.
+        keys: positions of the grouping columns.
+        with_key: whether it takes the key too: a tuple with a value per grouping column.
+        pandas: whether it takes and gives pandas frames instead of Arrow tables.
+    """
+
+    fn: Callable[..., Any]
+    keys: tuple[int, ...]
+    with_key: bool
+    pandas: bool
+
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
+        """Group by group."""
+        import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
+        table = rows.read_all()
+        last = table.num_columns - 1
+        runs = pc.run_end_encode(table.column(last).combine_chunks())
+        table = table.remove_column(last)
+        ends = runs.run_ends.to_pylist()
+        return [
+            self._called(table.slice(first, end - first))
+            for first, end in zip([0, *ends], ends, strict=False)
+        ]
+
+    def _called(self, group: pa.Table) -> pa.Table:
+        scalars = tuple(group.column(i)[0] for i in self.keys)
+        key = tuple(scalar.as_py() for scalar in scalars) if self.pandas else scalars
+        data = group.to_pandas() if self.pandas else group
+        return _arrow(self.fn(key, data) if self.with_key else self.fn(data))
+
+
+@dataclass(frozen=True, slots=True)
+class ForEach:
+    """`fn(table)`, once per partition, for what it does; gives no rows."""
+
+    fn: Callable[[pa.Table], Any]
+
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
+        """All rows at once."""
+        self.fn(rows.read_all())
+        return ()
+
+
+def _iterable(value: object) -> Iterable[Any]:
+    if isinstance(value, Iterable) and not hasattr(value, "__arrow_c_stream__"):
+        return value
+    raise FunctionFailedError(
+        f"The function returned a {type(value).__name__}; it must return an iterator: use yield."
+    )
+
+
+def _arrow(value: Any) -> pa.Table:
+    """What a function returned, as an Arrow table.
+
+    Raises:
+        FunctionFailedError: it is no table of any kind.
+    """
+    if isinstance(value, pa.Table):
+        return value
+    if isinstance(value, pa.RecordBatch):
+        return pa.Table.from_batches([value])
+    if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
+        return pa.Table.from_pandas(value, preserve_index=False)
+    if hasattr(value, "__arrow_c_stream__"):
+        return pa.table(value)
+    raise FunctionFailedError(
+        f"The function gave a {type(value).__name__}; it must give tables: "
+        "of pyarrow, pandas, or another library with Arrow streams."
+    )
+
+
+# Calling
+
+
+def called(
+    function: Function, reader: pa.RecordBatchReader, names: Sequence[str]
+) -> list[pa.Table]:
+    """What `function` makes of the rows of `reader`, whose columns it gets to know as `names`.
+
+    Raises:
+        FunctionFailedError: it raised.
+    """
+    source = _Source(reader, names)
+    own = os.getpid()
+    try:
+        return [table for table in function(source.reader()) if table.num_columns]
+    except Interrupted:
+        raise
+    except BaseException as error:
+        if source.error is not None:
+            raise source.error from None
+        raise FunctionFailedError.of(error) from error
+    finally:
+        end_copies_of(own)
+
+
+def end_copies_of(pid: int) -> None:
+    """End this process unless it has that number: then user code has forked, and this is a copy.
+
+    A copy of an executor must not go on as one: it would write the same files, and outlive it.
+    """
+    if os.getpid() != pid:
+        os._exit(0)
+
+
+class _Source:
+    """The rows that a function takes; remembers an error in them, which is not the function's."""
+
+    def __init__(self, reader: pa.RecordBatchReader, names: Sequence[str]) -> None:
+        self.error: Exception | None = None
+        self._reader = reader
+        extra = reader.schema.names[len(names) :]
+        fields = zip(reader.schema, [*names, *extra], strict=True)
+        self._schema = pa.schema([field.with_name(name) for field, name in fields])
+
+    def reader(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self._schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in batches_of(self._reader):
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+# Checking
+
+
+def conformed(
+    con: duckdb.DuckDBPyConnection,
+    tables: Sequence[pa.Table],
+    returns: Sequence[tuple[str, str]],
+    label: str,
+) -> duckdb.DuckDBPyRelation:
+    """What a function gave, as a relation with columns c0, c1, ... of the declared types.
+
+    Args:
+        con: where the relation is made; `release` lets go of the rows.
+        tables: what it gave.
+        returns: the declared columns, name and DuckDB type.
+        label: what users call the function.
+
+    Raises:
+        FunctionFailedError: a column is missing, is not declared, or does not fit its type.
+    """
+    for table in tables:
+        _check_names(table.column_names, [name for name, _ in returns], label)
+    if not tables:
+        nulls = [f"CAST(NULL AS {type_}) AS c{i}" for i, (_, type_) in enumerate(returns)]
+        return con.sql(f"SELECT {', '.join(nulls)} WHERE false")
+    con.register(_RETURNED, _joined(tables, [name for name, _ in returns], label))
+    relation = con.table(_RETURNED)
+    found = [str(type_) for type_ in relation.types]
+    columns = [(name, has, wants) for (name, wants), has in zip(returns, found, strict=True)]
+    _check_types(con, columns, label)
+    casts = [f"CAST({quote(n)} AS {wants}) AS c{i}" for i, (n, _, wants) in enumerate(columns)]
+    return con.sql(f"SELECT {', '.join(casts)} FROM {_RETURNED}")
+
+
+def release(con: duckdb.DuckDBPyConnection) -> None:
+    """Let go of the rows that `conformed` has registered."""
+    con.unregister(_RETURNED)
+
+
+def _check_names(found: Sequence[str], declared: Sequence[str], label: str) -> None:
+    for what, names in (
+        ("does not give column", [name for name in declared if name not in found]),
+        ("gives a column that its schema lacks:", [name for name in found if name not in declared]),
+        ("gives twice column", [name for name in declared if list(found).count(name) > 1]),
+    ):
+        if names:
+            columns = ", ".join(map(repr, dict.fromkeys(names)))
+            raise FunctionFailedError(f"The function of {label} {what} {columns}.")
+
+
+def _joined(tables: Sequence[pa.Table], names: Sequence[str], label: str) -> pa.Table:
+    """All tables as one, its columns in the declared order."""
+    ordered = [table.select(list(names)) for table in tables]
+    try:
+        return pa.concat_tables(ordered, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise FunctionFailedError(
+            f"The function of {label} gives tables that differ in their types: {error}"
+        ) from error
+
+
+def _check_types(
+    con: duckdb.DuckDBPyConnection, columns: Sequence[tuple[str, str, str]], label: str
+) -> None:
+    """Each column (name, type, declared type) has values that the declared type holds exactly."""
+    other = [(name, has, wants) for name, has, wants in columns if has not in (wants, '"NULL"')]
+    if not other:
+        return
+    tests = []
+    for name, has, wants in other:
+        if kind_of(has) != kind_of(wants):
+            raise FunctionFailedError(
+                f"The function of {label} gives column {name!r} as {has}, "
+                f"but its schema says {wants}."
+            )
+        column, cast = quote(name), f"TRY_CAST({quote(name)} AS {wants})"
+        back = f"TRY_CAST({cast} AS {has}) IS NOT DISTINCT FROM {column}"
+        tests.append(f"{column} IS NULL OR ({cast} IS NOT NULL AND {back})")
+    verdicts = ", ".join(f"coalesce(bool_and({test}), true)" for test in tests)
+    (fits,) = con.execute(f"SELECT {verdicts} FROM {_RETURNED}").fetchall()
+    for (name, has, wants), fit in zip(other, fits, strict=True):
+        if not fit:
+            raise FunctionFailedError(
+                f"The function of {label} gives values in column {name!r} ({has}) that {wants}, "
+                "as its schema says, can't hold exactly."
+            )
+
+
+def kind_of(type_: str) -> str:
+    """Types of one kind are cast to each other where no value changes."""
+    if type_.endswith("]"):
+        return "list"
+    name = type_.partition("(")[0]
+    if name == "DECIMAL" or name in _NUMBERS:
+        return "number"
+    if name == "ENUM" or name in _TEXTS:
+        return "text"
+    return "date" if name in _DATES else name
+
+
+# Stopping
+
+
+class Interrupted(BaseException):
+    """Raised in user code when its query was cancelled."""
+
+
+class UserCode:
+    """Lets another thread stop the user code that a slot runs.
+
+    A Python thread takes an exception from outside between two steps of its interpreter; code that
+    waits in C takes it when it returns.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._asked_s: float | None = None
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """User code may run, and be stopped, in this thread."""
+        thread = threading.get_ident()
+        with self._lock:
+            self._thread, self._asked_s = thread, None
+        try:
+            yield
+        finally:
+            while self._thread is not None:
+                try:
+                    with self._lock:
+                        _raise_in(thread, None)  # what has not arrived must not arrive later
+                        self._asked_s = self._thread = None
+                except Interrupted:  # it arrived just here
+                    continue
+
+    def stop(self) -> float:
+        """Stop user code, if it runs; for how many seconds it has not obeyed."""
+        with self._lock:
+            if self._thread is None:
+                return 0.0
+            _raise_in(self._thread, Interrupted)
+            if self._asked_s is None:
+                self._asked_s = time.monotonic()
+            return time.monotonic() - self._asked_s
+
+
+def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
+    exception = ctypes.py_object(kind) if kind is not None else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), exception)

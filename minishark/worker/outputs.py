@@ -1,0 +1,246 @@
+"""Stores what tasks put out: pieces, results, buckets, partitions of tables."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
+
+from minishark.worker.dictionaries import Part, Parts
+from minishark.worker.protocol import BucketSlice, StageTask, TaskOutcome, TaskPayload
+from minishark.worker.store import Store
+from minishark.worker.streaming import batches_of, even_batches, grouped
+from minishark.worker.writing import StoredFile, mapped
+
+BATCH_ROWS = 122_880
+"""Rows of a stored record batch: DuckDB's own row group size, which its scans like best."""
+
+INLINE_BYTES_MAX = 1 << 20
+"""Results up to this size travel in the outcome instead of through the store."""
+
+_MERGED_SLICE_ROWS = 8_192
+_LARGE_BUFFER_BYTES = 16 << 20
+_PROCESS = secrets.token_hex(4)  # in containers, processes of several hosts have the same numbers
+_attempts = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where a task's rows go.
+
+    Attributes:
+        store: the files of the task's node.
+        buffer_bytes: how much of them is held before it is written.
+    """
+
+    store: Store
+    buffer_bytes: int
+
+    @property
+    def batch_rows(self) -> int:
+        """How many rows are read at a time: fewer where little memory may hold them."""
+        return BATCH_ROWS if self.buffer_bytes >= _LARGE_BUFFER_BYTES else BATCH_ROWS // 8
+
+    def piece(self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader) -> TaskOutcome:
+        """Store rows that another stage reads; cut into slices of their own where that is asked."""
+        return self._stored(stage, task, rows.schema, grouped(batches_of(rows), self.buffer_bytes))
+
+    def result(
+        self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader
+    ) -> TaskOutcome:
+        """Rows for the front end: in the outcome, or stored where there are many."""
+        groups = grouped(batches_of(rows), self.buffer_bytes)
+        first = next(groups, [])
+        if sum(batch.nbytes for batch in first) <= INLINE_BYTES_MAX:
+            table = pa.Table.from_batches(first, rows.schema)
+            return TaskOutcome(table.num_rows, table.nbytes, None, stream(table))
+        return self._stored(stage, task, rows.schema, chain([first], groups))
+
+    def _stored(
+        self,
+        stage: StageTask,
+        task: TaskPayload,
+        schema: pa.Schema,
+        groups: Iterator[list[pa.RecordBatch]],
+    ) -> TaskOutcome:
+        file = _file(stage, task)
+        if not stage.cuts:
+            return _outcome(self.store.write(file, schema, groups), file)
+        named = _named(stage, schema)
+        counts: list[int] = []
+        stored = self.store.write(file, named, _cut(groups, named, stage.cuts, counts))
+        slices = [BucketSlice(i, i + 1, count) for i, count in enumerate(counts)]
+        return _outcome(stored, file, tuple(slices))
+
+    def partition(
+        self,
+        stage: StageTask,
+        task: TaskPayload,
+        schema: pa.Schema,
+        batches: Iterable[pa.RecordBatch],
+    ) -> tuple[str, StoredFile]:
+        """Store a partition of a table, as a file of the name that is returned."""
+        named = _named(stage, schema)
+        batches = iter(batches)
+        groups = chain(
+            itertools.islice(grouped(batches, self.buffer_bytes), 1),  # most texts' values are here
+            grouped(batches, min(self.buffer_bytes, _LARGE_BUFFER_BYTES)),
+        )
+        tables = (
+            pa.Table.from_batches(group, schema).rename_columns(named.names) for group in groups
+        )
+        parts = Parts(tables, named)
+        written: list[tuple[str, StoredFile]] = []
+
+        def write(part: Part, tables: Iterator[pa.Table]) -> None:
+            file = _file(stage, task)
+            groups = (list(even_batches(table, BATCH_ROWS)) for table in tables)
+            written.append((file, self.store.write(file, part.schema, groups)))
+
+        try:
+            for part in parts:
+                write(part, part.tables)
+            if len(written) > 1:
+                write(part, parts.joined([mapped(stored) for _, stored in written], part))
+            return written.pop()
+        finally:
+            for _, stored in written:
+                stored.path.unlink(missing_ok=True)
+
+    def replicated(
+        self, task: TaskPayload, file: str, stored: StoredFile, statistics: bytes
+    ) -> TaskOutcome:
+        """Give a partition's replicas to other nodes."""
+        return TaskOutcome(
+            stored.rows,
+            stored.bytes,
+            file,
+            statistics=statistics,
+            on_disk=stored.on_disk,
+            holders=self.store.replicate(stored, file, task.replicas),
+        )
+
+    def buckets(
+        self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader
+    ) -> TaskOutcome:
+        """Store rows by the numbers in their last column, for the tasks of another stage."""
+        schema = rows.schema.remove(len(rows.schema) - 1)
+        slices: list[BucketSlice] = []
+
+        def groups() -> Iterator[list[pa.RecordBatch]]:
+            for run in _runs(batches_of(rows), stage.buckets, self.buffer_bytes):
+                for batches in run:
+                    group = _merged(batches, schema)
+                    first = slices[-1].last if slices else 0
+                    count = sum(batch.num_rows for batch in group)
+                    slices.append(BucketSlice(first, first + len(group), count))
+                    yield group
+
+        file = _file(stage, task)
+        stored = self.store.write(file, schema, groups())
+        return _outcome(stored, file, tuple(slices), len(slices) // stage.buckets)
+
+
+def output_columns(stage: StageTask) -> list[tuple[str, str]]:
+    """Names and types of the columns that a stage puts out, as users know them."""
+    return list(stage.columns if stage.function is None else stage.function.returns)
+
+
+def _named(stage: StageTask, schema: pa.Schema) -> pa.Schema:
+    """`schema` with the names of columns that users know."""
+    names = [name for name, _ in output_columns(stage)]
+    return pa.schema([field.with_name(n) for field, n in zip(schema, names, strict=True)])
+
+
+def _cut(
+    groups: Iterable[list[pa.RecordBatch]], schema: pa.Schema, cuts: int, counts: list[int]
+) -> Iterator[list[pa.RecordBatch]]:
+    """Groups in batches so small that there are `cuts` of them; `counts` gets the rows of each."""
+    for group in groups:
+        table = pa.Table.from_arrays(pa.Table.from_batches(group).columns, schema=schema)
+        batches = table.to_batches(max(1, min(BATCH_ROWS, -(-len(table) // cuts))))
+        counts += [batch.num_rows for batch in batches]
+        yield batches
+
+
+def _runs(
+    batches: Iterable[pa.RecordBatch], buckets: int, most_bytes: int
+) -> Iterator[list[list[pa.RecordBatch]]]:
+    """The rows of each bucket; several times where they are too many to be held, at least once."""
+    held: list[list[pa.RecordBatch]] = [[] for _ in range(buckets)]
+    size = 0
+    ended = 0
+    for batch in batches:
+        for number, piece in _divided(batch):
+            held[number].append(piece)
+        size += batch.nbytes
+        if size >= most_bytes:
+            yield held
+            held, size, ended = [[] for _ in range(buckets)], 0, ended + 1
+    if size or not ended:
+        yield held
+
+
+def _divided(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each bucket, without the bucket column; rows keep their order within a bucket."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
+
+    last = batch.num_columns - 1
+    numbers = batch.column(last)
+    order = pc.array_sort_indices(numbers)
+    runs = pc.run_end_encode(numbers.take(order))  # to count without a sort takes longer
+    rows = batch.remove_column(last)
+    if len(runs.values) > 1:
+        rows = rows.take(order)
+    first = 0
+    for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield number, rows.slice(first, end - first)
+        first = end
+
+
+def _merged(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
+    """Small batches joined into larger ones, which cost less to scan."""
+    rows = sum(batch.num_rows for batch in batches)
+    if len(batches) < 2 or rows / len(batches) >= _MERGED_SLICE_ROWS:
+        return batches
+    merged: list[pa.RecordBatch] = (
+        pa.Table.from_batches(batches, schema).combine_chunks().to_batches(BATCH_ROWS)
+    )
+    return merged
+
+
+def _file(stage: StageTask, task: TaskPayload) -> str:
+    return f"{stage.folder}/{stage.prefix}{attempt_name(task)}.arrow"
+
+
+def attempt_name(task: TaskPayload) -> str:
+    """A name that no other attempt at the task uses, in this process or another, on any host.
+
+    An attempt that was given up may go on; what it writes replaces nothing.
+    """
+    return f"{task.index}-{_PROCESS}-{next(_attempts)}"
+
+
+def _outcome(
+    stored: StoredFile, file: str, slices: tuple[BucketSlice, ...] = (), runs: int = 1
+) -> TaskOutcome:
+    return TaskOutcome(
+        stored.rows,
+        stored.bytes,
+        file,
+        buckets=slices,
+        on_disk=stored.on_disk,
+        runs=runs,
+    )
+
+
+def stream(table: pa.Table) -> bytes:
+    """A table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())

@@ -1,0 +1,135 @@
+"""Semi-join filters: the rows of an Arrow table that have one of some integers as their key.
+
+A key is looked up in an array that has a byte for each integer of the column's range, which takes
+a tenth of what a hash table takes. Only the rows that are found are copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from minishark.compiler.stages.inputs import InputFilter
+from minishark.worker.helpers import Batches, Helpers
+from minishark.worker.outputs import BATCH_ROWS
+
+_SAMPLES = 32
+_SAMPLE_ROWS = 1024
+_COUNTED_FROM_0 = 1 << 16
+"""Larger keys are counted from the smallest one, which saves memory, but costs a subtraction."""
+
+
+def semi_joined(
+    table: pa.Table,
+    wanted: InputFilter,
+    keys: pa.ChunkedArray,
+    helpers: Helpers,
+    *,
+    threads: int,
+    bytes_max: int,
+) -> pa.Table:
+    """The rows of `table` that have one of `keys`, in their order.
+
+    Rows without a key (NULL) are kept, too: some joins compare them.
+
+    Args:
+        table: the rows, of the columns that are wanted.
+        wanted: which column has the keys, between which bounds.
+        keys: integers, of any type.
+        helpers: share the work.
+        threads: how many threads may search.
+        bytes_max: about how many bytes may be copied.
+
+    Returns:
+        `table` itself if too large a part of it is wanted.
+    """
+    column = table.column(wanted.column)
+    if not pa.types.is_integer(column.type):
+        return table
+    marks = _Marks.of(keys, wanted.low, wanted.high)
+    share = _share(column, marks)
+    if share > wanted.most or share * table.nbytes > bytes_max:
+        return table
+    search = partial(_found, position=wanted.columns.index(wanted.column), marks=marks)
+    return pa.Table.from_batches(helpers.each(search, table.to_batches(), threads), table.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Which integers are keys.
+
+    Attributes:
+        base: the integer that the first mark is of.
+        marks: whether each integer is a key.
+    """
+
+    base: int
+    marks: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, keys: pa.ChunkedArray, low: int, high: int) -> _Marks:
+        """Marks of those keys that lie between two bounds."""
+        base = 0 if 0 <= low <= _COUNTED_FROM_0 else low
+        marks = np.zeros(high - base + 1, np.bool_)
+        for chunk in keys.chunks:
+            values = _values(chunk.drop_null())
+            values = values[(values >= low) & (values <= high)]
+            marks[values - base] = True
+        return cls(base, marks)
+
+    def found(self, column: pa.Array) -> NDArray[np.bool_]:
+        """Whether each value of a column of integers is a key; NULLs count as such."""
+        values = _values(column)
+        if self.base:
+            values = values - self.base
+        found = np.take(self.marks, values, mode="clip")  # NULLs may be any integers
+        if column.null_count:
+            found |= column.is_null().to_numpy(zero_copy_only=False)
+        return found
+
+
+def _share(column: pa.ChunkedArray, marks: _Marks) -> float:
+    """About which part of a column's values are keys."""
+    apart = max(_SAMPLE_ROWS, len(column) // _SAMPLES)
+    samples = (column.slice(first, _SAMPLE_ROWS) for first in range(0, len(column), apart))
+    found = [marks.found(chunk) for sample in samples for chunk in sample.chunks]
+    return sum(map(np.count_nonzero, found)) / max(1, sum(map(len, found)))
+
+
+def _found(batches: Batches, position: int, marks: _Marks) -> Batches:
+    """The rows that have a key, in batches that are not small if there are many."""
+    found: Batches = []
+    small: Batches = []
+    for batch in batches:
+        rows = np.flatnonzero(marks.found(batch.column(position)))
+        if not len(rows):
+            continue
+        if small and not _have_same_dictionaries(small[-1], batch):
+            found.append(pa.concat_batches(small))
+            small = []
+        small.append(batch.take(pa.array(rows)))
+        if sum(map(len, small)) >= BATCH_ROWS:
+            found.append(pa.concat_batches(small))
+            small = []
+    return [*found, pa.concat_batches(small)] if small else found
+
+
+def _have_same_dictionaries(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
+    pairs = zip(one.columns, other.columns, strict=True)
+    return all(
+        a.dictionary.equals(b.dictionary) for a, b in pairs if pa.types.is_dictionary(a.type)
+    )
+
+
+def _values(column: pa.Array) -> NDArray[np.int64]:
+    """The values of a column of integers, without a copy if possible; any where one is NULL."""
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    _, data = column.buffers()
+    if data is None:
+        return np.empty(0, np.int64)
+    values = np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
+    return values.astype(np.int64, copy=False)

@@ -1,0 +1,231 @@
+"""Measures a table's statistics: each executor its partitions, in one query; the front end merges.
+
+A partition's measurements are one Arrow row that travels as it is: bounds keep their types, and
+distinct counts are the state of DuckDB's `approx_count_distinct`, so merging is exact.
+
+Text is dear to hash and to compare, and its bounds serve nobody: of a large partition, text is
+measured in a sample (`text_sample`), without bounds, and distinct values are inferred with the
+Good-Turing estimate that DuckDB uses for its own tables: of u distinct values in s sampled rows,
+the share (u/s)^2 of them occurred once, so u + (u/s)^3 (n - s) among n rows.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TypeAlias
+
+import duckdb
+import pyarrow as pa
+
+from minishark.compiler.sql.connection import ConnectionUse
+from minishark.expressions import quote
+from minishark.statistics import ColumnStatistics, TableStatistics
+
+_Bounds: TypeAlias = tuple[str | None, str | None]
+
+_SAMPLE_ONE_IN = 8
+_SAMPLE_SLICE_ROWS = 2_048
+_SAMPLE_ABOVE_ROWS = 131_072
+_TEXT_TYPES = ("VARCHAR", "BLOB")
+_UNMEASURED_PREFIXES = ("STRUCT(", "MAP(", "UNION(")
+# Of text for a BIGNUM there can be megabytes, which take minutes to make.
+_UNMEASURED = ("JSON", "BIT", "VARIANT", "GEOMETRY", "BIGNUM", '"NULL"')
+_PLAIN_TYPE = re.compile(r"U?(?:TINY|SMALL|BIG)?INT(?:EGER)?|DATE|VARCHAR|DECIMAL\(.*\)")
+_PART = "statistics_parts"
+_STATES = "statistics_states"
+
+
+warnings.filterwarnings("ignore", "Arrow output on a DB-API result", module=__name__)
+
+
+def text_sample(table: pa.Table) -> pa.Table | None:
+    """Every eighth slice of a large table, without a copy; None where the whole is small."""
+    if table.num_rows <= _SAMPLE_ABOVE_ROWS:
+        return None
+    distance = _SAMPLE_SLICE_ROWS * _SAMPLE_ONE_IN
+    starts = range(0, table.num_rows, distance)
+    return pa.concat_tables([table.slice(start, _SAMPLE_SLICE_ROWS) for start in starts])
+
+
+def partition_statistics(
+    con: duckdb.DuckDBPyConnection,
+    relation_name: str,
+    columns: Sequence[tuple[str, str]],
+    sample_name: str | None = None,
+) -> pa.Table:
+    """One row of measurements of one partition.
+
+    Args:
+        con: a connection where the relations are registered.
+        relation_name: the partition.
+        columns: name and DuckDB type of each column.
+        sample_name: a sample of the partition's rows (`text_sample`), which text is measured in;
+            None measures it in the partition.
+    """
+    numbered = list(enumerate(columns))
+    whole = ["count(*) AS rows", *_measures(numbered, text=False)]
+    text = [
+        f"{'true' if sample_name else 'false'} AS sampled",
+        "count(*) AS text_rows",
+        *_measures(numbered, text=True, bounds=sample_name is None),
+    ]
+    if sample_name is None:
+        constant, *aggregates = text
+        query = f"SELECT {', '.join([*whole, *aggregates, constant])} FROM {quote(relation_name)}"
+    else:
+        query = (
+            f"FROM (SELECT {', '.join(whole)} FROM {quote(relation_name)}), "
+            f"(SELECT {', '.join(text[1:])}, {text[0]} FROM {quote(sample_name)})"
+        )
+    return con.execute(query).to_arrow_table()
+
+
+def merge_statistics(
+    con: duckdb.DuckDBPyConnection,
+    parts: Sequence[pa.Table],
+    columns: Sequence[tuple[str, str]],
+    size_bytes: int,
+) -> TableStatistics:
+    """A table's statistics from its partitions' measurements.
+
+    Args:
+        con: any connection.
+        parts: what `partition_statistics` gave for each partition; at least one.
+        columns: as it was given there.
+        size_bytes: the table's size.
+    """
+    measured = pa.concat_tables(parts)
+    rows, text_rows = (_sum(measured, name) for name in ("rows", "text_rows"))
+    sampled = any(measured.column("sampled").to_pylist())
+    numbers = [i for i, (_, type_name) in enumerate(columns) if is_measured(type_name)]
+    bounds = _bounds(con, measured, [(i, columns[i][1]) for i in numbers])
+    distinct = _distinct_counts(con, measured, numbers)
+    merged = [ColumnStatistics() for _ in columns]
+    for i in numbers:
+        counts = _sum(measured, f"count_{i}"), distinct[i]
+        is_sampled = sampled and columns[i][1] in _TEXT_TYPES
+        seen = text_rows if columns[i][1] in _TEXT_TYPES else rows
+        merged[i] = _column_statistics(*counts, bounds[i], seen, rows if is_sampled else None)
+    return TableStatistics(rows, size_bytes, tuple(merged))
+
+
+def _sum(measured: pa.Table, name: str) -> int:
+    return sum(measured.column(name).to_pylist())
+
+
+def _bounds(
+    con: duckdb.DuckDBPyConnection, measured: pa.Table, columns: Sequence[tuple[int, str]]
+) -> dict[int, _Bounds]:
+    """Minimum and maximum of columns, by their numbers, as DuckDB writes them.
+
+    DuckDB compares and writes only what Python might do otherwise: it takes longer to bind this.
+    """
+    plain = {number: _plain_bounds(measured, number, type_name) for number, type_name in columns}
+    found = {number: bounds for number, bounds in plain.items() if bounds is not None}
+    others = [number for number in plain if number not in found]
+    if others:
+        items = [f"{f}({f}imum_{i})::VARCHAR" for i in others for f in ("min", "max")]
+        con.register(_PART, measured)
+        try:
+            with ConnectionUse(con):
+                values = con.execute(f"SELECT {', '.join(items)} FROM {_PART}").fetchall()[0]
+        finally:
+            con.unregister(_PART)
+        found |= dict(zip(others, zip(values[::2], values[1::2], strict=True), strict=True))
+    return found
+
+
+def _plain_bounds(measured: pa.Table, number: int, type_name: str) -> _Bounds | None:
+    """Bounds that Python compares and writes as DuckDB does; None if it might do so otherwise."""
+    if not _PLAIN_TYPE.fullmatch(type_name):
+        return None
+    bounds = []
+    for name, first in ("minimum", min), ("maximum", max):
+        try:
+            values = measured.column(f"{name}_{number}").to_pylist()
+        except (ValueError, OverflowError):  # dates that Python does not have
+            return None
+        best = first((value for value in values if value is not None), default=None)
+        is_decimal = isinstance(best, Decimal)
+        bounds.append(None if best is None else f"{best:f}" if is_decimal else str(best))
+    return bounds[0], bounds[1]
+
+
+def _distinct_counts(
+    con: duckdb.DuckDBPyConnection, measured: pa.Table, numbers: Sequence[int]
+) -> dict[int, int]:
+    """The distinct count of each measured column, by its number.
+
+    All states in one column, those of a column after those of the one before: to bind a call for
+    each would take milliseconds a column.
+    """
+    if not numbers:
+        return {}
+    chunks = [chunk for n in numbers for chunk in measured.column(f"distinct_{n}").chunks]
+    owners = pa.array([n for n in numbers for _ in range(measured.num_rows)], pa.int32())
+    states = pa.table({"owner": owners, "state": pa.chunked_array(chunks)})
+    con.register(_STATES, states)
+    try:
+        with ConnectionUse(con):
+            counted = con.execute(
+                # A state is the same for every argument type.
+                "SELECT owner, finalize(combine_aggr("
+                "to_aggregate_state(state, 'approx_count_distinct', ['BIGINT']))) "
+                f"FROM {_STATES} GROUP BY owner"
+            ).fetchall()
+        return dict(counted)
+    finally:
+        con.unregister(_STATES)
+
+
+def is_measured(type_name: str) -> bool:
+    """Whether values of the type are counted and compared; nested and opaque types are not."""
+    nested = type_name.endswith("]") or type_name.startswith(_UNMEASURED_PREFIXES)
+    return not nested and type_name not in _UNMEASURED
+
+
+def _measures(
+    numbered: Sequence[tuple[int, tuple[str, str]]], *, text: bool, bounds: bool = True
+) -> list[str]:
+    """The measurements of the columns that are text, or of those that are not."""
+    return [
+        f"{aggregate} AS {label}_{number}"
+        for number, (name, type_name) in numbered
+        if is_measured(type_name) and (type_name in _TEXT_TYPES) == text
+        for label, aggregate in (
+            ("count", f"count({quote(name)})"),
+            ("minimum", f"min({quote(name)})" if bounds else f"NULL::{type_name}"),
+            ("maximum", f"max({quote(name)})" if bounds else f"NULL::{type_name}"),
+            ("distinct", f"approx_count_distinct({quote(name)}) EXPORT_STATE"),
+        )
+    ]
+
+
+def _column_statistics(
+    count: int, distinct: int, bounds: _Bounds, seen: int, total: int | None
+) -> ColumnStatistics:
+    """Statistics of a column.
+
+    Args:
+        count: values that are not NULL, among those that were seen.
+        distinct: different ones among them.
+        bounds: the smallest and the largest one.
+        seen: the rows that were measured.
+        total: all rows, if only a sample was measured.
+    """
+    distinct = min(distinct, count)
+    null_fraction = 1.0 - count / seen if seen else 0.0
+    if total is not None:
+        values = round(total * (1.0 - null_fraction))
+        return ColumnStatistics(null_fraction, _inferred(distinct, count, values))
+    return ColumnStatistics(null_fraction, distinct, *bounds)
+
+
+def _inferred(distinct: int, sampled: int, total: int) -> int:
+    """Distinct values among `total`, of which `sampled` have `distinct`; see the module."""
+    if sampled == 0:
+        return 0
+    return min(total, int(distinct + (distinct / sampled) ** 3 * (total - sampled)))

@@ -1,0 +1,321 @@
+"""Arrow files of a cluster on this machine: in shared memory, or on disk where that is short.
+
+    <memory>/<node>/tables/...      <disk>/<node>/tables/...
+    <memory>/<node>/queries/...     <disk>/<node>/queries/...
+
+Each node has a folder in both places. Files are written once, under a temporary name first, and
+then only memory-mapped, by every executor of the host; a replica on the same host is a hard link.
+What lies on other hosts only is fetched: a whole file as a copy beside the node's own, which all
+of its executors use and which goes when the folder goes; a part of one into memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from minishark.worker.dictionaries import without_dictionaries
+from minishark.worker.paths import StorePlaces, follow, link
+from minishark.worker.protocol import FileSlice, Peer
+from minishark.worker.storage import StorageMeter
+from minishark.worker.writing import FileWriter, StoredFile
+
+_CACHED_FILES_MAX = 1024
+
+
+class InputMissingError(Exception):
+    """Stored files are on none of the nodes that should hold them.
+
+    Attributes:
+        files: which.
+    """
+
+    def __init__(self, message: str, files: tuple[FileSlice, ...] = ()) -> None:
+        super().__init__(message)
+        self.files = files
+
+    @classmethod
+    def of_all(cls, errors: Sequence[InputMissingError]) -> InputMissingError:
+        """One error for several."""
+        files = tuple(file for error in errors for file in error.files)
+        more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
+        return cls(f"{errors[0]}{more}", files)
+
+
+class FolderMissingError(FileNotFoundError):
+    """A node has no folder for a file that is to be written: not yet, or not any more."""
+
+
+class Fetcher(Protocol):
+    """Brings files from other hosts, and takes them there."""
+
+    def fetch(self, source: Peer, item: FileSlice) -> pa.Table:
+        """The rows of a slice that `source` holds.
+
+        Raises:
+            InputMissingError: it does not have the file, or does not answer.
+        """
+        ...
+
+    def replicate(self, file: str, source: Peer, target: Peer) -> None:
+        """Make `target` fetch a whole file from `source`.
+
+        Raises:
+            OSError: it could not.
+        """
+        ...
+
+
+class Store:
+    """One executor's view of the store; safe to tidy from another thread."""
+
+    def __init__(
+        self,
+        places: StorePlaces,
+        node: str,
+        host: str = "",
+        fetcher: Fetcher | None = None,
+        meter: StorageMeter | None = None,
+    ) -> None:
+        """A view from a node.
+
+        Args:
+            places: its folders, and those of all nodes that are no peers.
+            node: the node.
+            host: where it is.
+            fetcher: how files of other hosts are reached; None if there are none.
+            meter: tells whether its files have room in shared memory; None for what is free there.
+        """
+        self.meter = meter or StorageMeter(places.memory / node)
+        self._places = places
+        self._node = node
+        self._host = host
+        self._fetcher = fetcher
+        self._peers: dict[str, Peer] = {}
+        self._open: OrderedDict[tuple[str, tuple[str, ...]], pa.RecordBatchFileReader] = (
+            OrderedDict()
+        )
+        self._tables: OrderedDict[tuple[FileSlice, ...], pa.Table] = OrderedDict()
+        self._lock = threading.Lock()  # guards the two above
+
+    def meet(self, peers: Sequence[Peer]) -> None:
+        """Learn where nodes with folders of their own keep their files, now."""
+        self._peers = {peer.name: peer for peer in peers}
+
+    def read(self, slices: tuple[FileSlice, ...]) -> pa.Table:
+        """The rows of all slices, in order, memory-mapped without a copy.
+
+        Raises:
+            InputMissingError: files are on none of their holders; all of them are named.
+        """
+        table = self._tables.get(slices)
+        if table is None:
+            table = _joined(self._slices(slices))
+            with self._lock:
+                self._tables[slices] = table
+                if len(self._tables) > _CACHED_FILES_MAX:
+                    self._tables.popitem(last=False)
+        return table
+
+    def _slices(self, slices: tuple[FileSlice, ...]) -> list[pa.Table]:
+        tables, missing = [], []
+        for item in slices:
+            try:
+                tables.append(self._slice(item))
+            except InputMissingError as error:
+                missing.append(error)
+        if missing:
+            raise InputMissingError.of_all(missing)
+        return tables
+
+    def _slice(self, item: FileSlice) -> pa.Table:
+        reader = self._reader(item)
+        return self._from_afar(item) if reader is None else self._batches(reader, item)
+
+    def _batches(self, reader: pa.RecordBatchFileReader, item: FileSlice) -> pa.Table:
+        last = reader.num_record_batches if item.last is None else item.last
+        batches = [reader.get_batch(i) for i in range(item.first, last)]
+        return pa.Table.from_batches(batches, reader.schema)
+
+    def _reader(self, item: FileSlice) -> pa.RecordBatchFileReader | None:
+        """A reader of the nearest copy on this host, if there is one."""
+        key = (item.file, item.holders)
+        reader = self._open.get(key)
+        if reader is None:
+            near_first = sorted(item.holders, key=lambda node: node != self._node)
+            found = (self._find(item.file, node) for node in near_first)
+            path = next((path for path in found if path is not None), None)
+            if path is None:
+                return None
+            try:
+                reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            except FileNotFoundError:  # removed since
+                return None
+            with self._lock:
+                self._open[key] = reader
+                if len(self._open) > _CACHED_FILES_MAX:
+                    self._open.popitem(last=False)
+        return reader
+
+    def _find(self, file: str, node: str) -> Path | None:
+        if self._is_far(node):
+            return None
+        return self._places_of(node).find(file, (node,))
+
+    def _is_far(self, node: str) -> bool:
+        """Whether the node is on another host; the own one never is, whatever is told of it."""
+        peer = self._peers.get(node)
+        return peer is not None and node != self._node and peer.host != self._host
+
+    def _places_of(self, node: str) -> StorePlaces:
+        peer = self._peers.get(node)
+        if peer is None or node == self._node:  # which may have been started anew since
+            return self._places
+        return StorePlaces(Path(peer.memory), Path(peer.disk))
+
+    def _from_afar(self, item: FileSlice) -> pa.Table:
+        """What only other hosts have; a whole file is kept for the other executors of the node."""
+        if item.first or item.last is not None or not item.holders:
+            return self._fetched(item)
+        copy = FileSlice(f"{item.file}@{item.holders[0]}", (self._node,))
+        reader = self._reader(copy)
+        if reader is not None:
+            return self._batches(reader, copy)
+        table = self._fetched(item)
+        try:
+            self.write(copy.file, table.schema, [table.to_batches()])
+        except FileNotFoundError:  # this node does not know the folder (any more)
+            return table
+        reader = self._reader(copy)
+        return table if reader is None else self._batches(reader, copy)
+
+    def _fetched(self, item: FileSlice) -> pa.Table:
+        reasons = []
+        for node in filter(self._is_far, item.holders):
+            if self._fetcher is not None:
+                try:
+                    return self._fetcher.fetch(self._peers[node], item)
+                except InputMissingError as error:
+                    reasons.append(f" ({error})")
+        holders = ", ".join(item.holders) or "(all that had it are gone)"
+        message = f"{item.file} is on none of the nodes {holders}{''.join(reasons)}"
+        raise InputMissingError(message, (item,))
+
+    def forget(self, folder: str) -> None:
+        """Drop what is cached of the files in `folder`."""
+        prefix = f"{folder}/"
+        with self._lock:
+            for opened in [key for key in self._open if key[0].startswith(prefix)]:
+                del self._open[opened]
+            for key in [k for k in self._tables if any(s.file.startswith(prefix) for s in k)]:
+                del self._tables[key]
+
+    def forget_removed(self, others: Iterable[str] = ()) -> list[str]:
+        """Drop what is cached of files whose folder is gone, so that their memory is freed.
+
+        Args:
+            others: folders that are to be looked for besides.
+
+        Returns:
+            The folders that are gone.
+        """
+        with self._lock:
+            files = [file for file, _ in self._open]
+            files += [item.file for slices in self._tables for item in slices]
+        roots = [place / self._node for place in (self._places.memory, self._places.disk)]
+        folders = dict.fromkeys([*(file.rpartition("/")[0] for file in files), *others])
+        gone = [each for each in folders if not any((root / each).exists() for root in roots)]
+        for folder in gone:
+            self.forget(folder)
+        return gone
+
+    def forget_all(self) -> None:
+        """Drop all that is cached."""
+        with self._lock:
+            self._open.clear()
+            self._tables.clear()
+
+    def write(
+        self, file: str, schema: pa.Schema, groups: Iterable[Sequence[pa.RecordBatch]]
+    ) -> StoredFile:
+        """Write groups of batches to `file` on this node, each when there is room for it.
+
+        In shared memory, or on disk. A node that joined later than the session did makes the folder
+        when it first needs it.
+
+        Raises:
+            FolderMissingError: the folder of `file` is not there (any more).
+            OSError: the disk is full too.
+        """
+        memory, disk = (
+            place / self._node / file for place in (self._places.memory, self._places.disk)
+        )
+        try:
+            if self._peers:
+                self._make_folder_of_stranger(file)
+            with FileWriter(memory, disk, schema, self.meter) as writer:
+                for batches in groups:
+                    writer.write(batches)
+        except FileNotFoundError as error:
+            if memory.parent.exists():
+                raise
+            folder = file.rpartition("/")[0]
+            raise FolderMissingError(f"{self._node} has no folder {folder}") from error
+        assert writer.stored is not None
+        return writer.stored
+
+    def _make_folder_of_stranger(self, file: str) -> None:
+        """Make the folder of `file` if this node has never heard of its session."""
+        session, _, _ = file.partition("/")
+        if not (self._places.memory / self._node / session).exists():
+            self._places.make(file.rpartition("/")[0], (self._node,))
+
+    def replicate(self, stored: StoredFile, file: str, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Give other nodes the file too; a link on the same host, a copy on others.
+
+        A node that can't take it goes without.
+
+        Returns:
+            The nodes that have it now, in the order of `nodes`.
+        """
+        held = [node for node in nodes if self._give(stored, file, node)]
+        return tuple(held) if self._node in held else (self._node, *held)
+
+    def _give(self, stored: StoredFile, file: str, node: str) -> bool:
+        if node == self._node:
+            return True
+        try:
+            if self._is_far(node) and self._fetcher is not None:
+                own = self._peers.get(self._node)
+                if own is None:  # it came later than the task's stage
+                    return False
+                self._fetcher.replicate(file, own, self._peers[node])
+            else:
+                places = self._places_of(node)
+                copy = places.memory / node / file
+                if stored.on_disk:
+                    follow(copy.parent, (places.disk / node / file).parent)
+                    copy = places.disk / node / file
+                link(stored.path, copy)
+        except OSError:  # it died, or is full
+            return False
+        return True
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    """All rows of tables whose texts may be dictionaries in some, of indices of several types."""
+    if all(table.schema == tables[0].schema for table in tables):
+        return pa.concat_tables(tables)
+    texts = {
+        position
+        for table in tables
+        for position, field in enumerate(table.schema)
+        if not pa.types.is_dictionary(field.type)
+    }
+    plain = [without_dictionaries(table, texts) for table in tables]
+    return pa.concat_tables(plain, promote_options="permissive")  # the widest indices for all

@@ -1,0 +1,166 @@
+"""Writes Arrow files batch by batch: in shared memory while there is room, else on disk.
+
+The room for each batch is taken before it is written. Where there is none, what has been written
+moves to disk, and the file goes on there. Nobody sees a file before it is complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from minishark.worker.paths import follow, temporary_path
+from minishark.worker.storage import StorageMeter
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""How the system says that a file system has no room."""
+
+_SLACK_BYTES = 8 << 10  # for a file's head and foot
+_COLUMN_SLACK_BYTES = 512  # for a column's description and padding in a batch
+
+
+def disk_full(error: Exception) -> str:
+    """What to do when a disk is full."""
+    return (
+        "The disk is full: free some of it, or set TMPDIR to a folder on a larger one before "
+        f"minishark starts. ({error})"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that was written, and the size of its data."""
+
+    path: Path
+    bytes: int
+    rows: int
+    on_disk: bool
+
+
+def mapped(stored: StoredFile) -> pa.Table:
+    """The rows of a file, memory-mapped without a copy."""
+    return pa.ipc.open_file(pa.memory_map(str(stored.path))).read_all()
+
+
+class FileWriter:
+    """One file that is being written; a context manager, after which `stored` tells of it.
+
+    If the block fails, nothing is left of the file.
+    """
+
+    def __init__(
+        self, memory: Path, disk: Path, schema: pa.Schema, meter: StorageMeter | None
+    ) -> None:
+        """Write to one of two paths.
+
+        Args:
+            memory: in shared memory; the same as `disk` where there is none.
+            disk: on disk.
+            schema: of the batches.
+            meter: tells whether there is room in shared memory.
+        """
+        self._paths = {False: memory, True: disk}
+        self._schema = schema
+        self._meter = None if memory == disk else meter
+        self._on_disk = False
+        self._bytes = 0
+        self._rows = 0
+        self._temporary: Path | None = None
+        self._sink: pa.OSFile | None = None
+        self._writer: pa.RecordBatchFileWriter | None = None
+        self.stored: StoredFile | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def write(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Write batches.
+
+        Raises:
+            OSError: the disk is full, or the folder is not there (any more).
+        """
+        size = sum(batch.nbytes for batch in batches)
+        need = _SLACK_BYTES + size + len(batches) * len(self._schema) * _COLUMN_SLACK_BYTES
+        writer = self._with_room(need)
+        for batch in batches:
+            writer.write_batch(batch)
+            self._rows += batch.num_rows
+        self._bytes += size
+
+    def _with_room(self, need: int) -> pa.RecordBatchFileWriter:
+        """The writer, with room for so many bytes if it writes to shared memory."""
+        if self._meter is not None and not self._on_disk:
+            if not self._meter.has_room(need):
+                self._move_to_disk()
+            else:
+                try:
+                    sink, _ = self._opened()
+                    # It clears the pages, which takes half as long as writing them.
+                    if not self._meter.has_plenty(need):
+                        os.posix_fallocate(sink.fileno(), sink.tell(), need)
+                    self._meter.note(need)
+                except OSError as error:
+                    if error.errno not in FULL:
+                        raise
+                    self._move_to_disk()
+        return self._opened()[1]
+
+    def _opened(self) -> tuple[pa.OSFile, pa.RecordBatchFileWriter]:
+        if self._sink is None or self._writer is None:
+            path = self._paths[self._on_disk]
+            if self._on_disk:
+                follow(self._paths[False].parent, path.parent)
+            self._temporary = temporary_path(path)
+            self._sink = pa.OSFile(str(self._temporary), "wb")
+            self._writer = pa.ipc.new_file(self._sink, self._schema)
+        return self._sink, self._writer
+
+    def _move_to_disk(self) -> None:
+        self._on_disk = True
+        if self._sink is None or self._temporary is None:
+            return
+        follow(self._paths[False].parent, self._paths[True].parent)
+        old, new = self._temporary, temporary_path(self._paths[True])
+        written = self._sink.tell()
+        self._temporary = new
+        try:
+            shutil.copyfile(old, new)
+            # The writer knows the file by its descriptor only.
+            with new.open("r+b") as moved:
+                moved.truncate(written)
+                moved.seek(written)
+                os.dup2(moved.fileno(), self._sink.fileno(), inheritable=False)
+        finally:
+            old.unlink(missing_ok=True)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            if self._sink is not None:
+                self._sink.close()
+            if self._temporary is not None:
+                self._temporary.unlink(missing_ok=True)
+
+    def _finish(self) -> None:
+        sink, writer = self._opened()
+        writer.close()
+        os.ftruncate(sink.fileno(), sink.tell())
+        sink.close()
+        assert self._temporary is not None
+        path = self._temporary.rename(self._paths[self._on_disk])
+        self.stored = StoredFile(path, self._bytes, self._rows, self._on_disk)

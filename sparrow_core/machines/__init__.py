@@ -1,0 +1,1 @@
+"""The sans-IO state machines: client, scheduler, node monitor, executor."""

@@ -1,0 +1,509 @@
+"""The client: submits jobs to schedulers in turn, gathers results, moves jobs off lost schedulers.
+
+    submitting ──JobAccepted──▶ open ──all results──▶ JobFinished
+        │  ▲ no answer: again,   │ ╲ TaskError, JobAborted, CancelJob ──▶ JobFailed
+        │  │ to the next one     │
+        │  └─────────────────────┘ scheduler silent, dead, or ignorant of the job
+        └─ no scheduler answers ──▶ JobFailed
+
+A job that moves is submitted anew with what is unfinished, under a fresh id (`job`, `job~1`, ...),
+so that two schedulers which both believe in it never confuse a node; results of any submission
+count, the first of a task wins: what is committed is never submitted again.
+
+While jobs are open their schedulers are pinged, and one that is silent for `silence_max_s` loses
+its jobs to another that is not. If it turns out to live, it is told again which jobs it lost.
+Optionally, a job's last tasks are submitted a second time if they take far longer than the others
+(SOSP'13, section 3.4). Bounds: one entry an open job, `_ABANDONED_MAX` lost submissions.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, assert_never
+
+from msgspec import Struct
+
+from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished, TaskCompleted, TaskFailed
+from sparrow_core.protocol.ids import Address, JobId, TaskId
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import (
+    PROTOCOL_VERSION,
+    AllNodesLost,
+    CancelJob,
+    ClientIn,
+    EndJob,
+    JobAborted,
+    JobAccepted,
+    JobPlaced,
+    JobStatus,
+    JobTimer,
+    KnownNodes,
+    Notify,
+    Ping,
+    PingJob,
+    Pong,
+    RerunTasks,
+    SchedulerLost,
+    SchedulerSilent,
+    StartJob,
+    StragglerTimer,
+    SubmitJob,
+    TaskError,
+    TaskResults,
+    WatchTimer,
+)
+from sparrow_core.protocol.types import PlacementStep, TaskSpec
+
+_ABANDONED_MAX = 10_000
+_PINGS_A_SILENCE = 4
+_ELSEWHERE = ("no_nodes", "overloaded")  # another scheduler may do better
+
+
+class ClientConfig(Struct, frozen=True):
+    """Limits of a client.
+
+    Attributes:
+        accept_timeout_s: How long the first submission may go unanswered; doubles each time.
+        submissions_max: Unanswered submissions before the job fails.
+        silence_max_s: A scheduler silent for this long loses its jobs to one that is not.
+        ping_s: How often the scheduler is asked about an open job.
+        job_silence_max_s: A job of which its scheduler says nothing for this long is submitted
+            anew, even if there is no better scheduler.
+        result_wait_s: How long the result of a finished task may be on its way.
+    """
+
+    accept_timeout_s: float = 0.1
+    submissions_max: int = 7
+    silence_max_s: float = 0.1
+    ping_s: float = 1.0
+    job_silence_max_s: float = 3.0
+    result_wait_s: float = 1.0
+
+
+@dataclass(slots=True)
+class _Job:
+    start: StartJob
+    scheduler: Address
+    started_at: float
+    heard_at: float
+    missing: dict[TaskId, TaskSpec]
+    submission: int = 0
+    unanswered: int = 0
+    replaced: tuple[JobId, ...] = ()  # earlier submissions
+    refusals: int = 0
+    accepted: bool = False
+    generation: int = 0
+    overdue: dict[TaskId, float] = field(default_factory=dict)  # finished, they say; since when
+    took_s: list[float] = field(default_factory=list)  # from the start to each result
+    copy: tuple[Address, JobId] | None = None  # where stragglers run a second time
+    placement: tuple[PlacementStep, ...] | None = None  # None: not told yet how tasks were placed
+
+    @property
+    def wire_id(self) -> JobId:
+        job_id = self.start.job_id
+        return JobId(f"{job_id}~{self.submission}") if self.submission else job_id
+
+
+class Client:
+    """The front end's side of the protocol, for any number of jobs."""
+
+    inputs: ClassVar[Any] = ClientIn
+
+    def __init__(
+        self,
+        address: Address,
+        sink: Address,
+        schedulers: Sequence[Address],
+        config: ClientConfig | None = None,
+    ) -> None:
+        """Make a client of these schedulers; events go to `sink` as Notify."""
+        self.address = address
+        self._sink = sink
+        self._schedulers = list(schedulers)
+        self._config = config or ClientConfig()
+        self._turn = 0
+        self._jobs: dict[JobId, _Job] = {}
+        self._heard_at: dict[Address, float] = {}
+        self._silent: dict[Address, None] = {}
+        self._abandoned: dict[JobId, Address] = {}  # submissions that a silent scheduler may have
+        self._watched_at: float | None = None  # None: no watch timer is running
+        self._watch_generation = 0
+        self._nodes_lost: str | None = None
+        self._schedulers_lost = "no scheduler is left"
+
+    def on_message(self, msg: ClientIn, now: float) -> list[Envelope]:
+        """Take one message; see the module docstring."""
+        match msg:
+            case TaskResults():
+                return self._on_task_results(msg, now)
+            case StartJob():
+                return self._on_start_job(msg, now)
+            case JobAccepted():
+                return self._on_job_accepted(msg, now)
+            case JobStatus():
+                return self._on_job_status(msg, now)
+            case JobTimer():
+                return self._on_job_timer(msg, now)
+            case Pong():
+                return self._heard(msg.scheduler, now)
+            case WatchTimer():
+                return self._on_watch_timer(msg, now)
+            case StragglerTimer():
+                return self._on_straggler_timer(msg)
+            case JobPlaced():
+                return self._on_job_placed(msg)
+            case TaskError():
+                return self._on_task_error(msg)
+            case JobAborted():
+                return self._on_job_aborted(msg, now)
+            case CancelJob():
+                job = self._jobs.get(msg.job_id)
+                return self._fail(job, "cancelled", "the job was cancelled") if job else []
+            case SchedulerLost():
+                return self._on_scheduler_lost(msg, now)
+            case AllNodesLost():
+                return self._on_all_nodes_lost(msg)
+            case KnownNodes():
+                return [Envelope(self._sink, msg)]
+            case _:
+                assert_never(msg)
+
+    # --- submission ----------------------------------------------------------------------------
+
+    def _on_start_job(self, msg: StartJob, now: float) -> list[Envelope]:
+        if self._nodes_lost is not None:
+            return [self._notify(msg.job_id, JobFailed("no_nodes", self._nodes_lost))]
+        if not self._schedulers:
+            failed = JobFailed("no_scheduler", self._schedulers_lost)
+            return [self._notify(msg.job_id, failed)]
+        if not msg.tasks:
+            return [self._notify(msg.job_id, JobFinished())]
+        missing = {task.task_id: task for task in msg.tasks}
+        self._turn += 1
+        scheduler = self._scheduler_after(self._turn - 1)
+        job = self._jobs[msg.job_id] = _Job(msg, scheduler, now, now, missing)
+        return [*self._submit(job), *self._watch(scheduler, now)]
+
+    def _scheduler_after(self, turn: int) -> Address:
+        """The next scheduler in the ring, silent ones last."""
+        count = len(self._schedulers)
+        ring = [self._schedulers[(turn + step) % count] for step in range(1, count + 1)]
+        return min(ring, key=lambda each: each in self._silent)
+
+    def _submit(self, job: _Job) -> list[Envelope]:
+        msg = self._submission(job, job.wire_id)
+        delay_s = self._config.accept_timeout_s * 2**job.unanswered
+        return [Envelope(job.scheduler, msg), self._timer(job, delay_s)]
+
+    def _submission(self, job: _Job, wire_id: JobId) -> SubmitJob:
+        start = job.start
+        return SubmitJob(
+            PROTOCOL_VERSION, wire_id, self.address, start.user, tuple(job.missing.values()),
+            start.shared, start.placement, start.probe_ratio, start.options,
+            () if wire_id != job.wire_id else job.replaced,
+        )  # fmt: skip
+
+    def _timer(self, job: _Job, delay_s: float) -> Envelope:
+        job.generation += 1
+        return Envelope(self.address, JobTimer(job.start.job_id, job.generation), delay_s)
+
+    def _on_job_timer(self, msg: JobTimer, now: float) -> list[Envelope]:
+        job = self._jobs.get(msg.job_id)
+        if job is None or job.generation != msg.generation:
+            return []  # an old timer
+        if job.accepted:
+            return self._ping(job, now)
+        job.unanswered += 1
+        if job.unanswered >= self._config.submissions_max:
+            text = f"no scheduler answers, after {job.unanswered} submissions"
+            return self._fail(job, "no_scheduler", text)
+        if len(self._schedulers) > 1:
+            return self._move(job, now)
+        return self._submit(job)
+
+    def _move(self, job: _Job, now: float) -> list[Envelope]:
+        """Submit what is unfinished to the next scheduler, under a new id."""
+        if not job.missing:
+            return self._finish(job)
+        if not self._schedulers:
+            return self._fail(job, "no_scheduler", self._schedulers_lost)
+        end = Envelope(job.scheduler, EndJob(job.wire_id))
+        turn = self._turn
+        if job.scheduler in self._schedulers:
+            turn = self._schedulers.index(job.scheduler)
+            self._abandon(job.wire_id, job.scheduler)
+        job.scheduler = self._scheduler_after(turn)
+        job.replaced = (*job.replaced, job.wire_id)
+        job.submission += 1
+        job.accepted = False
+        job.heard_at = now
+        job.overdue.clear()
+        return [end, *self._submit(job), *self._watch(job.scheduler, now)]
+
+    def _on_job_accepted(self, msg: JobAccepted, now: float) -> list[Envelope]:
+        job = self._current(msg.job_id)
+        if job is None:
+            return []  # answers an older submission, which has been ended
+        job.heard_at = now
+        heard = self._heard(job.scheduler, now)
+        if job.accepted:
+            return heard
+        job.accepted = True
+        job.unanswered = 0
+        return [*heard, self._timer(job, self._config.ping_s)]
+
+    # --- silent schedulers ---------------------------------------------------------------------
+
+    def _watch(self, scheduler: Address, now: float) -> list[Envelope]:
+        """A job was given to the scheduler: its silence counts from now on, if it is new to us."""
+        busy = [job for job in self._jobs.values() if job.scheduler == scheduler]
+        if len(busy) <= 1:
+            self._heard_at[scheduler] = now
+        if self._watched_at is not None:
+            return []
+        self._watched_at = now
+        return [self._watch_timer()]
+
+    def _watch_timer(self) -> Envelope:
+        self._watch_generation += 1
+        delay_s = self._config.silence_max_s / _PINGS_A_SILENCE
+        return Envelope(self.address, WatchTimer(self._watch_generation), delay_s)
+
+    def _on_watch_timer(self, msg: WatchTimer, now: float) -> list[Envelope]:
+        if self._watched_at is None or msg.generation != self._watch_generation:
+            return []  # a doubled timer
+        self._forgive_stall(now - self._watched_at, now)
+        if not self._jobs:
+            self._watched_at = None
+            return []
+        self._watched_at = now
+        limit = now - self._config.silence_max_s
+        busy = dict.fromkeys(job.scheduler for job in self._jobs.values())
+        out: list[Envelope] = []
+        for scheduler in busy:
+            if self._heard_at[scheduler] <= limit and scheduler not in self._silent:
+                out += self._fall_silent(scheduler, now)
+        asked = {**busy, **dict.fromkeys(job.scheduler for job in self._jobs.values())}
+        asked.update(self._silent)
+        pings = [Envelope(scheduler, Ping(self.address)) for scheduler in asked]
+        return [*out, *pings, self._watch_timer()]
+
+    def _forgive_stall(self, slept_s: float, now: float) -> None:
+        """Time in which this client did not run itself is nobody else's silence."""
+        interval_s = self._config.silence_max_s / _PINGS_A_SILENCE
+        stall_s = slept_s - interval_s
+        if stall_s > interval_s:
+            for scheduler, heard_at in self._heard_at.items():
+                self._heard_at[scheduler] = min(now, heard_at + stall_s)
+
+    def _fall_silent(self, scheduler: Address, now: float) -> list[Envelope]:
+        """Move the scheduler's jobs to another one that speaks, if there is one."""
+        self._silent[scheduler] = None
+        out = [Envelope(self._sink, SchedulerSilent(scheduler, True))]
+        if any(other not in self._silent for other in self._schedulers):
+            moving = [job for job in self._jobs.values() if job.scheduler == scheduler]
+            out += [envelope for job in moving for envelope in self._move(job, now)]
+        return out
+
+    def _heard(self, scheduler: Address, now: float) -> list[Envelope]:
+        """The scheduler lives; if it was silent, it must forget the jobs that moved meanwhile."""
+        self._heard_at[scheduler] = now
+        if scheduler not in self._silent:
+            return []
+        del self._silent[scheduler]
+        out = [Envelope(self._sink, SchedulerSilent(scheduler, False))]
+        for wire_id in [id_ for id_, at in self._abandoned.items() if at == scheduler]:
+            del self._abandoned[wire_id]
+            out.append(Envelope(scheduler, EndJob(wire_id)))
+        return out
+
+    def _abandon(self, wire_id: JobId, scheduler: Address) -> None:
+        if scheduler in self._silent:
+            self._abandoned[wire_id] = scheduler
+            if len(self._abandoned) > _ABANDONED_MAX:
+                del self._abandoned[next(iter(self._abandoned))]
+
+    # --- while a job is open -------------------------------------------------------------------
+
+    def _ping(self, job: _Job, now: float) -> list[Envelope]:
+        if not job.missing or job.heard_at <= now - self._config.job_silence_max_s:
+            return self._move(job, now)
+        submissions = [(job.scheduler, job.wire_id), *([job.copy] if job.copy else [])]
+        missing = tuple(job.missing)
+        pings = [Envelope(to, PingJob(id_, self.address, missing)) for to, id_ in submissions]
+        return [*pings, self._timer(job, self._config.ping_s)]
+
+    def _on_job_status(self, msg: JobStatus, now: float) -> list[Envelope]:
+        job = self._current(msg.job_id)
+        if job is None:
+            return []
+        heard = self._heard(job.scheduler, now)
+        if not msg.known:
+            return [*heard, *self._move(job, now)]
+        job.heard_at = now
+        finished = [task_id for task_id in msg.finished if task_id in job.missing]
+        job.overdue = {task_id: job.overdue.get(task_id, now) for task_id in finished}
+        limit = now - self._config.result_wait_s
+        lost = tuple(task_id for task_id, since in job.overdue.items() if since <= limit)
+        for task_id in lost:
+            del job.overdue[task_id]
+        rerun = [Envelope(job.scheduler, RerunTasks(job.wire_id, lost))] if lost else []
+        return [*heard, *rerun]
+
+    def _on_task_results(self, msg: TaskResults, now: float) -> list[Envelope]:
+        job = self._jobs.get(_job_of(msg.job_id))
+        if job is None:
+            return []
+        took_s = now - job.started_at
+        events = []
+        for each in msg.results:
+            if job.missing.pop(each.task_id, None) is None:
+                continue  # first completion wins
+            queue_s = max(0.0, took_s - each.run_s)
+            events.append(
+                TaskCompleted(
+                    each.task_id, each.result, msg.node, msg.executor, each.attempt,
+                    queue_s, each.run_s,
+                )
+            )  # fmt: skip
+        if not events:
+            return []
+        out = [self._notify(job.start.job_id, *events)]
+        for event in events if job.overdue else ():
+            job.overdue.pop(event.task_id, None)
+        if not job.missing:
+            return [*out, *self._finish_if_told(job)]
+        return [*out, *self._expect_stragglers(job, len(events), now)]
+
+    def _on_job_placed(self, msg: JobPlaced) -> list[Envelope]:
+        job = self._jobs.get(_job_of(msg.job_id))
+        if job is None:
+            return []
+        job.placement = (*(job.placement or ()), *msg.steps)
+        return [] if job.missing else self._finish(job)
+
+    def _finish_if_told(self, job: _Job) -> list[Envelope]:
+        """A job that is to be explained ends when its scheduler has told of it, or at a ping."""
+        explained = job.placement is not None or not job.start.options.explain
+        return self._finish(job) if explained else []
+
+    def _finish(self, job: _Job) -> list[Envelope]:
+        return self._end(job, JobFinished(job.placement or ()))
+
+    # --- stragglers ----------------------------------------------------------------------------
+
+    def _expect_stragglers(self, job: _Job, count: int, now: float) -> list[Envelope]:
+        """When half of the tasks are done, say until when the others should be."""
+        factor = job.start.options.straggler_factor
+        if factor <= 0:
+            return []
+        before = len(job.took_s)
+        job.took_s += [now - job.started_at] * count
+        if not before < (len(job.start.tasks) + 1) // 2 <= len(job.took_s):
+            return []
+        due_s = job.started_at + factor * statistics.median(job.took_s)
+        timer = StragglerTimer(job.start.job_id)
+        return [Envelope(self.address, timer, max(0.0, due_s - now))]
+
+    def _on_straggler_timer(self, msg: StragglerTimer) -> list[Envelope]:
+        """Submit what is still missing a second time, beside the first."""
+        job = self._jobs.get(msg.job_id)
+        if job is None or job.copy is not None:
+            return []
+        wire_id = JobId(f"{msg.job_id}~copy")
+        turn = self._schedulers.index(job.scheduler) if job.scheduler in self._schedulers else 0
+        scheduler = self._scheduler_after(turn)
+        job.copy = (scheduler, wire_id)
+        return [Envelope(scheduler, self._submission(job, wire_id))]
+
+    def _on_task_error(self, msg: TaskError) -> list[Envelope]:
+        job = self._jobs.get(_job_of(msg.key.job_id))
+        if job is None or msg.key.task_id not in job.missing:
+            return []
+        event = TaskFailed(msg.key.task_id, msg.message, msg.detail, msg.node, msg.executor)
+        text = f"task {msg.key.task_id} failed on {msg.executor}: {msg.message}"
+        return [self._notify(job.start.job_id, event), *self._fail(job, "task_failed", text)]
+
+    def _on_job_aborted(self, msg: JobAborted, now: float) -> list[Envelope]:
+        job = self._current(msg.job_id)
+        if job is None:
+            return []
+        job.refusals += msg.kind in _ELSEWHERE
+        if not job.missing:
+            return self._finish(job)
+        if msg.kind in _ELSEWHERE and job.refusals < len(self._schedulers):
+            return self._move(job, now)
+        return self._fail(job, msg.kind, msg.message, msg.story)
+
+    # --- ends ----------------------------------------------------------------------------------
+
+    def _fail(
+        self, job: _Job, kind: str, message: str, story: tuple[str, ...] = ()
+    ) -> list[Envelope]:
+        return self._end(job, JobFailed(kind, message, story))
+
+    def _end(self, job: _Job, event: JobFinished | JobFailed) -> list[Envelope]:
+        job_id = job.start.job_id
+        del self._jobs[job_id]
+        self._abandon(job.wire_id, job.scheduler)
+        finished = isinstance(event, JobFinished) and job.copy is None
+        end = EndJob(job.wire_id, finished)
+        out = [self._notify(job_id, event), Envelope(job.scheduler, end)]
+        if job.copy is not None:
+            scheduler, wire_id = job.copy
+            out.append(Envelope(scheduler, EndJob(wire_id)))
+        return out
+
+    def _notify(self, job_id: JobId, *events: JobEvent) -> Envelope:
+        return Envelope(self._sink, Notify(job_id, events))
+
+    def _current(self, wire_id: JobId) -> _Job | None:
+        job = self._jobs.get(_job_of(wire_id))
+        return job if job is not None and job.wire_id == wire_id else None
+
+    def _on_scheduler_lost(self, msg: SchedulerLost, now: float) -> list[Envelope]:
+        if msg.returns:
+            return self._await_scheduler(msg.scheduler, now)
+        if msg.scheduler in self._schedulers:
+            self._schedulers.remove(msg.scheduler)
+        if msg.reason:
+            self._schedulers_lost = f"no scheduler is left; the last one: {msg.reason}"
+        self._silent.pop(msg.scheduler, None)
+        moving = [job for job in self._jobs.values() if job.scheduler == msg.scheduler]
+        return [envelope for job in moving for envelope in self._move(job, now)]
+
+    def _await_scheduler(self, scheduler: Address, now: float) -> list[Envelope]:
+        """Move the scheduler's jobs, to itself if there is no other: it will have forgotten."""
+        self._silent[scheduler] = None
+        out = [Envelope(self._sink, SchedulerSilent(scheduler, True))]
+        moving = [job for job in self._jobs.values() if job.scheduler == scheduler]
+        return [*out, *(envelope for job in moving for envelope in self._move(job, now))]
+
+    def _on_all_nodes_lost(self, msg: AllNodesLost) -> list[Envelope]:
+        self._nodes_lost = f"no node is left{msg.reason and f'; the last one: {msg.reason}'}"
+        jobs = tuple(self._jobs.values())
+        return [out for job in jobs for out in self._fail(job, "no_nodes", self._nodes_lost)]
+
+    def gauges(self) -> dict[str, float]:
+        """How much there is of what."""
+        return {
+            "jobs": len(self._jobs),
+            "missing": sum(len(job.missing) for job in self._jobs.values()),
+            "schedulers_silent": len(self._silent),
+        }
+
+    def check(self) -> None:
+        """Assert that open jobs miss something, and only what they consist of."""
+        for job_id, job in self._jobs.items():
+            assert job.start.job_id == job_id
+            assert job.missing or (job.start.options.explain and job.placement is None)
+            assert job.overdue.keys() <= job.missing.keys()
+            assert 0 <= job.unanswered < self._config.submissions_max
+            assert job.scheduler in self._heard_at
+        assert self._watched_at is not None or not self._jobs
+
+
+def _job_of(wire_id: JobId) -> JobId:
+    return JobId(wire_id.partition("~")[0])

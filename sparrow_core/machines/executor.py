@@ -1,0 +1,328 @@
+"""The executor: gives tasks to its slots, results to clients, and slots back to the node monitor.
+
+A slot is an address (a thread with a runner of its own in reality, a delayed message in
+simulation). An executor outlives jobs; what the tasks of a job share is kept here until EndJob. Its
+heartbeat tells the node monitor what it has, so that lost messages are found. Bounds: tasks by the
+slots that the node monitor counts; shared parts by the open jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, assert_never
+
+from msgspec import Struct
+
+from sparrow_core.policy import sampling as policy
+from sparrow_core.protocol.ids import Address, JobId, NodeName, name_of
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import (
+    EndJob,
+    EndJobs,
+    ExecutorIn,
+    ExecutorStatus,
+    ForgetJob,
+    GetShared,
+    InterruptTask,
+    JobShared,
+    RunTasks,
+    SlotDone,
+    SlotReady,
+    StartTasks,
+    StopTask,
+    TaskError,
+    TaskResults,
+    TasksEnded,
+    TellOutcomes,
+    Tick,
+)
+from sparrow_core.protocol.types import (
+    Assignment,
+    AttemptEnd,
+    ExecutorInfo,
+    Result,
+    SlotOutcome,
+    TaskKey,
+)
+
+
+class _Task(Struct):
+    """A task that waits, or is at a slot; `batch` is the message that brought it."""
+
+    assignment: Assignment
+    batch: RunTasks
+    slot: Address | None = None
+    interrupted: bool = False
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job here.
+
+    Attributes:
+        slots: Those that have run its tasks.
+        mean_s: How long its tasks run lately.
+        load_max: How many of them a slot may have, one of them running.
+        batch: How many of them a slot is woken for.
+    """
+
+    slots: dict[Address, None] = field(default_factory=dict)
+    mean_s: float | None = None
+    load_max: int = 1
+    batch: int = 1
+
+
+@dataclass(slots=True)
+class _Ended:
+    """What is to be told of tasks of one job that have ended together."""
+
+    results: list[Result] = field(default_factory=list)
+    ends: list[AttemptEnd] = field(default_factory=list)
+
+
+class Executor:
+    """One executor of a node; it registers when all its slots are ready."""
+
+    inputs: ClassVar[Any] = ExecutorIn
+
+    def __init__(
+        self,
+        address: Address,
+        node: NodeName,
+        node_monitor: Address,
+        slots: Sequence[Address],
+        *,
+        pid: int = 0,
+        framework: str = "",
+        heartbeat_s: float = 0.5,
+    ) -> None:
+        """Make an executor whose slots are still to report SlotReady."""
+        self.address = address
+        self.name = name_of(address)
+        self._node = node
+        self._node_monitor = node_monitor
+        self._info = ExecutorInfo(address, pid, len(slots), framework)
+        self._heartbeat_s = heartbeat_s
+        self._slots = tuple(slots)
+        self._load: dict[Address, int] = {}  # tasks at each slot that is ready
+        self._turn = 0  # the slot that is next, by number
+        self._unready = dict.fromkeys(slots)
+        self._waiting: OrderedDict[TaskKey, _Task] = OrderedDict()
+        self._unshared: dict[TaskKey, _Task] = {}  # those whose JobShared has not come
+        self._running: dict[TaskKey, _Task] = {}
+        self._shared: dict[JobId, bytes] = {}
+        self._jobs: dict[JobId, _Job] = {}
+        self._generation = 0
+
+    def on_message(self, msg: ExecutorIn, now: float) -> list[Envelope]:
+        """Take one message; see the module docstring."""
+        del now  # an executor measures nothing: slots do
+        match msg:
+            case RunTasks():
+                return self._on_run_tasks(msg)
+            case SlotDone():
+                return self._on_slot_done(msg)
+            case JobShared():
+                return self._on_job_shared(msg)
+            case EndJob():
+                return self._end_job(msg.job_id)
+            case EndJobs():
+                return [out for job_id in msg.job_ids for out in self._end_job(job_id)]
+            case StopTask():
+                self._waiting.pop(msg.key, None)
+                self._unshared.pop(msg.key, None)
+                return self._interrupt(msg.key)
+            case SlotReady():
+                return self._on_slot_ready(msg)
+            case Tick():
+                return self._on_tick(msg)
+            case _:
+                assert_never(msg)
+
+    def _on_run_tasks(self, msg: RunTasks) -> list[Envelope]:
+        job_id = msg.job_id
+        self._jobs.setdefault(job_id, _Job())
+        unshared = msg.has_shared and job_id not in self._shared
+        queue = self._unshared if unshared else self._waiting  # the next tick asks for it
+        for assignment in msg.tasks:
+            key = TaskKey(job_id, assignment.task_id, assignment.attempt)
+            known = (self._waiting, self._unshared, self._running)
+            if not any(key in tasks for tasks in known):  # else told twice
+                queue[key] = _Task(assignment, msg)
+        return self._start()
+
+    def _on_job_shared(self, msg: JobShared) -> list[Envelope]:
+        self._shared[msg.job_id] = msg.shared
+        self._jobs.setdefault(msg.job_id, _Job())
+        for key in [key for key in self._unshared if key.job_id == msg.job_id]:
+            self._waiting[key] = self._unshared.pop(key)
+        return self._start()
+
+    def _start(self) -> list[Envelope]:
+        """Give tasks that wait to slots, in one message for each of their jobs."""
+        started: dict[tuple[Address, JobId], list[_Task]] = {}
+        while self._waiting:
+            key, task = next(iter(self._waiting.items()))
+            job = self._jobs[key.job_id]
+            slot = self._slot_for(job)
+            if slot is None:
+                break
+            self._waiting.popitem(last=False)
+            self._load[slot] += 1
+            task.slot = slot
+            self._running[key] = task
+            job.slots[slot] = None
+            started.setdefault((slot, key.job_id), []).append(task)
+        return [
+            Envelope(slot, self._start_tasks(job_id, tasks))
+            for (slot, job_id), tasks in started.items()
+        ]
+
+    def _start_tasks(self, job_id: JobId, tasks: list[_Task]) -> StartTasks:
+        shared = self._shared[job_id] if tasks[0].batch.has_shared else b""
+        return StartTasks(job_id, shared, tuple([task.assignment for task in tasks]))
+
+    def _slot_for(self, job: _Job) -> Address | None:
+        """An idle slot; one that runs something, too, if the job's tasks are short enough.
+
+        Very short tasks come in batches: to wake a slot for each would take longer than they do.
+        """
+        slot = self._slots[self._turn]
+        load = self._load.get(slot, job.load_max)
+        if load >= job.batch:
+            self._turn = (self._turn + 1) % len(self._slots)
+            slot = self._slots[self._turn]
+            load = self._load.get(slot, job.load_max)
+        if load >= job.load_max:
+            slot = min(self._load, key=self._load.__getitem__, default=slot)
+            load = self._load.get(slot, job.load_max)
+        return slot if load < job.load_max else None
+
+    def _on_slot_done(self, msg: SlotDone) -> list[Envelope]:
+        out: list[Envelope] = []
+        ended: dict[JobId, tuple[Address, _Ended]] = {}
+        for outcome in msg.outcomes:
+            task = self._running.get(outcome.key)
+            if task is None or task.slot != msg.slot:
+                continue  # told twice
+            del self._running[outcome.key]
+            self._load[msg.slot] -= 1
+            job_id = outcome.key.job_id
+            if job_id not in ended:
+                ended[job_id] = (task.batch.client, _Ended())
+            out += self._note_outcome(task, outcome, ended[job_id][1])
+        for job_id, (client, each) in ended.items():
+            out += self._tell(job_id, client, each)
+        return [*out, *self._start()]
+
+    def _note_outcome(self, task: _Task, outcome: SlotOutcome, ended: _Ended) -> list[Envelope]:
+        """Note what is to be told of a task; an error is told at once."""
+        key, run_s, lost = outcome.key, None, None
+        out: list[Envelope] = []
+        if task.interrupted:
+            pass  # its outcome is withheld
+        elif outcome.message is None:
+            run_s = outcome.run_s
+            ended.results.append(Result(key.task_id, key.attempt, run_s, outcome.result))
+        elif outcome.retryable:
+            lost = outcome.message
+        else:
+            error = TaskError(key, self._node, self.name, outcome.message, outcome.detail)
+            out.append(Envelope(task.batch.client, error))
+        ended.ends.append(AttemptEnd(key.task_id, key.attempt, run_s, lost))
+        return out
+
+    def _tell(self, job_id: JobId, client: Address, ended: _Ended) -> list[Envelope]:
+        out = []
+        if ended.results:
+            self._note_times(job_id, ended.results)
+            results = TaskResults(job_id, self._node, self.name, tuple(ended.results))
+            out.append(Envelope(client, results))
+        ends = TasksEnded(job_id, self.address, tuple(ended.ends))
+        return [*out, Envelope(self._node_monitor, ends)]
+
+    def _note_times(self, job_id: JobId, results: list[Result]) -> None:
+        job = self._jobs[job_id]
+        for result in results:
+            job.mean_s = policy.smoothed(job.mean_s, result.run_s)
+        job.load_max = 1 + policy.tasks_ahead(job.mean_s)
+        job.batch = min(policy.batch_size(job.mean_s), job.load_max)
+
+    def _end_job(self, job_id: JobId) -> list[Envelope]:
+        job = self._jobs.pop(job_id, None)
+        if job is None:
+            return []
+        self._shared.pop(job_id, None)
+        out: list[Envelope] = []
+        dropped = []
+        for queue in (self._waiting, self._unshared):
+            for key in [key for key in queue if key.job_id == job_id]:
+                del queue[key]
+                dropped.append(AttemptEnd(key.task_id, key.attempt))
+        if dropped:
+            ends = TasksEnded(job_id, self.address, tuple(dropped))
+            out.append(Envelope(self._node_monitor, ends))
+        for key in self._running:
+            if key.job_id == job_id:
+                out += self._interrupt(key)
+        return [*out, *(Envelope(slot, ForgetJob(job_id)) for slot in job.slots)]
+
+    def _interrupt(self, key: TaskKey) -> list[Envelope]:
+        """Withhold the outcome of an attempt and make it stop, if it runs."""
+        task = self._running.get(key)
+        if task is None or task.slot is None:
+            return []
+        task.interrupted = True
+        return [Envelope(task.slot, InterruptTask(key))]
+
+    def _on_slot_ready(self, msg: SlotReady) -> list[Envelope]:
+        if msg.slot not in self._unready:
+            return []
+        del self._unready[msg.slot]
+        self._load[msg.slot] = 0
+        return [] if self._unready else [self._status()]
+
+    def _status(self) -> Envelope:
+        running = (*self._waiting, *self._unshared, *self._running)
+        return Envelope(self._node_monitor, ExecutorStatus(self._info, tuple(self._jobs), running))
+
+    def _on_tick(self, msg: Tick) -> list[Envelope]:
+        if msg.generation != self._generation:
+            return []  # a doubled timer
+        self._generation += 1
+        out = [Envelope(self.address, Tick(self._generation), self._heartbeat_s)]
+        if self._unready:
+            return out
+        out.append(self._status())
+        out += [Envelope(slot, TellOutcomes()) for slot, load in self._load.items() if load]
+        unshared = dict.fromkeys(key.job_id for key in self._unshared)
+        out += [Envelope(self._node_monitor, GetShared(job, self.address)) for job in unshared]
+        out += [  # again: the runner may not have been interruptible at the first time
+            interrupt
+            for key, task in self._running.items()
+            if task.interrupted
+            for interrupt in self._interrupt(key)
+        ]
+        return out
+
+    def gauges(self) -> dict[str, float]:
+        """How much there is of what."""
+        return {
+            "waiting": len(self._waiting) + len(self._unshared),
+            "running": len(self._running),
+            "slots_idle": sum(not load for load in self._load.values()),
+            "jobs": len(self._jobs),
+        }
+
+    def check(self) -> None:
+        """Assert that slots have the tasks that they are thought to have."""
+        assert sorted([*self._load, *self._unready]) == sorted(self._slots)
+        load = Counter(task.slot for task in self._running.values())
+        assert load == +Counter(self._load)
+        assert not self._running.keys() & self._waiting.keys()
+        assert not self._unshared.keys() & (self._waiting.keys() | self._running.keys())
+        assert all(job_id in self._jobs for job_id in self._shared)
+        assert all(key.job_id in self._jobs for key in (*self._waiting, *self._unshared))
+        assert not any(key.job_id in self._shared for key in self._unshared)

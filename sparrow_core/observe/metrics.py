@@ -1,0 +1,99 @@
+"""Metrics in the text format of Prometheus, on request.
+
+A machine beside the others of a process: its driver's tap counts messages for it, and when it is
+asked it reads the others' gauges.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from sparrow_core.protocol.ids import Address, name_of
+from sparrow_core.protocol.machine import Envelope, Figure, Machine
+from sparrow_core.protocol.messages import GetMetrics, Message, MetricsText
+
+
+class Metrics:
+    """What a process has done and holds."""
+
+    inputs: ClassVar[Any] = GetMetrics
+
+    def __init__(
+        self,
+        source: str,
+        machines: Mapping[str, Machine[Any]],
+        counters: Callable[[], Mapping[str, int]],
+        figures: Callable[[], Iterable[Figure]] = tuple,
+    ) -> None:
+        """Make metrics of a process.
+
+        Args:
+            source: What the process calls itself.
+            machines: All that its driver hosts, by name.
+            counters: What its driver has counted.
+            figures: What else there is to tell.
+        """
+        self._source = source
+        self._machines = machines
+        self._counters = counters
+        self._figures = figures
+        self._messages: Counter[tuple[str, str, str]] = Counter()
+
+    def tap(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
+        """Count what a machine took and sent."""
+        del now
+        name = name_of(at)
+        self._messages[name, "in", type(msg).__name__] += 1
+        for envelope in out:
+            self._messages[name, "out", type(envelope.msg).__name__] += 1
+
+    def on_message(self, msg: GetMetrics, now: float) -> list[Envelope]:
+        """Answer with the metrics of now."""
+        del now
+        return [Envelope(msg.asker, MetricsText(self._source, self.text()))]
+
+    def check(self) -> None:
+        """Nothing to check."""
+
+    def gauges(self) -> dict[str, float]:
+        """It has none of its own."""
+        return {}
+
+    def text(self) -> str:
+        """All metrics, a line each, in a fixed order."""
+        return "".join(f"{line}\n" for line in self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield "# TYPE sparrow_messages_total counter"
+        for (machine, direction, kind), count in sorted(self._messages.items()):
+            labels = {"machine": machine, "direction": direction, "type": kind}
+            yield _line("sparrow_messages_total", labels, count)
+        for name, count in self._counters().items():
+            yield f"# TYPE sparrow_{name}_total counter"
+            yield _line(f"sparrow_{name}_total", {"process": self._source}, count)
+        gauges = [
+            Figure(name, {"machine": machine}, value)
+            for machine, each in self._machines.items()
+            for name, value in each.gauges().items()
+        ]
+        before = ""
+        for figure in sorted([*gauges, *self._figures()], key=_place):
+            if figure.name != before:
+                yield f"# TYPE sparrow_{figure.name} {figure.kind}"
+                before = figure.name
+            yield _line(f"sparrow_{figure.name}", figure.labels, figure.value)
+
+
+def _place(figure: Figure) -> tuple[str, list[str]]:
+    return figure.name, list(figure.labels.values())
+
+
+def _line(name: str, labels: Mapping[str, str], value: float) -> str:
+    inner = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+    return f"{name}{{{inner}}} {value:g}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,279 @@
+"""What audit logs tell: response and queue times, launch delays, utilization, shares, and why.
+
+Pure functions of events. Times between two events of one machine are exact; times between
+processes of different hosts are as good as the agreement of their clocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from sparrow_core.observe.audit import AuditEvent
+
+_RESUBMITTED = re.compile(r"~\d+$")
+
+
+class Quantiles(Struct, frozen=True):
+    """A distribution in short; all 0 if there was nothing."""
+
+    count: int
+    p5: float
+    median: float
+    p95: float
+    max: float
+
+
+class Report(Struct, frozen=True):
+    """What a cluster did; times in milliseconds.
+
+    Attributes:
+        jobs: How many were seen.
+        failed: Jobs that ended without all results, by reason.
+        response_ms: From a job's arrival at a scheduler to its end.
+        ideal_ms: Its longest task: the response of an empty cluster.
+        queue_ms: A task, from its job's arrival to its launch on a node.
+        get_task_ms: A node, from asking for tasks to the answer: the idle time of late binding.
+        run_ms: A task, from its launch to its end.
+        refill_ms: A slot, from the end of a task to the launch of the next one.
+        utilization: Share of the slots' time in which they ran a task.
+        shares: Share of the running time by user.
+        reservations: How many were queued at nodes.
+        useless: Those of them that were not needed to launch a task.
+        removed: Share of the useless ones that left a queue without asking for a task.
+        lost: Attempts that were lost.
+    """
+
+    jobs: int
+    failed: dict[str, int]
+    response_ms: Quantiles
+    ideal_ms: Quantiles
+    queue_ms: Quantiles
+    get_task_ms: Quantiles
+    run_ms: Quantiles
+    refill_ms: Quantiles
+    utilization: float
+    shares: dict[str, float]
+    reservations: int
+    useless: int
+    removed: float
+    lost: int
+
+
+@dataclass(slots=True)
+class _Run:
+    """An attempt on a node."""
+
+    job: str
+    node: str
+    executor: str
+    start_s: float
+    end_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Log:
+    """Events sorted out."""
+
+    arrived: dict[str, AuditEvent] = field(default_factory=dict)
+    ended: dict[str, AuditEvent] = field(default_factory=dict)
+    runs: dict[tuple[str, int | None, int], _Run] = field(default_factory=dict)
+    asked: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    answers_s: list[float] = field(default_factory=list)
+    slots: dict[str, int] = field(default_factory=dict)
+    enqueued: int = 0
+    requested: int = 0
+    lost: int = 0
+
+
+def quantiles(values: Iterable[float]) -> Quantiles:
+    """The distribution of some values."""
+    ranked = sorted(values)
+    if not ranked:
+        return Quantiles(0, 0.0, 0.0, 0.0, 0.0)
+
+    def at(share: float) -> float:
+        return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+
+    return Quantiles(len(ranked), at(0.05), at(0.5), at(0.95), ranked[-1])
+
+
+def report(events: Sequence[AuditEvent], start_s: float = 0.0, end_s: float = 1e18) -> Report:
+    """Derive a report from events in order of time.
+
+    Args:
+        events: Of all processes.
+        start_s: Jobs that arrived before are left out.
+        end_s: So are those that arrived later.
+    """
+    log = _sort_out(events, start_s, end_s)
+    useless = log.enqueued - len(log.runs)
+    unasked = log.enqueued - log.requested
+    return Report(
+        jobs=len(log.arrived),
+        failed=_failures(log),
+        response_ms=quantiles(_responses_ms(log)),
+        ideal_ms=quantiles(_ideals_ms(log)),
+        queue_ms=quantiles(
+            1000 * (run.start_s - log.arrived[run.job].at_s) for run in log.runs.values()
+        ),
+        get_task_ms=quantiles(1000 * each for each in log.answers_s),
+        run_ms=quantiles(1000 * (run.end_s - run.start_s) for run in _ended_runs(log)),
+        refill_ms=quantiles(_refills_ms(log)),
+        utilization=_utilization(log),
+        shares=_shares(log),
+        reservations=log.enqueued,
+        useless=max(0, useless),
+        removed=min(1.0, unasked / useless) if useless > 0 else 1.0,
+        lost=log.lost,
+    )
+
+
+def _sort_out(events: Sequence[AuditEvent], start_s: float, end_s: float) -> _Log:
+    log = _Log()
+    for event in events:
+        if event.event == "arrived" and start_s <= event.at_s <= end_s:
+            log.arrived.setdefault(event.job, event)
+    for event in events:
+        if event.event == "node_monitor_registered":
+            log.slots[event.node] = max(event.count, log.slots.get(event.node, 0))
+        elif event.job in log.arrived:
+            _note(log, event)
+    return log
+
+
+def _note(log: _Log, event: AuditEvent) -> None:
+    key = (event.job, event.task, event.attempt)
+    match event.event:
+        case "scheduler_job_ended":
+            log.ended.setdefault(event.job, event)
+        case "reservation_enqueued":
+            log.enqueued += event.count
+        case "node_monitor_get_task_launch":
+            log.requested += event.count
+            log.asked[event.job, event.node].append(event.at_s)
+        case "node_monitor_get_task_complete" | "node_monitor_get_task_no_task":
+            asked = log.asked[event.job, event.node]
+            if asked:
+                log.answers_s.append(event.at_s - asked.pop(0))
+        case "node_monitor_task_launch":
+            log.runs.setdefault(key, _Run(event.job, event.node, event.text, event.at_s))
+        case "task_completed":
+            log.lost += bool(event.text)
+            if key in log.runs:
+                log.runs[key].end_s = event.at_s
+        case _:
+            return
+
+
+def _ended_runs(log: _Log) -> Iterator[_Run]:
+    return (run for run in log.runs.values() if run.end_s)
+
+
+def _failures(log: _Log) -> dict[str, int]:
+    failed: dict[str, int] = defaultdict(int)
+    for event in log.ended.values():
+        if event.text:
+            failed[event.text] += 1
+    return dict(failed)
+
+
+def _responses_ms(log: _Log) -> Iterator[float]:
+    for job, event in log.ended.items():
+        yield 1000 * (event.at_s - log.arrived[job].at_s)
+
+
+def _ideals_ms(log: _Log) -> Iterable[float]:
+    longest: dict[str, float] = {}
+    for run in _ended_runs(log):
+        longest[run.job] = max(longest.get(run.job, 0.0), 1000 * (run.end_s - run.start_s))
+    return longest.values()
+
+
+def _refills_ms(log: _Log) -> Iterator[float]:
+    """An executor's idle slots: each launch is matched with the longest waiting end."""
+    moments: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for run in _ended_runs(log):
+        moments[run.executor] += [(run.start_s, 1), (run.end_s, 0)]
+    for times in moments.values():
+        idle: list[float] = []
+        for at_s, starts in sorted(times):
+            if not starts:
+                idle.append(at_s)
+            elif idle:
+                yield 1000 * (at_s - idle.pop(0))
+
+
+def _utilization(log: _Log) -> float:
+    runs = list(_ended_runs(log))
+    if not runs or not log.slots:
+        return 0.0
+    span_s = max(run.end_s for run in runs) - min(run.start_s for run in runs)
+    busy_s = sum(run.end_s - run.start_s for run in runs)
+    return busy_s / (span_s * sum(log.slots.values())) if span_s else 0.0
+
+
+def _shares(log: _Log) -> dict[str, float]:
+    busy_s: dict[str, float] = defaultdict(float)
+    for run in _ended_runs(log):
+        busy_s[log.arrived[run.job].user] += run.end_s - run.start_s
+    total_s = sum(busy_s.values())
+    return {user: each / total_s for user, each in sorted(busy_s.items())} if total_s else {}
+
+
+def why_here(events: Sequence[AuditEvent], job: str, task: int) -> tuple[str, ...]:
+    """Why a task ran where it did, line by line: constraint, probes, answers, binding, result.
+
+    Args:
+        events: Of all processes, in order of time.
+        job: The job's id, as its client knows it.
+        task: The task.
+
+    Returns:
+        Nothing if the job is not in the log.
+    """
+    own = [event for event in events if _RESUBMITTED.sub("", event.job) == job]
+    return tuple(
+        f"{1000 * (event.at_s - own[0].at_s):10.3f} ms  {text}"
+        for event in own
+        if (text := _explain(event, task)) is not None
+    )
+
+
+def _explain(event: AuditEvent, task: int) -> str | None:
+    """One line of the story; None for what does not concern the task."""
+    match event:
+        case AuditEvent(event="arrived"):
+            return f"{event.by} has job {event.job} of {event.count} tasks; {_rule(event, task)}"
+        case AuditEvent(event="scheduler_launch_enqueue_task"):
+            return f"{event.by} probes {event.node}: {event.count} reservation(s)"
+        case AuditEvent(event="reservation_enqueued"):
+            return f"{event.node} queues them"
+        case AuditEvent(event="node_monitor_get_task_launch"):
+            return f"{event.node} has a free slot and asks for {event.count}"
+        case AuditEvent(event="scheduler_get_task_no_task"):
+            return f"{event.by} has nothing (more) for {event.node}"
+        case AuditEvent(event="scheduler_assigned_task") if event.task == task:
+            return f"{event.by} gives the task to {event.node}, attempt {event.attempt}"
+        case AuditEvent(event="node_monitor_task_launch") if event.task == task:
+            return f"{event.node} starts it on {event.text}"
+        case AuditEvent(event="task_completed") if event.task == task:
+            return f"{event.node}: " + (f"lost: {event.text}" if event.text else "done")
+        case AuditEvent(event="scheduler_launch_cancellation"):
+            return f"{event.by} withdraws the reservations on {event.node}"
+        case AuditEvent(event="scheduler_job_ended") if event.text:
+            return f"{event.by} gives the job up: {event.text}"
+        case _:
+            return None
+
+
+def _rule(event: AuditEvent, task: int) -> str:
+    nodes = event.constraints.get(task)
+    rules = [f"this one prefers {', '.join(nodes)}"] if nodes else []
+    if event.requires:
+        rules.append(f"nodes must have {', '.join(event.requires)}")
+    return " and ".join(rules) or "this one may run anywhere"

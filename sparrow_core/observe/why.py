@@ -1,0 +1,112 @@
+"""Why a task ran where it did, for the program that submitted it.
+
+A job with `JobOptions(explain=True)` ends with a `JobFinished` that has the steps of its placement;
+with those, the job and its events, `explain` answers for each task which constraint held, which
+nodes were probed, and who answered when. Other jobs pay nothing for it. What the audit log tells of
+any job, see `report.why_here`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import assert_never
+
+from msgspec import Struct
+
+from sparrow_core.protocol.events import JobEvent, JobFinished, TaskCompleted
+from sparrow_core.protocol.types import JobOptions, PlacementStep, TaskSpec
+from sparrow_core.runtime.specs import JobSpec
+
+
+class Why(Struct, frozen=True):
+    """Why a task ran where it did.
+
+    Attributes:
+        task_id: The task.
+        node: Where it ran.
+        executor: What ran it.
+        attempt: 1 for the first attempt.
+        constraint: Which nodes were allowed, in words.
+        steps: What passed between the job's scheduler and nodes until the task was bound, in
+            order; the last one binds it. Empty if that is not known: its scheduler died.
+    """
+
+    task_id: int
+    node: str
+    executor: str
+    attempt: int
+    constraint: str
+    steps: tuple[PlacementStep, ...]
+
+    @property
+    def probed(self) -> tuple[str, ...]:
+        """The nodes that were asked for their load or got reservations, each once."""
+        asked = (step.node for step in self.steps if step.what in {"probed", "reserved"})
+        return tuple(dict.fromkeys(asked))
+
+    def lines(self) -> Iterator[str]:
+        """The story in words, a line a step."""
+        yield f"task {self.task_id} ran on {self.executor}, attempt {self.attempt}"
+        yield f"           {self.constraint}"
+        for step in self.steps:
+            yield f"{1000 * step.at_s:7.3f} ms  {_in_words(step, self.task_id)}"
+
+
+def explain(job: JobSpec, events: Sequence[JobEvent]) -> dict[int, Why]:
+    """Why each completed task of a job ran where it did.
+
+    Args:
+        job: As it was submitted, with `JobOptions(explain=True)`.
+        events: What came of it.
+
+    Returns:
+        By task id; in the order of completion.
+    """
+    steps = tuple(
+        step for event in events if isinstance(event, JobFinished) for step in event.placement
+    )
+    bound: dict[tuple[int, str], int] = {
+        (task_id, step.node): number for number, step in enumerate(steps) for task_id in step.tasks
+    }
+    specs = {task.task_id: task for task in job.tasks}
+    return {
+        each.task_id: Why(
+            each.task_id, each.node, each.executor, each.attempt,
+            _constraint(specs[each.task_id], job.options, each.node),
+            steps[: bound.get((each.task_id, each.node), -1) + 1],
+        )
+        for each in events
+        if isinstance(each, TaskCompleted)
+    }  # fmt: skip
+
+
+def _constraint(task: TaskSpec, options: JobOptions, node: str) -> str:
+    rules = [f"nodes must have {', '.join(options.requires)}"] if options.requires else []
+    if not task.preferred_nodes:
+        return " and ".join([*rules, "it may run on any node"])
+    preferred = ", ".join(task.preferred_nodes)
+    if task.wait_s is None:
+        return " and ".join([*rules, f"it may run only on {preferred}"])
+    rules.append(f"it prefers {preferred} for {task.wait_s:g} s")
+    if node not in task.preferred_nodes:
+        rules.append("none of them had a free slot in that time, or none lives")
+    return " and ".join(rules)
+
+
+def _in_words(step: PlacementStep, task_id: int) -> str:
+    match step.what:
+        case "probed":
+            return f"{step.node} is asked for its load"
+        case "told":
+            load = f"{step.count} queued" if step.count >= 0 else f"{-step.count} free slots"
+            return f"{step.node} answers: {load}"
+        case "reserved":
+            return f"{step.node} gets {step.count} reservation(s)"
+        case "asked":
+            given = ["this task"] if task_id in step.tasks else []
+            if others := len(step.tasks) - len(given):
+                given.append(f"{others} other(s)")
+            what = " and ".join(given) or "nothing"
+            return f"{step.node} has {step.count} free slot(s), asks, and is given {what}"
+        case _:
+            assert_never(step.what)

@@ -1,0 +1,1 @@
+"""Scheduling policy as pure functions: sampling, placement, queue disciplines."""

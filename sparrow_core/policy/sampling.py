@@ -1,0 +1,75 @@
+"""Where reservations go: pure functions of a random generator and what is known.
+
+Sparrow (SOSP'13, section 3): batch sampling puts d*m reservations for the m tasks of a job on
+random nodes; per-task sampling, for tasks with placement constraints, puts d reservations for each
+on nodes that satisfy it.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from random import Random
+
+from sparrow_core.protocol.ids import NodeName
+
+_ROUNDING = 1e-9
+_BRISK_S = 0.001
+BATCH_S = 0.0001
+AHEAD_MAX = 32
+_SMOOTHING = 0.1
+
+
+def smoothed(mean_s: float | None, latest_s: float) -> float:
+    """The running mean of a job's task times; `mean_s` is None before the first."""
+    return latest_s if mean_s is None else mean_s + _SMOOTHING * (latest_s - mean_s)
+
+
+def batch_size(mean_s: float | None) -> int:
+    """How many tasks a slot is woken for: as many as take `BATCH_S` together."""
+    return max(1, int(BATCH_S / mean_s)) if mean_s else 1
+
+
+def tasks_ahead(mean_s: float | None) -> int:
+    """How many tasks a slot may be given beyond the one that it runs.
+
+    Tasks much shorter than a message's way would leave a slot idle between any two. As many are
+    fetched ahead as take a millisecond together; for longer tasks, or unknown ones, none: they are
+    bound late, as the paper wants it.
+    """
+    if mean_s is None or mean_s > _BRISK_S:
+        return 0
+    return min(AHEAD_MAX, int(_BRISK_S / max(mean_s, _BRISK_S / AHEAD_MAX)))
+
+
+def reservation_count(tasks: int, probe_ratio: float) -> int:
+    """ceil(d * m), not fooled by binary fractions (1.1 * 10 is 11)."""
+    return math.ceil(tasks * probe_ratio - _ROUNDING)
+
+
+def spread_reservations(rng: Random, nodes: Sequence[NodeName], count: int) -> dict[NodeName, int]:
+    """Spread `count` reservations over random nodes, evenly.
+
+    Returns:
+        Reservations by node: one each on `count` random nodes, or, when there are more
+        reservations than nodes, every node with floor or ceil of the mean (forgetting this case
+        would leave tasks without any reservation).
+    """
+    if count <= len(nodes):
+        return dict.fromkeys(rng.sample(nodes, count), 1)
+    each, more = divmod(count, len(nodes))
+    return {node: each + (rank < more) for rank, node in enumerate(rng.sample(nodes, len(nodes)))}
+
+
+def choose_preferred(
+    rng: Random, candidates: Sequence[NodeName], probe_ratio: float
+) -> tuple[list[NodeName], list[NodeName]]:
+    """Split a task's candidates into up to ceil(d) random ones to reserve on, and the rest."""
+    shuffled = rng.sample(candidates, len(candidates))
+    count = reservation_count(1, probe_ratio)
+    return shuffled[:count], shuffled[count:]
+
+
+def without(nodes: Sequence[NodeName], avoid: Collection[NodeName]) -> Sequence[NodeName]:
+    """The nodes but those to avoid, or all of them if nothing else is left."""
+    if not avoid:
+        return nodes
+    return [node for node in nodes if node not in avoid] or nodes

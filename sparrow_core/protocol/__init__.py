@@ -1,0 +1,1 @@
+"""The wire vocabulary: ids, messages, events, errors, and the state machine contract."""

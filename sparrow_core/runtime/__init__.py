@@ -1,0 +1,1 @@
+"""Processes: the ZeroMQ and in-process drivers, daemons, configuration."""

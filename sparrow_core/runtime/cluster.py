@@ -1,0 +1,470 @@
+"""Clusters to embed: of processes on this machine, or of threads in this process.
+
+`LocalCluster` has a process for each node (its node monitor, perhaps schedulers) and for each
+executor, over ipc. `InProcessCluster` has the same machines and runners in one process, over
+memory; its executors are threads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import msgspec
+import psutil
+
+from sparrow_core.machines.client import ClientConfig
+from sparrow_core.machines.executor import Executor
+from sparrow_core.machines.node_monitor import NodeMonitor
+from sparrow_core.machines.scheduler import Scheduler
+from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError, SparrowError
+from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished, TaskCompleted, TaskFailed
+from sparrow_core.protocol.ids import Address, JobId, NodeName, address
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import AllNodesLost, Message, NodeLost, SchedulerLost
+from sparrow_core.protocol.types import TaskSpec
+from sparrow_core.runtime.front import Cluster, OnEvent
+from sparrow_core.runtime.runner import SlotThread, bind_factory, load_factory
+from sparrow_core.runtime.specs import (
+    ExecutorGroup,
+    ExecutorStatus,
+    JobSpec,
+    NodeConfig,
+    NodeStatus,
+    check_nodes,
+)
+from sparrow_core.runtime.transport.child import Child, NodeSettings, end_children
+from sparrow_core.runtime.transport.deaths import Respawns
+from sparrow_core.runtime.transport.local_driver import LocalDriver
+from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
+
+__all__ = [
+    "ExecutorStatus",
+    "InProcessCluster",
+    "JobEvent",
+    "JobFailed",
+    "JobFinished",
+    "JobId",
+    "JobSpec",
+    "LocalCluster",
+    "NodeConfig",
+    "NodeName",
+    "NodeStatus",
+    "OnEvent",
+    "TaskCompleted",
+    "TaskFailed",
+    "TaskSpec",
+]
+
+_IPC_PATH_MAX = 100  # bytes; the limit of the kernel is 107
+_END_S = 1.0
+_SILENCE_MAX_S = 3.0  # long: that a scheduler's process is dead is known without waiting
+_LOG_TAIL_CHARS = 4000
+
+
+class _Respawn(Message, frozen=True):
+    """A timer: start this node anew."""
+
+    node: NodeName
+
+
+class _Starter:
+    """The actor that starts nodes anew when their time has come."""
+
+    inputs: ClassVar[Any] = _Respawn
+
+    def __init__(self, start: Callable[[NodeName], None]) -> None:
+        self._start = start
+
+    def on_message(self, msg: _Respawn, now: float) -> list[Envelope]:
+        """Start a node."""
+        del now
+        self._start(msg.node)
+        return []
+
+    def check(self) -> None:
+        """Nothing to check."""
+
+    def gauges(self) -> dict[str, float]:
+        """Nothing to tell."""
+        return {}
+
+
+class _OwnCluster(Cluster):
+    """A cluster that this program starts and ends."""
+
+    def __init__(
+        self, nodes: Sequence[NodeConfig], schedulers: int, seed: int | None, audit_dir: Path | None
+    ) -> None:
+        check_nodes(nodes, schedulers)
+        super().__init__(ClientConfig(silence_max_s=_SILENCE_MAX_S), audit_dir)
+        self._configs = tuple(nodes)
+        self._scheduler_count = schedulers
+        self._seed = seed
+
+    def _await_nodes(self, timeout_s: float, problem: Callable[[], str | None]) -> None:
+        """Wait until every scheduler knows every node with all its executors."""
+        if not self._await(self._complete, timeout_s, problem):
+            raise ClusterStartError(f"not all nodes registered in {timeout_s:g} s")
+
+    def _complete(self) -> bool:
+        known = self._front.known
+        return len(known) == self._scheduler_count and all(
+            config.name in nodes
+            and len(nodes[NodeName(config.name)].executors) == config.executor_count
+            for nodes in known.values()
+            for config in self._configs
+        )
+
+
+class LocalCluster(_OwnCluster):
+    """A cluster of processes on this machine."""
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeConfig],
+        *,
+        schedulers: int = 1,
+        run_dir: Path,
+        seed: int | None = None,
+        audit_dir: Path | None = None,
+        restarts: int = 0,
+    ) -> None:
+        """Describe a cluster; `start` starts it.
+
+        Args:
+            nodes: At least one.
+            schedulers: How many; they live in the processes of the first nodes, in turn.
+            run_dir: A folder of mode 0700 that the caller made, for sockets and logs.
+            seed: Of placement; None for a fresh one.
+            audit_dir: Folder for audit logs, a file for each process; None for no logs.
+            restarts: How often in a row a node that dies within three seconds is started anew.
+
+        Raises:
+            SparrowError: Bad names or numbers, or `run_dir` too long for ipc.
+        """
+        super().__init__(nodes, schedulers, seed, audit_dir)
+        self._run_dir = Path(run_dir).absolute()
+        self._children: dict[NodeName, Child] = {}
+        self._dead: dict[NodeName, str] = {}  # how they died
+        self._given_up: dict[NodeName, None] = {}
+        self._last_deaths: dict[NodeName, str] = {}
+        self._restarts = restarts
+        self._started = False
+        self._respawns = {NodeName(node.name): Respawns(restarts) for node in nodes}
+        longest = max(len(os.fsencode(self._socket(f"{node.name}-e99n99r9999"))) for node in nodes)
+        if longest > _IPC_PATH_MAX:
+            raise SparrowError(f"{self._run_dir}: too long a path for ipc sockets")
+
+    def _socket(self, process: str) -> Path:
+        return self._run_dir / f"{process}.sock"
+
+    def _endpoint(self, process: str) -> str:
+        return f"ipc://{self._socket(process)}"
+
+    def _scheduler_home(self, number: int) -> NodeName:
+        return NodeName(self._configs[number % len(self._configs)].name)
+
+    def start(self, timeout_s: float = 20.0) -> None:
+        """Start all processes in parallel; returns when all are registered.
+
+        Raises:
+            ClusterStartError: A process died or the time is over; with the tails of the logs.
+                Nothing is left running.
+        """
+        self.launch()
+        self.await_start(timeout_s)
+
+    def launch(self) -> None:
+        """Start all processes, and return at once; `await_start` comes next.
+
+        Raises:
+            ClusterClosed: It was started before.
+        """
+        if self._closed or self._thread is not None:
+            raise ClusterClosed("a cluster can be started once")
+        names = [f"scheduler-{number}" for number in range(self._scheduler_count)]
+        homes = {name: self._scheduler_home(number) for number, name in enumerate(names)}
+        schedulers = tuple(address(self._endpoint(home), name) for name, home in homes.items())
+        driver = ZmqDriver(self._endpoint("front"))
+        self._open(driver, schedulers)
+        atexit.register(self.close)
+        configs = {NodeName(config.name): config for config in self._configs}
+
+        def spawn(name: NodeName) -> None:
+            own = tuple(scheduler for scheduler, home in homes.items() if home == name)
+            self._spawn(driver, configs[name], schedulers, own)
+
+        driver.host("starter", _Starter(lambda name: self._start_anew(driver, name, spawn)))
+        try:
+            for name in configs:
+                spawn(name)
+            self._run()
+        except BaseException:
+            self.close()
+            raise
+
+    def await_start(self, timeout_s: float = 20.0) -> None:
+        """Wait until all processes that were launched are registered.
+
+        Raises:
+            ClusterClosed: It was not launched, or is closed.
+            ClusterStartError: A process died or the time is over; with the tails of the logs.
+                Nothing is left running.
+        """
+        if self._closed or self._thread is None:
+            raise ClusterClosed("the cluster was not launched, or is closed")
+        try:
+            self._await_all(timeout_s)
+        except BaseException as error:
+            tail = self._log_tail()
+            self.close()
+            if isinstance(error, ClusterStartError):
+                raise ClusterStartError(f"{error}\n{tail}".rstrip()) from None
+            raise
+
+    def _await_all(self, timeout_s: float) -> None:
+        self._await_nodes(timeout_s, self._start_problem)
+        self._started = True  # from now on a node that dies is started anew
+        if self._given_up:
+            raise ClusterStartError(self._start_problem() or "a node died")
+
+    def _spawn(
+        self,
+        driver: ZmqDriver,
+        config: NodeConfig,
+        schedulers: tuple[Address, ...],
+        own: tuple[str, ...],
+    ) -> None:
+        name = NodeName(config.name)
+        settings = NodeSettings(
+            config.name,
+            self._endpoint(config.name),
+            str(self._run_dir),
+            config.groups,
+            schedulers,
+            own,
+            self._endpoint("front"),
+            self._seed,
+            config.attributes,
+            config.limits,
+            audit_dir=self._audit_dir,
+            orphaned_folders=config.orphaned_folders,
+            restarts=self._respawns[name].count,
+        )
+        child = Child(settings, self._run_dir / f"{name}.log", new_session=True)
+        self._children[name] = child
+        self._dead.pop(name, None)
+        self._respawns[name].started(time.monotonic())
+        driver.watch(child.alive_fd, lambda: self._on_node_death(driver, name))
+
+    def _start_anew(
+        self, driver: ZmqDriver, name: NodeName, spawn: Callable[[NodeName], None]
+    ) -> None:
+        try:
+            spawn(name)
+        except OSError as error:  # no memory, no process: as if it had died at once
+            self._dead[name] = self._last_deaths[name] = str(error)
+            self._plan_restart(driver, name)
+
+    def _on_node_death(self, driver: ZmqDriver, name: NodeName) -> None:
+        """Tell the machines at once what they would find out by silence; start it anew."""
+        child = self._children[name]
+        driver.unwatch(child.alive_fd)
+        self._dead[name] = self._last_deaths[name] = child.describe_exit()
+        if child.exit_status() is None:
+            child.kill()  # it closed the pipe, so it is no node any more
+        child.close()
+        driver.forget(self._endpoint(name))
+        self._plan_restart(driver, name)
+
+    def _plan_restart(self, driver: ZmqDriver, name: NodeName) -> None:
+        delay_s = self._respawns[name].died(time.monotonic()) if self._started else None
+        if delay_s is None:
+            self._given_up[name] = None
+        else:
+            driver.after(delay_s, driver.address("starter"), _Respawn(name))
+        self._tell_of_death(driver, name, returns=delay_s is not None)
+
+    def _tell_of_death(self, driver: ZmqDriver, name: NodeName, *, returns: bool) -> None:
+        lost = [
+            each for each in self._front.schedulers if each.startswith(f"{self._endpoint(name)}#")
+        ]
+        for scheduler in lost:
+            if not returns:
+                self._front.schedulers.remove(scheduler)
+            driver.post(
+                self._client, SchedulerLost(scheduler, returns, f"{name} {self._dead[name]}")
+            )
+        with self._front.changed:
+            for scheduler in lost:
+                self._front.known.pop(scheduler, None)
+            self._front.changed.notify_all()
+        for scheduler in self._front.schedulers:
+            if scheduler not in lost:
+                driver.post(scheduler, NodeLost(name, self._dead[name]))
+        if len(self._given_up) == len(self._children):
+            driver.post(self._client, AllNodesLost(f"{name} {self._dead[name]}"))
+
+    def _start_problem(self) -> str | None:
+        dead = [f"node {name} died ({how})" for name, how in self._dead.items()]
+        return "; ".join(dead) or None
+
+    def _log_tail(self) -> str:
+        logs = sorted(self._run_dir.glob("*.log"))
+        texts = [(log.name, log.read_text(errors="replace").strip()) for log in logs]
+        return "\n".join(f"{name}: {text[-_LOG_TAIL_CHARS:]}" for name, text in texts if text)
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """All nodes, in the order given, as last heard of (at most about a second old)."""
+        return tuple(self._status(name, child.pid) for name, child in self._children.items())
+
+    def _status(self, name: NodeName, pid: int) -> NodeStatus:
+        """A node with its own deaths, beside those of its executors."""
+        status = self._front.status_of(name, pid, alive=name not in self._dead)
+        own = self._respawns[name].count
+        last = status.last_death or (f"{name}: {self._last_deaths[name]}" if own else "")
+        return msgspec.structs.replace(status, deaths=status.deaths + own, last_death=last)
+
+    def _end(self) -> None:
+        """Ask all processes to end, kill what has not within a second, remove the sockets."""
+        descendants = self._descendants()
+        for child in self._children.values():
+            child.ask_to_end()
+        registered = set(self._front.pids)
+        for process in descendants:
+            if process.pid not in registered:  # still starting: it hears nothing, and has nothing
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        end_children(self._children.values(), _END_S)
+        for process in psutil.wait_procs(descendants, timeout=_END_S if self._last_deaths else 0.1)[
+            1
+        ]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._driver.close()
+        for socket in self._run_dir.glob("*.sock"):
+            socket.unlink(missing_ok=True)
+        atexit.unregister(self.close)  # last: an interrupt before it leaves the work to be done
+
+    def _descendants(self) -> list[psutil.Process]:
+        """The executors' processes, also those of dead nodes."""
+        found = [each for each in map(self._process, self._front.pids) if each is not None]
+        for child in self._children.values():
+            try:
+                found += psutil.Process(child.pid).children(recursive=True)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def _process(self, pid: int) -> psutil.Process | None:
+        """The process of that pid if it is one of ours: the number may be another's by now."""
+        try:
+            process = psutil.Process(pid)
+            ours = str(self._run_dir) in " ".join(process.cmdline())
+        except psutil.Error:
+            return None
+        return process if ours else None
+
+
+class InProcessCluster(_OwnCluster):
+    """The same machines in this process; executors are threads. For tests and debugging."""
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeConfig],
+        *,
+        schedulers: int = 1,
+        run_dir: Path | None = None,
+        seed: int | None = None,
+        audit_dir: Path | None = None,
+    ) -> None:
+        """Describe a cluster; `start` starts it. `run_dir` is not used: there is no socket."""
+        del run_dir
+        super().__init__(nodes, schedulers, seed, audit_dir)
+        self._slots: list[SlotThread] = []
+        self._broken: list[str] = []
+
+    def start(self, timeout_s: float = 20.0) -> None:
+        """Start all threads; returns when all executors are registered.
+
+        Raises:
+            ClusterStartError: A runner could not be made.
+        """
+        if self._closed or self._thread is not None:
+            raise ClusterClosed("a cluster can be started once")
+        driver = LocalDriver("memory")
+        names = [f"scheduler-{number}" for number in range(self._scheduler_count)]
+        schedulers = tuple(map(driver.address, names))
+        self._open(driver, schedulers)
+        for name in names:
+            rng = Random(f"{self._seed}/{name}") if self._seed is not None else Random()
+            driver.host(name, Scheduler(driver.address(name), rng))
+        try:
+            for config in self._configs:
+                self._host_node(driver, config, schedulers)
+            self._run()
+            self._await_nodes(timeout_s, lambda: "\n".join(self._broken) or None)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, SparrowError):
+                raise ClusterStartError(str(error)) from error
+            raise
+
+    def _host_node(
+        self, driver: LocalDriver, config: NodeConfig, schedulers: Sequence[Address]
+    ) -> None:
+        name = NodeName(config.name)
+        at = driver.address(f"monitor-{name}")
+        monitor = NodeMonitor(
+            name, at, schedulers, attributes=config.attributes, config=config.limits
+        )
+        driver.host(f"monitor-{name}", monitor)
+        groups = [group for group in config.groups for _ in range(group.count)]
+        for number, group in enumerate(groups):
+            self._host_executor(driver, name, f"{name}-e{number}", group)
+
+    def _host_executor(
+        self, driver: LocalDriver, node: NodeName, executor: str, group: ExecutorGroup
+    ) -> None:
+        factory = load_factory(group.runner)
+        at = driver.address(executor)
+        slots = [f"{executor}-slot-{slot}" for slot in range(group.slots)]
+        machine = Executor(
+            at,
+            node,
+            driver.address(f"monitor-{node}"),
+            tuple(map(driver.address, slots)),
+            pid=os.getpid(),
+            framework=group.framework,
+        )
+        driver.host(executor, machine)
+        for slot, slot_name in enumerate(slots):
+            make = bind_factory(factory, group.runner_config, slot)
+            thread = SlotThread(
+                driver.address(slot_name), at, make, driver.post, self._broken.append
+            )
+            driver.host(slot_name, thread)
+            self._slots.append(thread)
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """All nodes, in the order given; they live as long as the cluster."""
+        names = [NodeName(config.name) for config in self._configs]
+        if not self._opened:
+            return tuple(NodeStatus(name, os.getpid(), (), alive=False) for name in names)
+        alive = self._is_running()
+        return tuple(self._front.status_of(name, os.getpid(), alive=alive) for name in names)
+
+    def _end(self) -> None:
+        for slot in self._slots:
+            slot.stop()
+        deadline = time.monotonic() + _END_S
+        for slot in self._slots:
+            slot.join(max(0.0, deadline - time.monotonic()))
+        self._driver.close()

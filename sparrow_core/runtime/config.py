@@ -1,0 +1,141 @@
+"""The TOML file of a cluster that stands alone, read by every `sparrow` command.
+
+    schedulers = ["tcp://10.0.0.1:7077/<public key>", "tcp://10.0.0.2:7077/<public key>"]
+
+    [security]                       # needed for tcp; ipc endpoints need none
+    key = "own.key"                  # made by `sparrow keygen`
+    allowed = "allowed.keys"         # public keys of all that may speak to this process
+
+    [scheduler]
+    listen = "tcp://10.0.0.1:7077"
+
+    [node]
+    name = "n0"
+    listen = "tcp://10.0.0.1:7078"
+    attributes = ["gpu", "zone=a"]
+    [[node.executors]]
+    runner = "module:factory"
+    slots = 4
+
+    [client]
+    listen = "tcp://10.0.0.9:*"
+
+    [observe]
+    audit = "audit"                  # a folder
+    http = "127.0.0.1:9464"          # metrics for Prometheus
+
+A process reads only its own section. Paths are relative to the file; unknown names are errors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.machines.scheduler import SchedulerConfig
+from sparrow_core.protocol.errors import ConfigError
+from sparrow_core.protocol.ids import Address, address
+from sparrow_core.runtime.specs import ExecutorGroup
+from sparrow_core.runtime.transport.keys import Keys, read_keys
+
+SCHEDULER_NAME = "scheduler"
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of the file's tables."""
+
+
+class Security(_Section, frozen=True):
+    """Files of the process's own key pair and of the public keys that it accepts."""
+
+    key: str
+    allowed: str
+
+
+class SchedulerSection(_Section, frozen=True):
+    """A scheduler: where it listens (`bind`: if that is not what peers are told), its limits."""
+
+    listen: str
+    bind: str | None = None
+    limits: SchedulerConfig = SchedulerConfig()
+
+
+class NodeSection(_Section, frozen=True):
+    """A node: its executors, what jobs may require of it, its limits and policy.
+
+    `logs` is a folder for what executors print, by default one in `$XDG_STATE_HOME/sparrow`.
+    """
+
+    name: str
+    listen: str
+    executors: tuple[ExecutorGroup, ...]
+    bind: str | None = None
+    logs: str | None = None
+    attributes: tuple[str, ...] = ()
+    limits: NodeMonitorConfig = NodeMonitorConfig()
+
+
+class ClientSection(_Section, frozen=True):
+    """Where `sparrow submit` and others listen for answers (over tcp), and for how long."""
+
+    listen: str | None = None
+    answer_s: float = 5.0
+
+
+class Observe(_Section, frozen=True):
+    """A folder for audit logs, and where to serve metrics over HTTP."""
+
+    audit: str | None = None
+    http: str | None = None
+
+
+class Config(_Section, frozen=True):
+    """The whole file; `folder` is where it lies."""
+
+    schedulers: tuple[str, ...]
+    security: Security | None = None
+    scheduler: SchedulerSection | None = None
+    node: NodeSection | None = None
+    client: ClientSection = ClientSection()
+    observe: Observe = Observe()
+    folder: str = "."
+
+    def path(self, name: str) -> str:
+        """A path of the file, relative to where it lies."""
+        return str(Path(self.folder, name))
+
+    @property
+    def keys(self) -> Keys | None:
+        """The process's keys, if it has any.
+
+        Raises:
+            InsecureTransport: They cannot be read.
+        """
+        if self.security is None:
+            return None
+        return read_keys(Path(self.path(self.security.key)), Path(self.path(self.security.allowed)))
+
+    @property
+    def audit_dir(self) -> str | None:
+        """The folder for audit logs, if they are wanted."""
+        return None if self.observe.audit is None else self.path(self.observe.audit)
+
+    @property
+    def scheduler_addresses(self) -> tuple[Address, ...]:
+        """The machines at the endpoints of `schedulers`."""
+        return tuple(address(endpoint, SCHEDULER_NAME) for endpoint in self.schedulers)
+
+
+def read_config(file: Path) -> Config:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: It cannot be read, or says something unknown or senseless.
+    """
+    try:
+        config = msgspec.toml.decode(file.read_bytes(), type=Config)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    return msgspec.structs.replace(config, folder=str(file.absolute().parent))

@@ -1,0 +1,129 @@
+"""The processes of a cluster that stands alone: `sparrow scheduler` and `sparrow node-monitor`.
+
+Both run until SIGINT or SIGTERM. A node drains first: it takes no new task, finishes what runs,
+tells the schedulers and ends; a second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from sparrow_core.machines.scheduler import Scheduler
+from sparrow_core.protocol.errors import ConfigError
+from sparrow_core.protocol.ids import Address
+from sparrow_core.protocol.messages import Drain
+from sparrow_core.runtime.config import SCHEDULER_NAME, Config
+from sparrow_core.runtime.transport.child import NodeSettings
+from sparrow_core.runtime.transport.folders import log_folder, make_private, socket_folder
+from sparrow_core.runtime.transport.http_metrics import HttpMetrics
+from sparrow_core.runtime.transport.observe import observed
+from sparrow_core.runtime.transport.process import calm_collector, run_node
+from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_scheduler(config: Config) -> int:
+    """Be a scheduler until a signal comes; the exit status.
+
+    Raises:
+        ConfigError: There is no [scheduler] table.
+        SparrowError: It cannot listen.
+    """
+    section = config.scheduler
+    if section is None:
+        raise ConfigError("there is no [scheduler] table in the file")
+    _make_socket_folder(section.listen)
+    driver = ZmqDriver(section.listen, config.keys, section.bind)
+    driver.on_incompatible = _warn_of_version
+    scheduler = Scheduler(driver.address(SCHEDULER_NAME), Random(), section.limits)
+    driver.host(SCHEDULER_NAME, scheduler)
+    calm_collector()
+    with observed(driver, SCHEDULER_NAME, config.audit_dir, metrics=True):
+        with _served(driver, config.observe.http):
+            for number in _SIGNALS:
+                signal.signal(number, lambda *_: driver.stop())
+            _say(f"scheduler at {driver.endpoint}")
+            driver.run()
+        driver.close()
+    return 0
+
+
+def run_node_monitor(config: Config) -> int:
+    """Be a node, with its executors, until a signal comes; the exit status.
+
+    Raises:
+        ConfigError: There is no [node] table.
+        SparrowError: It cannot listen.
+    """
+    node = config.node
+    if node is None:
+        raise ConfigError("there is no [node] table in the file")
+
+    def until_told(driver: ZmqDriver, monitor: Address) -> None:
+        driver.on_incompatible = _warn_of_version
+        with _served(driver, config.observe.http):
+            for number in _SIGNALS:
+                signal.signal(number, lambda *_: _drain(driver, monitor))
+            _say(f"node {node.name} at {driver.endpoint}")
+            _say(f"what its executors print goes to {logs}")
+            driver.run()
+
+    logs = Path(config.path(node.logs)) if node.logs else log_folder(node.name)
+    make_private(logs)
+    _make_socket_folder(node.listen)
+    with socket_folder() as run_dir:
+        settings = NodeSettings(
+            node.name,
+            node.listen,
+            str(run_dir),
+            node.executors,
+            config.scheduler_addresses,
+            attributes=node.attributes,
+            limits=node.limits,
+            bind=node.bind,
+            keys=config.keys,
+            audit_dir=config.audit_dir,
+            metrics=True,
+            log_dir=str(logs),
+        )
+        calm_collector()
+        return run_node(settings, until_told)
+
+
+def _make_socket_folder(endpoint: str) -> None:
+    if endpoint.startswith("ipc://"):
+        make_private(Path(endpoint.removeprefix("ipc://")).parent)
+
+
+def _drain(driver: ZmqDriver, monitor: Address) -> None:
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: driver.stop())
+    driver.post(monitor, Drain())
+
+
+@contextlib.contextmanager
+def _served(driver: ZmqDriver, where: str | None) -> Iterator[None]:
+    if where is None:
+        yield
+        return
+    server = HttpMetrics(driver, where)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _warn_of_version(peer: str, version: int) -> None:
+    sys.stderr.write(f"{peer} speaks protocol {version}: its messages are ignored\n")
+    sys.stderr.flush()

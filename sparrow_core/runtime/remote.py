@@ -1,0 +1,176 @@
+"""A cluster that runs elsewhere, seen from a program that submits jobs to it.
+
+    keys = read_keys(Path("own.key"), Path("allowed.keys"))
+    with RemoteCluster(schedulers, listen="tcp://10.0.0.9:*", keys=keys) as cluster:
+        cluster.submit(JobSpec(tasks), on_event)
+
+When a scheduler falls silent, jobs move to the next of the list by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sparrow_core.machines.client import ClientConfig
+from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError
+from sparrow_core.protocol.ids import Address, NodeName, address, endpoint_of
+from sparrow_core.protocol.messages import Drain, GetMetrics
+from sparrow_core.protocol.types import NodeInfo
+from sparrow_core.runtime.front import Cluster
+from sparrow_core.runtime.specs import NodeStatus
+from sparrow_core.runtime.transport.folders import socket_folder
+from sparrow_core.runtime.transport.keys import Keys
+from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
+
+_REPEAT_S = 0.5
+_ANSWER_S = 5.0
+_SILENCE_MAX_S = 3.0  # as long as schedulers give nodes
+
+
+class RemoteCluster(Cluster):
+    """The front end of a cluster of `sparrow scheduler` and `sparrow node-monitor` processes."""
+
+    def __init__(
+        self,
+        schedulers: Sequence[Address],
+        *,
+        listen: str | None = None,
+        keys: Keys | None = None,
+        config: ClientConfig | None = None,
+        audit_dir: Path | None = None,
+    ) -> None:
+        """Describe the connection; `start` opens it.
+
+        Args:
+            schedulers: Their addresses; jobs go to them in turn.
+            listen: Where results come to, over tcp. None: a socket in a folder of its own, for
+                schedulers on this machine.
+            keys: Needed for tcp.
+            config: The client's limits.
+            audit_dir: Folder for an audit log; None for no log.
+
+        Raises:
+            ClusterStartError: There is no scheduler in the list.
+        """
+        super().__init__(config or ClientConfig(), audit_dir)
+        if not schedulers:
+            raise ClusterStartError("there is no scheduler to submit to")
+        self._schedulers = tuple(schedulers)
+        self._listen = listen
+        self._keys = keys
+        self._folder = contextlib.ExitStack()
+        self._incompatible: dict[str, int] = {}
+
+    def start(self, timeout_s: float = 5.0) -> None:
+        """Open the connection; returns when a scheduler has answered.
+
+        Raises:
+            ClusterStartError: None has, or they speak another version of the protocol.
+            SparrowError: It is not possible to listen.
+        """
+        if self._closed or self._thread is not None:
+            raise ClusterClosed("a connection can be opened once")
+        listen = self._listen
+        if listen is None:
+            listen = f"ipc://{self._folder.enter_context(socket_folder())}/front.sock"
+        driver = ZmqDriver(listen, self._keys)
+        self._incompatible = driver.incompatible
+        driver.on_incompatible = self._on_incompatible
+        self._open(driver, self._schedulers)
+        self._front.silence_max_s = _SILENCE_MAX_S
+        self._run()
+        answered = False
+        try:
+            answered = self._await(lambda: bool(self._front.known), timeout_s, self._problem)
+        finally:
+            if not answered:
+                self.close()
+        if not answered:
+            text = "no scheduler answers: wrong address, not running, or it refuses our key"
+            raise ClusterStartError(text)
+
+    def _on_incompatible(self, peer: str, version: int) -> None:
+        text = f"{peer} speaks protocol {version}"
+        if {endpoint_of(each) for each in self._schedulers} <= self._incompatible.keys():
+            self._front.fail_all("protocol", text)
+
+    def _problem(self) -> str | None:
+        peers = [f"{peer} speaks protocol {each}" for peer, each in self._incompatible.items()]
+        return "; ".join(peers) or None
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """All nodes that a scheduler knows, by name."""
+        return tuple(self._front.status_of(name, 0, alive=True) for name in sorted(self._infos()))
+
+    def schedulers(self) -> dict[Address, int | None]:
+        """All schedulers of the list: how many nodes with executors each knows; None if silent."""
+        with self._front.changed:
+            known = dict(self._front.known)
+        return {
+            each: sum(bool(info.executors) for info in known[each].values())
+            if each in known
+            else None
+            for each in self._schedulers
+        }
+
+    def _infos(self) -> dict[NodeName, NodeInfo]:
+        with self._front.changed:
+            tables = tuple(self._front.known.values())
+        return {name: info for nodes in tables for name, info in nodes.items()}
+
+    def drain(self, node: str, timeout_s: float = 5.0) -> bool:
+        """Let a node finish what it runs, take nothing new, and end.
+
+        Returns:
+            True when a scheduler knows that it drains, or that it is gone; False if it does not
+            answer in time, or was not known.
+        """
+        name = NodeName(node)
+        info = self._infos().get(name)
+        if info is None:
+            return False
+        for _ in range(max(1, round(timeout_s / _REPEAT_S))):
+            self._driver.post(info.monitor, Drain())
+            if self._await(lambda: self._drains(name), _REPEAT_S, _no_problem):
+                return True
+        return False
+
+    def _drains(self, name: NodeName) -> bool:
+        info = self._infos().get(name)
+        return info is None or info.draining
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """See `Cluster`; returns when a scheduler has them, which tells the others.
+
+        Raises:
+            ClusterStartError: None answers.
+        """
+        super().set_weights(weights)
+        for _ in range(2):  # the second answer is to a question that followed the weights
+            with self._front.changed:
+                self._front.known.clear()
+            if not self._await(lambda: bool(self._front.known), _ANSWER_S, _no_problem):
+                raise ClusterStartError("no scheduler answers")
+
+    def metrics(self, timeout_s: float = 2.0) -> dict[str, str]:
+        """What schedulers and nodes have counted, by process; of those that answer in time."""
+        infos = self._infos().values()
+        endpoints = dict.fromkeys(
+            endpoint_of(each)
+            for each in (*self._schedulers, *(info.monitor for info in infos))
+        )  # fmt: skip
+        for endpoint in endpoints:
+            self._driver.post(address(endpoint, "metrics"), GetMetrics(self._front.address))
+        self._await(lambda: len(self._front.metrics) >= len(endpoints), timeout_s, _no_problem)
+        with self._front.changed:
+            return dict(sorted(self._front.metrics.items()))
+
+    def _end(self) -> None:
+        self._driver.close()
+        self._folder.close()
+
+
+def _no_problem() -> None:
+    """Processes that do not answer are left out."""

@@ -1,0 +1,227 @@
+"""Runners, which embedding programs write, and the thread that drives one: a slot.
+
+A slot is an actor like the machines, but with a thread: it takes StartTasks, InterruptTask and
+ForgetJob, and answers SlotDone through the driver's thread-safe `post`. Tasks that take no time are
+told of together.
+"""
+
+from __future__ import annotations
+
+import importlib
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Protocol, assert_never, cast
+
+from sparrow_core.policy import sampling as policy
+from sparrow_core.protocol.errors import RunnerError, TaskFailure
+from sparrow_core.protocol.ids import Address, JobId
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import (
+    ForgetJob,
+    InterruptTask,
+    Message,
+    SlotDone,
+    SlotIn,
+    SlotReady,
+    StartTasks,
+    TellOutcomes,
+)
+from sparrow_core.protocol.types import Assignment, SlotOutcome, TaskKey
+
+
+class Runner(Protocol):
+    """Runs the tasks of one slot; made and used in the slot's thread, but for `cancel`."""
+
+    def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
+        """Run a task.
+
+        Raises:
+            TaskFailure: The task failed, with a message for the user. Anything else that is raised
+                counts as a failure for good, with the traceback as its message.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Make the `run` that is under way return soon, or raise; called from another thread.
+
+        May come just before `run` has begun its work or after it has finished it, and more than
+        once: it must not harm a later `run`.
+        """
+        ...
+
+    def forget(self, job_id: str) -> None:
+        """The job is over: drop what is kept for it."""
+        ...
+
+    def close(self) -> None:
+        """No more tasks will come."""
+        ...
+
+
+RunnerFactory = Callable[[dict[str, str], int], Runner]
+
+
+def load_factory(path: str) -> RunnerFactory:
+    """Import a runner's factory.
+
+    Args:
+        path: "module:factory"; `factory(config, slot)` makes the runner of slot number `slot`.
+
+    Raises:
+        RunnerError: There is no such module or factory, or its import failed.
+    """
+    module, _, name = path.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise RunnerError(f"cannot load runner {path!r}: {error!r}") from error
+    if not callable(factory):
+        raise RunnerError(f"runner {path!r} is not callable")
+    return cast("RunnerFactory", factory)
+
+
+class SlotThread:
+    """A slot: one thread, one runner, one task at a time."""
+
+    inputs: ClassVar[Any] = SlotIn
+
+    def __init__(
+        self,
+        address: Address,
+        executor: Address,
+        make_runner: Callable[[], Runner],
+        post: Callable[[Address, Message], None],
+        on_broken: Callable[[str], None],
+    ) -> None:
+        """Start the thread; it posts SlotReady, or calls `on_broken` with a traceback."""
+        self.address = address
+        self._executor = executor
+        self._make_runner = make_runner
+        self._post = post
+        self._on_broken = on_broken
+        self._tasks: queue.SimpleQueue[StartTasks | ForgetJob | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # guards the four below: cancel only what runs
+        self._outcomes: list[SlotOutcome] = []  # not told yet
+        self._dropped: dict[TaskKey, bool] = {}  # tasks that wait here: interrupted already?
+        self._runner: Runner | None = None
+        self._current: TaskKey | None = None
+        self._thread = threading.Thread(target=self._loop, name=address, daemon=True)
+        self._thread.start()
+
+    def on_message(self, msg: SlotIn, now: float) -> list[Envelope]:
+        """Pass a message to the thread; never blocks."""
+        del now
+        match msg:
+            case StartTasks():
+                for task in msg.tasks:
+                    self._dropped[TaskKey(msg.job_id, task.task_id, task.attempt)] = False
+                self._tasks.put(msg)
+            case ForgetJob():
+                self._tasks.put(msg)
+            case TellOutcomes():
+                self._tell()
+            case InterruptTask():
+                with self._lock:
+                    if msg.key in self._dropped:
+                        self._dropped[msg.key] = True
+                    elif self._current == msg.key:
+                        self._cancel()
+            case _:
+                assert_never(msg)
+        return []
+
+    def check(self) -> None:
+        """A slot has no invariants beyond those of its executor."""
+
+    def gauges(self) -> dict[str, float]:
+        """A slot has none beyond those of its executor."""
+        return {}
+
+    def stop(self) -> None:
+        """Interrupt what runs and let the thread close its runner; `join` waits for it."""
+        self._tasks.put(None)
+        with self._lock:
+            if self._current is not None:
+                self._cancel()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread; True if it has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _cancel(self) -> None:
+        assert self._runner is not None
+        try:
+            self._runner.cancel()
+        except Exception:  # noqa: BLE001 - a runner's fault must not end the executor's loop
+            traceback.print_exc()
+
+    def _loop(self) -> None:
+        try:
+            self._runner = runner = self._make_runner()
+        except Exception:  # noqa: BLE001 - whatever a runner raises is reported
+            self._on_broken(traceback.format_exc())
+            return
+        self._post(self._executor, SlotReady(self.address))
+        while (msg := self._tasks.get()) is not None:
+            if isinstance(msg, ForgetJob):
+                self._guard(partial(runner.forget, msg.job_id))
+                continue
+            self._run_all(runner, msg)
+        self._guard(runner.close)
+
+    def _run_all(self, runner: Runner, msg: StartTasks) -> None:
+        """Run tasks; tell of those that have ended whenever they took a moment, and in the end."""
+        told_at = time.perf_counter()
+        for task in msg.tasks:
+            self._run(runner, msg.job_id, msg.shared, task)
+            now = time.perf_counter()
+            if now > told_at + policy.BATCH_S:
+                self._tell()
+                told_at = now
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
+            outcomes, self._outcomes = self._outcomes, []
+        if outcomes:
+            self._post(self._executor, SlotDone(self.address, tuple(outcomes)))
+
+    @staticmethod
+    def _guard(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - a runner's fault must not end the slot
+            traceback.print_exc()
+
+    def _run(self, runner: Runner, job_id: JobId, shared: bytes, task: Assignment) -> None:
+        key = TaskKey(job_id, task.task_id, task.attempt)
+        with self._lock:
+            if self._dropped.pop(key):
+                self._outcomes.append(SlotOutcome(key, 0.0, b"", "interrupted"))
+                return
+            self._current = key
+        started = time.perf_counter()
+        result, message, detail, retryable = b"", None, b"", False
+        try:
+            result = bytes(runner.run(job_id, shared, task.payload))
+        except TaskFailure as failure:
+            message, detail, retryable = failure.message, failure.detail, failure.retryable
+        except BaseException:  # noqa: BLE001 - whatever a task raises is the task's failure
+            message = traceback.format_exc()
+        run_s = time.perf_counter() - started
+        outcome = SlotOutcome(key, run_s, result, message, detail, retryable)
+        with self._lock:
+            self._current = None
+            self._outcomes.append(outcome)
+
+
+def bind_factory(
+    factory: RunnerFactory, config: Mapping[str, str], slot: int
+) -> Callable[[], Runner]:
+    """A call without arguments that makes the runner of one slot."""
+    return lambda: factory(dict(config), slot)

@@ -1,0 +1,131 @@
+"""What embedding programs describe (jobs, nodes) and are told (the state of nodes)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.protocol.errors import SparrowError
+from sparrow_core.protocol.types import JobOptions, TaskSpec
+
+
+class JobSpec(Struct, frozen=True):
+    """A job: independent tasks.
+
+    Attributes:
+        tasks: With ids that are unique in the job.
+        shared: What all tasks share; it travels to a node once.
+        user: On whose behalf.
+        placement: One of `placement.PLACEMENTS`: "sparrow", "batch", "per_task" or "random".
+        probe_ratio: Reservations a task (d of the paper), at least 1.
+        options: Priority, required attributes of nodes, framework, straggler mitigation.
+    """
+
+    tasks: tuple[TaskSpec, ...]
+    shared: bytes = b""
+    user: str = "default"
+    placement: str = "sparrow"
+    probe_ratio: float = 2.0
+    options: JobOptions = JobOptions()
+
+
+class ExecutorGroup(Struct, frozen=True, forbid_unknown_fields=True):
+    """Executors of one framework on a node.
+
+    Attributes:
+        runner: "module:factory", see `runner.load_factory`.
+        runner_config: For the factory.
+        framework: Whose jobs they run; "" for jobs that name none.
+        count: How many executors.
+        slots: Slots in each.
+    """
+
+    runner: str
+    runner_config: dict[str, str] = {}
+    framework: str = ""
+    count: int = 1
+    slots: int = 1
+
+
+class NodeConfig(Struct, frozen=True):
+    """A node to start.
+
+    Attributes:
+        name: Letters, digits, "-", "_" and "."; unique.
+        executors: How many executors.
+        slots: Slots in each executor.
+        runner: "module:factory", see `runner.load_factory`.
+        runner_config: For the factory.
+        attributes: What jobs may require, such as "gpu" or "zone=a".
+        limits: The node monitor's, with its policy.
+        others: Executors of further frameworks, which share the node.
+        orphaned_folders: What the node removes when it ends because its parent was killed.
+    """
+
+    name: str
+    executors: int
+    slots: int
+    runner: str
+    runner_config: dict[str, str] = {}
+    attributes: tuple[str, ...] = ()
+    limits: NodeMonitorConfig = NodeMonitorConfig()
+    others: tuple[ExecutorGroup, ...] = ()
+    orphaned_folders: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> tuple[ExecutorGroup, ...]:
+        """All executors of the node."""
+        own = ExecutorGroup(self.runner, self.runner_config, count=self.executors, slots=self.slots)
+        return (own, *self.others)
+
+    @property
+    def executor_count(self) -> int:
+        """Of all frameworks."""
+        return sum(group.count for group in self.groups)
+
+
+class ExecutorStatus(Struct, frozen=True):
+    """An executor as last heard of."""
+
+    name: str
+    pid: int
+    slots: int
+
+
+class NodeStatus(Struct, frozen=True):
+    """A node as last heard of; `queued` reservations and `running` tasks are of all schedulers.
+
+    `deaths` of its executors and of itself; `last_death` says how the last of them ended.
+    """
+
+    name: str
+    pid: int
+    executors: tuple[ExecutorStatus, ...]
+    alive: bool
+    attributes: tuple[str, ...] = ()
+    draining: bool = False
+    queued: int = 0
+    running: int = 0
+    deaths: int = 0
+    last_death: str = ""
+
+
+def check_nodes(nodes: Sequence[NodeConfig], schedulers: int) -> None:
+    """Refuse a cluster that cannot be.
+
+    Raises:
+        SparrowError: No or doubled nodes, odd names, a node that can run nothing, no scheduler.
+    """
+    if not nodes or schedulers < 1:
+        raise SparrowError("a cluster needs at least one node and one scheduler")
+    if len({node.name for node in nodes}) < len(nodes):
+        raise SparrowError("two nodes have the same name")
+    for node in nodes:
+        # Sockets and logs have these names; an executor's is <node>-e<number>.
+        if not re.fullmatch(r"(?!front$|.*-e\d)[A-Za-z0-9_][A-Za-z0-9_.-]*", node.name):
+            raise SparrowError(f"{node.name!r} cannot be a node's name")
+        if any(group.count < 1 or group.slots < 1 for group in node.groups):
+            raise SparrowError(f"node {node.name} needs at least one executor and one slot")

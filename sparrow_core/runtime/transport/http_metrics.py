@@ -1,0 +1,93 @@
+"""Metrics over HTTP, for Prometheus to scrape."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+from sparrow_core.protocol.errors import ConfigError
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import GetMetrics, MetricsText
+from sparrow_core.runtime.transport.local_driver import LocalDriver
+
+_ANSWER_S = 2.0
+_NAME = "http"
+
+
+class HttpMetrics:
+    """A server thread, and the machine that fetches for it what "metrics" answers."""
+
+    inputs: ClassVar[Any] = MetricsText
+
+    def __init__(self, driver: LocalDriver, where: str) -> None:
+        """Serve at `where` ("host:port"), until `close`.
+
+        Raises:
+            ConfigError: Nobody can listen there.
+        """
+        self._driver = driver
+        self._texts: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # one question at a time
+        driver.host(_NAME, self)
+        host, _, port = where.rpartition(":")
+        try:
+            self._server = ThreadingHTTPServer((host, int(port)), _handler(self))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot serve metrics at {where!r}: {error}") from error
+        self.port: int = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+
+    def on_message(self, msg: MetricsText, now: float) -> list[Envelope]:
+        """Pass an answer to the thread that waits for it."""
+        del now
+        self._texts.put(msg.text)
+        return []
+
+    def check(self) -> None:
+        """Nothing to check."""
+
+    def gauges(self) -> dict[str, float]:
+        """It has none of its own."""
+        return {}
+
+    def fetch(self) -> str | None:
+        """The metrics of now; None if the driver is too busy to say."""
+        with self._lock:
+            while not self._texts.empty():
+                self._texts.get()  # it came too late for an earlier question
+            question = GetMetrics(self._driver.address(_NAME))
+            self._driver.post(self._driver.address("metrics"), question)
+            try:
+                return self._texts.get(timeout=_ANSWER_S)
+            except queue.Empty:
+                return None
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(metrics: HttpMetrics) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        """Answers `GET /metrics`."""
+
+        def do_GET(self) -> None:
+            """Answer."""
+            text = metrics.fetch() if self.path == "/metrics" else None
+            if text is None:
+                self.send_error(404 if self.path != "/metrics" else 503)
+                return
+            body = text.encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Stay quiet: the log is for what goes wrong."""
+
+    return Handler

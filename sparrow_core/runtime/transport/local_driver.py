@@ -1,0 +1,154 @@
+"""The in-memory driver: one loop that delivers between the machines of one process.
+
+It keeps their timers and decides nothing. Messages between machines of the process are delivered
+in order; so a message that a machine sends itself without delay comes after all that was already
+waiting. Other threads use `post`; everything else belongs to the loop's thread. The ZeroMQ driver
+adds sockets.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, get_args
+
+from sparrow_core.protocol.ids import Address, address, endpoint_of, name_of
+from sparrow_core.protocol.machine import Envelope, Machine
+from sparrow_core.protocol.messages import Message, Tick
+
+Tap = Callable[[Address, Message, Sequence[Envelope], float], None]
+_ADDRESSES_MAX = 1 << 16
+
+
+@lru_cache(_ADDRESSES_MAX)
+def _split(to: Address) -> tuple[str, str]:
+    return endpoint_of(to), name_of(to)
+
+
+class LocalDriver:
+    """Delivers messages between the machines that it hosts."""
+
+    def __init__(self, endpoint: str) -> None:
+        """Make a driver whose machines have addresses `<endpoint>#<name>`.
+
+        Each of `taps` sees every message that a machine has taken, and what it made of it.
+        """
+        self.endpoint = endpoint
+        self.undeliverable = 0
+        self.taps: list[Tap] = []
+        self.machines: dict[str, Machine[Any]] = {}
+        self._local: deque[tuple[str, Message]] = deque()
+        self._timers: list[tuple[float, int, Envelope]] = []
+        self._posted: deque[Envelope] = deque()
+        self._order = itertools.count()
+        self._stopping = False
+        self._awake = threading.Event()
+        self._woken = False
+
+    def address(self, name: str) -> Address:
+        """The address of a machine hosted here."""
+        return address(self.endpoint, name)
+
+    def host(self, name: str, machine: Machine[Any]) -> Address:
+        """Host a machine under a name; starts its periodic timer if it has one."""
+        self.machines[name] = machine
+        if Tick in get_args(machine.inputs):
+            self.post(self.address(name), Tick(0))
+        return self.address(name)
+
+    def post(self, to: Address, msg: Message) -> None:
+        """Send a message from outside the machines; from any thread."""
+        self.after(0.0, to, msg)
+
+    def after(self, delay_s: float, to: Address, msg: Message) -> None:
+        """Send a message after a time; from any thread."""
+        self._posted.append(Envelope(to, msg, delay_s))
+        self._signal()
+
+    def stop(self) -> None:
+        """Let `run` return soon; from any thread or a signal handler."""
+        self._stopping = True
+        self._signal()
+
+    def run(self) -> None:
+        """Deliver until stopped."""
+        while not self._stopping:
+            self._wait(self._timeout_s())
+            self._woken = False  # before taking: who posts after it wakes the loop again
+            self._take_posted()
+            self._fire_timers()
+            self._deliver()
+            self._send()
+
+    def counters(self) -> dict[str, int]:
+        """What has gone wrong so far, by name."""
+        return {"messages_undeliverable": self.undeliverable}
+
+    def _signal(self) -> None:
+        if not self._woken:
+            self._woken = True
+            self._wake()
+
+    def _wake(self) -> None:
+        self._awake.set()
+
+    def _wait(self, timeout_s: float) -> None:
+        self._awake.wait(None if timeout_s == math.inf else timeout_s)
+        self._awake.clear()
+
+    def _timeout_s(self) -> float:
+        if self._posted:
+            return 0.0
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else math.inf
+
+    def _take_posted(self) -> None:
+        while self._posted:
+            self._route(self._posted.popleft())
+
+    def _fire_timers(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            envelope = heapq.heappop(self._timers)[2]
+            self._local.append((name_of(envelope.to), envelope.msg))
+
+    def _deliver(self) -> None:
+        while self._local:
+            name, msg = self._local.popleft()
+            machine = self.machines.get(name)
+            if machine is None:
+                self.undeliverable += 1
+                continue
+            now = time.monotonic()
+            out = machine.on_message(msg, now)
+            for tap in self.taps:
+                tap(self.address(name), msg, out, now)
+            for envelope in out:
+                self._route(envelope)
+
+    def _route(self, envelope: Envelope) -> None:
+        if envelope.delay_s > 0:
+            due = time.monotonic() + envelope.delay_s
+            heapq.heappush(self._timers, (due, next(self._order), envelope))
+            return
+        endpoint, name = _split(envelope.to)
+        if endpoint == self.endpoint:
+            self._local.append((name, envelope.msg))
+        else:
+            self._queue_remote(endpoint, name, envelope.msg)
+
+    def _queue_remote(self, endpoint: str, name: str, msg: Message) -> None:
+        """There is nobody else: the message is lost."""
+        del endpoint, name, msg
+        self.undeliverable += 1
+
+    def _send(self) -> None:
+        """Nothing leaves the process."""
+
+    def close(self) -> None:
+        """Nothing to close."""

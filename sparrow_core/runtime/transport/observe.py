@@ -1,0 +1,47 @@
+"""What a process shows of itself: an audit log in a folder, metrics on request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sparrow_core.observe.audit import AuditFile
+from sparrow_core.observe.metrics import Metrics
+from sparrow_core.protocol.machine import Figure
+from sparrow_core.runtime.transport.local_driver import LocalDriver
+
+
+@contextmanager
+def observed(
+    driver: LocalDriver,
+    name: str,
+    audit_dir: str | None,
+    *,
+    metrics: bool,
+    figures: Callable[[], Iterable[Figure]] = tuple,
+) -> Iterator[None]:
+    """Observe what a driver delivers.
+
+    Args:
+        driver: Whose machines are hosted already.
+        name: What the process is called.
+        audit_dir: Where to write `<name>.<pid>.jsonl`; None for no log.
+        metrics: Host a machine "metrics" that answers GetMetrics.
+        figures: What that tells beside messages and the machines' gauges.
+    """
+    if metrics:
+        machine = Metrics(name, driver.machines, driver.counters, figures)
+        driver.taps.append(machine.tap)
+        driver.host("metrics", machine)
+    if audit_dir is None:
+        yield
+        return
+    Path(audit_dir).mkdir(parents=True, exist_ok=True)
+    log = AuditFile(Path(audit_dir, f"{name}.{os.getpid()}.jsonl"))
+    driver.taps.append(log)
+    try:
+        yield
+    finally:
+        log.close()

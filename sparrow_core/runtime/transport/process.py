@@ -1,0 +1,286 @@
+"""Entry point of child processes, run by `python -m`; settings come on stdin.
+
+A node process hosts a node monitor and perhaps schedulers, starts its executor processes, and
+starts them anew when they die. An executor process hosts an executor, whose slots are threads; its
+main thread is the ZeroMQ loop. Both end when their stdin ends, on SIGTERM, and leave nothing.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, assert_never
+
+from sparrow_core.machines.executor import Executor
+from sparrow_core.machines.node_monitor import NodeMonitor
+from sparrow_core.machines.scheduler import Scheduler
+from sparrow_core.protocol.errors import RunnerError
+from sparrow_core.protocol.ids import Address, NodeName, address
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import Drained, ExecutorLost, Message, NodeRefused
+from sparrow_core.runtime.runner import SlotThread, bind_factory, load_factory
+from sparrow_core.runtime.transport.child import (
+    Child,
+    ExecutorSettings,
+    NodeSettings,
+    end_children,
+    read_settings,
+)
+from sparrow_core.runtime.transport.deaths import Respawns
+from sparrow_core.runtime.transport.observe import observed
+from sparrow_core.runtime.transport.zmq_driver import ZmqDriver, remove_socket
+
+RUNNER_BROKEN_STATUS = 70
+_REFUSED_STATUS = 71
+_COLLECT_EVERY = 100_000  # allocations
+_EXECUTORS_END_S = 0.7
+_SLOTS_END_S = 0.4
+
+
+class _Respawn(Message, frozen=True):
+    """The supervisor's timer: start executor number `index` anew."""
+
+    index: int
+
+
+class Supervisor:
+    """Starts the executors of a node, and starts them anew when they die, ever more slowly."""
+
+    inputs: ClassVar[Any] = NodeRefused | Drained | _Respawn
+
+    def __init__(self, driver: ZmqDriver, settings: NodeSettings, node_monitor: Address) -> None:
+        """Start all executors."""
+        self.status = 0
+        self._driver = driver
+        self._settings = settings
+        self._node_monitor = node_monitor
+        self._groups = [group for group in settings.groups for _ in range(group.count)]
+        self._respawns = [Respawns() for _ in self._groups]
+        self._children: dict[int, Child] = {}
+        for index in range(len(self._groups)):
+            self._spawn(index)
+
+    def on_message(self, msg: NodeRefused | Drained | _Respawn, now: float) -> list[Envelope]:
+        """Respawn an executor, or end: a scheduler refused the node, or it has been drained."""
+        del now
+        match msg:
+            case _Respawn():
+                self._start_anew(msg.index)
+            case NodeRefused():
+                self._give_up(f"node refused: {msg.message}", _REFUSED_STATUS)
+            case Drained():
+                self._driver.stop()
+            case _:
+                assert_never(msg)
+        return []
+
+    def check(self) -> None:
+        """Nothing to check."""
+
+    def gauges(self) -> dict[str, float]:
+        """How often executors have died."""
+        return {"executor_deaths": sum(each.count for each in self._respawns)}
+
+    def _spawn(self, index: int) -> None:
+        settings, deaths = self._settings, self._respawns[index].count
+        before = f"n{settings.restarts}" if settings.restarts else ""
+        name = f"{settings.name}-e{index}{before}" + (f"r{deaths}" if deaths else "")
+        child = Child(
+            ExecutorSettings(
+                name,
+                f"ipc://{settings.run_dir}/{name}.sock",
+                settings.name,
+                self._node_monitor,
+                self._groups[index],
+                settings.keys,
+                settings.audit_dir,
+            ),
+            Path(settings.log_dir or settings.run_dir, f"{name}.log"),
+            new_session=False,
+        )
+        self._children[index] = child
+        self._respawns[index].started(time.monotonic())
+        self._driver.watch(child.alive_fd, lambda: self._on_death(index))
+
+    def _start_anew(self, index: int) -> None:
+        try:
+            self._spawn(index)
+        except OSError as error:  # no memory, no process: as if it had died at once
+            self._plan_restart(index, f"{self._settings.name}-e{index}: {error}")
+
+    def _plan_restart(self, index: int, how: str) -> None:
+        delay_s = self._respawns[index].died(time.monotonic())
+        assert delay_s is not None
+        _log(f"{how}; starting it anew")
+        self._driver.after(delay_s, self._driver.address("supervisor"), _Respawn(index))
+
+    def _on_death(self, index: int) -> None:
+        child = self._children.pop(index)
+        self._driver.unwatch(child.alive_fd)
+        how = child.describe_exit()
+        if child.exit_status() is None:
+            child.kill()  # it closed the pipe, so it is no executor any more
+        self._clear(child)
+        settings = child.settings
+        lost = ExecutorLost(address(settings.endpoint, settings.name), how)
+        self._driver.post(self._node_monitor, lost)
+        if child.exit_status() == RUNNER_BROKEN_STATUS and not self._respawns[index].count:
+            self._give_up(child.log.read_text(errors="replace"), RUNNER_BROKEN_STATUS)
+            return
+        self._plan_restart(index, f"{settings.name}: {how}")
+
+    def _clear(self, child: Child) -> None:
+        child.close()
+        self._driver.forget(child.settings.endpoint)
+        remove_socket(child.settings.endpoint)
+
+    def _give_up(self, message: str, status: int) -> None:
+        _log(message)
+        self.status = status
+        self._driver.stop()
+
+    def close(self) -> None:
+        """End all executors."""
+        end_children(self._children.values(), _EXECUTORS_END_S)
+        for child in self._children.values():
+            remove_socket(child.settings.endpoint)
+
+
+def calm_collector() -> None:
+    """Let Python look for cycles rarely: machines make many small objects, and no cycles."""
+    gc.freeze()
+    gc.set_threshold(_COLLECT_EVERY)
+
+
+def run_node(settings: NodeSettings, until_told: Callable[[ZmqDriver, Address], None]) -> int:
+    """Be a node; the exit status.
+
+    Args:
+        settings: Which.
+        until_told: Runs the driver until it is time to end; is given the node monitor's address.
+    """
+    parent = os.getppid()
+    driver = ZmqDriver(settings.endpoint, settings.keys, settings.bind)
+    node_monitor = driver.address(f"monitor-{settings.name}")
+    supervisor = Supervisor(driver, settings, node_monitor)
+    driver.host("supervisor", supervisor)
+    for name in settings.own_schedulers:
+        rng = Random(f"{settings.seed}/{name}") if settings.seed is not None else Random()
+        driver.host(name, Scheduler(driver.address(name), rng))
+    monitor = NodeMonitor(
+        NodeName(settings.name),
+        node_monitor,
+        tuple(Address(scheduler) for scheduler in settings.schedulers),
+        supervisor=driver.address("supervisor"),
+        attributes=settings.attributes,
+        config=settings.limits,
+    )
+    driver.host(f"monitor-{settings.name}", monitor)
+    with observed(
+        driver,
+        settings.name,
+        settings.audit_dir,
+        metrics=settings.metrics,
+        figures=monitor.figures,
+    ):
+        until_told(driver, node_monitor)
+        supervisor.close()
+        driver.close()
+    if settings.front_endpoint is not None:
+        remove_socket(settings.front_endpoint)  # it is there only if the parent was killed
+    if os.getppid() != parent:
+        for folder in settings.orphaned_folders:
+            shutil.rmtree(folder, ignore_errors=True)
+    return supervisor.status
+
+
+def run_executor(settings: ExecutorSettings) -> int:
+    """Be an executor until stdin ends; the exit status."""
+    status = [0]
+    group = settings.group
+    driver = ZmqDriver(settings.endpoint, settings.keys)
+
+    def on_broken(trace: str) -> None:
+        _log(trace)
+        status[0] = RUNNER_BROKEN_STATUS
+        driver.stop()
+
+    try:
+        factory = load_factory(group.runner)
+    except RunnerError as error:
+        _log(error)
+        driver.close()
+        return RUNNER_BROKEN_STATUS
+    executor = driver.address(settings.name)
+    names = tuple(f"slot-{slot}" for slot in range(group.slots))
+    machine = Executor(
+        executor,
+        NodeName(settings.node),
+        Address(settings.node_monitor),
+        tuple(map(driver.address, names)),
+        pid=os.getpid(),
+        framework=group.framework,
+    )
+    driver.host(settings.name, machine)
+    threads = []
+    for slot, name in enumerate(names):
+        make = bind_factory(factory, group.runner_config, slot)
+        thread = SlotThread(driver.address(name), executor, make, driver.post, on_broken)
+        driver.host(name, thread)
+        threads.append(thread)
+    with observed(driver, settings.name, settings.audit_dir, metrics=False):
+        run_until_stdin_ends(driver)
+        _end_slots(threads)
+        driver.close()
+    return status[0]
+
+
+def _log(text: object) -> None:
+    """Into the log file that stderr is."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def run_until_stdin_ends(driver: ZmqDriver, _: Address | None = None) -> None:
+    """Run a child's driver."""
+    driver.watch(0, driver.stop)
+    signal.signal(signal.SIGTERM, lambda *_: driver.stop())
+    driver.run()
+
+
+def _end_slots(threads: list[SlotThread]) -> None:
+    for thread in threads:
+        thread.stop()
+    deadline = time.monotonic() + _SLOTS_END_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def main() -> None:
+    """Read the settings and be what they say."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.register(signal.SIGUSR1)  # `kill -USR1` writes all threads' stacks into the log
+    calm_collector()
+    settings = read_settings()
+    match settings:
+        case NodeSettings():
+            status = run_node(settings, run_until_stdin_ends)
+        case ExecutorSettings():
+            status = run_executor(settings)
+        case _:
+            assert_never(settings)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # a runner's thread that does not end must not keep the process
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""The ZeroMQ driver: the in-memory driver plus one inbox and a socket for each peer process.
+
+A process binds one PULL socket and connects a PUSH to each peer when it first has something to
+say. What one turn of the loop has for a peer travels in one frame: msgpack [protocol version,
+sender's endpoint, [[machine, message], ...]]. Sockets reconnect behind our back, so every frame is
+its own hello: one of another version is not looked into, and its sender is told ours by a frame
+without messages.
+
+A full or dead peer loses messages, which machines survive; so does a malformed frame. All of that
+is counted. Bounds: frames in and out by `_HIGH_WATER_MARK` for each peer, peers by `_PEERS_MAX`.
+The loop also watches file descriptors: a parent's pipe, children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from sparrow_core.protocol.errors import InsecureTransport, SparrowError
+from sparrow_core.protocol.ids import Address
+from sparrow_core.protocol.machine import Machine
+from sparrow_core.protocol.messages import PROTOCOL_VERSION, Message
+from sparrow_core.runtime.transport.keys import (
+    Keys,
+    answer_admission,
+    check_private,
+    split_endpoint,
+)
+from sparrow_core.runtime.transport.local_driver import LocalDriver
+
+_HIGH_WATER_MARK = 10_000  # frames, for each peer
+_PEERS_MAX = 2_000
+_FRAMES_PER_TURN = 1_000
+_MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_RECONNECT_MS = 5
+_RECONNECT_MAX_MS = 100
+
+
+class _Frame(msgspec.Struct, array_like=True):
+    """The first two fields are those of every version, past and future."""
+
+    version: int
+    sender: str
+    messages: msgspec.Raw
+
+
+class ZmqDriver(LocalDriver):
+    """Delivers between the machines that it hosts and those of other processes."""
+
+    def __init__(self, endpoint: str, keys: Keys | None = None, bind: str | None = None) -> None:
+        """Bind the inbox.
+
+        Args:
+            endpoint: Where peers reach this process: `ipc://path`, or `tcp://host:port` (port "*":
+                any that is free). `self.endpoint` is that, over tcp with the public key.
+            keys: Needed for tcp, be it to listen or to speak to others.
+            bind: Where to listen over tcp if it is not `endpoint`, e.g. `tcp://0.0.0.0:7077`.
+
+        Raises:
+            InsecureTransport: tcp without keys, or a socket file in a folder open to others.
+            SparrowError: The endpoint cannot be bound.
+        """
+        super().__init__(endpoint)
+        self.malformed = 0
+        self.overflowed = 0
+        self.refused = 0
+        self.incompatible: dict[str, int] = {}
+        self.on_incompatible: Callable[[str, int], None] | None = None
+        self._keys = keys
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(self._wake_w, False)
+        self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, _PEERS_MAX + 16)
+        self._zap: zmq.Socket[bytes] | None = None
+        self._inbox = self._context.socket(zmq.PULL)
+        self._poller = zmq.Poller()
+        try:
+            self.endpoint = self._bind(endpoint, bind or endpoint)
+        except InsecureTransport:
+            self._release()
+            raise
+        except zmq.ZMQError as error:
+            self._release()
+            raise SparrowError(f"cannot listen at {endpoint}: {error}") from error
+        self._poller.register(self._inbox, zmq.POLLIN)
+        self._poller.register(self._wake_r, zmq.POLLIN)
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._peers: OrderedDict[str, zmq.Socket[bytes]] = OrderedDict()
+        self._outbox: dict[str, list[tuple[str, Message]]] = {}
+        self._encoder = msgspec.msgpack.Encoder()
+        self._frames = msgspec.msgpack.Decoder(_Frame)
+        self._bodies = msgspec.msgpack.Decoder(list[tuple[str, msgspec.Raw]])
+        self._decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {}
+
+    def _bind(self, endpoint: str, bind: str) -> str:
+        """Bind the inbox; the endpoint that peers are told."""
+        self._inbox.setsockopt(zmq.LINGER, 0)
+        self._inbox.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARK)
+        if endpoint.startswith("ipc://"):
+            check_private(Path(endpoint.removeprefix("ipc://")))
+            self._inbox.bind(endpoint)
+            return endpoint
+        if self._keys is None:
+            raise InsecureTransport(f"{endpoint}: tcp needs keys (see `sparrow keygen`)")
+        # The list is asked for each connection; it must be there before the first can come.
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.bind("inproc://zeromq.zap.01")
+        self._poller.register(self._zap, zmq.POLLIN)
+        self._inbox.setsockopt(zmq.CURVE_SERVER, 1)
+        self._inbox.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
+        self._inbox.setsockopt(zmq.ZAP_DOMAIN, b"sparrow")
+        self._inbox.bind(bind)
+        if endpoint.endswith(":*"):
+            endpoint = self._inbox.getsockopt_string(zmq.LAST_ENDPOINT)
+        return f"{endpoint}/{self._keys.public}"
+
+    def host(self, name: str, machine: Machine[Any]) -> Address:
+        """Host a machine under a name; starts its periodic timer if it has one."""
+        self._decoders[name] = msgspec.msgpack.Decoder(machine.inputs)
+        return super().host(name, machine)
+
+    def watch(self, fd: int, on_readable: Callable[[], None]) -> None:
+        """Call back in the loop while `fd` is readable (end of file counts).
+
+        To be called before `run`, or from the loop.
+        """
+        self._watched[fd] = on_readable
+        self._poller.register(fd, zmq.POLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        """Undo `watch`."""
+        del self._watched[fd]
+        self._poller.unregister(fd)
+
+    def forget(self, endpoint: str) -> None:
+        """A peer is gone for good: drop its socket and what waits for it."""
+        self._outbox.pop(endpoint, None)
+        peer = self._peers.pop(endpoint, None)
+        if peer is not None:
+            peer.close()
+
+    def counters(self) -> dict[str, int]:
+        """What has gone wrong so far, by name."""
+        return {
+            **super().counters(),
+            "frames_malformed": self.malformed,
+            "messages_overflowed": self.overflowed,
+            "connections_refused": self.refused,
+            "peers_incompatible": len(self.incompatible),
+        }
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: the loop will wake anyway; or closed
+            os.write(self._wake_w, b"\0")
+
+    def _wait(self, timeout_s: float) -> None:
+        timeout_ms = None if timeout_s == math.inf else math.ceil(timeout_s * 1000)
+        for ready, _ in self._poller.poll(timeout_ms):
+            if ready is self._inbox:
+                self._receive()
+            elif ready == self._wake_r:
+                os.read(self._wake_r, 4096)
+            elif ready is self._zap:
+                self._admit(self._zap.recv_multipart())
+            elif ready in self._watched:
+                self._watched[ready]()
+
+    def _admit(self, request: list[bytes]) -> None:
+        """Answer whether a peer may connect."""
+        assert self._keys is not None
+        assert self._zap is not None
+        answer = answer_admission(request, self._keys)
+        self.refused += answer[2] != b"200"
+        self._zap.send_multipart(answer)
+
+    def _receive(self) -> None:
+        for _ in range(_FRAMES_PER_TURN):
+            try:
+                body = self._inbox.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._accept(body)
+
+    def _accept(self, body: bytes) -> None:
+        """Take a frame apart; what is malformed in it does not harm the rest."""
+        try:
+            frame = self._frames.decode(body)
+            if frame.version != PROTOCOL_VERSION:
+                self._refuse(frame)
+                return
+            messages = self._bodies.decode(frame.messages)
+        except _MALFORMED:
+            self.malformed += 1
+            return
+        for name, raw in messages:
+            decoder = self._decoders.get(name)
+            if decoder is None:
+                self.undeliverable += 1
+                continue
+            try:
+                self._local.append((name, decoder.decode(raw)))
+            except _MALFORMED:
+                self.malformed += 1
+
+    def _refuse(self, frame: _Frame) -> None:
+        """Tell a peer of another version ours, and who hosts us, once for each peer."""
+        if frame.messages != b"\x90":  # an answer is not answered
+            self._outbox.setdefault(frame.sender, [])
+        if frame.sender not in self.incompatible and len(self.incompatible) < _PEERS_MAX:
+            self.incompatible[frame.sender] = frame.version
+            if self.on_incompatible is not None:
+                self.on_incompatible(frame.sender, frame.version)
+
+    def _queue_remote(self, endpoint: str, name: str, msg: Message) -> None:
+        messages = self._outbox.get(endpoint)
+        if messages is None:
+            messages = self._outbox[endpoint] = []
+        messages.append((name, msg))
+
+    def _send(self) -> None:
+        if not self._outbox:
+            return
+        outbox, self._outbox = self._outbox, {}
+        for endpoint, messages in outbox.items():
+            frame = self._encoder.encode((PROTOCOL_VERSION, self.endpoint, messages))
+            try:
+                self._peer(endpoint).send(frame, zmq.NOBLOCK)
+            except zmq.Again:
+                self.overflowed += len(messages)
+            except (zmq.ZMQError, InsecureTransport, ValueError):  # no address, or no socket
+                self.undeliverable += len(messages)
+
+    def _peer(self, endpoint: str) -> zmq.Socket[bytes]:
+        peer = self._peers.get(endpoint)
+        if peer is None:
+            return self._connect(endpoint)
+        self._peers.move_to_end(endpoint)
+        return peer
+
+    def _connect(self, endpoint: str) -> zmq.Socket[bytes]:
+        where, key = split_endpoint(endpoint)
+        if key is not None and self._keys is None:
+            raise InsecureTransport(f"{endpoint}: tcp needs keys")
+        while len(self._peers) >= _PEERS_MAX:
+            self._peers.popitem(last=False)[1].close()
+        peer = self._context.socket(zmq.PUSH)
+        peer.setsockopt(zmq.LINGER, 0)
+        peer.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARK)
+        peer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        peer.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        if key is not None and self._keys is not None:
+            peer.setsockopt(zmq.CURVE_SERVERKEY, key)
+            peer.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self._keys.public))
+            peer.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
+        try:
+            peer.connect(where)
+        except zmq.ZMQError:
+            peer.close()
+            raise
+        self._peers[endpoint] = peer
+        return peer
+
+    def close(self) -> None:
+        """Close all sockets and remove the socket file; after `run` has returned."""
+        self._release()
+        remove_socket(self.endpoint)
+
+    def _release(self) -> None:
+        self._context.destroy(linger=0)
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+        self._wake_w = -1  # a late `post` must not write to what gets this number next
+
+
+def remove_socket(endpoint: str) -> None:
+    """Remove the file of an ipc endpoint, if there is one."""
+    if endpoint.startswith("ipc://"):
+        Path(endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
