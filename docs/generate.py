@@ -36,14 +36,17 @@ PAGE = Path(__file__).with_name("sparrow.md")
 SQL_PAGE = Path(__file__).with_name("sql.md")
 # Who takes messages, and the modules in which it makes those that it sends.
 MACHINES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
-    "client": (Client, ("client",)),
-    "scheduler": (Scheduler, ("scheduler", "job_keeper", "ledger")),
-    "node monitor": (NodeMonitor, ("node_monitor", "task_keeper", "slots")),
-    "executor": (Executor, ("executor",)),
-    "slot": (SlotThread, ("runner",)),
-    "supervisor": (Supervisor, ("transport.process", "daemon")),
-    "front end": (Front, ("front", "cluster", "remote")),
-    "metrics": (Metrics, ("metrics", "transport.http_metrics")),
+    "client": (Client, ("machines.client",)),
+    "scheduler": (Scheduler, ("machines.scheduler", "machines.job_keeper", "machines.ledger")),
+    "node monitor": (
+        NodeMonitor,
+        ("machines.node_monitor", "machines.task_keeper", "machines.slots"),
+    ),
+    "executor": (Executor, ("machines.executor",)),
+    "slot": (SlotThread, ("runtime.runner",)),
+    "supervisor": (Supervisor, ("runtime.transport.process", "runtime.daemon")),
+    "front end": (Front, ("runtime.front", "runtime.cluster", "runtime.remote")),
+    "metrics": (Metrics, ("observe.metrics", "runtime.transport.http_metrics")),
 }
 
 
@@ -52,7 +55,7 @@ def senders() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for machine, (_, modules) in MACHINES.items():
         for module in modules:
-            source = inspect.getsource(importlib.import_module(f"sparrow_core.machines.{module}"))
+            source = inspect.getsource(importlib.import_module(f"sparrow_core.{module}"))
             for node in ast.walk(ast.parse(source)):
                 match node:
                     case ast.Call(func=ast.Name(id=name)) if hasattr(messages, name):
