@@ -379,7 +379,7 @@ def nothing(_: int) -> None:
     """An empty task."""
 
 
-def peers(_: argparse.Namespace) -> Iterator[Row]:
+def stores(_: argparse.Namespace) -> Iterator[Row]:
     """Ray and Dask beside sparrow, each with 2 processes of 4 threads, or 8 of one (Ray)."""
     with local(2, 4) as cluster:
         own = _peer(
@@ -456,7 +456,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "decisions": decisions,
     "failover": failover,
     "delay": delay,
-    "peers": peers,
+    "peers": stores,
     "simulated": simulated,
 }
 

@@ -20,7 +20,7 @@ class Partition:
 
     index: int
     file: str
-    holders: tuple[str, ...]
+    locations: tuple[str, ...]
     rows: int
     bytes: int
     relation: str = ""
@@ -50,7 +50,7 @@ class Table:
     def held_by(self, index: int, nodes: tuple[str, ...]) -> Table:
         """The table with other holders of one partition."""
         partitions = list(self.partitions)
-        partitions[index] = replace(partitions[index], holders=nodes)
+        partitions[index] = replace(partitions[index], locations=nodes)
         return replace(self, partitions=tuple(partitions))
 
     def column_statistics(self, name: str) -> ColumnStatistics | None:

@@ -24,7 +24,7 @@ from minishark.cluster.executor import load_keys
 from minishark.cluster.folders import make_folders
 from minishark.cluster.joining import Listening, greet, open_schedulers
 from minishark.cluster.machine import default_limit_bytes
-from minishark.cluster.node import peer_of, service_address, this_host
+from minishark.cluster.node import service_address, store_of, this_host
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
@@ -38,8 +38,8 @@ from minishark.cluster.wire import (
     Request,
 )
 from minishark.errors import ClusterError, ResourceError
-from minishark.worker.paths import StorePlaces
-from minishark.worker.protocol import Peer
+from minishark.worker.paths import StorePaths
+from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import Store
 from sparrow_core import NodeStatus
 
@@ -81,22 +81,22 @@ class AttachedCluster:
             welcome = greet(self._connections, service)
             self._folders = make_folders()
             undo.callback(self._folders.remove)
-            places = StorePlaces(self._folders.memory, self._folders.disk)
+            paths = StorePaths(self._folders.memory, self._folders.disk)
             self.scratch = self._folders.disk
             self.memory_limit_bytes = default_limit_bytes()
             self.task_bytes = welcome.task_bytes  # the other nodes are taken to be alike
             listening = Listening(service, self._folders.disk)
-            self._service = Service(listening.endpoint("service"), places, self._name, keys=keys)
+            self._service = Service(listening.endpoint("service"), paths, self._name, keys=keys)
             undo.callback(self._service.stop)
             self._service.start()
-            self._own = Peer(
+            self._own = StoreLocation(
                 self._name,
                 self._host,
-                str(places.memory),
-                str(places.disk),
+                str(paths.memory),
+                str(paths.disk),
                 self._service.endpoint,
             )
-            self.places = places
+            self.paths = paths
             self._sparrow = open_schedulers(
                 welcome, listening.endpoint("front"), keys, _has_executors
             )
@@ -129,12 +129,12 @@ class AttachedCluster:
         """The nodes that live, by name."""
         return tuple(node.name for node in self._nodes())
 
-    def _nodes(self) -> tuple[Peer, ...]:
-        found = (peer_of(node.name, node.attributes) for node in self._sparrow.nodes())
+    def _nodes(self) -> tuple[StoreLocation, ...]:
+        found = (store_of(node.name, node.attributes) for node in self._sparrow.nodes())
         return tuple(peer for peer in found if peer is not None)
 
     @property
-    def holder(self) -> str:
+    def store_name(self) -> str:
         """The holder of what the session itself writes into the store: itself."""
         return self._name
 
@@ -148,8 +148,8 @@ class AttachedCluster:
         if not nodes:
             raise ClusterError("No node of the cluster answers any more; connect again.")
         names = tuple(node.name for node in nodes)
-        peers = (*nodes, self._own)
-        return Placement(policy, probe_ratio, names, self._name, _LOCALITY_WAIT_S, peers)
+        stores = (*nodes, self._own)
+        return Placement(policy, probe_ratio, names, self._name, _LOCALITY_WAIT_S, stores)
 
     def status(self) -> tuple[NodeStatus, ...]:
         """Each node with its processes."""
@@ -168,16 +168,16 @@ class AttachedCluster:
 
     def copy_file(self, file: str, source: str, target: str) -> bool:
         """Give a node a file of another node's; whether it has it now."""
-        peers = {node.name: node for node in self._nodes()}
-        if source not in peers or target not in peers:
+        stores = {node.name: node for node in self._nodes()}
+        if source not in stores or target not in stores:
             return False
         folder = MakeFolder(file.rpartition("/")[0])
-        if peers[target].service not in self._connections.call_all(
-            [peers[target].service], folder, _CALL_S
+        if stores[target].service not in self._connections.call_all(
+            [stores[target].service], folder, _CALL_S
         ):
             return False
         try:
-            RemoteFiles(self._connections).replicate(file, peers[source], peers[target])
+            RemoteFiles(self._connections).replicate(file, stores[source], stores[target])
         except OSError:
             return False
         return True
@@ -186,7 +186,7 @@ class AttachedCluster:
 
     def store(self) -> Store:
         """The session's own view of the store."""
-        store = Store(self.places, self._name, self._host, RemoteFiles(self._connections))
+        store = Store(self.paths, self._name, self._host, RemoteFiles(self._connections))
         store.meet((*self._nodes(), self._own))
         return store
 
@@ -200,7 +200,7 @@ class AttachedCluster:
         Raises:
             ResourceError: a node can't.
         """
-        self.places.make(folder, (self._name,))
+        self.paths.make(folder, (self._name,))
         self._made.add(folder)
         nodes = self._nodes()
         replies = self._ask_nodes(MakeFolder(folder))
@@ -210,7 +210,7 @@ class AttachedCluster:
 
     def remove_folder(self, folder: str) -> None:
         """Delete a folder of the store on every node; tasks that still want to write to it fail."""
-        self.places.remove(folder, (self._name,))
+        self.paths.remove(folder, (self._name,))
         self._made.discard(folder)
         for has in list(self._has.values()):
             has.discard(folder)

@@ -21,11 +21,11 @@ from minishark.errors import (
     TaskFailedError,
     TasksLostError,
 )
-from minishark.worker.paths import StorePlaces
+from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
     FileSlice,
-    Peer,
     ProblemDetail,
+    StoreLocation,
     TaskProblem,
     decode_problem,
 )
@@ -85,7 +85,7 @@ class Placement:
         user: on whose behalf, for nodes that share their slots fairly.
         wait_s: after how many seconds a task may run on nodes that it does not prefer; None: never,
             unless none of those lives.
-        peers: where holders of files keep them, if they have folders of their own.
+        stores: where holders of files keep them, if they have folders of their own.
     """
 
     policy: str
@@ -93,7 +93,7 @@ class Placement:
     nodes: tuple[str, ...]
     user: str = "default"
     wait_s: float | None = None
-    peers: tuple[Peer, ...] = ()
+    stores: tuple[StoreLocation, ...] = ()
 
 
 class Cluster(Protocol):
@@ -102,7 +102,7 @@ class Cluster(Protocol):
     warnings: tuple[str, ...]
     """Sentences for the user."""
 
-    places: StorePlaces
+    paths: StorePaths
     """Where the session's own files are, and those of nodes without folders of their own."""
 
     scratch: Path
@@ -133,7 +133,7 @@ class Cluster(Protocol):
         ...
 
     @property
-    def holder(self) -> str:
+    def store_name(self) -> str:
         """The holder of what the session itself writes into the store."""
         ...
 

@@ -17,7 +17,7 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.runner_config import node_meter
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
-from minishark.worker.paths import StorePlaces
+from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
     StageTask,
     TaskProblem,
@@ -62,15 +62,15 @@ class ExecutorRunner:
     """Decodes tasks, runs them, encodes their outcomes; one per slot."""
 
     def __init__(self, config: dict[str, str], slot: int) -> None:
-        self._places = StorePlaces(Path(config["memory"]), Path(config["disk"]))
+        self._paths = StorePaths(Path(config["memory"]), Path(config["disk"]))
         # Executors of a node have the same slot numbers; by its pid is told who was killed.
-        spill = self._places.disk / config["node"] / SPILL / f"{os.getpid()}-{slot}"
-        make_spill_folder(self._places.disk / config["node"])
+        spill = self._paths.disk / config["node"] / SPILL / f"{os.getpid()}-{slot}"
+        make_spill_folder(self._paths.disk / config["node"])
         memory = NodeMemory(int(config["memory_limit_bytes"]), int(config["slots"]))
-        meter = node_meter(self._places, config["node"], memory)
+        meter = node_meter(self._paths, config["node"], memory)
         self._connections = Connections(load_keys(config.get("keys")))
         files = RemoteFiles(self._connections) if "host" in config else None
-        self._store = Store(self._places, config["node"], config.get("host", ""), files, meter)
+        self._store = Store(self._paths, config["node"], config.get("host", ""), files, meter)
         self._runner = TaskRunner(self._store, memory=memory, spill_folder=str(spill))
         self._stages: dict[str, StageTask] = {}
         self._own_process = bool(config["own_process"])
@@ -106,7 +106,7 @@ class ExecutorRunner:
         if self._own_process and stage.working_folder:
             _work_in(stage.working_folder)
         try:
-            self._store.meet(stage.peers)
+            self._store.meet(stage.stores)
             return encode(self._runner.run(stage, decode_payload(payload)))
         except TaskError as error:
             # Of files and folders that are gone the front end must hear, who has them made again.
@@ -136,8 +136,8 @@ class ExecutorRunner:
         self._tidying.join(_TIDY_S)
         self._runner.close()
         self._connections.close()
-        remove_if_orphaned(self._places.memory)
-        remove_if_orphaned(self._places.disk)
+        remove_if_orphaned(self._paths.memory)
+        remove_if_orphaned(self._paths.disk)
 
 
 def _work_in(folder: str) -> None:

@@ -297,8 +297,8 @@ def _spawn(options: NodeOptions, folders: ClusterFolders) -> NodeProcess:
     pid = _detached(msgspec.json.encode(options) + b"\n", log, folders.locks)
     folders.give_away()
     started_s = psutil.Process(pid).create_time()
-    places = (str(folders.memory), str(folders.disk))
-    return NodeProcess(options.name, pid, started_s, service, places, str(log))
+    paths = (str(folders.memory), str(folders.disk))
+    return NodeProcess(options.name, pid, started_s, service, paths, str(log))
 
 
 def _detached(settings: bytes, log: Path, locks: Sequence[int]) -> int:

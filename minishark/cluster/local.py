@@ -18,7 +18,7 @@ from minishark.cluster.machine import node_memory
 from minishark.cluster.runner_config import RUNNER, node_meter, runner_config
 from minishark.cores import usable_cores
 from minishark.errors import ClusterError, OptionError
-from minishark.worker.paths import StorePlaces
+from minishark.worker.paths import StorePaths
 from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 
@@ -85,9 +85,9 @@ class OwnCluster:
         self.nodes = tuple(f"node-{i}" for i in range(options.nodes))
         self.total_slots = options.nodes * options.executors_per_node
         self._folders: ClusterFolders = make_folders()
-        self.places = StorePlaces(self._folders.memory, self._folders.disk)
+        self.paths = StorePaths(self._folders.memory, self._folders.disk)
         self.scratch = self._folders.disk
-        self._meter = node_meter(self.places, self.holder, self._memory)
+        self._meter = node_meter(self.paths, self.store_name, self._memory)
         warning = self._folders.warning
         self.warnings: tuple[str, ...] = (warning,) if warning else ()
         try:
@@ -105,11 +105,11 @@ class OwnCluster:
                 slots=1,
                 runner=RUNNER,
                 runner_config=runner_config(
-                    node, self.places, self._memory, own_process=not options.in_process
+                    node, self.paths, self._memory, own_process=not options.in_process
                 ),
                 limits=NodeMonitorConfig(memory_bytes=self._memory.query_bytes),
                 orphaned_folders=tuple(
-                    map(str, dict.fromkeys((self.places.memory, self.places.disk)))
+                    map(str, dict.fromkeys((self.paths.memory, self.paths.disk)))
                 ),
             )
             for node in self.nodes
@@ -148,7 +148,7 @@ class OwnCluster:
         return self._sparrow
 
     @property
-    def holder(self) -> str:
+    def store_name(self) -> str:
         """The holder of what the session itself writes into the store: the first node."""
         return self.nodes[0]
 
@@ -169,17 +169,17 @@ class OwnCluster:
 
     def homes(self) -> dict[str, str]:
         """All nodes: their folders outlive their processes."""
-        return dict.fromkeys(self.nodes, str(self.places.memory))
+        return dict.fromkeys(self.nodes, str(self.paths.memory))
 
     def copy_file(self, file: str, source: str, target: str) -> bool:
         """Give a node a file of another node's; whether it has it now."""
-        return self.places.link(file, source, target)
+        return self.paths.link(file, source, target)
 
     def store(self) -> Store:
         """The front end's view of the store, as if it were on the first node."""
         from minishark.worker.store import Store  # noqa: PLC0415 - see above
 
-        return Store(self.places, self.holder, meter=self._meter)
+        return Store(self.paths, self.store_name, meter=self._meter)
 
     def folder(self, name: str) -> str:
         """Where, in each node's storage, a folder of the session's lies."""
@@ -187,11 +187,11 @@ class OwnCluster:
 
     def make_folder(self, folder: str) -> None:
         """Make a folder of the store on every node."""
-        self.places.make(folder, self.nodes)
+        self.paths.make(folder, self.nodes)
 
     def remove_folder(self, folder: str) -> None:
         """Delete a folder of the store on every node; tasks that still want to write to it fail."""
-        self.places.remove(folder, self.nodes)
+        self.paths.remove(folder, self.nodes)
 
     def close(self) -> None:
         """Stop all processes and remove all files; may be called twice."""

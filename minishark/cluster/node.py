@@ -28,7 +28,7 @@ from minishark.cluster.runner_config import RUNNER, shared_runner_config
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.memory import NodeMemory
-from minishark.worker.protocol import Peer
+from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorGroup, SparrowError
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.protocol.ids import Address, address
@@ -119,7 +119,7 @@ def sparrow_endpoint(service: str) -> str:
     return f"tcp://{found['host']}:{following}" + (f"/{found['key']}" if found["key"] else "")
 
 
-def run(options: NodeOptions, on_ready: Callable[[Peer], None] = lambda _: None) -> int:
+def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda _: None) -> int:
     """Be a node until SIGINT or SIGTERM; the exit status.
 
     Args:
@@ -143,7 +143,7 @@ def run(options: NodeOptions, on_ready: Callable[[Peer], None] = lambda _: None)
         in_memory, on_disk = map(Path, options.folders)
         folders = inherit_folders(in_memory, on_disk, options.locks)
     try:
-        node = Peer(options.name, this_host(), str(folders.memory), str(folders.disk), "")
+        node = StoreLocation(options.name, this_host(), str(folders.memory), str(folders.disk), "")
         service = NodeService(
             options.listen,
             node,
@@ -194,7 +194,7 @@ def _greet(heads: list[str], keys: Keys | None, wait_s: float, is_head: bool) ->
 
 def _settings(
     options: NodeOptions,
-    node: Peer,
+    node: StoreLocation,
     memory: NodeMemory,
     folders: ClusterFolders,
     schedulers: tuple[Address, ...],
@@ -220,16 +220,16 @@ def _settings(
     )
 
 
-def attributes_of(node: Peer) -> tuple[str, ...]:
+def attributes_of(node: StoreLocation) -> tuple[str, ...]:
     """What a node tells schedulers, and so sessions, of where its files lie."""
-    return tuple(f"{name}={getattr(node, name)}" for name in Peer.__struct_fields__[1:])
+    return tuple(f"{name}={getattr(node, name)}" for name in StoreLocation.__struct_fields__[1:])
 
 
-def peer_of(name: str, attributes: tuple[str, ...]) -> Peer | None:
+def store_of(name: str, attributes: tuple[str, ...]) -> StoreLocation | None:
     """The reverse of `attributes_of`; None for a node that is not minishark's."""
     found = dict(attribute.split("=", 1) for attribute in attributes if "=" in attribute)
     try:
-        return Peer(name, *(found[field] for field in Peer.__struct_fields__[1:]))
+        return StoreLocation(name, *(found[field] for field in StoreLocation.__struct_fields__[1:]))
     except KeyError:
         return None
 

@@ -39,8 +39,8 @@ from minishark.cluster.wire import (
     own_versions,
     versions_differ,
 )
-from minishark.worker.paths import StorePlaces
-from minishark.worker.protocol import FileSlice, Peer
+from minishark.worker.paths import StorePaths
+from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.storage import StorageMeter
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core.runtime.transport.keys import Keys
@@ -59,7 +59,7 @@ class _Session:
     heard_s: float
 
     def lives(self, host: str, now: float) -> bool:
-        if self.kept is None or self.kept.holder.host != host:
+        if self.kept is None or self.kept.location.host != host:
             return now - self.heard_s < LEASE_S
         try:
             started_s: float = psutil.Process(self.kept.pid).create_time()
@@ -74,7 +74,7 @@ class NodeService(Service):
     def __init__(
         self,
         endpoint: str,
-        node: Peer,
+        node: StoreLocation,
         cluster: str,
         schedulers: tuple[str, ...],
         *,
@@ -95,19 +95,17 @@ class NodeService(Service):
             storage_bytes: what its files may take of shared memory; None for all that is free.
             task_bytes: what a task may use of its memory at least.
         """
-        places = StorePlaces(Path(node.memory), Path(node.disk))
-        super().__init__(endpoint, places, node.name, bind=bind, keys=keys)
-        self.node = Peer(node.name, node.host, node.memory, node.disk, self.endpoint)
+        paths = StorePaths(Path(node.memory), Path(node.disk))
+        super().__init__(endpoint, paths, node.name, bind=bind, keys=keys)
+        self.node = StoreLocation(node.name, node.host, node.memory, node.disk, self.endpoint)
         self._welcome = Welcome(cluster, self.node, schedulers, task_bytes)
         self._versions = own_versions()
-        meter = StorageMeter(places.memory / node.name, storage_bytes)
-        self._store = Store(places, node.name, meter=meter)
+        meter = StorageMeter(paths.memory / node.name, storage_bytes)
+        self._store = Store(paths, node.name, meter=meter)
         self._connections = Connections(keys)
         self._sessions: dict[str, _Session] = {}
         self._reaped_s = 0.0
-        self._roots = tuple(
-            path / node.name for path in dict.fromkeys((places.memory, places.disk))
-        )
+        self._roots = tuple(path / node.name for path in dict.fromkeys((paths.memory, paths.disk)))
         for root in self._roots:
             root.mkdir(exist_ok=True)
 
@@ -127,10 +125,10 @@ class NodeService(Service):
                 self._remove_session(str(self.path(session)))
                 return Done()
             case MakeFolder(folder):
-                self._places.make(str(self.path(folder)), (self._holder,))
+                self._paths.make(str(self.path(folder)), (self._store_name,))
                 return Done()
             case RemoveFolder(folder):
-                self._places.remove(str(self.path(folder)), (self._holder,))
+                self._paths.remove(str(self.path(folder)), (self._store_name,))
                 return Done()
             case GetReport():
                 return self._report()
@@ -147,11 +145,11 @@ class NodeService(Service):
     def _replicate(self, request: Replicate) -> Reply:
         source = request.source
         if source.host == self.node.host:
-            path = StorePlaces(Path(source.memory), Path(source.disk)).find(
+            path = StorePaths(Path(source.memory), Path(source.disk)).find(
                 request.file, (source.name,)
             )
             if path is not None:
-                self._places.take(path, self._holder, request.file)
+                self._paths.take(path, self._store_name, request.file)
                 return Done()
         item = FileSlice(request.file, (request.source.name,))
         try:
@@ -169,9 +167,9 @@ class NodeService(Service):
             if session.kept is not None
         )
         with contextlib.suppress(OSError):
-            free = shutil.disk_usage(self._places.memory).free
+            free = shutil.disk_usage(self._paths.memory).free
             return Report(self.node, os.getpid(), sessions, memory.available, memory.total, free)
-        return Failure(f"The storage of {self._holder} is gone.")
+        return Failure(f"The storage of {self._store_name} is gone.")
 
     def _session_report(self, kept: KeepSession) -> SessionReport:
         sizes = [
@@ -180,7 +178,7 @@ class NodeService(Service):
             for file in (root / kept.session).rglob("*.arrow*")
         ]
         return SessionReport(
-            kept.session, kept.user, kept.pid, kept.holder.host, len(sizes), sum(sizes)
+            kept.session, kept.user, kept.pid, kept.location.host, len(sizes), sum(sizes)
         )
 
     def tidy(self) -> None:
@@ -193,16 +191,16 @@ class NodeService(Service):
         for name, session in list(self._sessions.items()):
             if not session.lives(self.node.host, now):
                 self._remove_session(name)
-                if session.kept is not None and session.kept.holder.host == self.node.host:
-                    for path in (session.kept.holder.memory, session.kept.holder.disk):
+                if session.kept is not None and session.kept.location.host == self.node.host:
+                    for path in (session.kept.location.memory, session.kept.location.disk):
                         remove_if_orphaned(Path(path))
         if now - self._reaped_s > _REAP_S:
             self._reaped_s = now
-            for parent in dict.fromkeys((SHARED_MEMORY, self._places.disk.parent)):
+            for parent in dict.fromkeys((SHARED_MEMORY, self._paths.disk.parent)):
                 reap(parent)
 
     def _remove_session(self, name: str) -> None:
-        self._places.remove(name, (self._holder,))
+        self._paths.remove(name, (self._store_name,))
         self._sessions.pop(name, None)
 
     def stop(self) -> None:

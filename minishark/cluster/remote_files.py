@@ -25,7 +25,7 @@ from minishark.cluster.wire import (
     own_versions,
 )
 from minishark.errors import ClusterError
-from minishark.worker.protocol import FileSlice, Peer
+from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import InputMissingError
 
 _CREDIT = 8  # chunks
@@ -45,7 +45,7 @@ class RemoteFiles:
         self._connections = connections
         self._silent: dict[str, float] = {}  # services that did not answer, and since when
 
-    def fetch(self, source: Peer, item: FileSlice) -> pa.Table:
+    def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
         """The rows of a slice that `source` holds.
 
         Raises:
@@ -66,7 +66,7 @@ class RemoteFiles:
         except (ClusterError, pa.ArrowException) as error:
             raise InputMissingError(f"{source.name}: {error}") from error
 
-    def _check_silent(self, source: Peer) -> None:
+    def _check_silent(self, source: StoreLocation) -> None:
         """Do not wait long for what did not answer before; but it may have been started anew.
 
         Raises:
@@ -81,7 +81,7 @@ class RemoteFiles:
         self._connections.call(source.service, Hello(own_versions()), _PROBE_S)
         self._silent.pop(source.service, None)
 
-    def replicate(self, file: str, source: Peer, target: Peer) -> None:
+    def replicate(self, file: str, source: StoreLocation, target: StoreLocation) -> None:
         """Make `target` fetch a whole file from `source`.
 
         Raises:
@@ -100,7 +100,7 @@ class RemoteFiles:
         if not isinstance(reply, Done):
             raise OSError(f"{target.name} can't take a replica: {reply}")
 
-    def _awaited(self, socket: zmq.Socket[bytes], target: Peer) -> Reply:
+    def _awaited(self, socket: zmq.Socket[bytes], target: StoreLocation) -> Reply:
         """The reply to what takes its time, from a service that still lives.
 
         Raises:

@@ -5,42 +5,44 @@ from __future__ import annotations
 from pathlib import Path
 
 from minishark.worker.memory import NodeMemory
-from minishark.worker.paths import StorePlaces
-from minishark.worker.protocol import Peer
+from minishark.worker.paths import StorePaths
+from minishark.worker.protocol import StoreLocation
 from minishark.worker.storage import StorageMeter
 
 RUNNER = "minishark.cluster.executor:make_runner"
 
 
 def runner_config(
-    node: str, places: StorePlaces, memory: NodeMemory, *, own_process: bool
+    node: str, paths: StorePaths, memory: NodeMemory, *, own_process: bool
 ) -> dict[str, str]:
     """What the executors of a node must know.
 
     Args:
         node: the node.
-        places: where its files are.
+        paths: where its files are.
         memory: the node's.
         own_process: whether an executor is a process, which may end to get rid of a task.
     """
     return {
         "own_process": "yes" if own_process else "",
         "node": node,
-        "memory": str(places.memory),
-        "disk": str(places.disk),
+        "memory": str(paths.memory),
+        "disk": str(paths.disk),
         "memory_limit_bytes": str(memory.limit_bytes),
         "slots": str(memory.slots),
     }
 
 
-def shared_runner_config(node: Peer, memory: NodeMemory, keys_folder: str | None) -> dict[str, str]:
+def shared_runner_config(
+    node: StoreLocation, memory: NodeMemory, keys_folder: str | None
+) -> dict[str, str]:
     """What the executors of a node with folders of its own must know."""
-    places = StorePlaces(Path(node.memory), Path(node.disk))
-    config = runner_config(node.name, places, memory, own_process=True)
+    paths = StorePaths(Path(node.memory), Path(node.disk))
+    config = runner_config(node.name, paths, memory, own_process=True)
     config |= {"host": node.host}
     return config | ({"keys": keys_folder} if keys_folder is not None else {})
 
 
-def node_meter(places: StorePlaces, node: str, memory: NodeMemory) -> StorageMeter:
+def node_meter(paths: StorePaths, node: str, memory: NodeMemory) -> StorageMeter:
     """What tells whether a node's files have room in shared memory."""
-    return StorageMeter(places.memory / node, memory.storage_bytes)
+    return StorageMeter(paths.memory / node, memory.storage_bytes)

@@ -34,7 +34,7 @@ from minishark.cluster.wire import (
     encode_message,
 )
 from minishark.errors import ClusterError
-from minishark.worker.paths import StorePlaces
+from minishark.worker.paths import StorePaths
 from sparrow_core.protocol.errors import InsecureTransport
 from sparrow_core.runtime.transport.keys import (
     Keys,
@@ -69,8 +69,8 @@ class Service:
     def __init__(
         self,
         endpoint: str,
-        places: StorePlaces,
-        holder: str,
+        paths: StorePaths,
+        store_name: str,
         *,
         bind: str | None = None,
         keys: Keys | None = None,
@@ -80,16 +80,16 @@ class Service:
         Args:
             endpoint: where others reach it, `ipc://path` or `tcp://host:port` (port "*": any that
                 is free). `self.endpoint` is that, over tcp with the public key.
-            places: the holder's folders.
-            holder: its name.
+            paths: the holder's folders.
+            store_name: its name.
             bind: where to listen over tcp, if not at `endpoint`.
             keys: needed for tcp.
 
         Raises:
             ClusterError: it can't listen there.
         """
-        self._places = places
-        self._holder = holder
+        self._paths = paths
+        self._store_name = store_name
         self._keys = keys
         self._transfers: dict[bytes, _Transfer] = {}
         self._finished: queue.SimpleQueue[tuple[bytes, Reply]] = queue.SimpleQueue()
@@ -138,7 +138,7 @@ class Service:
 
     def answer(self, request: Request) -> Reply:
         """The answer to a request that is neither about files nor credit."""
-        return Failure(f"{self._holder} does not answer {type(request).__name__}.")
+        return Failure(f"{self._store_name} does not answer {type(request).__name__}.")
 
     def work(self, request: Request) -> Callable[[], Reply] | None:
         """What to do on another thread for a request that takes long; None for all others."""
@@ -207,7 +207,7 @@ class Service:
             self._reply(asker, Failure(f"{type(error).__name__}: {error}"))
             return
         if self._working >= _REPLICATIONS_MAX:
-            self._reply(asker, Failure(f"{self._holder} fetches too many files already."))
+            self._reply(asker, Failure(f"{self._store_name} fetches too many files already."))
             return
         self._working += 1
         self._workers.submit(self._work, asker, long)
@@ -246,12 +246,14 @@ class Service:
 
     def _begin(self, asker: bytes, request: Fetch) -> None:
         if len(self._transfers) >= _TRANSFERS_MAX:
-            self._reply(asker, Failure(f"{self._holder} sends too many files already."))
+            self._reply(asker, Failure(f"{self._store_name} sends too many files already."))
             return
         try:
-            found = self._places.find(str(self.path(request.file)), (self._holder,))
+            found = self._paths.find(str(self.path(request.file)), (self._store_name,))
             if found is None:
-                self._reply(asker, Failure(f"{self._holder} has no {request.file}", missing=True))
+                self._reply(
+                    asker, Failure(f"{self._store_name} has no {request.file}", missing=True)
+                )
                 return
             chunks = _ended(_chunks(found, request.first, request.last))
             self._transfers[asker] = _Transfer(chunks, 0, time.monotonic())

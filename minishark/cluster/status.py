@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from minishark.cluster.node import peer_of, this_host
-from minishark.worker.paths import StorePlaces
+from minishark.cluster.node import store_of, this_host
+from minishark.worker.paths import StorePaths
 from minishark.worker.storage import folder_bytes
 from sparrow_core import ExecutorStatus, NodeStatus
 
@@ -71,23 +71,23 @@ class NodeState:
         return sum(executor.memory_bytes for executor in self.executors)
 
 
-def node_states(statuses: Sequence[NodeStatus], places: StorePlaces) -> tuple[NodeState, ...]:
+def node_states(statuses: Sequence[NodeStatus], paths: StorePaths) -> tuple[NodeState, ...]:
     """Nodes as the cluster tells them, with what those of this host take of its memory and disk.
 
     Args:
         statuses: the nodes.
-        places: where the files of nodes are that have no folders of their own.
+        paths: where the files of nodes are that have no folders of their own.
     """
-    return tuple(_node(status, places) for status in statuses)
+    return tuple(_node(status, paths) for status in statuses)
 
 
-def _node(status: NodeStatus, places: StorePlaces) -> NodeState:
-    peer = peer_of(status.name, status.attributes)
+def _node(status: NodeStatus, paths: StorePaths) -> NodeState:
+    peer = store_of(status.name, status.attributes)
     is_here = peer is None or peer.host == this_host()
     if peer is not None:
-        places = StorePlaces(Path(peer.memory), Path(peer.disk))
-    on_disk = folder_bytes(places.disk / status.name) if is_here else 0
-    has_memory = is_here and places.memory != places.disk
+        paths = StorePaths(Path(peer.memory), Path(peer.disk))
+    on_disk = folder_bytes(paths.disk / status.name) if is_here else 0
+    has_memory = is_here and paths.memory != paths.disk
     return NodeState(
         status.name,
         status.pid,
@@ -97,7 +97,7 @@ def _node(status: NodeStatus, places: StorePlaces) -> NodeState:
         status.queued,
         status.deaths,
         status.last_death,
-        folder_bytes(places.memory / status.name) if has_memory else 0,
+        folder_bytes(paths.memory / status.name) if has_memory else 0,
         on_disk,
     )
 

@@ -8,7 +8,7 @@ import msgspec
 
 from minishark.cluster.executor import load_keys
 from minishark.cluster.joining import visit
-from minishark.cluster.node import peer_of, service_address
+from minishark.cluster.node import service_address, store_of
 from minishark.cluster.wire import GetReport, Report, SessionReport
 from sparrow_core import RemoteCluster
 
@@ -81,12 +81,12 @@ def survey(address: str, keys_folder: str | None) -> Survey:
     with visit(service, keys, lambda _: True) as (welcome, connections, sparrow):
         _await_schedulers(sparrow)
         statuses = sparrow.nodes()
-        peers = {status.name: peer_of(status.name, status.attributes) for status in statuses}
-        services = [peer.service for peer in peers.values() if peer is not None]
+        stores = {status.name: store_of(status.name, status.attributes) for status in statuses}
+        services = [peer.service for peer in stores.values() if peer is not None]
         replies = connections.call_all(services, GetReport(), _REPORT_S)
         nodes = []
         for status in statuses:
-            peer = peers[status.name]
+            peer = stores[status.name]
             if peer is None:
                 continue
             reply = replies.get(peer.service)

@@ -15,7 +15,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from minishark.worker.protocol import Peer
+from minishark.worker.protocol import StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
 
 
@@ -37,14 +37,14 @@ class KeepSession(Message, frozen=True):
 
     Attributes:
         session: its folder in the node's storage.
-        holder: where its own files lie.
+        location: where its own files lie.
         user: who runs it.
         pid: its process.
         started_s: when that process started, in seconds since 1970.
     """
 
     session: str
-    holder: Peer
+    location: StoreLocation
     user: str
     pid: int
     started_s: float
@@ -87,7 +87,7 @@ class Replicate(Message, frozen=True):
     """Fetch a whole file from `source` and keep it."""
 
     file: str
-    source: Peer
+    source: StoreLocation
 
 
 class GetReport(Message, frozen=True):
@@ -108,7 +108,7 @@ class Welcome(Message, frozen=True):
     """
 
     cluster: str
-    node: Peer
+    node: StoreLocation
     schedulers: tuple[str, ...]
     task_bytes: int
 
@@ -144,7 +144,7 @@ class SessionReport(msgspec.Struct, frozen=True, array_like=True):
 class Report(Message, frozen=True):
     """Answer to GetReport: the node, what it holds for sessions, its host's memory in bytes."""
 
-    node: Peer
+    node: StoreLocation
     pid: int
     sessions: tuple[SessionReport, ...]
     memory_free: int

@@ -264,7 +264,7 @@ class Partitioned:
         if not (select.is_bare and len(select.source.relations) == 1):
             raise OptionError("Only rows that are kept have a place; call persist() first.")
         found = self._jobs.table_partitions(select.source.relations[0])
-        return tuple(PartitionPlace(p.index, p.holders, p.rows, p.bytes) for p in found)
+        return tuple(PartitionPlace(p.index, p.locations, p.rows, p.bytes) for p in found)
 
     # Functions
 

@@ -21,7 +21,7 @@ def preferred_nodes(stage: Stage, tables: Mapping[str, Table], index: int) -> fr
     )
     held: dict[str, int] = {}
     for partition in own or whole:
-        for node in partition.holders:
+        for node in partition.locations:
             held[node] = held.get(node, 0) + partition.bytes + 1
     most = max(held.values(), default=0)
     return frozenset(node for node, size in held.items() if size == most)

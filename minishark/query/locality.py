@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from minishark.compiler.stages.stage import ReadMode
-from minishark.worker.protocol import Peer, TaskOutcome
+from minishark.worker.protocol import StoreLocation, TaskOutcome
 
 _ALIKE = 0.75
 
@@ -18,7 +18,7 @@ Holding = tuple[Sequence[str], float]
 """The nodes that hold a part of a task's input, and its bytes."""
 
 
-def holders(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
+def replica_locations(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
     """The nodes that are to hold a partition.
 
     Neighbours, from a first one that depends on the partition's number only: so partitions of the
@@ -27,18 +27,18 @@ def holders(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, .
     return tuple(nodes[(partition + i) % len(nodes)] for i in range(min(replicas, len(nodes))))
 
 
-def hosts_of(nodes: Sequence[str], peers: Sequence[Peer]) -> Mapping[str, str]:
+def hosts_of(nodes: Sequence[str], stores: Sequence[StoreLocation]) -> Mapping[str, str]:
     """The host of each node; none if they are all on one."""
     wanted = frozenset(nodes)
-    hosts = {peer.name: peer.host for peer in peers if peer.name in wanted}
+    hosts = {peer.name: peer.host for peer in stores if peer.name in wanted}
     return hosts if len(frozenset(hosts.values())) > 1 else {}
 
 
 def near(holdings: Iterable[Holding], hosts: Mapping[str, str]) -> frozenset[str]:
     """All nodes of the hosts that hold most of some input; none if that says nothing."""
     held: dict[str, float] = {}
-    for holders, size in holdings:
-        for host in dict.fromkeys(hosts[node] for node in holders if node in hosts):
+    for locations, size in holdings:
+        for host in dict.fromkeys(hosts[node] for node in locations if node in hosts):
             held[host] = held.get(host, 0.0) + size
     most = max(held.values(), default=0.0)
     if not most:

@@ -424,7 +424,7 @@ class Queries:
     def _is_spread(self) -> bool:
         """Whether nodes are on several hosts, so that reading all in one place means moving it."""
         placement = self.placement()
-        return bool(hosts_of(placement.nodes, placement.peers))
+        return bool(hosts_of(placement.nodes, placement.stores))
 
     def _threads(self, queries: int = 1) -> int:
         """How many cores a task may use that is alone in its stage, while so many queries run.

@@ -254,8 +254,8 @@ class QueryRun:
         outcome = decode_outcome(event.result)
         is_last = submission.stage == self.stages[-1].index
         elsewhere = outcome.file is None or (is_last and isinstance(self.ending.sink, Files))
-        holders = () if elsewhere else outcome.holders or (event.node,)
-        return Made(outcome, event.node, holders)
+        locations = () if elsewhere else outcome.locations or (event.node,)
+        return Made(outcome, event.node, locations)
 
     def heard(self, submission: Submission, event: JobEvent) -> None:
         """Note what a task or job did."""
@@ -291,7 +291,7 @@ class QueryRun:
 
     def _preferred(self, stage: Stage, tables: Mapping[str, Table], index: int) -> frozenset[str]:
         nodes = preferred_nodes(stage, tables, index)
-        if hosts := hosts_of(self._placed.nodes, self._placed.peers):
+        if hosts := hosts_of(self._placed.nodes, self._placed.stores):
             close = near(self._holdings(stage, tables, index), hosts)
             nodes = (nodes & close) or close or nodes
         if not self._is_last(stage):
@@ -310,7 +310,7 @@ class QueryRun:
         for item in stage.inputs:
             if isinstance(item, TableInput):
                 for partition in read_partitions(item, tables, index):
-                    yield partition.holders, partition.bytes
+                    yield partition.locations, partition.bytes
             else:
                 yield from stage_holdings(*self._outputs(item, index), index)
 
@@ -335,7 +335,7 @@ class QueryRun:
             rows=stage.plan.rows / stage.tasks,
             aggregates_early=stage.aggregates_early,
             joins_as_written=self.fragments.sets_join_sides and stage.joins_as_written,
-            peers=self._placed.peers,
+            stores=self._placed.stores,
             scalars=self._called_in(stage),
             working_folder=_working_folder(),
             prepares=self.fragments.prepares,
@@ -378,7 +378,9 @@ class QueryRun:
         self, item: TableInput | StageInput, tables: Mapping[str, Table], index: int
     ) -> tuple[FileSlice, ...]:
         if isinstance(item, TableInput):
-            return tuple(FileSlice(p.file, p.holders) for p in read_partitions(item, tables, index))
+            return tuple(
+                FileSlice(p.file, p.locations) for p in read_partitions(item, tables, index)
+            )
         outcomes, nodes, mode = self._outputs(item, index)
         return stage_slices(outcomes, nodes, mode, index)
 

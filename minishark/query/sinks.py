@@ -9,7 +9,7 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from minishark.expressions import Schema
-from minishark.query.locality import holders
+from minishark.query.locality import replica_locations
 from minishark.worker.protocol import CopyTarget, OutputKind, StageTask, TaskFunction, TaskPayload
 
 
@@ -139,7 +139,7 @@ class Ending:
         """The nodes that get a task's rows as a partition, if it becomes one."""
         if not isinstance(self.sink, Partitions):
             return ()
-        return holders(nodes, index, self.sink.replicas)
+        return replica_locations(nodes, index, self.sink.replicas)
 
 
 def _with_columns(task: StageTask, schema: Schema) -> StageTask:

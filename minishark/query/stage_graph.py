@@ -63,12 +63,12 @@ class Made:
     Attributes:
         outcome: what the task said.
         node: where it ran.
-        holders: the nodes on which its file lies; none for what can't go with a node.
+        locations: the nodes on which its file lies; none for what can't go with a node.
     """
 
     outcome: TaskOutcome
     node: str
-    holders: tuple[str, ...] = ()
+    locations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,10 @@ class StageGraph:
         """What there is of a task."""
         return self._made[stage][task]
 
-    def holders(self) -> tuple[str, ...]:
+    def locations(self) -> tuple[str, ...]:
         """All nodes on which outputs lie."""
         made = (each for outputs in self._made.values() for each in outputs if each is not None)
-        return tuple(dict.fromkeys(node for each in made for node in each.holders))
+        return tuple(dict.fromkeys(node for each in made for node in each.locations))
 
     def done(self, stage: int) -> bool:
         """Whether all that is needed of a stage is there, and nothing of it runs."""
@@ -198,7 +198,7 @@ class StageGraph:
         count = 0
         for stage, outputs in self._made.items():
             for task, made in enumerate(outputs):
-                if made is not None and made.holders and all(n in nodes for n in made.holders):
+                if made is not None and made.locations and all(n in nodes for n in made.locations):
                     outputs[task] = None
                     self._despair(stage, task)
                     count += 1

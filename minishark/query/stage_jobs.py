@@ -141,7 +141,7 @@ class StageJobs:
         if now < self._looked_s + _POLL_S:
             return
         self._looked_s = now
-        lost = self.lost_nodes(self.graph.holders())
+        lost = self.lost_nodes(self.graph.locations())
         if lost and self.graph.lost_on(lost):
             self._recover(f"{', '.join(sorted(lost))} died")
             self._step()

@@ -98,9 +98,9 @@ class Session(CamelCase, PartitionedJobs):
         self._statements = Statements(
             self, self._planning, self._written, self._tables, self._queries, self._derived
         )
-        self._healer = self._tables.healer() if self._cluster.loses_files else None
-        if self._healer is not None:
-            self._healer.start()
+        self._replicator = self._tables.replicator() if self._cluster.loses_files else None
+        if self._replicator is not None:
+            self._replicator.start()
         self._stopped = False
         self._pid = os.getpid()
         # DuckDB complains on stderr of connections that are still open when Python ends.
@@ -292,7 +292,7 @@ class Session(CamelCase, PartitionedJobs):
             ClusterError: the session is stopped.
         """
         self._check_open()
-        return node_states(self._cluster.status(), self._cluster.places)
+        return node_states(self._cluster.status(), self._cluster.paths)
 
     def register_progress_handler(self, handler: ProgressHandler) -> None:
         """Call `handler` with a `QueryProgress` while queries run, at least once a second.
@@ -341,11 +341,11 @@ class Session(CamelCase, PartitionedJobs):
         if not stopped:
             atexit.unregister(self.stop)
             self._written.interrupt()
-            if self._healer is not None:
-                self._healer.stop()
+            if self._replicator is not None:
+                self._replicator.stop()
             self._cluster.close()
-            if self._healer is not None:
-                self._healer.join()
+            if self._replicator is not None:
+                self._replicator.join()
             self._written.close()
             self._planning.close()
 

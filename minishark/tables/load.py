@@ -28,7 +28,7 @@ from minishark.compiler.stages.stage import ReadMode
 from minishark.errors import DataError, TaskFailedError, TasksLostError
 from minishark.expressions import ColumnRef, Schema, quote
 from minishark.query.inputs import stage_slices
-from minishark.query.locality import holders
+from minishark.query.locality import replica_locations
 from minishark.query.stage_graph import Made, Read, StageGraph, StageNode, Submission
 from minishark.query.stage_jobs import StageJobs
 from minishark.worker.protocol import (
@@ -206,7 +206,7 @@ class TableLoader:
             OutputKind.BUCKETS,
             f"{self.folder}-buckets",
             buckets=self.layout.partitions,
-            peers=self._placed.peers,
+            stores=self._placed.stores,
         )
 
     def _storing(self) -> StageTask:
@@ -218,11 +218,11 @@ class TableLoader:
             OutputKind.PARTITION,
             self.folder,
             columns=tuple((column.name, column.type) for column in schema),
-            peers=self._placed.peers,
+            stores=self._placed.stores,
         )
 
     def _partition(self, index: int) -> TaskPayload:
-        nodes = holders(self._placed.nodes, index, self.layout.replicas)
+        nodes = replica_locations(self._placed.nodes, index, self.layout.replicas)
         if not self._is_divided:
             return msgspec.structs.replace(self._pieces[index], replicas=nodes)
         divided = self._graph.made(0)
@@ -234,7 +234,7 @@ class TableLoader:
         """What a task has stored, and where it lies."""
         del submission
         outcome = decode_outcome(event.result)
-        return Made(outcome, event.node, outcome.holders or (event.node,))
+        return Made(outcome, event.node, outcome.locations or (event.node,))
 
     def heard(self, submission: Submission, event: JobEvent) -> None:
         """Tell how far the load is."""
@@ -267,7 +267,7 @@ class TableLoader:
 def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
     """The table that tasks have stored, a partition each."""
     partitions = tuple(
-        Partition(i, _file_of(outcome), outcome.holders, outcome.rows, outcome.nbytes)
+        Partition(i, _file_of(outcome), outcome.locations, outcome.rows, outcome.nbytes)
         for i, outcome in enumerate(outcomes)
     )
     measured = tuple(_measured(outcome) for outcome in outcomes)

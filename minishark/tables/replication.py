@@ -20,7 +20,7 @@ import zmq
 from minishark.catalog import Table
 from minishark.cluster.backend import Cluster
 from minishark.errors import MinisharkError
-from minishark.query.locality import holders
+from minishark.query.locality import replica_locations
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
 
@@ -63,7 +63,7 @@ class Replicas:
 def replicas(table: Table, nodes: Sequence[str]) -> Replicas:
     """How a table's replicas are, if these nodes live."""
     wanted = min(table.replicas, len(nodes))
-    counts = [sum(node in nodes for node in p.holders) for p in table.partitions]
+    counts = [sum(node in nodes for node in p.locations) for p in table.partitions]
     return Replicas(min(counts), wanted, sum(count < wanted for count in counts))
 
 
@@ -74,8 +74,8 @@ def copies_needed(table: Table, nodes: Sequence[str]) -> tuple[Copy, ...]:
     """
     found = []
     for partition in table.partitions:
-        living = [node for node in partition.holders if node in nodes]
-        order = holders(nodes, partition.index, len(nodes)) if nodes else ()
+        living = [node for node in partition.locations if node in nodes]
+        order = replica_locations(nodes, partition.index, len(nodes)) if nodes else ()
         targets = [node for node in order if node not in living]
         lacking = max(0, min(table.replicas, len(nodes)) - len(living))
         if living:
@@ -84,7 +84,7 @@ def copies_needed(table: Table, nodes: Sequence[str]) -> tuple[Copy, ...]:
 
 
 @dataclass(slots=True)
-class Healer:
+class Replicator:
     """Keeps the replicas of tables at what they shall be.
 
     Attributes:
@@ -138,7 +138,7 @@ class Healer:
             met = self.homes(table)
             fresh = [node for node, home in now.items() if met.get(node, home) != home]
             for partition in table.partitions:
-                asked = [node for node in partition.holders if node in fresh]
+                asked = [node for node in partition.locations if node in fresh]
                 gone = [node for node in asked if not _has(store, partition.file, node)]
                 if gone:
                     self.moved(table, partition.index, (), gone)
@@ -149,7 +149,7 @@ class Healer:
             return
         partition = copy.table.partitions[copy.index]
         nodes = self.cluster.nodes
-        gone = [node for node in partition.holders if node not in nodes]
+        gone = [node for node in partition.locations if node not in nodes]
         if self.cluster.copy_file(partition.file, copy.source, copy.target):
             self.moved(copy.table, copy.index, (copy.target,), gone)
 

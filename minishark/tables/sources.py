@@ -156,7 +156,7 @@ def memory_source(
     table: pa.Table,
     store: Store,
     folder: str,
-    holder: str,
+    store_name: str,
     planning: PlanningDatabase,
     pieces: int,
 ) -> tuple[TableSource, SourceSize]:
@@ -186,6 +186,6 @@ def memory_source(
         if error.errno in FULL:
             raise ResourceError(disk_full(error)) from error
         raise
-    slices = tuple(FileSlice(file, (holder,), i, i + 1) for i in range(len(batches)))
-    source = TableSource(schema, slices=slices or (FileSlice(file, (holder,)),))
+    slices = tuple(FileSlice(file, (store_name,), i, i + 1) for i in range(len(batches)))
+    source = TableSource(schema, slices=slices or (FileSlice(file, (store_name,)),))
     return source, SourceSize(stored.bytes, stored.rows)

@@ -20,7 +20,7 @@ from minishark.errors import CatalogError, OptionError, PartitionsLostError
 from minishark.expressions import Schema
 from minishark.query.inputs import lost_partitions
 from minishark.tables.load import LoadedTable, TableLayout, TableLoader, TableSource
-from minishark.tables.replication import Healer
+from minishark.tables.replication import Replicator
 from minishark.tables.sources import SourceSize, arrow_table, files_source, memory_source
 from minishark.worker.protocol import FileSlice
 from minishark.worker.statistics import merge_statistics
@@ -175,7 +175,7 @@ class Tables:
         return self._stored_rows(self.catalog.get(name))
 
     def _stored_rows(self, table: Table) -> pa.Table:
-        slices = tuple(FileSlice(p.file, p.holders) for p in table.partitions)
+        slices = tuple(FileSlice(p.file, p.locations) for p in table.partitions)
         return self.cluster.store().read(slices)
 
     def _restored(self, table: Table, error: InputMissingError | OSError) -> None:
@@ -186,9 +186,9 @@ class Tables:
 
     # What was lost
 
-    def healer(self) -> Healer:
+    def replicator(self) -> Replicator:
         """Who keeps the replicas of all tables at what they shall be."""
-        return Healer(
+        return Replicator(
             self.cluster,
             lambda: tuple(self.catalog),
             lambda table: self._homes.get(table.folder, {}),
@@ -201,7 +201,7 @@ class Tables:
             if not self.is_current(table):
                 return
             current = self.catalog.get(table.name)
-            held = [n for n in current.partitions[index].holders if n not in gone]
+            held = [n for n in current.partitions[index].locations if n not in gone]
             self.catalog.add(current.held_by(index, tuple(dict.fromkeys((*held, *found)))))
 
     def is_current(self, table: Table) -> bool:
@@ -250,7 +250,7 @@ class Tables:
             arrow_table(data),
             self.cluster.store(),
             folder,
-            self.cluster.holder,
+            self.cluster.store_name,
             self.planning,
             pieces,
         )

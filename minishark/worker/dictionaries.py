@@ -128,8 +128,8 @@ def _renumbered(texts: pa.DictionaryArray, values: pa.Array) -> pa.DictionaryArr
     import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
 
     kind = _dictionary_type(values).index_type
-    places = pc.index_in(texts.dictionary, value_set=values).cast(kind)
-    return pa.DictionaryArray.from_arrays(places.take(texts.indices), values)
+    positions = pc.index_in(texts.dictionary, value_set=values).cast(kind)
+    return pa.DictionaryArray.from_arrays(positions.take(texts.indices), values)
 
 
 def _with_chunks(

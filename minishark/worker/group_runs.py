@@ -165,10 +165,10 @@ def _are_groups(parts: Sequence[_Part]) -> bool:
         return False
     marks = np.zeros(high - low + 1, np.bool_)
     for sequence in sequences:
-        places = [keys.astype(np.int64) - low for keys in sequence]
-        if any(marks[some].any() for some in places):
+        slots = [keys.astype(np.int64) - low for keys in sequence]
+        if any(marks[some].any() for some in slots):
             return False
-        for some in places:
+        for some in slots:
             marks[some] = True
     return True
 

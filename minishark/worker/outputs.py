@@ -121,7 +121,7 @@ class Outputs:
             file,
             statistics=statistics,
             on_disk=stored.on_disk,
-            holders=self.store.replicate(stored, file, task.replicas),
+            locations=self.store.replicate(stored, file, task.replicas),
         )
 
     def buckets(

@@ -18,7 +18,7 @@ _REMOVE_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class StorePlaces:
+class StorePaths:
     """The two folders of a cluster's store, each with one sub-folder per node."""
 
     memory: Path
@@ -76,9 +76,9 @@ class StorePlaces:
             copy = self.disk / node / file
         link(path, copy)
 
-    def find(self, file: str, holders: Sequence[str]) -> Path | None:
+    def find(self, file: str, locations: Sequence[str]) -> Path | None:
         """The first copy of `file` that exists, or None."""
-        for node in holders:
+        for node in locations:
             for place in (self.memory, self.disk):
                 path = place / node / file
                 if path.exists():

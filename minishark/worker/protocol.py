@@ -16,16 +16,16 @@ from minishark.compiler.stages.inputs import InputCodes, InputFilter, InputRuns,
 class FileSlice(msgspec.Struct, frozen=True, array_like=True):
     """Record batches `first` to `last` (exclusive; None: to the end) of a stored Arrow file.
 
-    `file` is relative to the storage folder of each of the `holders`, which are nodes.
+    `file` is relative to the storage folder of each of the `locations`, which are nodes.
     """
 
     file: str
-    holders: tuple[str, ...]
+    locations: tuple[str, ...]
     first: int = 0
     last: int | None = None
 
 
-class Peer(msgspec.Struct, frozen=True, array_like=True):
+class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
     """Where the files of a node, or of a session, lie.
 
     Attributes:
@@ -131,7 +131,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         aggregates_early: whether DuckDB may aggregate before it joins.
         joins_as_written: whether DuckDB makes each join's hash table of its right side, instead of
             choosing.
-        peers: where the holders of files keep them; those that are not named use the same folders
+        stores: where the holders of files keep them; those that are not named use the same folders
             as the executor.
         cuts: into how many batches at least a PIECE is cut, if it has the rows; 0 for as they come.
         scalars: Python functions that the fragment calls.
@@ -159,7 +159,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     rows: float = math.inf
     aggregates_early: bool = False
     joins_as_written: bool = False
-    peers: tuple[Peer, ...] = ()
+    stores: tuple[StoreLocation, ...] = ()
     cuts: int = 0
     scalars: tuple[ScalarFunction, ...] = ()
     function: TaskFunction | None = None
@@ -210,7 +210,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
             cut.
         statistics: the partition's statistics as an Arrow IPC stream, for PARTITION.
         on_disk: whether the output had to go to disk because shared memory was short.
-        holders: for PARTITION, the nodes that have a copy.
+        locations: for PARTITION, the nodes that have a copy.
         runs: in how many runs the rows of BUCKETS were written, each with all buckets; several if
             they were too many to be held.
     """
@@ -222,7 +222,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
     buckets: tuple[BucketSlice, ...] = ()
     statistics: bytes | None = None
     on_disk: bool = False
-    holders: tuple[str, ...] = ()
+    locations: tuple[str, ...] = ()
     runs: int = 1
 
     def bucket(self, index: int) -> tuple[BucketSlice, ...]:

@@ -20,8 +20,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from minishark.worker.dictionaries import without_dictionaries
-from minishark.worker.paths import StorePlaces, follow, link
-from minishark.worker.protocol import FileSlice, Peer
+from minishark.worker.paths import StorePaths, follow, link
+from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.storage import StorageMeter
 from minishark.worker.writing import FileWriter, StoredFile
 
@@ -54,7 +54,7 @@ class FolderMissingError(FileNotFoundError):
 class Fetcher(Protocol):
     """Brings files from other hosts, and takes them there."""
 
-    def fetch(self, source: Peer, item: FileSlice) -> pa.Table:
+    def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
         """The rows of a slice that `source` holds.
 
         Raises:
@@ -62,7 +62,7 @@ class Fetcher(Protocol):
         """
         ...
 
-    def replicate(self, file: str, source: Peer, target: Peer) -> None:
+    def replicate(self, file: str, source: StoreLocation, target: StoreLocation) -> None:
         """Make `target` fetch a whole file from `source`.
 
         Raises:
@@ -76,7 +76,7 @@ class Store:
 
     def __init__(
         self,
-        places: StorePlaces,
+        paths: StorePaths,
         node: str,
         host: str = "",
         fetcher: Fetcher | None = None,
@@ -85,27 +85,27 @@ class Store:
         """A view from a node.
 
         Args:
-            places: its folders, and those of all nodes that are no peers.
+            paths: its folders, and those of all nodes that are no peers.
             node: the node.
             host: where it is.
             fetcher: how files of other hosts are reached; None if there are none.
             meter: tells whether its files have room in shared memory; None for what is free there.
         """
-        self.meter = meter or StorageMeter(places.memory / node)
-        self._places = places
+        self.meter = meter or StorageMeter(paths.memory / node)
+        self._paths = paths
         self._node = node
         self._host = host
         self._fetcher = fetcher
-        self._peers: dict[str, Peer] = {}
+        self._stores: dict[str, StoreLocation] = {}
         self._open: OrderedDict[tuple[str, tuple[str, ...]], pa.RecordBatchFileReader] = (
             OrderedDict()
         )
         self._tables: OrderedDict[tuple[FileSlice, ...], pa.Table] = OrderedDict()
         self._lock = threading.Lock()  # guards the two above
 
-    def meet(self, peers: Sequence[Peer]) -> None:
+    def meet(self, stores: Sequence[StoreLocation]) -> None:
         """Learn where nodes with folders of their own keep their files, now."""
-        self._peers = {peer.name: peer for peer in peers}
+        self._stores = {peer.name: peer for peer in stores}
 
     def read(self, slices: tuple[FileSlice, ...]) -> pa.Table:
         """The rows of all slices, in order, memory-mapped without a copy.
@@ -144,10 +144,10 @@ class Store:
 
     def _reader(self, item: FileSlice) -> pa.RecordBatchFileReader | None:
         """A reader of the nearest copy on this host, if there is one."""
-        key = (item.file, item.holders)
+        key = (item.file, item.locations)
         reader = self._open.get(key)
         if reader is None:
-            near_first = sorted(item.holders, key=lambda node: node != self._node)
+            near_first = sorted(item.locations, key=lambda node: node != self._node)
             found = (self._find(item.file, node) for node in near_first)
             path = next((path for path in found if path is not None), None)
             if path is None:
@@ -165,24 +165,24 @@ class Store:
     def _find(self, file: str, node: str) -> Path | None:
         if self._is_far(node):
             return None
-        return self._places_of(node).find(file, (node,))
+        return self._paths_of(node).find(file, (node,))
 
     def _is_far(self, node: str) -> bool:
         """Whether the node is on another host; the own one never is, whatever is told of it."""
-        peer = self._peers.get(node)
+        peer = self._stores.get(node)
         return peer is not None and node != self._node and peer.host != self._host
 
-    def _places_of(self, node: str) -> StorePlaces:
-        peer = self._peers.get(node)
+    def _paths_of(self, node: str) -> StorePaths:
+        peer = self._stores.get(node)
         if peer is None or node == self._node:  # which may have been started anew since
-            return self._places
-        return StorePlaces(Path(peer.memory), Path(peer.disk))
+            return self._paths
+        return StorePaths(Path(peer.memory), Path(peer.disk))
 
     def _from_afar(self, item: FileSlice) -> pa.Table:
         """What only other hosts have; a whole file is kept for the other executors of the node."""
-        if item.first or item.last is not None or not item.holders:
+        if item.first or item.last is not None or not item.locations:
             return self._fetched(item)
-        copy = FileSlice(f"{item.file}@{item.holders[0]}", (self._node,))
+        copy = FileSlice(f"{item.file}@{item.locations[0]}", (self._node,))
         reader = self._reader(copy)
         if reader is not None:
             return self._batches(reader, copy)
@@ -196,14 +196,14 @@ class Store:
 
     def _fetched(self, item: FileSlice) -> pa.Table:
         reasons = []
-        for node in filter(self._is_far, item.holders):
+        for node in filter(self._is_far, item.locations):
             if self._fetcher is not None:
                 try:
-                    return self._fetcher.fetch(self._peers[node], item)
+                    return self._fetcher.fetch(self._stores[node], item)
                 except InputMissingError as error:
                     reasons.append(f" ({error})")
-        holders = ", ".join(item.holders) or "(all that had it are gone)"
-        message = f"{item.file} is on none of the nodes {holders}{''.join(reasons)}"
+        locations = ", ".join(item.locations) or "(all that had it are gone)"
+        message = f"{item.file} is on none of the nodes {locations}{''.join(reasons)}"
         raise InputMissingError(message, (item,))
 
     def forget(self, folder: str) -> None:
@@ -227,7 +227,7 @@ class Store:
         with self._lock:
             files = [file for file, _ in self._open]
             files += [item.file for slices in self._tables for item in slices]
-        roots = [place / self._node for place in (self._places.memory, self._places.disk)]
+        roots = [place / self._node for place in (self._paths.memory, self._paths.disk)]
         folders = dict.fromkeys([*(file.rpartition("/")[0] for file in files), *others])
         gone = [each for each in folders if not any((root / each).exists() for root in roots)]
         for folder in gone:
@@ -253,10 +253,10 @@ class Store:
             OSError: the disk is full too.
         """
         memory, disk = (
-            place / self._node / file for place in (self._places.memory, self._places.disk)
+            place / self._node / file for place in (self._paths.memory, self._paths.disk)
         )
         try:
-            if self._peers:
+            if self._stores:
                 self._make_folder_of_stranger(file)
             with FileWriter(memory, disk, schema, self.meter) as writer:
                 for batches in groups:
@@ -272,8 +272,8 @@ class Store:
     def _make_folder_of_stranger(self, file: str) -> None:
         """Make the folder of `file` if this node has never heard of its session."""
         session, _, _ = file.partition("/")
-        if not (self._places.memory / self._node / session).exists():
-            self._places.make(file.rpartition("/")[0], (self._node,))
+        if not (self._paths.memory / self._node / session).exists():
+            self._paths.make(file.rpartition("/")[0], (self._node,))
 
     def replicate(self, stored: StoredFile, file: str, nodes: Sequence[str]) -> tuple[str, ...]:
         """Give other nodes the file too; a link on the same host, a copy on others.
@@ -291,16 +291,16 @@ class Store:
             return True
         try:
             if self._is_far(node) and self._fetcher is not None:
-                own = self._peers.get(self._node)
+                own = self._stores.get(self._node)
                 if own is None:  # it came later than the task's stage
                     return False
-                self._fetcher.replicate(file, own, self._peers[node])
+                self._fetcher.replicate(file, own, self._stores[node])
             else:
-                places = self._places_of(node)
-                copy = places.memory / node / file
+                paths = self._paths_of(node)
+                copy = paths.memory / node / file
                 if stored.on_disk:
-                    follow(copy.parent, (places.disk / node / file).parent)
-                    copy = places.disk / node / file
+                    follow(copy.parent, (paths.disk / node / file).parent)
+                    copy = paths.disk / node / file
                 link(stored.path, copy)
         except OSError:  # it died, or is full
             return False

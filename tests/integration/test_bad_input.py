@@ -29,7 +29,7 @@ from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster,
 from minishark.errors import ExecutionError, FunctionError, MinisharkError
 from minishark.session.session import Session
 from minishark.worker import protocol as payloads
-from minishark.worker.protocol import Peer
+from minishark.worker.protocol import StoreLocation
 from sparrow_core.protocol.messages import ClientIn, ExecutorIn, NodeMonitorIn, SchedulerIn
 
 _ROWS = 4000
@@ -95,7 +95,7 @@ def _tapped(session: Session) -> Iterator[list[bytes]]:
 
 def _sockets(session: Session, cluster: ClusterRecord) -> list[Path]:
     """All sockets of nodes, schedulers, executors, services and the front end."""
-    own = session._cluster.store()._places.disk
+    own = session._cluster.store()._paths.disk
     roots = [own, *(Path(node.folders[1]) for node in cluster.nodes)]
     return sorted(path for root in roots for path in root.rglob("*.sock"))
 
@@ -151,7 +151,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _requests() -> list[bytes]:
-    peer = Peer("x", "h", "/m", "/d", "ipc:///none")
+    peer = StoreLocation("x", "h", "/m", "/d", "ipc:///none")
     requests = (
         wire.Hello(wire.own_versions()),
         wire.KeepSession("s-nobody", peer, "u", 1, 0.0),

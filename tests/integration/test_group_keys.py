@@ -45,8 +45,8 @@ def _load(session: Session) -> None:
     }
     session.create_table("facts", pa.table(facts))
     session.create_table("divided", pa.table(facts), partition_by="same")
-    places = {"key": range(30), "name": [f"place {i % 4}" for i in range(30)]}
-    session.create_table("places", pa.table(places))
+    table = {"key": range(30), "name": [f"place {i % 4}" for i in range(30)]}
+    session.create_table("places", pa.table(table))
     odd = {"s": ["a", "b"] * ROWS, "s#CODE": [1, 2] * ROWS, "n": [1, 2] * ROWS}
     session.create_table("odd", pa.table(odd))
 

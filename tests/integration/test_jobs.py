@@ -378,7 +378,7 @@ def test_kept_rows_go_with_their_last_dataframe(session: Session, t: DataFrame) 
     gc.collect()
     session.sql("SELECT 1").collect()
     names = {table.name for table in session._tables.catalog}
-    folders = sorted(session._cluster.store()._places.memory.glob("node-*/tables/*"))
+    folders = sorted(session._cluster.store()._paths.memory.glob("node-*/tables/*"))
     frame = t.filter("a > 3").cache()
     further = frame.map_partitions(lambda rows: rows, "a BIGINT, k BIGINT").repartition(3, "k")
     last = further.checkpoint()
@@ -390,7 +390,7 @@ def test_kept_rows_go_with_their_last_dataframe(session: Session, t: DataFrame) 
     gc.collect()
     session.sql("SELECT 1").collect()
     assert names == {table.name for table in session._tables.catalog}
-    assert folders == sorted(session._cluster.store()._places.memory.glob("node-*/tables/*"))
+    assert folders == sorted(session._cluster.store()._paths.memory.glob("node-*/tables/*"))
 
 
 def test_what_is_kept_is_listed(session: Session, t: DataFrame) -> None:

@@ -87,7 +87,7 @@ def test_small_results_lie_whole_on_every_node(session: Session) -> None:
     """What is known to be small when it is stored is one partition."""
     session.sql("CREATE TABLE kept AS SELECT k, count(*) AS n FROM t GROUP BY k ORDER BY k")
     (partition,) = _table(session, "kept").partitions
-    assert ("node-0", "node-1") == partition.holders
+    assert ("node-0", "node-1") == partition.locations
 
 
 def test_replicas(session: Session) -> None:
@@ -96,7 +96,7 @@ def test_replicas(session: Session) -> None:
     session.create_table("keyed", session.sql("FROM t"), partition_by="a", replicas=1)
     expected = [("node-0",), ("node-1",)] * 2
     for name in ("kept", "keyed"):
-        assert expected == [partition.holders for partition in _table(session, name).partitions]
+        assert expected == [partition.locations for partition in _table(session, name).partitions]
 
 
 def test_whole_statements_are_kept(session: Session) -> None:
@@ -140,11 +140,11 @@ def test_a_table_can_be_made_of_itself(session: Session) -> None:
 
 def test_a_query_that_fails_makes_no_table(session: Session) -> None:
     """Nothing is left of it, in the catalog or in memory."""
-    folders = sorted(session._cluster.places.memory.glob("node-*/tables/*"))
+    folders = sorted(session._cluster.paths.memory.glob("node-*/tables/*"))
     with pytest.raises(TaskFailedError, match="Conversion Error"):
         session.create_table("kept", session.sql("SELECT CAST('x' || a AS INT) AS a FROM t"))
     assert "kept" not in session.tables
-    assert folders == sorted(session._cluster.places.memory.glob("node-*/tables/*"))
+    assert folders == sorted(session._cluster.paths.memory.glob("node-*/tables/*"))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def session() -> Iterator[Session]:
 
 def _files(session: Session, pattern: str) -> list[Path]:
     """Files in the store, whatever node they are on."""
-    return sorted(session._cluster.store()._places.memory.glob(f"node-*/{pattern}"))
+    return sorted(session._cluster.store()._paths.memory.glob(f"node-*/{pattern}"))
 
 
 def _when_a_stage_ends(

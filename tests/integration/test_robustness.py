@@ -195,7 +195,7 @@ def test_exit_without_stop(tmp_path: Path, ending: str) -> None:
     script = f"""
 rows = session.sql('FROM t').to_arrow()
 frame = session.sql('FROM t')
-print(session._cluster.places.memory, end="")
+print(session._cluster.paths.memory, end="")
 {ending}
 """
     with program(_script(tmp_path, script)) as started:
@@ -220,7 +220,7 @@ def test_a_program_that_ends_without_a_word(tmp_path: Path, ending: str) -> None
     """No handler of Python's runs, so the children tidy up, in the middle of a query too."""
     script = f"""
 import os, threading
-print(session._cluster.places.memory, end="", flush=True)
+print(session._cluster.paths.memory, end="", flush=True)
 threading.Thread(target=lambda: session.sql({_LONG!r}).collect(), daemon=True).start()
 session.sql({_SUM!r}).collect()
 {ending}

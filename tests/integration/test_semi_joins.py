@@ -37,16 +37,16 @@ def _load(session: Session) -> None:
         "price": pa.array([i * 10**15 for i in numbers], pa.decimal128(38, 2)),
         "list": [[i, None] for i in numbers],
     }
-    places = {
+    table = {
         "key": [None, *range(-10, 30)],
         "small": pa.array([None, *range(40)], pa.uint8()),
         "name": [None, *[f"place {i % 4}" for i in range(40)]],
         "worth": pa.array([10**18, *range(40)], pa.decimal128(30, 3)),
     }
     session.create_table("facts", pa.table(facts), partition_by="id")
-    session.create_table("places", pa.table(places), partition_by="key")
+    session.create_table("places", pa.table(table), partition_by="key")
     session.create_table("loose", pa.table(facts))
-    session.create_table("empty", pa.table(places).slice(0, 0))
+    session.create_table("empty", pa.table(table).slice(0, 0))
     session.create_table('odd "table', pa.table({"a b": range(50), "select": range(50)}))
 
 

@@ -93,7 +93,7 @@ def test_sessions_share_a_cluster_and_nothing_else(
         both = set(_held(running))
     remaining = set(_held(running))
     assert remaining < both
-    assert {session._cluster.holder} == {path.name for path in remaining}
+    assert {session._cluster.store_name} == {path.name for path in remaining}
     assert _ANSWER == _answer(session)
 
 
@@ -141,7 +141,7 @@ def test_dropped_tables_free_memory(session: Session, running: ClusterRecord) ->
 
     def mapped() -> list[str]:
         maps = (found.path for each in executors for found in each.memory_maps())
-        return [path for path in maps if f"/{session._cluster.holder}/tables/" in path]
+        return [path for path in maps if f"/{session._cluster.store_name}/tables/" in path]
 
     until(lambda: [] == mapped(), "executors without the table")
 
@@ -160,7 +160,7 @@ def test_the_status_tells_what_is_there(
     assert [node.pid for node in running.nodes] == [node.pid for node in found.nodes]
     assert [1, 1] == [node.slots for node in found.nodes]
     assert [True, True] == list(found.schedulers.values())
-    (mine,) = [each for each in found.sessions if each.name == session._cluster.holder]
+    (mine,) = [each for each in found.sessions if each.name == session._cluster.store_name]
     assert (os.getpid(), True) == (mine.pid, mine.bytes > 16 * _ROWS)
     assert 0 == run_command(["cluster", "status", running.address])
     text = capsys.readouterr().out
@@ -173,15 +173,17 @@ def test_a_killed_session_leaves_nothing(running: ClusterRecord) -> None:
 import sys, time, minishark, pyarrow as pa
 session = minishark.connect(sys.argv[1])
 session.create_table("t", pa.table({"x": range(1000)}))
-print("holder", session._cluster.holder, file=sys.stderr)
+print("holder", session._cluster.store_name, file=sys.stderr)
 time.sleep(600)
 """
     with program("-c", script, running.address) as started:
         started.wait_for("holder")
-        holder = started.seen.split()[-1]
-        assert holder in {path.name for path in _held(running)}
+        store_name = started.seen.split()[-1]
+        assert store_name in {path.name for path in _held(running)}
         started.kill()
-        until(lambda: holder not in {path.name for path in _held(running)}, "an end of its tables")
+        until(
+            lambda: store_name not in {path.name for path in _held(running)}, "an end of its tables"
+        )
         until(lambda: not started.remains(), f"the end of {started.remains()}")
 
 

@@ -20,7 +20,7 @@ from minishark.errors import TaskFailedError
 from minishark.expressions import Column
 from minishark.query.run import QueryRun
 from minishark.query.sinks import Ending, Gathered
-from minishark.worker.paths import StorePlaces
+from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
     FileSlice,
     ProblemDetail,
@@ -76,12 +76,12 @@ def completed(task: int, rows: int) -> TaskCompleted:
 
 def run(script: Script, folder: Path) -> QueryRun:
     """Run the limited query."""
-    places = StorePlaces(folder, folder)
+    paths = StorePaths(folder, folder)
     query = QueryRun(
         LIMITED,
         lambda: {"t": TABLE},
         script,
-        Store(places, "n0"),
+        Store(paths, "n0"),
         lambda: Placement("sparrow", 2.0, ("n0",)),
         "q",
         Ending(Gathered(), ("a",)),

@@ -9,7 +9,7 @@ import pytest
 
 from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.wire import Done, MakeFolder, Reply
-from minishark.worker.protocol import Peer
+from minishark.worker.protocol import StoreLocation
 
 
 class Calls:
@@ -30,7 +30,9 @@ class Calls:
 
 def test_a_node_that_falls_silent_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leases of all nodes are renewed between: one call to it is all that is waited for."""
-    nodes = tuple(Peer(name, "host", f"/{name}", f"/{name}", name) for name in ("dead", "alive"))
+    nodes = tuple(
+        StoreLocation(name, "host", f"/{name}", f"/{name}", name) for name in ("dead", "alive")
+    )
     monkeypatch.setattr(AttachedCluster, "_nodes", lambda _: nodes)
     cluster = AttachedCluster.__new__(AttachedCluster)
     cluster._silent, cluster._stop = frozenset(), threading.Event()

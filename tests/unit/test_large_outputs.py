@@ -16,7 +16,7 @@ from minishark.expressions import ColumnRef
 from minishark.query.inputs import stage_slices
 from minishark.worker import run_task
 from minishark.worker.memory import NodeMemory
-from minishark.worker.paths import StorePlaces
+from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import FileSlice, OutputKind, StageTask, TaskPayload, TaskProblem
 from minishark.worker.run_task import TaskError, TaskRunner
 from minishark.worker.storage import StorageMeter
@@ -31,18 +31,18 @@ EMPTY = TaskPayload(0, {})
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StorePlaces:
+def paths(tmp_path: Path) -> StorePaths:
     """Two places, of which the first plays shared memory."""
-    found = StorePlaces(tmp_path / "memory", tmp_path / "disk")
+    found = StorePaths(tmp_path / "memory", tmp_path / "disk")
     found.memory.mkdir()
     found.make("q/1", ("n0",))
     return found
 
 
 @pytest.fixture
-def store(places: StorePlaces) -> Store:
+def store(paths: StorePaths) -> Store:
     """A node's store whose files may take 3 MB of the first place."""
-    return Store(places, "n0", meter=StorageMeter(places.memory / "n0", 3 << 20))
+    return Store(paths, "n0", meter=StorageMeter(paths.memory / "n0", 3 << 20))
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def runner(store: Store, tmp_path: Path) -> Iterator[TaskRunner]:
     found.close()
 
 
-def _files(places: StorePlaces) -> list[str]:
-    roots = (places.memory, places.disk)
+def _files(paths: StorePaths) -> list[str]:
+    roots = (paths.memory, paths.disk)
     return [path.name for root in roots for path in root.rglob("*") if path.is_file()]
 
 
@@ -84,7 +84,7 @@ def test_buckets_in_several_runs(runner: TaskRunner, store: Store) -> None:
 
 @pytest.mark.parametrize("text", ["'v' || i % 7", f"CASE i WHEN {COUNT - 5} THEN 'a' ELSE 'b' END"])
 def test_large_partition_leaves_no_draft(
-    runner: TaskRunner, store: Store, places: StorePlaces, text: str
+    runner: TaskRunner, store: Store, paths: StorePaths, text: str
 ) -> None:
     """A partition is compact, also where values come late; what was written before is gone."""
     sql = f"SELECT i AS c0, {text} AS c1 FROM range({COUNT}) r(i)"
@@ -92,14 +92,14 @@ def test_large_partition_leaves_no_draft(
     stage = StageTask(sql, TYPES, {}, OutputKind.PARTITION, "q/1", columns=columns)
     outcome = runner.run(stage, EMPTY)
     assert outcome.file is not None
-    assert [Path(outcome.file).name] == _files(places)
+    assert [Path(outcome.file).name] == _files(paths)
     stored = store.read((FileSlice(outcome.file, ("n0",)),))
     assert pa.dictionary(pa.int8(), pa.string()) == stored.schema.field("kind").type
     assert duckdb.sql(sql).fetchall() == duckdb.from_arrow(stored).fetchall()
 
 
 def test_partition_that_is_not_measured_leaves_nothing(
-    runner: TaskRunner, places: StorePlaces, monkeypatch: pytest.MonkeyPatch
+    runner: TaskRunner, paths: StorePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that no outcome tells of is removed."""
 
@@ -110,7 +110,7 @@ def test_partition_that_is_not_measured_leaves_nothing(
     columns = (("id", "BIGINT"), ("text", "VARCHAR"))
     with pytest.raises(TaskError):
         runner.run(StageTask(ROWS, TYPES, {}, OutputKind.PARTITION, "q/1", columns=columns), EMPTY)
-    assert [] == _files(places)
+    assert [] == _files(paths)
 
 
 def test_cut_piece_has_a_slice_per_batch(runner: TaskRunner, store: Store) -> None:
@@ -127,7 +127,7 @@ def test_cut_piece_has_a_slice_per_batch(runner: TaskRunner, store: Store) -> No
 
 @pytest.mark.parametrize("kind", [OutputKind.PIECE, OutputKind.PARTITION, OutputKind.BUCKETS])
 def test_error_in_the_middle_of_the_rows(
-    runner: TaskRunner, places: StorePlaces, kind: OutputKind
+    runner: TaskRunner, paths: StorePaths, kind: OutputKind
 ) -> None:
     """An error after the first rows is DuckDB's, not one of reading inputs; no file is left."""
     text = f"CASE WHEN i = {COUNT - 1} THEN 'x' ELSE '1' END"
@@ -136,13 +136,13 @@ def test_error_in_the_middle_of_the_rows(
     with pytest.raises(TaskError, match="Could not convert") as found:
         runner.run(stage, EMPTY)
     assert TaskProblem.SQL is found.value.detail.problem
-    assert [] == _files(places)
+    assert [] == _files(paths)
     assert COUNT == runner.run(StageTask(ROWS, TYPES, {}, OutputKind.PIECE, "q/1"), EMPTY).rows
 
 
 @pytest.mark.parametrize("kind", [OutputKind.PIECE, OutputKind.PARTITION, OutputKind.BUCKETS])
 def test_full_disk_is_a_resource_problem(
-    runner: TaskRunner, places: StorePlaces, monkeypatch: pytest.MonkeyPatch, kind: OutputKind
+    runner: TaskRunner, paths: StorePaths, monkeypatch: pytest.MonkeyPatch, kind: OutputKind
 ) -> None:
     """A disk that fills up ends the task with what to do; nothing is left, and the slot goes on."""
     key = bucket_column((ColumnRef(0, "BIGINT"),), ("c0",), 2)
@@ -152,7 +152,7 @@ def test_full_disk_is_a_resource_problem(
     with _files_at_most(4 << 20), pytest.raises(TaskError, match="disk is full") as found:
         runner.run(stage, EMPTY)
     assert TaskProblem.RESOURCE is found.value.detail.problem
-    assert [] == _files(places)
+    assert [] == _files(paths)
     assert COUNT == runner.run(stage, EMPTY).rows
 
 
@@ -188,10 +188,10 @@ def test_memory_limit_follows_the_files(
     assert (f"{SMALL.duckdb_bytes(0) / (1 << 20):.1f} MiB", True) == (before, before != limit())
 
 
-def test_spilling_beats_the_limit(tmp_path: Path, places: StorePlaces) -> None:
+def test_spilling_beats_the_limit(tmp_path: Path, paths: StorePaths) -> None:
     """A sort of more than the slot's memory runs, and its spilled data is gone with the slot."""
     spill = tmp_path / "spill"
-    runner = TaskRunner(Store(places, "n0"), memory=SMALL, spill_folder=str(spill))
+    runner = TaskRunner(Store(paths, "n0"), memory=SMALL, spill_folder=str(spill))
     sql = "SELECT i AS c0, repeat('x', 30) AS c1 FROM range(1500000) r(i) ORDER BY hash(i)"
     try:
         assert (

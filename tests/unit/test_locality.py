@@ -4,21 +4,21 @@ import pytest
 
 from minishark.compiler.stages.stage import ReadMode
 from minishark.query.locality import hosts_of, near, stage_holdings
-from minishark.worker.protocol import BucketSlice, Peer, TaskOutcome
+from minishark.worker.protocol import BucketSlice, StoreLocation, TaskOutcome
 
 HOSTS = {"n0": "a", "n1": "a", "n2": "b"}
 
 
-def peer(name: str, host: str) -> Peer:
+def peer(name: str, host: str) -> StoreLocation:
     """A peer of which only the host matters."""
-    return Peer(name, host, "", "", "")
+    return StoreLocation(name, host, "", "", "")
 
 
 def test_one_host_is_no_reason_to_prefer_any_node() -> None:
     """Hosts count only where there are several among the nodes; a session's own does not."""
-    peers = [peer("n0", "a"), peer("n1", "a"), peer("s-1", "b")]
-    assert {} == hosts_of(("n0", "n1"), peers)
-    assert {"n0": "a", "s-1": "b"} == hosts_of(("n0", "s-1"), peers)
+    stores = [peer("n0", "a"), peer("n1", "a"), peer("s-1", "b")]
+    assert {} == hosts_of(("n0", "n1"), stores)
+    assert {"n0": "a", "s-1": "b"} == hosts_of(("n0", "s-1"), stores)
 
 
 @pytest.mark.parametrize(

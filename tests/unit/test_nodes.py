@@ -21,10 +21,10 @@ from minishark.cluster.launch import (
     running_clusters,
     state_folder,
 )
-from minishark.cluster.node import attributes_of, peer_of, service_address, sparrow_endpoint
+from minishark.cluster.node import attributes_of, service_address, sparrow_endpoint, store_of
 from minishark.cluster.wire import versions_differ
 from minishark.errors import ClusterError, OptionError
-from minishark.worker.protocol import Peer
+from minishark.worker.protocol import StoreLocation
 
 KEY = "ab" * 32
 
@@ -74,9 +74,9 @@ def test_keys_are_private_and_never_overwritten(tmp_path: Path) -> None:
 
 def test_nodes_tell_where_their_files_lie() -> None:
     """What a node tells schedulers is what sessions hear; other programs' nodes are left out."""
-    node = Peer("n", "host=1/x", "/dev/shm/m", "/tmp/m", f"tcp://h:1/{KEY}")
-    assert node == peer_of("n", ("gpu", *attributes_of(node)))
-    assert peer_of("n", ("gpu", "host=1")) is None
+    node = StoreLocation("n", "host=1/x", "/dev/shm/m", "/tmp/m", f"tcp://h:1/{KEY}")
+    assert node == store_of("n", ("gpu", *attributes_of(node)))
+    assert store_of("n", ("gpu", "host=1")) is None
 
 
 def test_names_and_addresses_to_listen_at() -> None:

@@ -36,8 +36,8 @@ SCHEMA = (Column("a", "INTEGER"),)
 def table(name: str, *partitions: tuple[int, str]) -> Table:
     """A table whose partitions have sizes and holders (one letter each)."""
     stored = tuple(
-        Partition(i, f"{name}/{i}", tuple(holders), 1, size)
-        for i, (size, holders) in enumerate(partitions)
+        Partition(i, f"{name}/{i}", tuple(locations), 1, size)
+        for i, (size, locations) in enumerate(partitions)
     )
     return Table(name, SCHEMA, stored, (), TableStatistics(1, 1, ()))
 

@@ -14,8 +14,8 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.wire import Done, GetReport, KeepSession
 from minishark.errors import ClusterError
-from minishark.worker.paths import StorePlaces
-from minishark.worker.protocol import FileSlice, Peer
+from minishark.worker.paths import StorePaths
+from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import InputMissingError, Store
 
 FOLDER = "s-1/queries/0"
@@ -23,22 +23,22 @@ FILE = f"{FOLDER}/0.arrow"
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StorePlaces:
+def paths(tmp_path: Path) -> StorePaths:
     """Folders of the node n0."""
     tmp_path.chmod(0o700)
-    found = StorePlaces(tmp_path / "memory", tmp_path / "disk")
+    found = StorePaths(tmp_path / "memory", tmp_path / "disk")
     found.memory.mkdir()
     found.make(FOLDER, ("n0",))
     return found
 
 
 @pytest.fixture
-def source(places: StorePlaces, tmp_path: Path) -> Iterator[Peer]:
+def source(paths: StorePaths, tmp_path: Path) -> Iterator[StoreLocation]:
     """The node n0, which serves its files."""
     endpoint = f"ipc://{tmp_path}/s.sock"
-    serving = Service(endpoint, places, "n0")
+    serving = Service(endpoint, paths, "n0")
     serving.start()
-    yield Peer("n0", "far", str(places.memory), str(places.disk), serving.endpoint)
+    yield StoreLocation("n0", "far", str(paths.memory), str(paths.disk), serving.endpoint)
     serving.stop()
     serving.stop()
     assert not (tmp_path / "s.sock").exists()
@@ -59,52 +59,56 @@ def table(rows: int) -> pa.Table:
     return pa.table({"x": pa.array(range(rows), pa.int64()), "t": text.dictionary_encode()})
 
 
-def write(places: StorePlaces, rows: int, batch_rows: int) -> pa.Table:
+def write(paths: StorePaths, rows: int, batch_rows: int) -> pa.Table:
     """A file on the node n0."""
     written = table(rows)
-    Store(places, "n0").write(FILE, written.schema, [written.to_batches(batch_rows)])
+    Store(paths, "n0").write(FILE, written.schema, [written.to_batches(batch_rows)])
     return written
 
 
 @pytest.mark.parametrize(("rows", "batch_rows"), [(0, 1), (1, 1), (10, 3), (300_000, 100_000)])
 def test_a_file_comes_as_it_is(
-    places: StorePlaces, source: Peer, connections: Connections, rows: int, batch_rows: int
+    paths: StorePaths, source: StoreLocation, connections: Connections, rows: int, batch_rows: int
 ) -> None:
     """All rows and types come, be it in one chunk or in more than the asker has credit for."""
-    expected = write(places, rows, batch_rows)
+    expected = write(paths, rows, batch_rows)
     assert expected == RemoteFiles(connections).fetch(source, FileSlice(FILE, ("n0",)))
 
 
 def test_more_chunks_than_credit(
-    places: StorePlaces,
-    source: Peer,
+    paths: StorePaths,
+    source: StoreLocation,
     connections: Connections,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The asker renews its credit until it has all."""
     monkeypatch.setattr(service, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(remote_files, "_CREDIT", 2)
-    expected = write(places, 5000, 700)
+    expected = write(paths, 5000, 700)
     files = RemoteFiles(connections)
     for _ in range(2):  # the second time over the same socket
         assert expected == files.fetch(source, FileSlice(FILE, ("n0",)))
 
 
-def test_a_part_of_a_file(places: StorePlaces, source: Peer, connections: Connections) -> None:
+def test_a_part_of_a_file(
+    paths: StorePaths, source: StoreLocation, connections: Connections
+) -> None:
     """Only the batches that are asked for come."""
-    expected = write(places, 10, 3).slice(3, 6)
+    expected = write(paths, 10, 3).slice(3, 6)
     assert expected == RemoteFiles(connections).fetch(source, FileSlice(FILE, ("n0",), 1, 3))
 
 
-def test_a_missing_file(source: Peer, connections: Connections) -> None:
+def test_a_missing_file(source: StoreLocation, connections: Connections) -> None:
     """The holder says that it is not there."""
     with pytest.raises(InputMissingError, match="n0 has no"):
         RemoteFiles(connections).fetch(source, FileSlice(f"{FOLDER}/9.arrow", ("n0",)))
 
 
-def test_a_senseless_request(places: StorePlaces, source: Peer, connections: Connections) -> None:
+def test_a_senseless_request(
+    paths: StorePaths, source: StoreLocation, connections: Connections
+) -> None:
     """More batches than there are is a refusal, and the holder goes on to answer."""
-    expected = write(places, 10, 10)
+    expected = write(paths, 10, 10)
     files = RemoteFiles(connections)
     with pytest.raises(InputMissingError):
         files.fetch(source, FileSlice(FILE, ("n0",), 0, 9))
@@ -115,9 +119,9 @@ def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
     """A process that can't be is dead, and the node goes on to answer."""
     tmp_path.chmod(0o700)
     (tmp_path / "n0").mkdir()
-    node = Peer("n0", "here", str(tmp_path), str(tmp_path), "")
+    node = StoreLocation("n0", "here", str(tmp_path), str(tmp_path), "")
     serving = NodeService(f"ipc://{tmp_path}/node.sock", node, "c", ())
-    kept = KeepSession("s-1", Peer("s-1", "here", "", "", ""), "me", -1, 0.0)
+    kept = KeepSession("s-1", StoreLocation("s-1", "here", "", "", ""), "me", -1, 0.0)
     assert Done() == serving.answer(kept)
     serving.tidy()
     assert [] == list((tmp_path / "n0").iterdir())
@@ -126,7 +130,7 @@ def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
     serving.stop()
 
 
-def test_a_bad_address_among_others(source: Peer, connections: Connections) -> None:
+def test_a_bad_address_among_others(source: StoreLocation, connections: Connections) -> None:
     """The sockets taken before it are given back."""
     with pytest.raises(ClusterError, match="No address"):
         connections.call_all([source.service, "nonsense"], GetReport(), 1.0)
@@ -134,11 +138,11 @@ def test_a_bad_address_among_others(source: Peer, connections: Connections) -> N
 
 
 def test_a_dead_holder(
-    source: Peer, connections: Connections, monkeypatch: pytest.MonkeyPatch
+    source: StoreLocation, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that does not answer is waited for once; the next holder is asked at once."""
     monkeypatch.setattr(remote_files, "_ANSWER_MAX_S", 0.2)
-    dead = Peer("n1", "far", "", "", f"{source.service}.not")
+    dead = StoreLocation("n1", "far", "", "", f"{source.service}.not")
     files = RemoteFiles(connections)
     with pytest.raises(InputMissingError, match=r"no answer within 0\.2 s"):
         files.fetch(dead, FileSlice(FILE, ("n1",)))
@@ -147,15 +151,15 @@ def test_a_dead_holder(
 
 
 def test_a_holder_that_is_started_anew(
-    places: StorePlaces,
-    source: Peer,
+    paths: StorePaths,
+    source: StoreLocation,
     connections: Connections,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that had not answered is asked again, and found."""
     monkeypatch.setattr(remote_files, "_ANSWER_MAX_S", 0.2)
     monkeypatch.setattr(remote_files, "_PROBE_S", 0.0)
-    expected = write(places, 10, 3)
+    expected = write(paths, 10, 3)
     files = RemoteFiles(connections)
     with monkeypatch.context() as patch:
         patch.setattr(connections, "receive", _no_answer)
@@ -172,24 +176,24 @@ def _no_answer(*_: object) -> list[bytes]:
     raise NoAnswerError("nothing")
 
 
-def test_an_interrupted_wait(source: Peer, connections: Connections) -> None:
+def test_an_interrupted_wait(source: StoreLocation, connections: Connections) -> None:
     """Whoever waits for a file can be interrupted from another thread."""
-    dead = Peer("n1", "far", "", "", f"{source.service}.not")
+    dead = StoreLocation("n1", "far", "", "", f"{source.service}.not")
     threading.Timer(0.1, connections.interrupted.set).start()
     with pytest.raises(InputMissingError, match="interrupted"):
         RemoteFiles(connections).fetch(dead, FileSlice(FILE, ("n1",)))
 
 
 def test_a_store_fetches_what_is_far(
-    places: StorePlaces, source: Peer, connections: Connections, tmp_path: Path
+    paths: StorePaths, source: StoreLocation, connections: Connections, tmp_path: Path
 ) -> None:
     """A whole file is kept beside the node's own files, a part is not; paths are not looked at."""
-    expected = write(places, 10, 3)
-    own = StorePlaces(tmp_path / "own", tmp_path / "own")
+    expected = write(paths, 10, 3)
+    own = StorePaths(tmp_path / "own", tmp_path / "own")
     own.memory.mkdir()
     own.make(FOLDER, ("n1",))
     store = Store(own, "n1", "near", RemoteFiles(connections))
-    store.meet((source, Peer("n1", "near", str(own.memory), str(own.disk), "")))
+    store.meet((source, StoreLocation("n1", "near", str(own.memory), str(own.disk), "")))
     part = FileSlice(FILE, ("n0",), 0, 1)
     assert expected.slice(0, 3) == store.read((part,))
     assert [] == list((own.memory / "n1" / FOLDER).iterdir())
@@ -198,7 +202,7 @@ def test_a_store_fetches_what_is_far(
     assert [f"{FILE}@n0"] == [
         str(path.relative_to(own.memory / "n1")) for path in (own.memory / "n1").rglob("*.arrow*")
     ]
-    (places.memory / "n0" / FILE).unlink()
+    (paths.memory / "n0" / FILE).unlink()
     again = Store(own, "n1", "near", RemoteFiles(connections))
     again.meet((source,))
     assert expected == again.read((whole,))
@@ -206,16 +210,16 @@ def test_a_store_fetches_what_is_far(
         again.read((part,))
 
 
-def test_removed_folders_are_forgotten(places: StorePlaces) -> None:
+def test_removed_folders_are_forgotten(paths: StorePaths) -> None:
     """What a store keeps open of a folder that is gone is let go; other files stay."""
-    write(places, 10, 3)
-    store = Store(places, "n0")
+    write(paths, 10, 3)
+    store = Store(paths, "n0")
     item = FileSlice(FILE, ("n0",))
     assert 10 == store.read((item,)).num_rows
     store.forget_removed()
-    (places.memory / "n0" / FILE).unlink()
+    (paths.memory / "n0" / FILE).unlink()
     assert 10 == store.read((item,)).num_rows
-    places.remove(FOLDER, ("n0",))
+    paths.remove(FOLDER, ("n0",))
     store.forget_removed()
     with pytest.raises(InputMissingError):
         store.read((item,))

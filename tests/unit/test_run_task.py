@@ -13,7 +13,7 @@ from minishark.compiler.stages.fragment import bucket_column
 from minishark.expressions import ColumnRef
 from minishark.worker import run_task
 from minishark.worker.memory import NodeMemory
-from minishark.worker.paths import StorePlaces
+from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
     FileSlice,
     OutputKind,
@@ -31,9 +31,9 @@ KEY = ColumnRef(0, "INTEGER")
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """A node's store, with the folders that tasks write to."""
-    places = StorePlaces(tmp_path, tmp_path)
-    places.make("queries/1", ("n0", "n1", "n2"))
-    return Store(places, "n0")
+    paths = StorePaths(tmp_path, tmp_path)
+    paths.make("queries/1", ("n0", "n1", "n2"))
+    return Store(paths, "n0")
 
 
 @pytest.fixture
@@ -114,9 +114,9 @@ def summed(runner: TaskRunner, item: FileSlice, **more: Any) -> int:
 
 def test_what_comes_again_is_prepared(runner: TaskRunner, store: Store, tmp_path: Path) -> None:
     """Over the same files of a table; until they are gone, or the settings are others."""
-    places = StorePlaces(tmp_path, tmp_path)
-    places.make("tables/1", ("n0",))
-    places.make("tables/2", ("n0",))
+    paths = StorePaths(tmp_path, tmp_path)
+    paths.make("tables/1", ("n0",))
+    paths.make("tables/2", ("n0",))
     few = put(store, "tables/1/a.arrow", "SELECT i FROM range(10) r(i)")
     more = put(store, "tables/2/b.arrow", "SELECT i FROM range(100) r(i)")
     assert [45, 4950] == [summed(runner, few), summed(runner, more)]
@@ -124,7 +124,7 @@ def test_what_comes_again_is_prepared(runner: TaskRunner, store: Store, tmp_path
     for _ in range(3):
         assert [45, 4950] == [summed(runner, few), summed(runner, more)]
     assert 2 == prepared(runner)
-    places.remove("tables/2", ("n0",))
+    paths.remove("tables/2", ("n0",))
     runner.forget_removed()
     assert 1 == prepared(runner)
     assert 45 == summed(runner, few, prelude=("SET default_null_order = 'nulls_first'",))
@@ -140,7 +140,7 @@ def test_outputs_of_stages_are_not_prepared_for(runner: TaskRunner, store: Store
 
 def test_nothing_is_prepared_on_request(runner: TaskRunner, store: Store, tmp_path: Path) -> None:
     """To compare."""
-    StorePlaces(tmp_path, tmp_path).make("tables/1", ("n0",))
+    StorePaths(tmp_path, tmp_path).make("tables/1", ("n0",))
     item = put(store, "tables/1/a.arrow", "SELECT i FROM range(10) r(i)")
     assert [45, 45, 45] == [summed(runner, item, prepares=False) for _ in range(3)]
     assert 0 == prepared(runner)
@@ -151,7 +151,7 @@ def test_only_so_many_are_prepared(
 ) -> None:
     """The one that was used longest ago goes first."""
     monkeypatch.setattr("minishark.worker.prepared._PREPARED_MAX", 3)
-    StorePlaces(tmp_path, tmp_path).make("tables/1", ("n0",))
+    StorePaths(tmp_path, tmp_path).make("tables/1", ("n0",))
     items = [put(store, f"tables/1/{n}.arrow", f"SELECT {n} AS i") for n in range(5)]
     for _ in range(3):
         assert list(range(5)) == [summed(runner, item) for item in items]
@@ -218,7 +218,7 @@ def test_partition_is_named_measured_and_replicated(
     outcome = runner.run(stage, TaskPayload(2, {}, replicas=("n0", "n1")))
     file = outcome.file
     assert file is not None
-    assert (10, ("n0", "n1")) == (outcome.rows, outcome.holders)
+    assert (10, ("n0", "n1")) == (outcome.rows, outcome.locations)
     stored = store.read((FileSlice(file, ("n0",)),))
     assert ["id", "odd name"] == stored.column_names
     assert (tmp_path / "n1" / file).samefile(tmp_path / "n0" / file)

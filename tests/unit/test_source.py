@@ -12,7 +12,7 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import DataError
 from minishark.expressions import Column
 from minishark.tables.sources import arrow_table, files_source, memory_source
-from minishark.worker.paths import StorePlaces
+from minishark.worker.paths import StorePaths
 from minishark.worker.store import Store
 
 TABLE = pa.table({"a": [1, 2, 3], "b": ["x", None, "z"]})
@@ -164,9 +164,9 @@ def test_memory_source_is_stored_once_and_read_in_slices(
     tmp_path: Path, planning: PlanningDatabase
 ) -> None:
     """As many slices as pieces are welcome; together they are the table, in order."""
-    places = StorePlaces(tmp_path, tmp_path)
-    places.make("tables/1-source", ("n0",))
-    store = Store(places, "n0")
+    paths = StorePaths(tmp_path, tmp_path)
+    paths.make("tables/1-source", ("n0",))
+    store = Store(paths, "n0")
     table = pa.table({"a": list(range(10))})
     source, size = memory_source(table, store, "tables/1-source", "n0", planning, 4)
     assert (Column("a", "BIGINT"),) == source.schema
@@ -180,9 +180,9 @@ def test_empty_table_has_one_slice(
     table: pa.Table, tmp_path: Path, planning: PlanningDatabase
 ) -> None:
     """A table without rows still has its columns."""
-    places = StorePlaces(tmp_path, tmp_path)
-    places.make("tables/1-source", ("n0",))
-    store = Store(places, "n0")
+    paths = StorePaths(tmp_path, tmp_path)
+    paths.make("tables/1-source", ("n0",))
+    store = Store(paths, "n0")
     source, size = memory_source(table, store, "tables/1-source", "n0", planning, 4)
     assert (1, 0) == (len(source.slices), size.rows)
     assert table.schema.names == store.read(source.slices).schema.names

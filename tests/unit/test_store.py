@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from minishark.worker import storage
-from minishark.worker.protocol import FileSlice, Peer
+from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.storage import StorageMeter
 from minishark.worker.store import (
     FolderMissingError,
     InputMissingError,
     Store,
-    StorePlaces,
+    StorePaths,
 )
 from minishark.worker.writing import StoredFile, follow
 
@@ -29,9 +29,9 @@ def batch(*values: int) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StorePlaces:
+def paths(tmp_path: Path) -> StorePaths:
     """Folders for memory and disk."""
-    found = StorePlaces(tmp_path / "memory", tmp_path / "disk")
+    found = StorePaths(tmp_path / "memory", tmp_path / "disk")
     found.memory.mkdir()
     for folder in ("queries/1", "q/1", "q/10"):
         found.make(folder, ("n0", "n1", "n2"))
@@ -49,11 +49,11 @@ def values(table: pa.Table) -> list[int]:
     return found
 
 
-def test_what_was_written_is_read(places: StorePlaces) -> None:
+def test_what_was_written_is_read(paths: StorePaths) -> None:
     """A file has its batches in order, in memory, and says how large it is."""
-    store = Store(places, "n0")
+    store = Store(paths, "n0")
     stored = write(store)
-    assert (places.memory / "n0" / FILE, 3, False) == (stored.path, stored.rows, stored.on_disk)
+    assert (paths.memory / "n0" / FILE, 3, False) == (stored.path, stored.rows, stored.on_disk)
     assert batch(1, 2).nbytes + batch(3).nbytes == stored.bytes
     assert [1, 2, 3] == values(store.read((FileSlice(FILE, ("n0",)),)))
 
@@ -62,36 +62,36 @@ def test_what_was_written_is_read(places: StorePlaces) -> None:
     ("first", "last", "expected"), [(0, 1, [1, 2]), (1, 2, [3]), (1, None, [3]), (1, 1, [])]
 )
 def test_slices_are_batches(
-    places: StorePlaces, first: int, last: int | None, expected: list[int]
+    paths: StorePaths, first: int, last: int | None, expected: list[int]
 ) -> None:
     """A slice has the batches from its first to before its last one; none keeps the schema."""
-    store = Store(places, "n0")
+    store = Store(paths, "n0")
     write(store)
     found = store.read((FileSlice(FILE, ("n0",), first, last),))
     assert expected == values(found)
     assert SCHEMA == found.schema
 
 
-def test_slices_of_several_files_come_in_order(places: StorePlaces) -> None:
+def test_slices_of_several_files_come_in_order(paths: StorePaths) -> None:
     """All slices are one table, in the order in which they are asked for."""
-    store = Store(places, "n0")
+    store = Store(paths, "n0")
     write(store, "q/1.arrow", batch(1))
     write(store, "q/2.arrow", batch(2))
     slices = (FileSlice("q/2.arrow", ("n0",)), FileSlice("q/1.arrow", ("n0",)))
     assert [2, 1] == values(store.read(slices))
 
 
-def test_empty_file_has_its_schema(places: StorePlaces) -> None:
+def test_empty_file_has_its_schema(paths: StorePaths) -> None:
     """A file without batches can be read."""
-    store = Store(places, "n0")
+    store = Store(paths, "n0")
     stored = store.write(FILE, SCHEMA, [[], []])
     assert (0, 0) == (stored.rows, stored.bytes)
     assert [] == values(store.read((FileSlice(FILE, ("n0",)),)))
 
 
-def test_own_copy_is_read_first(places: StorePlaces) -> None:
+def test_own_copy_is_read_first(paths: StorePaths) -> None:
     """Of several holders the node itself is the nearest."""
-    far, near = Store(places, "n0"), Store(places, "n1")
+    far, near = Store(paths, "n0"), Store(paths, "n1")
     write(far, FILE, batch(1))
     write(near, FILE, batch(2))
     item = FileSlice(FILE, ("n0", "n1"))
@@ -99,51 +99,51 @@ def test_own_copy_is_read_first(places: StorePlaces) -> None:
     assert [1] == values(far.read((item,)))
 
 
-def test_other_holders_serve_where_the_own_copy_is_missing(places: StorePlaces) -> None:
+def test_other_holders_serve_where_the_own_copy_is_missing(paths: StorePaths) -> None:
     """Any holder will do."""
-    write(Store(places, "n2"))
-    assert [1, 2, 3] == values(Store(places, "n0").read((FileSlice(FILE, ("n0", "n1", "n2")),)))
+    write(Store(paths, "n2"))
+    assert [1, 2, 3] == values(Store(paths, "n0").read((FileSlice(FILE, ("n0", "n1", "n2")),)))
 
 
-def test_missing_file_is_named(places: StorePlaces) -> None:
+def test_missing_file_is_named(paths: StorePaths) -> None:
     """The error says which file, and who should have had it."""
     with pytest.raises(InputMissingError, match=r"queries/1/0\.arrow is on none .* n0, n1"):
-        Store(places, "n0").read((FileSlice(FILE, ("n0", "n1")),))
+        Store(paths, "n0").read((FileSlice(FILE, ("n0", "n1")),))
 
 
-def test_replicas_are_links(places: StorePlaces) -> None:
+def test_replicas_are_links(paths: StorePaths) -> None:
     """Replicas on the same machine share the data, and outlive the original."""
-    store = Store(places, "n0")
+    store = Store(paths, "n0")
     stored = write(store)
     store.replicate(stored, FILE, ("n0", "n1", "n2"))
-    copies = [places.memory / node / FILE for node in ("n1", "n2")]
+    copies = [paths.memory / node / FILE for node in ("n1", "n2")]
     assert [True, True] == [copy.samefile(stored.path) for copy in copies]
     stored.path.unlink()
-    assert [1, 2, 3] == values(Store(places, "n0").read((FileSlice(FILE, ("n0", "n2")),)))
+    assert [1, 2, 3] == values(Store(paths, "n0").read((FileSlice(FILE, ("n0", "n2")),)))
 
 
-def test_replica_replaces_an_older_one(places: StorePlaces) -> None:
+def test_replica_replaces_an_older_one(paths: StorePaths) -> None:
     """A task that runs a second time replicates again."""
-    store = Store(places, "n0")
+    store = Store(paths, "n0")
     store.replicate(write(store, FILE, batch(1)), FILE, ("n1",))
     store.replicate(write(store, FILE, batch(2)), FILE, ("n1",))
-    assert [2] == values(Store(places, "n1").read((FileSlice(FILE, ("n1",)),)))
+    assert [2] == values(Store(paths, "n1").read((FileSlice(FILE, ("n1",)),)))
 
 
-def test_short_memory_goes_to_disk(places: StorePlaces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_memory_goes_to_disk(paths: StorePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without room in shared memory, files and their replicas lie on disk, and are found there."""
     monkeypatch.setattr(storage, "free_bytes", lambda folder: 0)
-    store = Store(places, "n0")
+    store = Store(paths, "n0")
     stored = write(store)
-    assert (places.disk / "n0" / FILE, True) == (stored.path, stored.on_disk)
+    assert (paths.disk / "n0" / FILE, True) == (stored.path, stored.on_disk)
     store.replicate(stored, FILE, ("n1",))
-    assert (places.disk / "n1" / FILE).samefile(stored.path)
-    assert [1, 2, 3] == values(Store(places, "n1").read((FileSlice(FILE, ("n1",)),)))
+    assert (paths.disk / "n1" / FILE).samefile(stored.path)
+    assert [1, 2, 3] == values(Store(paths, "n1").read((FileSlice(FILE, ("n1",)),)))
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_memory_that_fills_up_while_writing(
-    places: StorePlaces, monkeypatch: pytest.MonkeyPatch, code: int
+    paths: StorePaths, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """If memory ends in the middle of a file, it goes on on disk and leaves nothing behind."""
     calls = []
@@ -155,15 +155,15 @@ def test_memory_that_fills_up_while_writing(
 
     monkeypatch.setattr(StorageMeter, "has_plenty", lambda *_: False)
     monkeypatch.setattr(os, "posix_fallocate", full_the_second_time)
-    store = Store(places, "n0")
+    store = Store(paths, "n0")
     stored = store.write(FILE, SCHEMA, [[batch(1, 2)], [batch(3)], [batch(4)]])
     assert (True, 4, 2) == (stored.on_disk, stored.rows, len(calls))
     assert [1, 2, 3, 4] == values(store.read((FileSlice(FILE, ("n0",)),)))
-    assert [stored.path] == [path for path in places.disk.rglob("*") if path.is_file()]
-    assert [] == [path for path in places.memory.rglob("*") if path.is_file()]
+    assert [stored.path] == [path for path in paths.disk.rglob("*") if path.is_file()]
+    assert [] == [path for path in paths.memory.rglob("*") if path.is_file()]
 
 
-def test_other_errors_are_raised(places: StorePlaces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_are_raised(paths: StorePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a full memory is a reason to write elsewhere."""
 
     def broken(descriptor: int, offset: int, length: int) -> None:
@@ -172,31 +172,31 @@ def test_other_errors_are_raised(places: StorePlaces, monkeypatch: pytest.Monkey
     monkeypatch.setattr(StorageMeter, "has_plenty", lambda *_: False)
     monkeypatch.setattr(os, "posix_fallocate", broken)
     with pytest.raises(OSError, match="broken"):
-        write(Store(places, "n0"))
-    assert [] == [path for path in places.memory.rglob("*") if path.is_file()]
+        write(Store(paths, "n0"))
+    assert [] == [path for path in paths.memory.rglob("*") if path.is_file()]
 
 
-def test_files_above_the_share_go_to_disk(places: StorePlaces) -> None:
+def test_files_above_the_share_go_to_disk(paths: StorePaths) -> None:
     """A node's files take no more of shared memory than its share, whoever wrote them."""
     rows = pa.record_batch([pa.array(range(45_000), pa.int64())], schema=SCHEMA)
 
     def store() -> Store:
         """As another process has one."""
-        return Store(places, "n0", meter=StorageMeter(places.memory / "n0", 1 << 20))
+        return Store(paths, "n0", meter=StorageMeter(paths.memory / "n0", 1 << 20))
 
     files = [f"queries/1/{i}.arrow" for i in range(4)]
     stored = [store().write(file, SCHEMA, [[rows]]) for file in files]
     assert [False, False, True, True] == [each.on_disk for each in stored]
-    (places.memory / "n0" / files[0]).unlink()
+    (paths.memory / "n0" / files[0]).unlink()
     assert not store().write(files[2], SCHEMA, [[rows]]).on_disk
 
 
-def test_failed_write_leaves_no_temporary_file(places: StorePlaces) -> None:
+def test_failed_write_leaves_no_temporary_file(paths: StorePaths) -> None:
     """A file is whole or is not there."""
     other = pa.record_batch([pa.array(["x"])], names=["y"])
     with pytest.raises(pa.ArrowInvalid):
-        Store(places, "n0").write(FILE, SCHEMA, [[batch(1), other]])
-    assert [] == [path for path in places.memory.rglob("*") if path.is_file()]
+        Store(paths, "n0").write(FILE, SCHEMA, [[batch(1), other]])
+    assert [] == [path for path in paths.memory.rglob("*") if path.is_file()]
 
 
 def test_one_folder_for_both_is_no_disk_fallback(
@@ -204,20 +204,20 @@ def test_one_folder_for_both_is_no_disk_fallback(
 ) -> None:
     """Where there is no shared memory at all, nobody is warned for each file."""
     monkeypatch.setattr(storage, "free_bytes", lambda folder: 0)
-    places = StorePlaces(tmp_path, tmp_path)
-    places.make("queries/1", ("n0",))
-    assert not write(Store(places, "n0")).on_disk
+    paths = StorePaths(tmp_path, tmp_path)
+    paths.make("queries/1", ("n0",))
+    assert not write(Store(paths, "n0")).on_disk
 
 
-def test_forget_drops_what_is_cached(places: StorePlaces) -> None:
+def test_forget_drops_what_is_cached(paths: StorePaths) -> None:
     """After a forget the file is opened again; files of other folders stay open."""
-    store = Store(places, "n0")
+    store = Store(paths, "n0")
     one, ten = FileSlice("q/1/0.arrow", ("n0",)), FileSlice("q/10/0.arrow", ("n0",))
     for item in (one, ten):
         write(store, item.file, batch(1))
         store.read((item,))
     for item in (one, ten):
-        (places.memory / "n0" / item.file).unlink()
+        (paths.memory / "n0" / item.file).unlink()
     assert [1] == values(store.read((one,)))
     store.forget("q/1")
     with pytest.raises(InputMissingError):
@@ -239,9 +239,9 @@ def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
     assert [1 << 19, 1 << 19] == [storage.folder_bytes(tmp_path / folder) for folder in "ab"]
 
 
-def test_text_may_be_a_dictionary_in_some_files(places: StorePlaces) -> None:
+def test_text_may_be_a_dictionary_in_some_files(paths: StorePaths) -> None:
     """Files of which some have a text column as a dictionary are read as one table."""
-    store = Store(places, "n0")
+    store = Store(paths, "n0")
     plain = pa.record_batch({"x": pa.array(["a", None])})
     encoded = pa.record_batch({"x": pa.array(["b", "a", None]).dictionary_encode()})
     for name, rows in (("q/1/plain.arrow", plain), ("q/1/encoded.arrow", encoded)):
@@ -250,9 +250,9 @@ def test_text_may_be_a_dictionary_in_some_files(places: StorePlaces) -> None:
     assert ["a", None, "b", "a", None] == store.read(both).column("x").to_pylist()
 
 
-def test_indices_of_dictionaries_may_differ_in_width(places: StorePlaces) -> None:
+def test_indices_of_dictionaries_may_differ_in_width(paths: StorePaths) -> None:
     """Files whose dictionaries have indices of several types are read as one, still encoded."""
-    store = Store(places, "n0")
+    store = Store(paths, "n0")
     few = pa.array(["b", "a", None])
     for name, kind in (("few", pa.int8()), ("more", pa.int16())):
         encoded = few.cast(pa.dictionary(kind, pa.string()))
@@ -265,23 +265,23 @@ def test_indices_of_dictionaries_may_differ_in_width(places: StorePlaces) -> Non
 
 
 def test_folder_that_was_removed_is_not_made_again_on_disk(
-    places: StorePlaces, monkeypatch: pytest.MonkeyPatch
+    paths: StorePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task of a query that has ended leaves nothing, wherever its file would have gone."""
     monkeypatch.setattr(storage, "free_bytes", lambda folder: 0)
-    store = Store(places, "n0")
+    store = Store(paths, "n0")
     write(store)
-    places.remove("queries/1", ("n0", "n1"))
+    paths.remove("queries/1", ("n0", "n1"))
     with pytest.raises(FolderMissingError, match="n0 has no folder queries/1"):
         write(store)
-    assert [] == [path for path in places.disk.rglob("*") if path.is_file()]
-    assert not (places.disk / "n0/queries/1").exists()
+    assert [] == [path for path in paths.disk.rglob("*") if path.is_file()]
+    assert not (paths.disk / "n0/queries/1").exists()
 
 
-def test_a_file_that_nobody_holds_any_more(places: StorePlaces) -> None:
+def test_a_file_that_nobody_holds_any_more(paths: StorePaths) -> None:
     """All its holders may have been started anew."""
     with pytest.raises(InputMissingError, match="all that had it are gone") as found:
-        Store(places, "n0").read((FileSlice(FILE, ()),))
+        Store(paths, "n0").read((FileSlice(FILE, ()),))
     assert (FileSlice(FILE, ()),) == found.value.files
 
 
@@ -291,24 +291,24 @@ class Elsewhere:
     def __init__(self) -> None:
         self.fetched: list[str] = []
 
-    def fetch(self, source: Peer, item: FileSlice) -> pa.Table:
+    def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
         """The rows of any file."""
         self.fetched.append(f"{source.name} {item.file}")
         return pa.Table.from_batches([batch(7)])
 
-    def replicate(self, file: str, source: Peer, target: Peer) -> None:
+    def replicate(self, file: str, source: StoreLocation, target: StoreLocation) -> None:
         """Every replica is taken."""
 
 
-def peer(name: str, host: str, folder: str) -> Peer:
+def peer(name: str, host: str, folder: str) -> StoreLocation:
     """A node with folders of its own."""
-    return Peer(name, host, folder, folder, "")
+    return StoreLocation(name, host, folder, folder, "")
 
 
-def test_a_node_finds_its_files_whatever_is_told_of_it(places: StorePlaces) -> None:
+def test_a_node_finds_its_files_whatever_is_told_of_it(paths: StorePaths) -> None:
     """Started anew, it has other folders than a stage says that was begun before."""
     far = Elsewhere()
-    store = Store(places, "n0", "here", far)
+    store = Store(paths, "n0", "here", far)
     store.meet((peer("n0", "here", "/gone"), peer("n1", "there", "/far")))
     write(store)
     assert [1, 2, 3] == values(store.read((FileSlice(FILE, ("n0",)),)))
@@ -318,9 +318,9 @@ def test_a_node_finds_its_files_whatever_is_told_of_it(places: StorePlaces) -> N
     assert ["n1 queries/1/far.arrow"] == far.fetched
 
 
-def test_a_node_that_a_stage_does_not_know_gives_no_replicas(places: StorePlaces) -> None:
+def test_a_node_that_a_stage_does_not_know_gives_no_replicas(paths: StorePaths) -> None:
     """Others could not fetch from it; healing makes them."""
-    store = Store(places, "n0", "here", Elsewhere())
+    store = Store(paths, "n0", "here", Elsewhere())
     stored = write(store)
     store.meet((peer("n1", "there", "/far"),))
     assert ("n0",) == store.replicate(stored, FILE, ("n1",))
@@ -328,31 +328,34 @@ def test_a_node_that_a_stage_does_not_know_gives_no_replicas(places: StorePlaces
     assert ("n0", "n1") == store.replicate(stored, FILE, ("n1",))
 
 
-@pytest.mark.parametrize("peers", [(), (Peer("n0", "h", "", "", ""),)])
+@pytest.mark.parametrize("stores", [(), (StoreLocation("n0", "h", "", "", ""),)])
 @pytest.mark.parametrize("is_short", [False, True])
 def test_what_its_owner_removed_is_not_made_again(
-    places: StorePlaces, monkeypatch: pytest.MonkeyPatch, peers: tuple[Peer, ...], is_short: bool
+    paths: StorePaths,
+    monkeypatch: pytest.MonkeyPatch,
+    stores: tuple[StoreLocation, ...],
+    is_short: bool,
 ) -> None:
     """An executor that outlives its node leaves nothing that nobody would remove."""
-    store = Store(places, "n0", "h")
-    store.meet(peers)
+    store = Store(paths, "n0", "h")
+    store.meet(stores)
     if is_short:
         monkeypatch.setattr(storage, "free_bytes", lambda folder: 0)
-    for place in (places.memory, places.disk):
+    for place in (paths.memory, paths.disk):
         shutil.rmtree(place, ignore_errors=True)
     with pytest.raises(FolderMissingError):
         write(store, "s-1/queries/1/0.arrow")
-    assert [False, False] == [place.exists() for place in (places.memory, places.disk)]
+    assert [False, False] == [place.exists() for place in (paths.memory, paths.disk)]
 
 
 def test_a_place_that_goes_while_a_file_moves_to_disk(
-    places: StorePlaces, monkeypatch: pytest.MonkeyPatch
+    paths: StorePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder that was just made on disk goes too, with all above it that is empty."""
-    memory, disk = places.memory / "n0/q/1", places.disk / "n0/q/1"
+    memory, disk = paths.memory / "n0/q/1", paths.disk / "n0/q/1"
     found = iter([True, False])
     monkeypatch.setattr(Path, "exists", lambda _: next(found))
     with pytest.raises(FileNotFoundError):
         follow(memory, disk)
     monkeypatch.undo()
-    assert not places.disk.exists()
+    assert not paths.disk.exists()

@@ -84,14 +84,14 @@ class Arena:
         """Start nodes that share nothing but the network; the address of the first."""
         keys = self.folder / "keys"
         make_keys(keys)
-        places = [f"tcp://127.0.0.1:{port}" for port in _free_ports(count)]
-        heads = tuple(places[: min(_HEADS, count)])
-        for number, place in enumerate(places):
+        paths = [f"tcp://127.0.0.1:{port}" for port in _free_ports(count)]
+        heads = tuple(paths[: min(_HEADS, count)])
+        for number, place in enumerate(paths):
             options = StartOptions(
                 f"host{number}", 1, executors, listen=place, join=heads, keys=str(keys)
             )
             self._hosts.append(_Host(options, _start_host(options)))
-        return places[0]
+        return paths[0]
 
     def seen(self, nodes: Sequence[NodeState]) -> tuple[NodeState, ...]:
         """Nodes with their processes, of which a session is not told where they are other hosts."""

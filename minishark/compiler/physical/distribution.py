@@ -12,21 +12,21 @@ def in_one_task(distribution: Distribution) -> bool:
     return isinstance(distribution, Single | Replicated)
 
 
-def places_of(sources: Sequence[int]) -> dict[int, tuple[int, ...]]:
+def positions_of(sources: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """Input column -> the output columns that are it; `sources` holds -1 for computed columns."""
-    places: dict[int, tuple[int, ...]] = {}
+    positions: dict[int, tuple[int, ...]] = {}
     for position, source in enumerate(sources):
-        places[source] = (*places.get(source, ()), position)
-    places.pop(-1, None)
-    return places
+        positions[source] = (*positions.get(source, ()), position)
+    positions.pop(-1, None)
+    return positions
 
 
-def moved(distribution: Distribution, places: Mapping[int, tuple[int, ...]]) -> Distribution:
+def moved(distribution: Distribution, positions: Mapping[int, tuple[int, ...]]) -> Distribution:
     """`distribution` after columns moved; rows hashed on one that is gone are just spread."""
     if not isinstance(distribution, Hashed):
         return distribution
     keys = tuple(
-        frozenset(place for column in sorted(key) for place in places.get(column, ()))
+        frozenset(place for column in sorted(key) for place in positions.get(column, ()))
         for key in distribution.keys
     )
     return Hashed(keys, distribution.partitions) if all(keys) else Spread(distribution.partitions)

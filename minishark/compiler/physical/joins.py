@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
-from minishark.compiler.physical.distribution import in_one_task, moved, places_of
+from minishark.compiler.physical.distribution import in_one_task, moved, positions_of
 from minishark.compiler.physical.plan import (
     Broadcast,
     Distribution,
@@ -162,8 +162,8 @@ def _join_places(join: Join, width: int) -> dict[int, tuple[int, ...]]:
     rights = [i + width for i in join.right_output]
     match join.kind:
         case JoinKind.SEMI | JoinKind.ANTI | JoinKind.MARK:
-            return places_of(lefts)
+            return positions_of(lefts)
         case JoinKind.RIGHT_SEMI | JoinKind.RIGHT_ANTI:
-            return places_of(rights)
+            return positions_of(rights)
         case _:
-            return places_of(lefts + rights)
+            return positions_of(lefts + rights)

@@ -38,7 +38,7 @@ from minishark.compiler.physical.aggregates import can_split, state_column
 from minishark.compiler.physical.distribution import (
     hashed_alike,
     moved,
-    places_of,
+    positions_of,
     set_distribution,
 )
 from minishark.compiler.physical.estimate import (
@@ -227,17 +227,17 @@ class _Planner:
     def _filter(self, filter_: Filter, child: Planned, schema: Schema) -> Planned:
         rows = filtered_rows(filter_.predicates, child.profile)
         profile = Profile(rows, tuple(child.profile.columns[i] for i in filter_.output))
-        distribution = moved(child.distribution, places_of(filter_.output))
+        distribution = moved(child.distribution, positions_of(filter_.output))
         distribution = _computed(filter_.predicates, distribution)
         return planned(filter_, (child,), schema, distribution, profile)
 
     def _project(self, project: Project, child: Planned, schema: Schema) -> Planned:
         columns = tuple(_expression_statistics(e, child.profile) for e in project.expressions)
         profile = Profile(child.profile.rows, columns)
-        places = places_of(
+        positions = positions_of(
             [e.index if isinstance(e, ColumnRef) else -1 for e in project.expressions]
         )
-        distribution = _computed(project.expressions, moved(child.distribution, places))
+        distribution = _computed(project.expressions, moved(child.distribution, positions))
         return planned(project, (child,), schema, distribution, profile)
 
     def _aggregate(self, aggregate: Aggregate, child: Planned, schema: Schema) -> Planned:
@@ -245,7 +245,7 @@ class _Planner:
         rows = grouped_rows(aggregate.groups, child.profile)
         columns = tuple(_expression_statistics(e, child.profile) for e in aggregate.groups)
         profile = Profile(rows, columns + (None,) * (len(schema) - len(columns)))
-        kept = moved(child.distribution, places_of(groups))
+        kept = moved(child.distribution, positions_of(groups))
         one_phase = isinstance(kept, Hashed) and not aggregate.grouping_sets
         if not one_phase and self._exchanges.is_stored(child.plan):
             child = self._exchanges.broadcast(child)
@@ -255,7 +255,7 @@ class _Planner:
         if can_split(aggregate):
             return self._two_phases(aggregate, child, schema, profile)
         complete = self._regrouped(aggregate, self._without_duplicates(aggregate, child))
-        kept = moved(complete.distribution, places_of(groups))
+        kept = moved(complete.distribution, positions_of(groups))
         return planned(aggregate, (complete,), schema, kept, profile)
 
     def _two_phases(
@@ -278,7 +278,7 @@ class _Planner:
             PartialAggregate(aggregate),
             (child,),
             group_columns + states,
-            moved(child.distribution, places_of(groups)),
+            moved(child.distribution, positions_of(groups)),
             Profile(min(child.profile.rows, rows), columns + (None,) * len(states)),
         )
 
@@ -288,11 +288,11 @@ class _Planner:
         """The second phase, over groups and states; equal groups are brought together."""
         width = len(aggregate.groups)
         keys = tuple(ColumnRef(i, partial.plan.schema[i].type) for i in range(width))
-        places = {i: (i,) for i in range(width)}
-        together = isinstance(moved(partial.distribution, places), Hashed)
+        positions = {i: (i,) for i in range(width)}
+        together = isinstance(moved(partial.distribution, positions), Hashed)
         if not (partial.in_one_task or (together and not aggregate.grouping_sets)):
             partial = self._exchanged_groups(partial, () if aggregate.grouping_sets else keys)
-        distribution = moved(partial.distribution, places)
+        distribution = moved(partial.distribution, positions)
         return planned(FinalAggregate(aggregate), (partial,), schema, distribution, profile)
 
     def _aggregate_over_join(self, aggregate: Aggregate, logical: LogicalPlan) -> Planned:
@@ -386,7 +386,7 @@ class _Planner:
     def _grouped_by(self, keys: tuple[Expression, ...], child: Planned) -> Planned:
         """`child` with the rows of equal keys in one partition."""
         positions = [e.index if isinstance(e, ColumnRef) else -1 for e in keys]
-        together = isinstance(moved(child.distribution, places_of(positions)), Hashed)
+        together = isinstance(moved(child.distribution, positions_of(positions)), Hashed)
         if child.in_one_task or together:
             return child
         return self._exchanged_groups(child, keys)

@@ -12,8 +12,8 @@ import pytest
 from minishark.catalog import Partition, Table
 from minishark.cluster.backend import Cluster
 from minishark.statistics import TableStatistics
-from minishark.tables.replication import Copy, Healer, Replicas, copies_needed, replicas
-from minishark.worker.paths import StorePlaces
+from minishark.tables.replication import Copy, Replicas, Replicator, copies_needed, replicas
+from minishark.worker.paths import StorePaths
 from minishark.worker.store import Store
 
 
@@ -54,7 +54,7 @@ def test_replicas_are_told_by_the_worst_partition() -> None:
 class Nodes:
     """A cluster of two nodes, of which b is what it was when the healer last looked, or not."""
 
-    places: StorePlaces
+    paths: StorePaths
     home_of_b: str = "old"
     nodes: tuple[str, ...] = ("a", "b")
 
@@ -64,30 +64,30 @@ class Nodes:
 
     def store(self) -> Store:
         """A view of their files."""
-        return Store(self.places, "a")
+        return Store(self.paths, "a")
 
 
 def test_a_restarted_node_keeps_what_it_was_given_since(tmp_path: Path) -> None:
     """Of a table that was loaded while it came back it has a part, and is asked which."""
-    places = StorePlaces(tmp_path, tmp_path)
-    places.make("t", ("a", "b"))
+    paths = StorePaths(tmp_path, tmp_path)
+    paths.make("t", ("a", "b"))
     columns = pa.schema([("x", pa.int64())])
-    Store(places, "b").write("t/1", columns, [[]])
-    cluster = Nodes(places)
+    Store(paths, "b").write("t/1", columns, [[]])
+    cluster = Nodes(paths)
     homes = {"t": cluster.homes()}
     moved: list[tuple[int, list[str], list[str]]] = []
-    healer = Healer(
+    replicator = Replicator(
         cast("Cluster", cluster),
         lambda: [table(2, "ab", "ab")],
         lambda found: homes[found.folder],
         lambda _, index, found, gone: moved.append((index, list(found), list(gone))),
     )
-    healer.heal()
+    replicator.heal()
     assert [] == moved
     cluster.home_of_b = "new"
-    healer.heal()
+    replicator.heal()
     assert [(0, [], ["b"])] == moved
-    healer.heal()
+    replicator.heal()
     assert [(0, [], ["b"])] == moved
 
 
@@ -95,5 +95,5 @@ def test_other_holders_change_nothing_else() -> None:
     """A table with other holders is the same load."""
     found = table(2, "ab", "bc")
     moved = found.held_by(1, ("a", "b"))
-    assert (("a", "b"), ("a", "b")) == tuple(p.holders for p in moved.partitions)
+    assert (("a", "b"), ("a", "b")) == tuple(p.locations for p in moved.partitions)
     assert (found.folder, found.partitions[0]) == (moved.folder, moved.partitions[0])
