@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import duckdb
 
 from minishark.dataframe.column import Column, Kind, Reference, Resolve
-from minishark.dataframe.names import ident, nearest
+from minishark.dataframe.names import ident, nearest, readable
 from minishark.errors import ColumnError
 from minishark.expressions import Schema, quote_text
 
@@ -320,7 +320,9 @@ class Select:
         items = []
         for item, column in zip(self.items, schema, strict=True):
             attribute = replace(item.attribute, name=column.name, type=column.type)
-            items.append(replace(item, attribute=attribute))
+            named = item.plain or item.aliased or item.kind is Kind.FREE
+            short = None if named else readable(column.name)
+            items.append(replace(item, attribute=attribute).called(short))
         return replace(self, items=tuple(items))
 
     # Names
