@@ -15,7 +15,10 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import re
 from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -65,6 +68,8 @@ def call_function(name: str, *arguments: Any) -> Column:
         arguments: names of columns, Columns, or values.
     """
     columns = [column_or_name(argument) for argument in arguments]
+    if name.lower() in _TAKING_FLOAT:
+        columns[1:] = [_with_decimals(column_) for column_ in columns[1:]]
     return call(ident(name), *columns, kind=_kinds().get(name.lower(), Kind.FREE))
 
 
@@ -207,10 +212,16 @@ def percentile(column_: Any, fraction: Any) -> Column:
 
 
 def percentile_approx(column_: Any, fraction: Any, accuracy: int = 10_000) -> Column:
-    """About the value below which a fraction of the values lies; `accuracy` is DuckDB's own."""
+    """About the value below which a fraction of the values lies; `accuracy` is DuckDB's own.
+
+    Args:
+        column_: the values.
+        fraction: from 0 to 1; a list of fractions gives a list of values.
+        accuracy: any positive number.
+    """
     if accuracy <= 0:
         raise OptionError("accuracy is a positive number.")
-    return _aggregate("approx_quantile", column_, value(fraction))
+    return call_function("approx_quantile", column_, value(fraction))
 
 
 def every(column_: Any) -> Column:
@@ -580,6 +591,22 @@ def _aggregate(function: str, *columns: Any) -> Column:
 def _distinct(function: str, column_: Column) -> Column:
     made = combine(f"{function}(DISTINCT ", column_, ")", bare=True)
     return Column(made.pieces, level=Level.ATOM, kind=Kind.GROUP)
+
+
+# Those to which DuckDB passes no DOUBLE, after what they aggregate: other floats are written so.
+_TAKING_FLOAT = ("approx_quantile",)
+_DOUBLE = re.compile(r"(?<![\w.'])\d+(?:\.\d+)?e[-+]?\d+(?!\w)")
+
+
+def _with_decimals(column_: Column) -> Column:
+    """The same with floats written as decimals, which DuckDB converts to any type."""
+
+    def decimal(piece: Any) -> Any:
+        if not isinstance(piece, str) or "'" in piece:
+            return piece
+        return _DOUBLE.sub(lambda found: format(Decimal(found[0]), "f"), piece)
+
+    return replace(column_, pieces=tuple(map(decimal, column_.pieces)))
 
 
 def _days(count_: Any) -> Column:
