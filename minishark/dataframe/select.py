@@ -239,8 +239,8 @@ class Select:
 
     def item(self, column: Column) -> Item:
         """A Column as a column of this SELECT."""
-        if len(column.pieces) == 1 and isinstance(column.pieces[0], Reference):
-            index, fields = self.find(column.pieces[0])
+        if column.reference is not None:
+            index, fields = self.find(column.reference)
             if not fields:
                 return self.items[index].called(column.name)
             # As in PySpark, a field keeps its name.
@@ -288,8 +288,8 @@ class Select:
     def sort_text(self, key: Column) -> str:
         """A sort key in this SELECT; empty if it can't be written here."""
         names = [attribute.name.lower() for attribute in self.attributes]
-        if len(key.pieces) == 1 and isinstance(key.pieces[0], Reference):
-            index, fields = self.find(key.pieces[0])
+        if key.reference is not None:
+            index, fields = self.find(key.reference)
             item = self.items[index]
             if fields or not (item.plain or item.aliased) or names.count(names[index]) > 1:
                 return ""
