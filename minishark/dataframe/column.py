@@ -82,6 +82,7 @@ class Text:
     sql: str
 
 
+_FILTERING = ("filter()", "FILTER (WHERE true)")
 _PICKING = frozenset({"first", "last", "first_value", "last_value"})
 
 
@@ -105,15 +106,19 @@ class Call:
     skips_nulls: bool = False
     certain: bool = True
 
+    @property
+    def name(self) -> str:
+        """The function's name in lower case, without quotes."""
+        return self.function.strip('"').lower()
+
     def column(self, kind: Kind) -> Column:
         """This alone as a Column."""
         return Column((self,), level=Level.ATOM, kind=kind)
 
     def written(self) -> Column:
         """The call as it stands in SQL."""
-        named = self.function.lower()
         narrowed = self.skips_nulls or self.condition is not None
-        if self.window is not None and named in _PICKING and narrowed:
+        if self.window is not None and self.name in _PICKING and narrowed:
             return self._picked(self.window)
         conditions = [self.arguments.is_not_null()] if self.skips_nulls else []
         conditions += [] if self.condition is None else [self.condition]
@@ -143,7 +148,7 @@ class Call:
         """
         if self.window is not None:
             return self._filtered_inside(condition)
-        if self.function.lower() in WINDOWS_ONLY:
+        if self.name in WINDOWS_ONLY:
             raise OptionError(
                 f"{self.function} is a window function, which takes no condition; filter the rows, "
                 "or put functions.when() into its arguments."
@@ -153,12 +158,13 @@ class Call:
 
     def _filtered_inside(self, condition: Column) -> Call:
         """A window over groups, with the condition for the aggregates that make them."""
-        parts = {"arguments": self.arguments, "window": self.window, "condition": self.condition}
-        changed = {
-            name: replace(part, pieces=_changed(part.pieces, lambda call: call.filtered(condition)))
-            for name, part in parts.items()
-            if part is not None and is_grouped(part.pieces)
-        }
+        changed = {}
+        for field in ("arguments", "condition", "window"):
+            part: Column | None = getattr(self, field)
+            pieces = part.opened(*_FILTERING) if part is not None else ()
+            if part is not None and is_grouped(pieces):
+                made = _changed(pieces, lambda call: call.filtered(condition))
+                changed[field] = replace(part, pieces=made)
         if not changed:
             raise OptionError(
                 "What is computed over a window takes no condition any more, and no pivot; write "
@@ -476,7 +482,7 @@ class Column(CamelCase):
             OptionError: there is no aggregate or window function in it.
         """
         definition = window.definition()
-        pieces = self._opened("over()", "OVER ()")
+        pieces = self.opened("over()", "OVER ()")
         if not any(isinstance(piece, Call) and piece.window is None for piece in pieces):
             raise OptionError(
                 "over() takes an aggregate or a window function without a window, such as "
@@ -491,23 +497,29 @@ class Column(CamelCase):
         kind = Kind.FREE if free else Kind.GROUP if is_grouped(made) else Kind.ROW
         return self._again(made, kind)
 
-    def filter(self, condition: Column) -> Column:
+    def filter(self, condition: Column | str) -> Column:
         """An aggregate over the rows that fulfil a condition only: SQL's FILTER.
 
         In an expression with several, each is: `(F.sum("a") / F.count("b")).filter(condition)`.
         A second condition holds besides the first.
 
+        Args:
+            condition: a Column, or SQL text.
+
         Raises:
             OptionError: there is no aggregate in it, or a window function.
         """
-        pieces = self._opened("filter()", "FILTER (WHERE true)")
+        chosen = text_column(condition) if isinstance(condition, str) else condition
+        if not isinstance(chosen, Column):
+            raise OptionError("filter() takes a Column or SQL text; compare with == and not `is`.")
+        pieces = self.opened(*_FILTERING)
         if not any(isinstance(piece, Call) for piece in pieces):
             raise OptionError(
                 "Only aggregates, such as functions.sum('a'), and expressions with some can have "
                 f"a condition, or be pivoted; {self!r} has none."
             )
-        made = _changed(pieces, lambda call: call.filtered(condition))
-        return self._again(made, max(self.kind, condition.kind))
+        made = _changed(pieces, lambda call: call.filtered(chosen))
+        return self._again(made, max(self.kind, chosen.kind))
 
     @property
     def _has_own_name(self) -> bool:
@@ -518,8 +530,12 @@ class Column(CamelCase):
             case _:
                 return False
 
-    def _opened(self, verb: str, clause: str) -> tuple[Piece, ...]:
+    def opened(self, verb: str, clause: str) -> tuple[Piece, ...]:
         """The pieces, with the calls that are text.
+
+        Args:
+            verb: what is done to the calls, for messages.
+            clause: what it adds to each.
 
         Raises:
             OptionError: text may have calls that can't be told.

@@ -118,10 +118,10 @@ class GroupedData(CamelCase):
     def pivot(self, column_: str | Column, values: Sequence[Any] | None = None) -> GroupedData:
         """The values of a column become columns, each with the aggregates of its rows.
 
-        Each aggregate counts the rows with the value only, wherever in an expression it stands, and
-        the expression is computed of that. So where a group has no row with a value, it is what it
-        is for no rows: mostly NULL, but 0 for `count`, [] for `collect_list`, 1 for `count + 1` and
-        0 for `coalesce(sum, 0)`. (PySpark has NULL for all of these, except [] for lists.)
+        Each aggregate sees only the rows with the value, wherever in an expression it stands. So
+        where a group has no row with a value, there is what the expression is for no rows: mostly
+        NULL, but 0 for `count`, 1 for `count + 1`, 0 for `coalesce(sum, 0)` and [] for
+        `collect_list`. (PySpark has NULL for all of these that are numbers.)
 
         Args:
             column_: the column.

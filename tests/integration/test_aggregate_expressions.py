@@ -285,6 +285,10 @@ PICKED: dict[str, tuple[Column, str]] = {
         F.last("v", True).filter(F.col("id") % 2 == 0).filter(F.col("b")).over(RUNNING),
         f"{BEFORE} AND i.id % 2 = 0 AND b AND v IS NOT NULL ORDER BY i.id DESC",
     ),
+    "by a quoted name": (
+        F.call_function("FIRST", "v").filter(F.col("id") > 8).over(RUNNING),
+        f"{BEFORE} AND i.id > 8 ORDER BY i.id",
+    ),
     "in an expression": (
         F.coalesce(F.last("v", True) * 1, F.lit(None)).over(LAST_FOUR),
         "i.id BETWEEN o.id - 3 AND o.id AND v IS NOT NULL ORDER BY i.id DESC",
@@ -392,6 +396,24 @@ def test_text_is_looked_into_as_far_as_that_is_certain(few: DataFrame) -> None:
         F.expr("sum(v) FILTER (WHERE p = 'x')").filter(F.col("v") > 1)
     with pytest.raises(QueryError, match=r"Macro Function"):
         few.agg(F.expr("geomean(v)").filter(F.col("v") > 1))
+
+
+def test_text_within_windows_over_groups_is_looked_into(few: DataFrame) -> None:
+    """A pivot's condition reaches an aggregate in text within a window, or is refused."""
+    both = F.sum(F.expr("sum(v)") + F.sum("v")).over(Window.order_by(F.expr("count(*)")))
+    pivoted = few.group_by("k").pivot("p", ["x"]).agg(both).order_by("k")
+    assert [("a", 14.0), ("b", 8.0)] == pivoted.collect()
+    hidden = F.sum(F.expr("1 + sum(v)") + F.sum("v")).over(Window.partition_by())
+    with pytest.raises(OptionError, match=r"can't tell which aggregates"):
+        few.group_by("k").pivot("p", ["x"]).agg(hidden)
+
+
+def test_conditions_may_be_text(few: DataFrame) -> None:
+    """A condition in SQL is held together; what is no condition raises."""
+    some = F.sum("v").filter("p = 'y' OR v > 3").filter("k = 'b'")
+    assert [(4.0,)] == few.agg(some).collect()
+    with pytest.raises(OptionError, match=r"filter\(\) takes a Column or SQL text"):
+        F.sum("v").filter(True)  # type: ignore[arg-type]
 
 
 # Errors and names
