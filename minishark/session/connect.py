@@ -128,7 +128,7 @@ def _session(
     disabled: Collection[str],
 ) -> Session:
     imported("minishark.session.session")
-    from minishark.query.run import FragmentOptions  # noqa: PLC0415 - see above
+    from minishark.query.job_builder import FragmentOptions  # noqa: PLC0415 - see above
     from minishark.session.session import Session  # noqa: PLC0415
 
     planner = planner_options(cluster, partitions, single_task_rows, task_threads, disabled)

@@ -1,8 +1,8 @@
-"""Tables that SQL statements write: a DuckDB of the session's own, where every statement works.
+"""The scratch database: a DuckDB in the front end, where every statement works.
 
-Tables in the cluster are never changed in place. A statement that changes one takes a copy here
-first; what has changed is loaded into the cluster again before the next query reads it. Statements
-that only read the cluster's tables see them here without a copy.
+Tables in the cluster are immutable. A statement that changes one copies it here first; changed
+tables are loaded into the cluster again before the next query reads them. Statements that only
+read the cluster's tables see them here memory-mapped, without a copy.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class ChangedTable:
     rows: pa.Table | None
 
 
-class WrittenTables:
-    """Runs statements that write, and knows which tables the cluster has old rows of."""
+class ScratchDatabase:
+    """Runs statements that write, and tracks which tables the cluster has old rows of."""
 
     def __init__(self, config: Mapping[str, str] | None = None) -> None:
         """Without tables; DuckDB has the settings in `config`."""

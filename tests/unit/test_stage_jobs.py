@@ -9,7 +9,7 @@ import pytest
 from minishark.cluster.backend import JobEvent
 from minishark.errors import TasksLostError
 from minishark.query import stage_jobs
-from minishark.query.stage_graph import Made, StageGraph, StageNode, Submission
+from minishark.query.stage_graph import StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import RECOVERIES_MAX, StageJobs
 from minishark.worker.protocol import (
     FileSlice,
@@ -61,12 +61,12 @@ class Run:
         """The tasks."""
         return JobSpec(tuple(TaskSpec(task, b"") for task in submission.tasks))
 
-    def made(self, submission: Submission, event: TaskCompleted) -> Made:
+    def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
         """What a task put out."""
         del submission
-        return Made(decode_outcome(event.result), event.node, (event.node,))
+        return TaskOutput(decode_outcome(event.result), event.node, (event.node,))
 
-    def heard(self, submission: Submission, event: JobEvent) -> None:
+    def on_event(self, submission: Submission, event: JobEvent) -> None:
         """Nobody wants to know."""
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minishark.query.stage_graph import Made, Read, StageGraph, StageNode, Step, Submission
+from minishark.query.stage_graph import Read, StageGraph, StageNode, Step, Submission, TaskOutput
 from minishark.worker.protocol import TaskOutcome
 
 CHAIN = (
@@ -19,9 +19,9 @@ CHAIN = (
 )
 
 
-def made(file: str, node: str = "a", rows: int = 1) -> Made:
+def made(file: str, node: str = "a", rows: int = 1) -> TaskOutput:
     """An output of a task, as a file on a node."""
-    return Made(TaskOutcome(rows, 8 * rows, file), node, (node,))
+    return TaskOutput(TaskOutcome(rows, 8 * rows, file), node, (node,))
 
 
 def finish(graph: StageGraph, submission: Submission, nodes: str = "aaa", suffix: str = "") -> None:
@@ -55,7 +55,7 @@ def test_stages_run_one_after_the_other() -> None:
         assert Step((), ()) == graph.step()
         finish(graph, submission)
     assert graph.is_complete
-    assert [0, 0, 0] == [graph.remade(stage) for stage in (0, 1, 2)]
+    assert [0, 0, 0] == [graph.rerun(stage) for stage in (0, 1, 2)]
 
 
 def test_only_the_task_that_made_a_lost_output_runs_again() -> None:
@@ -69,7 +69,7 @@ def test_only_the_task_that_made_a_lost_output_runs_again() -> None:
     assert (0, (1,)) == (again.stage, again.tasks)
     finish(graph, again, suffix="-again")
     assert [(1, (1,))] == submitted(graph.step())
-    assert 1 == graph.remade(0)
+    assert 1 == graph.rerun(0)
 
 
 def test_what_nobody_needs_any_more_stays_lost() -> None:
@@ -129,8 +129,8 @@ def test_an_output_with_a_living_holder_is_not_lost() -> None:
     """Replicas are what they are for; and what lies nowhere can't go with a node."""
     graph = StageGraph([StageNode(0, 2)])
     (submission,) = graph.step().submit
-    graph.completed(submission.number, 0, Made(TaskOutcome(1, 8, "t/0"), "a", ("a", "b")))
-    graph.completed(submission.number, 1, Made(TaskOutcome(1, 8, None, b"inline"), "a"))
+    graph.completed(submission.number, 0, TaskOutput(TaskOutcome(1, 8, "t/0"), "a", ("a", "b")))
+    graph.completed(submission.number, 1, TaskOutput(TaskOutcome(1, 8, None, b"inline"), "a"))
     graph.ended(submission.number)
     assert 0 == graph.lost_on(("a",))
     assert 1 == graph.lost_on(("a", "b"))
@@ -313,4 +313,4 @@ def test_nothing_runs_twice_without_a_loss(stages: list[StageNode], seed: int) -
     world = World(stages, random.Random(seed), 0)
     graph, _ = world.run()
     assert len(world.values) == len({(v.stage, v.task) for v in world.values.values()})
-    assert 0 == sum(graph.remade(stage.index) for stage in stages)
+    assert 0 == sum(graph.rerun(stage.index) for stage in stages)
