@@ -1,16 +1,18 @@
 """Column: an expression over the columns of a DataFrame, which becomes SQL where it is used.
 
-A Column is a sequence of pieces: SQL text, and references to columns by name. A reference is
-written out only when a DataFrame takes the Column in, which then knows where the column lies.
-Pieces are put together with parentheses wherever an operand is not atomic, so no precedence of
-operators can change the meaning.
+A Column is a sequence of pieces: SQL, references to columns by name, and calls of aggregates and
+window functions. A reference is written out only when a DataFrame takes the Column in, which then
+knows where the column lies. A call is written out only then, too: FILTER and OVER go to the calls
+in an expression, wherever they stand in it. Pieces are put together with parentheses wherever an
+operand is not atomic, so no precedence of operators can change the meaning.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import IntEnum
@@ -19,6 +21,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import duckdb
 import pyarrow as pa
 
+from minishark.dataframe.duckdb_functions import (
+    WINDOWS_ONLY,
+    is_aggregate,
+    is_text_of_rows,
+    single_call,
+)
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import CamelCase, ident
 from minishark.errors import OptionError
@@ -63,7 +71,117 @@ class Reference:
     id: int | None = None
 
 
-Piece: TypeAlias = str | Reference
+@dataclass(frozen=True, slots=True)
+class Text:
+    """An expression that the user wrote in SQL, and that may hold anything.
+
+    Attributes:
+        sql: the expression.
+    """
+
+    sql: str
+
+
+_FILTERING = ("filter()", "FILTER (WHERE true)")
+_PICKING = frozenset({"first", "last", "first_value", "last_value"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A call of an aggregate or a window function; over which rows, may still be said.
+
+    Attributes:
+        function: its name.
+        arguments: what stands in the parentheses.
+        condition: FILTER: which rows count; None for all.
+        window: what stands in the parentheses of OVER; None for an aggregate over groups.
+        skips_nulls: whether rows with NULL are left out by a function that would count them.
+        certain: False if it may be a function of any other kind, as a macro may be.
+    """
+
+    function: str
+    arguments: Column
+    condition: Column | None = None
+    window: Column | None = None
+    skips_nulls: bool = False
+    certain: bool = True
+
+    @property
+    def name(self) -> str:
+        """The function's name in lower case, without quotes."""
+        return self.function.strip('"').lower()
+
+    def column(self, kind: Kind) -> Column:
+        """This alone as a Column."""
+        return Column((self,), level=Level.ATOM, kind=kind)
+
+    def written(self) -> Column:
+        """The call as it stands in SQL."""
+        narrowed = self.skips_nulls or self.condition is not None
+        if self.window is not None and self.name in _PICKING and narrowed:
+            return self._picked(self.window)
+        conditions = [self.arguments.is_not_null()] if self.skips_nulls else []
+        conditions += [] if self.condition is None else [self.condition]
+        parts: list[Any] = [f"{self.function}(", self.arguments, ")"]
+        if conditions:
+            parts += [" FILTER (WHERE ", functools.reduce(Column.__and__, conditions), ")"]
+        if self.window is not None:
+            parts += [" OVER (", self.window, ")"]
+        return combine(*parts, bare=True)
+
+    def _picked(self, window: Column) -> Column:
+        """The value of one row: DuckDB has no FILTER for these, but can ignore rows with NULL."""
+        chosen = self.arguments
+        if not self.skips_nulls:  # a NULL may be picked: so it is wrapped
+            chosen = combine("struct_pack(v := ", chosen, ")", bare=True)
+        if self.condition is not None:
+            chosen = case(self.condition, chosen)
+        picked = (f"{self.function}(", chosen, " IGNORE NULLS) OVER (", window, ")")
+        wrapped = picked if self.skips_nulls else ("struct_extract(", *picked, ", 'v')")
+        return combine(*wrapped, bare=True)
+
+    def filtered(self, condition: Column) -> Call:
+        """The same for rows only that fulfil a condition, besides those that it has.
+
+        Raises:
+            OptionError: there is no FILTER for this.
+        """
+        if self.window is not None:
+            return self._filtered_inside(condition)
+        if self.name in WINDOWS_ONLY:
+            raise OptionError(
+                f"{self.function} is a window function, which takes no condition; filter the rows, "
+                "or put functions.when() into its arguments."
+            )
+        both = condition if self.condition is None else self.condition & condition
+        return replace(self, condition=both)
+
+    def _filtered_inside(self, condition: Column) -> Call:
+        """A window over groups, with the condition for the aggregates that make them."""
+        changed = {}
+        for field in ("arguments", "condition", "window"):
+            part: Column | None = getattr(self, field)
+            pieces = part.opened(*_FILTERING) if part is not None else ()
+            if part is not None and is_grouped(pieces):
+                made = _changed(pieces, lambda call: call.filtered(condition))
+                changed[field] = replace(part, pieces=made)
+        if not changed:
+            raise OptionError(
+                "What is computed over a window takes no condition any more, and no pivot; write "
+                "functions.sum('a').filter(condition).over(window)."
+            )
+        return replace(self, **changed)  # type: ignore[arg-type]
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether it makes one row of many."""
+        inside = (self.arguments, self.window, self.condition)
+        return self.window is None or any(
+            is_grouped(part.pieces) for part in inside if part is not None
+        )
+
+
+Piece: TypeAlias = str | Reference | Text | Call
 Resolve: TypeAlias = Callable[[Reference], str]
 
 
@@ -72,7 +190,7 @@ class Column(CamelCase):
     """An expression; made by `functions.col`, `functions.lit`, `df["name"]` and operators.
 
     Attributes:
-        pieces: SQL text and references, in order.
+        pieces: what it is written of, in order.
         name: what the result is called; None leaves that to DuckDB.
         level: beside which operators it needs parentheses.
         kind: what SELECT it can stand in.
@@ -95,7 +213,7 @@ class Column(CamelCase):
 
     def sql(self, resolve: Resolve) -> str:
         """The text, each reference written out by `resolve`."""
-        return "".join(p if isinstance(p, str) else resolve(p) for p in self.pieces)
+        return "".join(p if isinstance(p, str) else resolve(p) for p in _written(self.pieces))
 
     def sort_key(self, resolve: Resolve) -> str:
         """The text for ORDER BY."""
@@ -104,7 +222,13 @@ class Column(CamelCase):
     @property
     def references(self) -> tuple[Reference, ...]:
         """The columns that it names."""
-        return tuple(piece for piece in self.pieces if isinstance(piece, Reference))
+        return tuple(piece for piece in _written(self.pieces) if isinstance(piece, Reference))
+
+    @property
+    def reference(self) -> Reference | None:
+        """The column that it is, if it is no more than that."""
+        only = self.pieces[0] if len(self.pieces) == 1 else None
+        return only if isinstance(only, Reference) else None
 
     def __repr__(self) -> str:
         text = self.sort_key(lambda reference: reference.name)
@@ -226,8 +350,7 @@ class Column(CamelCase):
     def _cast(self, function: str, type_: Any) -> Column:
         made = combine(f"{function}(", self, f" AS {sql_type(type_)})", bare=True)
         # As in PySpark, a column keeps its name through a cast.
-        only = self.pieces[0] if len(self.pieces) == 1 else None
-        name = only.name if isinstance(only, Reference) else self.name
+        name = self.reference.name if self.reference else self.name
         return replace(made, level=Level.ATOM, name=name)
 
     def asc(self) -> Column:
@@ -351,13 +474,84 @@ class Column(CamelCase):
     # Windows and cases
 
     def over(self, window: WindowSpec) -> Column:
-        """The function computed over a window of rows; see `Window`."""
-        made = combine(self, " OVER (", window.definition(), ")", bare=True)
-        return replace(made, kind=Kind.FREE if made.kind is Kind.FREE else Kind.ROW)
+        """The function computed over a window of rows; see `Window`.
 
-    def filter(self, condition: Column) -> Column:
-        """An aggregate over the rows that fulfil a condition only: SQL's FILTER."""
-        return combine(self, " FILTER (WHERE ", condition, ")", bare=True)
+        In an expression with several, each is: `(F.max("a") - F.min("a")).over(window)`.
+
+        Raises:
+            OptionError: there is no aggregate or window function in it.
+        """
+        definition = window.definition()
+        pieces = self.opened("over()", "OVER ()")
+        if not any(isinstance(piece, Call) and piece.window is None for piece in pieces):
+            raise OptionError(
+                "over() takes an aggregate or a window function without a window, such as "
+                f"functions.sum('a'), or an expression with one; {self!r} has none."
+            )
+
+        def windowed(call: Call) -> Call:
+            return replace(call, window=definition) if call.window is None else call
+
+        made = _changed(pieces, windowed)
+        free = Kind.FREE in (self.kind, definition.kind)
+        kind = Kind.FREE if free else Kind.GROUP if is_grouped(made) else Kind.ROW
+        return self._again(made, kind)
+
+    def filter(self, condition: Column | str) -> Column:
+        """An aggregate over the rows that fulfil a condition only: SQL's FILTER.
+
+        In an expression with several, each is: `(F.sum("a") / F.count("b")).filter(condition)`.
+        A second condition holds besides the first.
+
+        Args:
+            condition: a Column, or SQL text.
+
+        Raises:
+            OptionError: there is no aggregate in it, or a window function.
+        """
+        chosen = text_column(condition) if isinstance(condition, str) else condition
+        if not isinstance(chosen, Column):
+            raise OptionError("filter() takes a Column or SQL text; compare with == and not `is`.")
+        pieces = self.opened(*_FILTERING)
+        if not any(isinstance(piece, Call) for piece in pieces):
+            raise OptionError(
+                "Only aggregates, such as functions.sum('a'), and expressions with some can have "
+                f"a condition, or be pivoted; {self!r} has none."
+            )
+        made = _changed(pieces, lambda call: call.filtered(chosen))
+        return self._again(made, max(self.kind, chosen.kind))
+
+    @property
+    def _has_own_name(self) -> bool:
+        """Whether it is count(*) under the name that this has by itself."""
+        match self.pieces:
+            case (Call(arguments=Column(pieces=("*",)), condition=None, window=None),):
+                return self.name == "count"
+            case _:
+                return False
+
+    def opened(self, verb: str, clause: str) -> tuple[Piece, ...]:
+        """The pieces, with the calls that are text.
+
+        Args:
+            verb: what is done to the calls, for messages.
+            clause: what it adds to each.
+
+        Raises:
+            OptionError: text may have calls that can't be told.
+        """
+        pieces = tuple(_opened(piece, verb, clause) for piece in self.pieces)
+        for piece in pieces:
+            # DuckDB knows what an only call is, but would not look into it, either.
+            if isinstance(piece, Call) and not piece.certain and len(pieces) > 1:
+                raise _no_view(piece.function, verb)
+        return pieces
+
+    def _again(self, pieces: tuple[Piece, ...], kind: Kind) -> Column:
+        """The same expression with other calls."""
+        alone = len(pieces) == 1
+        level = Level.OTHER if alone else self.level
+        return Column(pieces, None if self._has_own_name else self.name, level, kind)
 
     def when(self, condition: Column, result: Any) -> Column:  # noqa: ARG002 - see CaseColumn
         """Another branch after `functions.when`."""
@@ -383,6 +577,46 @@ class CaseColumn(Column):
         last = value(result)
         pieces = (*self.pieces[:-1], " ELSE ", *last.pieces, " END")
         return Column(pieces, self.name, level=Level.ATOM, kind=max(self.kind, last.kind))
+
+
+def _written(pieces: Iterable[Piece]) -> Iterator[str | Reference]:
+    """The pieces, calls and the user's text written out."""
+    for piece in pieces:
+        match piece:
+            case Call():
+                yield from _written(piece.written().pieces)
+            case Text():
+                yield piece.sql
+            case _:
+                yield piece
+
+
+def _changed(pieces: Iterable[Piece], change: Callable[[Call], Call]) -> tuple[Piece, ...]:
+    return tuple(change(piece) if isinstance(piece, Call) else piece for piece in pieces)
+
+
+def is_grouped(pieces: Iterable[Piece]) -> bool:
+    """Whether there are aggregates that make one row of many."""
+    return any(isinstance(piece, Call) and piece.is_grouped for piece in pieces)
+
+
+def _opened(piece: Piece, verb: str, clause: str) -> Piece:
+    """What the user wrote as a call, if it is one; as it is, if it holds no aggregate."""
+    if not isinstance(piece, Text) or is_text_of_rows(piece.sql):
+        return piece
+    found = single_call(piece.sql, clause)
+    if found is None:
+        raise _no_view(piece.sql, verb)
+    function, arguments = found
+    inner = Column((Text(arguments),), kind=Kind.FREE)
+    return Call(function, inner, certain=is_aggregate(function.strip('"')))
+
+
+def _no_view(sql: str, verb: str) -> OptionError:
+    return OptionError(
+        f"{verb} can't tell which aggregates are in {sql!r}, which minishark does not look into; "
+        "write them as Columns, such as functions.sum('a')."
+    )
 
 
 def case(condition: Column, result: Any) -> CaseColumn:
@@ -420,7 +654,7 @@ def text_column(sql: Any) -> Column:
         for (start, type_), (end, _) in itertools.pairwise(marks)
         if type_ != duckdb.token_type.comment
     )
-    return Column(("".join(code).strip(),), kind=Kind.FREE)
+    return Column((Text("".join(code).strip()),), kind=Kind.FREE)
 
 
 def combine(*parts: Any, bare: bool = False) -> Column:
@@ -470,10 +704,24 @@ def separated(columns: Iterable[Column]) -> tuple[Any, ...]:
 
 
 def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
-    """`function(arguments)`; what is no Column is a literal."""
-    parts = separated([value(argument) for argument in arguments])
-    made = combine(f"{function}(", *parts, ")", bare=True)
+    """`function(arguments)`; what is no Column is a literal.
+
+    Args:
+        function: its name.
+        arguments: Columns and values.
+        kind: GROUP for an aggregate or a window function.
+    """
+    listed = combine(*separated([value(argument) for argument in arguments]), bare=True)
+    if kind is Kind.GROUP:
+        only = value(arguments[0]) if len(arguments) == 1 else listed
+        return Call(function, only).column(max(listed.kind, kind))
+    made = combine(f"{function}(", listed, ")", bare=True)
     return replace(made, level=Level.ATOM, kind=max(made.kind, kind))
+
+
+def count_of_rows() -> Column:
+    """`count(*)`."""
+    return replace(Call("count", Column(("*",))).column(Kind.GROUP), name="count")
 
 
 _TYPE_NAMES = {

@@ -282,9 +282,9 @@ class DataFrame(Shaping, Partitioned, CamelCase):
         inner = self.select_now.opened(())
         dropped = []
         for column in map(column_or_name, _flat(columns)):
-            if len(column.references) != 1 or len(column.pieces) != 1:
+            if column.reference is None:
                 raise OptionError("drop() takes columns, not expressions.")
-            dropped.append(inner.find(column.references[0])[0])
+            dropped.append(inner.find(column.reference)[0])
         items = [item for index, item in enumerate(inner.items) if index not in dropped]
         if not items:
             raise OptionError("A DataFrame has at least one column; this would drop all.")
@@ -474,7 +474,7 @@ class DataFrame(Shaping, Partitioned, CamelCase):
 
 def _starred(column: Column) -> str | None:
     """The alias before `.*`; empty for `*` alone, None for any other Column."""
-    reference = column.references[0] if len(column.pieces) == 1 and column.references else None
+    reference = column.reference
     if reference is None or reference.id is not None:
         return None
     qualifier, _, star = reference.name.rpartition(".")

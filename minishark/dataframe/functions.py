@@ -15,12 +15,14 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import re
 from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
-import duckdb
-
 from minishark.dataframe.column import (
+    Call,
     CaseColumn,
     Column,
     Kind,
@@ -30,12 +32,14 @@ from minishark.dataframe.column import (
     column,
     column_or_name,
     combine,
+    count_of_rows,
     infix,
     separated,
     text_column,
     value,
 )
 from minishark.dataframe.dates import date_pattern
+from minishark.dataframe.duckdb_functions import described, is_of_rows
 from minishark.dataframe.names import ident, nearest, spelt_otherwise
 from minishark.errors import OptionError, UnsupportedError
 
@@ -65,7 +69,13 @@ def call_function(name: str, *arguments: Any) -> Column:
         arguments: names of columns, Columns, or values.
     """
     columns = [column_or_name(argument) for argument in arguments]
-    return call(ident(name), *columns, kind=_kinds().get(name.lower(), Kind.FREE))
+    kind = _kinds().get(name.lower(), Kind.FREE)
+    if name.lower() in _TAKING_FLOAT:
+        columns[1:] = [_with_decimals(column_) for column_ in columns[1:]]
+    if kind is not Kind.FREE or name.lower() in _VARYING or is_of_rows(name):
+        return call(ident(name), *columns, kind=kind)
+    listed = combine(*separated(columns), bare=True)
+    return Call(ident(name), listed, certain=False).column(Kind.FREE)
 
 
 def broadcast(_: Any) -> Any:
@@ -159,7 +169,7 @@ def count(column_: Any = "*") -> Column:
     """The number of rows, or of those in which `column_` is not NULL."""
     chosen = _column(column_)
     if chosen.pieces == column("*").pieces:
-        return Column(("count(*)",), "count", level=Level.ATOM, kind=Kind.GROUP)
+        return count_of_rows()
     return _aggregate("count", chosen)
 
 
@@ -197,8 +207,7 @@ def first(column_: Any, ignorenulls: bool = False) -> Column:
 def last(column_: Any, ignorenulls: bool = False) -> Column:
     """The value of the last row, or the last that is not NULL; the order is not defined."""
     chosen = _column(column_)
-    made = call("last", chosen, kind=Kind.GROUP)
-    return made.filter(chosen.is_not_null()) if ignorenulls else made
+    return Call("last", chosen, skips_nulls=ignorenulls).column(max(chosen.kind, Kind.GROUP))
 
 
 def percentile(column_: Any, fraction: Any) -> Column:
@@ -207,10 +216,16 @@ def percentile(column_: Any, fraction: Any) -> Column:
 
 
 def percentile_approx(column_: Any, fraction: Any, accuracy: int = 10_000) -> Column:
-    """About the value below which a fraction of the values lies; `accuracy` is DuckDB's own."""
+    """About the value below which a fraction of the values lies; `accuracy` is DuckDB's own.
+
+    Args:
+        column_: the values.
+        fraction: from 0 to 1; a list of fractions gives a list of values.
+        accuracy: any positive number.
+    """
     if accuracy <= 0:
         raise OptionError("accuracy is a positive number.")
-    return _aggregate("approx_quantile", column_, value(fraction))
+    return call_function("approx_quantile", column_, value(fraction))
 
 
 def every(column_: Any) -> Column:
@@ -230,12 +245,12 @@ def std(column_: Any) -> Column:
 
 def grouping(column_: Any) -> Column:
     """1 in the subtotals of `rollup` and `cube` over all values of a column, else 0."""
-    return _aggregate("grouping", column_)
+    return _grouping("grouping", column_)
 
 
 def grouping_id(*columns: Any) -> Column:
     """`grouping` of each column as the bits of one number."""
-    return _aggregate("grouping_id", *columns)
+    return _grouping("grouping_id", *columns)
 
 
 # Windows
@@ -465,7 +480,7 @@ def struct(*columns: Any) -> Column:
     """Columns as the fields of a struct; their names are those of the fields."""
     parts: list[Any] = []
     for column_ in map(_column, columns):
-        name = column_.name or (column_.references[0].name if len(column_.pieces) == 1 else None)
+        name = column_.name or (column_.reference.name if column_.reference else None)
         if name is None:
             raise OptionError("A field of a struct needs a name; give it one with alias().")
         parts += [", "] * bool(parts) + [f"{ident(name)} := ", column_]
@@ -578,8 +593,28 @@ def _aggregate(function: str, *columns: Any) -> Column:
 
 
 def _distinct(function: str, column_: Column) -> Column:
-    made = combine(f"{function}(DISTINCT ", column_, ")", bare=True)
-    return Column(made.pieces, level=Level.ATOM, kind=Kind.GROUP)
+    return Call(function, combine("DISTINCT ", column_, bare=True)).column(Kind.GROUP)
+
+
+def _grouping(function: str, *columns: Any) -> Column:
+    # It tells of the groups, not of rows in them: FILTER and OVER do not go with it.
+    return replace(_call(function, *columns), kind=Kind.GROUP)
+
+
+# Those to which DuckDB passes no DOUBLE, after what they aggregate: other floats are written so.
+_TAKING_FLOAT = ("approx_quantile",)
+_DOUBLE = re.compile(r"(?<![\w.'])\d+(?:\.\d+)?e[-+]?\d+(?!\w)")
+
+
+def _with_decimals(column_: Column) -> Column:
+    """The same with floats written as decimals, which DuckDB converts to any type."""
+
+    def decimal(piece: Any) -> Any:
+        if not isinstance(piece, str) or "'" in piece:
+            return piece
+        return _DOUBLE.sub(lambda found: format(Decimal(found[0]), "f"), piece)
+
+    return replace(column_, pieces=tuple(map(decimal, column_.pieces)))
 
 
 def _days(count_: Any) -> Column:
@@ -595,37 +630,15 @@ def _lambda(function: Callable[..., Any]) -> Column:
     return combine(f"lambda {', '.join(names)}: ", body, bare=True)
 
 
-_WINDOW_FUNCTIONS = (
-    "row_number",
-    "rank",
-    "dense_rank",
-    "percent_rank",
-    "cume_dist",
-    "ntile",
-    "first_value",
-    "last_value",
-    "nth_value",
-)
-
-
-@functools.cache
-def _described() -> dict[str, tuple[str, str]]:
-    """DuckDB's functions that can stand in an expression: kind and description."""
-    with duckdb.connect() as connection:
-        rows = connection.execute(
-            "SELECT lower(function_name), function_type, min(description) FROM duckdb_functions() "
-            "WHERE function_type IN ('scalar', 'aggregate', 'macro') GROUP BY ALL ORDER BY ALL DESC"
-        ).fetchall()
-    windows = dict.fromkeys(_WINDOW_FUNCTIONS, ("aggregate", "A window function; see over()."))
-    return {name: (kind, text or f"DuckDB's {name}.") for name, kind, text in rows} | windows
+# These have another number of rows, or another value each time.
+_VARYING = ("unnest", "random", "uuid", "gen_random_uuid")
 
 
 @functools.cache
 def _kinds() -> dict[str, Kind]:
     kinds = {"scalar": Kind.ROW, "aggregate": Kind.GROUP, "macro": Kind.FREE}
-    found = {name: kinds[kind] for name, (kind, _) in _described().items()}
-    # These have another number of rows, or another value each time.
-    return found | dict.fromkeys(("unnest", "random", "uuid", "gen_random_uuid"), Kind.FREE)
+    found = {name: kinds[kind] for name, (kind, _) in described().items()}
+    return found | dict.fromkeys(_VARYING, Kind.FREE)
 
 
 @functools.cache
@@ -634,7 +647,7 @@ def _duckdb_function(name: str) -> Callable[..., Column]:
         return call_function(name, *arguments)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = _described()[name][1]
+    function.__doc__ = described()[name][1]
     return function
 
 
@@ -649,13 +662,13 @@ def __getattr__(name: str) -> Any:
     meant = spelt_otherwise(name, list(globals()))
     if meant is not None:
         return globals()[meant]
-    for known in (name.lower(), spelt_otherwise(name, _described())):
-        if known in _described():
+    for known in (name.lower(), spelt_otherwise(name, described())):
+        if known in described():
             return _duckdb_function(known)
     own = (item for item in globals() if not item.startswith("_"))
-    near = nearest(name, itertools.chain(own, _described()))
+    near = nearest(name, itertools.chain(own, described()))
     raise AttributeError(f"There is no function {name!r}.{near}", name=name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *(name for name in _described() if name.isidentifier())})
+    return sorted({*globals(), *(name for name in described() if name.isidentifier())})

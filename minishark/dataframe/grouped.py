@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from minishark.dataframe.column import Column, Kind, Level, call, column
+from minishark.dataframe.column import Call, Column, Kind, call, column, count_of_rows
 from minishark.dataframe.local import SchemaLike
-from minishark.dataframe.names import CamelCase
+from minishark.dataframe.names import CamelCase, readable
 from minishark.dataframe.select import Select, is_number
 from minishark.errors import OptionError
 
@@ -65,7 +65,7 @@ class GroupedData(CamelCase):
 
     def count(self) -> DataFrame:
         """The number of rows of each group."""
-        return self.agg(Column(("count(*)",), "count", level=Level.ATOM, kind=Kind.GROUP))
+        return self.agg(count_of_rows())
 
     def sum(self, *columns: str) -> DataFrame:
         """The sum of each column; of all numbers if none is named."""
@@ -118,6 +118,11 @@ class GroupedData(CamelCase):
     def pivot(self, column_: str | Column, values: Sequence[Any] | None = None) -> GroupedData:
         """The values of a column become columns, each with the aggregates of its rows.
 
+        Each aggregate sees only the rows with the value, wherever in an expression it stands. So
+        where a group has no row with a value, there is what the expression is for no rows: mostly
+        NULL, but 0 for `count`, 1 for `count + 1`, 0 for `coalesce(sum, 0)` and [] for
+        `collect_list`. (PySpark has NULL for all of these that are numbers.)
+
         Args:
             column_: the column.
             values: which values; None runs a query that finds them all, in their order.
@@ -134,7 +139,7 @@ class GroupedData(CamelCase):
         return replace(self, pivot_on=on, pivot_values=tuple(values))
 
     def _each(self, function: str, names: Sequence[str]) -> DataFrame:
-        keys = [key.references[0].name for key in self.keys if len(key.pieces) == 1]
+        keys = [key.reference.name for key in self.keys if key.reference]
         chosen = names or [
             name for name, type_ in self.frame.dtypes if is_number(type_) and name not in keys
         ]
@@ -166,9 +171,9 @@ class GroupedData(CamelCase):
 
 def _named(name: str, function: str) -> Column:
     if name == "*":
-        return Column((f"{function}(*)",), "count", level=Level.ATOM, kind=Kind.GROUP)
+        return replace(Call(function, Column(("*",))).column(Kind.GROUP), name="count")
     return call(function, column(name), kind=Kind.GROUP)
 
 
 def _label(aggregate: Column) -> str:
-    return aggregate.name or aggregate.sql(lambda reference: reference.name)
+    return aggregate.name or readable(aggregate.sql(lambda reference: reference.name))

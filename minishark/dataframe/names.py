@@ -14,6 +14,7 @@ from minishark.expressions import quote
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])|(?<=[A-Z])([A-Z])(?=[a-z])")
+_DOUBLE = re.compile(r"(?<![\w.])(\d+\.\d+)e0\b")
 
 
 @functools.cache
@@ -29,6 +30,11 @@ def ident(name: str) -> str:
     """`name` as SQL writes it: quoted only where it must be."""
     plain = _PLAIN.fullmatch(name) and name.lower() not in _keywords()
     return name if plain else quote(name)
+
+
+def readable(text: str) -> str:
+    """An expression as a name: a float without the exponent that makes it a DOUBLE in SQL."""
+    return _DOUBLE.sub(r"\1", text)
 
 
 def snake_case(name: str) -> str:

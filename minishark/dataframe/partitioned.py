@@ -347,9 +347,9 @@ class Partitioned:
         select = self.select_now
         found = []
         for item in map(column_or_name, columns):
-            if len(item.pieces) != 1 or not item.references:
+            if item.reference is None:
                 raise OptionError("Partitions and groups need columns; use with_column() first.")
-            position, fields = select.find(item.references[0])
+            position, fields = select.find(item.reference)
             if fields:
                 raise OptionError("A field of a struct is no column; use with_column() first.")
             found.append(position)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import duckdb
 
 from minishark.dataframe.column import Column, Kind, Reference, Resolve
-from minishark.dataframe.names import ident, nearest
+from minishark.dataframe.names import ident, nearest, readable
 from minishark.errors import ColumnError
 from minishark.expressions import Schema, quote_text
 
@@ -239,8 +239,8 @@ class Select:
 
     def item(self, column: Column) -> Item:
         """A Column as a column of this SELECT."""
-        if len(column.pieces) == 1 and isinstance(column.pieces[0], Reference):
-            index, fields = self.find(column.pieces[0])
+        if column.reference is not None:
+            index, fields = self.find(column.reference)
             if not fields:
                 return self.items[index].called(column.name)
             # As in PySpark, a field keeps its name.
@@ -288,8 +288,8 @@ class Select:
     def sort_text(self, key: Column) -> str:
         """A sort key in this SELECT; empty if it can't be written here."""
         names = [attribute.name.lower() for attribute in self.attributes]
-        if len(key.pieces) == 1 and isinstance(key.pieces[0], Reference):
-            index, fields = self.find(key.pieces[0])
+        if key.reference is not None:
+            index, fields = self.find(key.reference)
             item = self.items[index]
             if fields or not (item.plain or item.aliased) or names.count(names[index]) > 1:
                 return ""
@@ -320,7 +320,9 @@ class Select:
         items = []
         for item, column in zip(self.items, schema, strict=True):
             attribute = replace(item.attribute, name=column.name, type=column.type)
-            items.append(replace(item, attribute=attribute))
+            named = item.plain or item.aliased or item.kind is Kind.FREE
+            short = None if named else readable(column.name)
+            items.append(replace(item, attribute=attribute).called(short))
         return replace(self, items=tuple(items))
 
     # Names

@@ -1,0 +1,125 @@
+"""What is known of DuckDB's functions, and of text that calls them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+
+WINDOW_FUNCTIONS = (
+    "row_number",
+    "rank",
+    "dense_rank",
+    "percent_rank",
+    "cume_dist",
+    "ntile",
+    "first_value",
+    "last_value",
+    "nth_value",
+)
+"""Those that DuckDB's catalog does not list."""
+WINDOWS_ONLY = frozenset({*WINDOW_FUNCTIONS, "lag", "lead", "fill"})
+"""Those that are no aggregates without OVER."""
+
+_PREFIX = "SELECT "
+_CALL = re.compile(r'(\w+|"\w+")\s*\((.*)\)', re.DOTALL)
+# What can hold an aggregate besides calls of functions, or be several columns.
+_HIDING = ("SUBQUERY", "WINDOW", "STAR")
+
+
+@functools.cache
+def described() -> dict[str, tuple[str, str]]:
+    """DuckDB's functions that can stand in an expression: kind and description."""
+    with duckdb.connect() as connection:
+        rows = connection.execute(
+            "SELECT lower(function_name), function_type, min(description) FROM duckdb_functions() "
+            "WHERE function_type IN ('scalar', 'aggregate', 'macro') GROUP BY ALL ORDER BY ALL DESC"
+        ).fetchall()
+    windows = dict.fromkeys(WINDOW_FUNCTIONS, ("aggregate", "A window function; see over()."))
+    return {name: (kind, text or f"DuckDB's {name}.") for name, kind, text in rows} | windows
+
+
+def is_aggregate(name: str) -> bool:
+    """Whether a function is certain to be an aggregate or a window function."""
+    known = described().get(name.lower(), ("",))[0]
+    return known == "aggregate" or name.lower() in WINDOWS_ONLY
+
+
+@functools.cache
+def is_of_rows(name: str) -> bool:
+    """Whether a function is certain to compute with one row: no aggregate, nor a macro with one."""
+    known = _definitions().get(name.lower())
+    if known is None:
+        return described().get(name.lower(), ("",))[0] == "scalar"
+    return all(map(is_text_of_rows, known))
+
+
+@functools.cache
+def _definitions() -> dict[str, tuple[str, ...]]:
+    """DuckDB's own macros, which are no functions besides, and what they stand for."""
+    with duckdb.connect() as connection:
+        rows = connection.execute(
+            "SELECT lower(function_name), list(macro_definition) FROM duckdb_functions() "
+            "WHERE function_type IN ('macro', 'scalar') "
+            "GROUP BY ALL HAVING bool_and(function_type = 'macro')"
+        ).fetchall()
+    return {name: tuple(definitions) for name, definitions in rows}
+
+
+@functools.lru_cache(maxsize=256)
+def is_text_of_rows(sql: str) -> bool:
+    """Whether an expression in SQL is certain to compute with one row: it holds no aggregate."""
+    parsed = _parsed(sql)
+    if parsed is None:
+        return False
+    nodes = list(_nodes(parsed))
+    names = [node["function_name"] for node in nodes if "function_name" in node]
+    return not any(node.get("class") in _HIDING for node in nodes) and all(map(is_of_rows, names))
+
+
+@functools.lru_cache(maxsize=256)
+def single_call(sql: str, following: str) -> tuple[str, str] | None:
+    """The function and the text of its arguments, if an expression in SQL is just one call.
+
+    Only if that may be an aggregate or a window function. Whatever stands before the last
+    parenthesis, such as IGNORE NULLS, belongs to the arguments.
+
+    Args:
+        sql: the expression.
+        following: what is to follow the call, such as OVER (), with which DuckDB must take all
+            for one call.
+    """
+    whole = f"{sql} {following}"
+    node, found = _parsed(whole), _CALL.fullmatch(sql)
+    if node is None or found is None or node["class"] not in ("FUNCTION", "WINDOW"):
+        return None
+    place = (node["query_location"], node["query_location_length"])
+    if place != (len(_PREFIX), len(whole.encode())) or is_of_rows(node["function_name"]):
+        return None
+    return found[1], found[2]
+
+
+def _parsed(sql: str) -> Any:
+    """DuckDB's parse of an expression; None if it is none."""
+    with duckdb.connect() as connection:
+        text = connection.execute("SELECT json_serialize_sql($1)", [_PREFIX + sql]).fetchall()[0][0]
+    parsed = json.loads(text)
+    if parsed["error"] or len(parsed["statements"]) != 1:
+        return None
+    select = parsed["statements"][0]["node"]
+    items = select.get("select_list", [])
+    alone = len(items) == 1 and not items[0]["alias"] and select["from_table"]["type"] == "EMPTY"
+    return items[0] if alone else None
+
+
+def _nodes(json_: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(json_, dict):
+        yield json_
+    children = json_.values() if isinstance(json_, dict) else json_
+    for child in children:
+        if isinstance(child, dict | list):
+            yield from _nodes(child)
