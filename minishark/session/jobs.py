@@ -11,7 +11,7 @@ import pyarrow as pa
 from minishark.catalog import Partition
 from minishark.compiler.physical.options import check_partitions
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.dataframe import DataFrame, KeptRows
+from minishark.dataframe import CachedRows
 from minishark.dataframe.items import Items, chunks
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import OptionError, UnsupportedError
@@ -52,10 +52,10 @@ class PartitionedJobs(Sources):
 
     # Rows that are kept
 
-    def keep_rows(self, data: Any) -> KeptRows:
+    def store_rows(self, rows: pa.Table, *, partitions: int | None = None) -> CachedRows:
         """Load rows into the cluster, for as long as the handle lives."""
-        handle = self._derived.loaded(data)
-        return KeptRows(handle.name, self._tables.catalog.get(handle.name).schema, handle)
+        handle = self._derived.loaded(rows, partitions=partitions)
+        return CachedRows(handle.name, self._tables.catalog.get(handle.name).schema, handle)
 
     def kept_rows(self) -> tuple[TableInfo, ...]:
         """What DataFrames keep in the cluster now: rows, bytes of one replica, partitions."""
@@ -65,13 +65,14 @@ class PartitionedJobs(Sources):
             table_info(table, "kept", self._tables.cluster.nodes) for table in self._derived.made
         )
 
-    def derive(
+    def cache_query(
         self,
         sql: str,
+        *,
         layout: Layout,
         function: TaskFunction | None = None,
         needs: tuple[object, ...] = (),
-    ) -> KeptRows:
+    ) -> CachedRows:
         """Promise the rows of a query as a table, for as long as the handle lives.
 
         Args:
@@ -85,16 +86,16 @@ class PartitionedJobs(Sources):
         schema = self._planning.bind(sql).schema
         found = recipe(sql, schema, layout, function, needs)
         handle = self._derived.promise(found)
-        return KeptRows(handle.name, found.schema, handle)
+        return CachedRows(handle.name, found.schema, handle)
 
-    def forget_rows(self, kept: KeptRows) -> None:
+    def release(self, cached: CachedRows) -> None:
         """Free rows that were kept; a query that needs them makes them again."""
-        self._derived.forget(kept.name)
+        self._derived.forget(cached.name)
 
-    def settle_rows(self, kept: KeptRows) -> None:
+    def materialize(self, cached: CachedRows) -> None:
         """Make rows that were promised, and forget how."""
         self._check_open()
-        self._derived.settle(kept.name)
+        self._derived.settle(cached.name)
 
     # Python
 
@@ -104,14 +105,14 @@ class PartitionedJobs(Sources):
         self._load_changed()
         return self._queries.run_for(sql, Passed(function))[0]
 
-    def count_partitions(self, sql: str) -> int:
+    def count_tasks(self, sql: str) -> int:
         """In how many tasks a function would run over the rows of a query."""
         self._check_open()
         self._load_changed()
         nothing = TaskFunction("", b"", ())
         return self._queries.tasks(sql, Passed(nothing))
 
-    def table_partitions(self, name: str) -> tuple[Partition, ...]:
+    def partitions(self, name: str) -> tuple[Partition, ...]:
         """The partitions of a table, which is made if it is only promised."""
         self._check_open()
         self._load_changed()
@@ -135,9 +136,7 @@ class PartitionedJobs(Sources):
         self._check_open()
         check_partitions(partitions)
         rows = chunks(items, partitions or self.total_slots)
-        handle = self._derived.loaded(rows, partitions=rows.num_rows)
-        schema = self._tables.catalog.get(handle.name).schema
-        return Items(self, KeptRows(handle.name, schema, handle))
+        return Items(self, self.store_rows(rows, partitions=rows.num_rows))
 
     @property
     def udf(self) -> UserFunctions:
@@ -169,8 +168,8 @@ class PartitionedJobs(Sources):
         for database in (self._planning, self._written):
             database.change(lambda con: con.remove_function(name))
 
-    def checkpoint_files(self, sql: str, path: str) -> DataFrame:
-        """The rows of a query, written to Parquet files in a folder, and read from there.
+    def write_checkpoint(self, sql: str, path: str) -> str:
+        """Write the rows of a query to Parquet files in a folder; a query that reads them.
 
         Raises:
             DataError: the folder is not empty, or can't be written.
@@ -191,4 +190,4 @@ class PartitionedJobs(Sources):
                     )
             written, _ = self._queries.run_for(sql, CopyGoal(copy, staging))
             publish(copy, staging, written)
-        return self.sql(f"FROM {parquet_files(copy.path)}")
+        return f"FROM {parquet_files(copy.path)}"

@@ -24,6 +24,7 @@ from minishark.compiler.sql.statements import (
     ParsedStatement,
 )
 from minishark.dataframe import Answer, Cancellation, DataFrame
+from minishark.dataframe.frame import verifying
 from minishark.dataframe.names import CamelCase
 from minishark.errors import (
     ClusterError,
@@ -141,8 +142,11 @@ class Session(CamelCase, PartitionedJobs):
         """
         self._check_open()
         frame = self._statements.run(text, params)
-        frame.verified = verify
-        return frame
+        return verifying(frame) if verify else frame
+
+    def execute(self, sql: str) -> None:
+        """Run a statement that returns no rows; `DataFrame.write` calls this."""
+        self.sql(sql)
 
     def parse(self, text: str) -> tuple[ParsedStatement, ...]:
         """The statements in a text, with what each of them is.
@@ -160,8 +164,8 @@ class Session(CamelCase, PartitionedJobs):
     def _query_here(self, sql: str) -> pa.Table:
         return self._statements.query_here(sql)
 
-    def run_statement(
-        self, sql: str, cancellation: Cancellation | None = None, *, explained: bool = False
+    def run(
+        self, sql: str, *, cancellation: Cancellation | None = None, explained: bool = False
     ) -> Answer:
         """Run a query to its end; `DataFrame.to_arrow` calls this."""
         self._check_open()
@@ -171,13 +175,13 @@ class Session(CamelCase, PartitionedJobs):
         with self._queries.heard_by(cancellation.check):
             return self._queries.run(sql, explained=explained)
 
-    def stream_statement(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
+    def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
         """Run a query, and read its rows piece by piece; `DataFrame.to_batches` calls this."""
         self._check_open()
         self._load_changed()
         return self._queries.stream(sql)
 
-    def verify_answer(self, sql: str, answer: pa.Table) -> None:
+    def verify(self, sql: str, answer: pa.Table) -> None:
         """Compare an answer with plain DuckDB's; `DataFrame.to_arrow(verify=True)` calls this.
 
         Raises:
@@ -193,7 +197,7 @@ class Session(CamelCase, PartitionedJobs):
         if found:
             raise VerificationError(f"The answer is not plain DuckDB's: {' '.join(found)}")
 
-    def explain_statement(self, sql: str, mode: str) -> str:
+    def explain(self, sql: str, *, mode: str) -> str:
         """Describe how a query runs; `DataFrame.explain` calls this."""
         self._check_open()
         self._load_changed()
@@ -234,7 +238,7 @@ class Session(CamelCase, PartitionedJobs):
         """
         self._check_open()
         self._load_changed()
-        if isinstance(data, DataFrame) and not data.is_known:
+        if isinstance(data, DataFrame) and not data.is_local():
             keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
             self._statements.keep(
                 name, data.sql(), Layout(keys, partitions, replicas), replace=replace

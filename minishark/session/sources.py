@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from minishark.catalog import Partition
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.dataframe import Answer, Cancellation, DataFrame, KeptRows
+from minishark.dataframe import Answer, CachedRows, Cancellation, DataFrame
+from minishark.dataframe.frame import cached_frame, relation_frame, statement_frame, view_frame
 from minishark.dataframe.local import SchemaLike, local_table
 from minishark.dataframe.names import ident
 from minishark.dataframe.reader import DataFrameReader
 from minishark.errors import CatalogError, OptionError
 from minishark.expressions import Schema
 from minishark.query.metrics import QueryMetrics
+from minishark.query.sinks import Layout
 from minishark.session.catalog import SessionCatalog, Settings
 from minishark.session.scratch_database import WrittenTables
 from minishark.tables.tables import Tables
+from minishark.worker.protocol import ScalarFunction, TaskFunction
 
 
 class Sources:
@@ -35,22 +39,26 @@ class Sources:
             """Statements; the last one's answer."""
             ...
 
-        def run_statement(
-            self, sql: str, cancellation: Cancellation | None = None, *, explained: bool = False
+        def run(
+            self, sql: str, *, cancellation: Cancellation | None = None, explained: bool = False
         ) -> Answer:
             """Run a query to its end."""
             ...
 
-        def verify_answer(self, sql: str, answer: pa.Table) -> None:
+        def verify(self, sql: str, answer: pa.Table) -> None:
             """Compare an answer with plain DuckDB's."""
             ...
 
-        def stream_statement(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
+        def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
             """Run a query, and read its rows piece by piece."""
             ...
 
-        def explain_statement(self, sql: str, mode: str) -> str:
+        def explain(self, sql: str, *, mode: str) -> str:
             """Describe how a query runs."""
+            ...
+
+        def execute(self, sql: str) -> None:
+            """Run a statement that returns no rows."""
             ...
 
         def create_table(
@@ -65,8 +73,51 @@ class Sources:
             """Load data into the cluster's memory as a table."""
             ...
 
-        def keep_rows(self, data: Any) -> KeptRows:
-            """Load rows into the cluster, for as long as the handle lives."""
+        def store_rows(self, rows: pa.Table, *, partitions: int | None = None) -> CachedRows:
+            """Load rows into the cluster now."""
+            ...
+
+        def cache_query(
+            self,
+            sql: str,
+            *,
+            layout: Layout,
+            function: TaskFunction | None = None,
+            needs: tuple[object, ...] = (),
+        ) -> CachedRows:
+            """Promise the rows of a query as a table."""
+            ...
+
+        def materialize(self, cached: CachedRows) -> None:
+            """Compute promised rows now."""
+            ...
+
+        def release(self, cached: CachedRows) -> None:
+            """Free cached rows."""
+            ...
+
+        def partitions(self, name: str) -> tuple[Partition, ...]:
+            """A table's partitions."""
+            ...
+
+        def write_checkpoint(self, sql: str, path: str) -> str:
+            """Write a query's rows to Parquet files."""
+            ...
+
+        def apply_function(self, sql: str, function: TaskFunction) -> pa.Table:
+            """Apply a function to the rows of a query."""
+            ...
+
+        def count_tasks(self, sql: str) -> int:
+            """In how many tasks `apply_function` would run."""
+            ...
+
+        def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
+            """Make a Python function callable from SQL."""
+            ...
+
+        def remove_function(self, name: str) -> None:
+            """Remove a registered function."""
             ...
 
         def _check_open(self) -> None: ...
@@ -93,16 +144,16 @@ class Sources:
         self._load_changed()
         if name in self._tables.catalog:
             table = self._tables.catalog.get(name)
-            return DataFrame.of_relation(self, ident(table.name), table.schema, alias=table.name)
+            return relation_frame(self, ident(table.name), table.schema, alias=table.name)
         if name.lower() in self._views and self._planning.has_view(name):
-            return self._views[name.lower()].named(name)
+            return view_frame(self._views[name.lower()], name)
         if self._planning.has_view(name):
             return self.relation(ident(name), alias=name)
         if name.lower() in self._written.own_tables:
             return self.sql(f"FROM {ident(name)}")
         raise self._tables.catalog.unknown(name)
 
-    def register_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
+    def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
         """Make a DataFrame a view for SQL; `DataFrame.create_temp_view` calls this.
 
         Raises:
@@ -134,8 +185,8 @@ class Sources:
         Raises:
             QueryError: DuckDB does not accept it.
         """
-        schema = self.bind_statement(f"FROM {sql}")
-        return DataFrame.of_relation(self, sql, schema, alias=alias)
+        schema = self.bind(f"FROM {sql}")
+        return relation_frame(self, sql, schema, alias=alias)
 
     @property
     def catalog(self) -> SessionCatalog:
@@ -159,7 +210,7 @@ class Sources:
     @property
     def read(self) -> DataFrameReader:
         """Files as DataFrames: `session.read.parquet("lineitem/*.parquet")`."""
-        return DataFrameReader(self)
+        return DataFrameReader(self, table=self.table)
 
     def create_dataframe(self, data: Any, schema: SchemaLike = None) -> DataFrame:
         """A DataFrame of rows that are here; they are loaded into the cluster.
@@ -177,7 +228,7 @@ class Sources:
             >>> session.create_dataframe([(1, "a"), (2, None)], ["id", "name"]).dtypes
             [('id', 'BIGINT'), ('name', 'VARCHAR')]
         """
-        return DataFrame.of_kept(self, self.keep_rows(local_table(data, schema)))
+        return cached_frame(self, self.store_rows(local_table(data, schema)))
 
     def range(self, start: int, end: int | None = None, step: int = 1) -> DataFrame:
         """The whole numbers from `start` up to, not including, `end`, as a column `id`.
@@ -192,7 +243,7 @@ class Sources:
         if not step:
             raise OptionError("step can't be 0.")
         sql = f"SELECT range AS id FROM range({first:d}, {last:d}, {step:d})"
-        return DataFrame.of_statement(self, sql, self.bind_statement(sql))
+        return statement_frame(self, sql, self.bind(sql))
 
     def from_relation(self, relation: Any) -> DataFrame:
         """A DataFrame of the rows of a DuckDB relation, which runs where it is."""
@@ -200,7 +251,7 @@ class Sources:
 
     # What DataFrames ask
 
-    def bind_statement(self, sql: str) -> Schema:
+    def bind(self, sql: str) -> Schema:
         """The columns of a query; the verbs of a DataFrame call this."""
         self._check_open()
         self._load_changed()

@@ -31,7 +31,8 @@ from minishark.compiler.sql.targets import (
     may_be_missing,
     written_target,
 )
-from minishark.dataframe import DataFrame, Runner
+from minishark.dataframe import DataFrame, Runtime
+from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, UnsupportedError
 from minishark.expressions import Schema
 from minishark.query.planner import Queries, RefusedError
@@ -63,7 +64,7 @@ class Statements:
         derived: the tables that only DataFrames know.
     """
 
-    runner: Runner
+    runner: Runtime
     planning: PlanningDatabase
     written: WrittenTables
     tables: Tables
@@ -194,7 +195,7 @@ class Statements:
     def _rows_of(self, query: str) -> pa.Table:
         """The rows of a query, in the types that DuckDB has."""
         frame = self.run(query)
-        if frame.is_known:
+        if frame.is_local():
             return frame.to_arrow()
         return self.queries.run(query, lossless=True).table
 
@@ -211,7 +212,7 @@ class Statements:
                 with contextlib.suppress(QueryError, CatalogError):
                     return self._queried_here(sql, explain)
             raise
-        return DataFrame.of_statement(self.runner, sql, bound.schema, explain)
+        return statement_frame(self.runner, sql, bound.schema, explain=explain)
 
     def _queried_here(self, sql: str, explain: str | None) -> DataFrame:
         """A query of what only the session's own database knows."""
@@ -228,7 +229,7 @@ class Statements:
         return self._known(self.written.run(sql, self.loaded_tables, self.tables.read))
 
     def _known(self, table: pa.Table) -> DataFrame:
-        return DataFrame(self.runner, None, known=table)
+        return local_frame(self.runner, table)
 
     def _changed_rows(self, count: int) -> DataFrame:
         return self._known(pa.table({"Count": pa.array([count], pa.int64())}))
