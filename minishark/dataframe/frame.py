@@ -1,53 +1,49 @@
-"""DataFrame: a lazy statement, built verb by verb.
+"""DataFrame: the lazy query that users build verb by verb, and run.
 
-Each verb makes a new SELECT (`select.py`) and lets the planning database bind it at once, so that
-a misspelt name or a wrong type is an error where it was typed. Nothing runs before an action.
+Each verb has DuckDB bind the query that it makes, so a misspelt name or a wrong type is an error
+where it was typed. Nothing runs before an action.
+
+    DataFrame ──► verbs, shaping, partitioned   Select -> Select, LazyQuery -> LazyQuery
+        │    └──► actions                       LazyQuery -> rows, text
+        └─ LazyQuery ─ Runtime                  binds, runs, caches
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from minishark.dataframe.actions import KeptRows, Runner
-from minishark.dataframe.column import (
-    Column,
-    Level,
-    Reference,
-    column_or_name,
-    text_column,
-    value,
-)
+from minishark.dataframe import actions, partitioned, shaping, verbs
+from minishark.dataframe.column import Column, Level, Reference, column_or_name
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join
-from minishark.dataframe.names import CamelCase, ident, nearest, spelt_otherwise
-from minishark.dataframe.partitioned import Partitioned, Unkept
-from minishark.dataframe.select import (
-    Item,
-    Select,
-    Written,
-    parenthesized,
-    relation,
-    statement,
-)
-from minishark.dataframe.shaping import Shaping
-from minishark.errors import ColumnError, OptionError
+from minishark.dataframe.lazy_query import LazyQuery, query_of
+from minishark.dataframe.local import SchemaLike
+from minishark.dataframe.names import CamelCase, nearest, spelt_otherwise
+from minishark.dataframe.partitioned import PartitionPlace, StorageLevel
+from minishark.dataframe.profile import Profile
+from minishark.dataframe.row import Row
+from minishark.dataframe.runtime import CachedRows, Runtime
+from minishark.dataframe.select import Select, Written, relation
+from minishark.dataframe.show import PlanText
+from minishark.dataframe.writer import DataFrameWriter
+from minishark.errors import OptionError, UnsupportedError
 from minishark.expressions import Schema
 from minishark.query.metrics import QueryMetrics
+from minishark.query.sinks import Layout
+from minishark.worker.functions import MapBatches, MapFrames, MapTable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-class DataFrame(Shaping, Partitioned, CamelCase):
-    """A lazy statement; it runs again for each action, and its rows are not kept.
+class DataFrame(CamelCase):
+    """A lazy query; it runs for each action, and its rows are kept only by `persist`.
 
-    All methods have PySpark's names in snake_case, and answer to camelCase too.
-
-    Attributes:
-        runner: the session.
-        held: what must live as long as this.
-        verified: whether actions compare the answer with plain DuckDB's.
+    Methods have PySpark's names in snake_case, and in camelCase too.
 
     Examples:
         >>> df = session.create_dataframe([("Ada", 36), ("Alan", 41)], ["name", "age"])
@@ -59,96 +55,28 @@ class DataFrame(Shaping, Partitioned, CamelCase):
         WHERE age > 40
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        select: Select | Written | None,
-        *,
-        explain: str | None = None,
-        known: pa.Table | None = None,
-        held: tuple[object, ...] = (),
-    ) -> None:
-        self.runner = runner
-        self._select = select
-        self._explain = explain
-        self._known = known
-        self.held = held
-        self.verified = False
-        self._unkept: Unkept | None = None
-        self._metrics: QueryMetrics | None = None
+    def __init__(self, query: LazyQuery) -> None:
+        self._query = query
 
-    @classmethod
-    def of_statement(
-        cls, runner: Runner, sql: str, schema: Schema, explain: str | None = None
-    ) -> DataFrame:
-        """The rows of a SELECT that is bound already."""
-        return cls(runner, Written(sql, schema), explain=explain)
-
-    @classmethod
-    def of_relation(
-        cls,
-        runner: Runner,
-        sql: str,
-        schema: Schema,
-        *,
-        alias: str = "",
-        held: tuple[object, ...] = (),
-    ) -> DataFrame:
-        """All rows of a table, or of a function in FROM.
-
-        Args:
-            runner: what runs it.
-            sql: the relation as FROM has it.
-            schema: its columns.
-            alias: the name under which its columns can be qualified; its own, for a table.
-            held: what must live as long as this DataFrame and all that are made of it.
-        """
-        return cls(runner, relation(sql, schema, alias), held=held)
-
-    @classmethod
-    def of_kept(cls, runner: Runner, kept: KeptRows) -> DataFrame:
-        """All rows that lie in the cluster, for as long as this or what is made of it lives."""
-        return cls.of_relation(
-            runner, ident(kept.name), kept.schema, alias=kept.name, held=(kept.handle,)
-        )
-
-    def _frame(self) -> DataFrame:
-        return self
-
-    # Making others of it
+    def _derived(self, select: Select, *others: LazyQuery) -> DataFrame:
+        return DataFrame(self._query.derived(select, *others))
 
     @property
-    def select_now(self) -> Select:
-        """The SELECT that this stands for; known rows are loaded into the cluster first."""
-        if self._known is not None or self._explain or self._select is None:
-            kept = self.runner.keep_rows(self.to_arrow())
-            self.held = (*self.held, kept.handle)
-            self._select = relation(ident(kept.name), kept.schema, kept.name)
-            self._known = self._explain = None
-        return self._select.select() if isinstance(self._select, Written) else self._select
+    def _select(self) -> Select:
+        return self._query.to_select()
 
-    def derived(self, select: Select, *others: DataFrame) -> DataFrame:
-        """A DataFrame of a SELECT over this one (and others), once DuckDB has accepted it."""
-        bound = select.typed(self.runner.bind_statement(select.sql()))
-        return self._holding(bound, *others)
-
-    def _holding(self, select: Select, *others: DataFrame) -> DataFrame:
-        """A DataFrame that needs what this one and the others need."""
-        held = [*self.held, *(item for other in others for item in other.held)]
-        return DataFrame(self.runner, select, held=tuple(dict.fromkeys(held)))
-
-    # What it is
+    # Schema and columns
 
     def sql(self) -> str:
-        """The statement that an action runs, in DuckDB's SQL."""
-        return self.select_now.sql() if self._select is None else self._select.sql()
+        """The query in DuckDB's SQL."""
+        return self._query.sql()
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns as Arrow has them."""
-        if self._known is not None:
-            return self._known.schema
-        return self.runner.arrow_schema(self.sql())
+        """The columns with their Arrow types."""
+        if self._query.local_rows is not None:
+            return self._query.local_rows.schema
+        return self._query.runtime.arrow_schema(self.sql())
 
     @property
     def columns(self) -> list[str]:
@@ -157,12 +85,13 @@ class DataFrame(Shaping, Partitioned, CamelCase):
 
     @property
     def dtypes(self) -> list[tuple[str, str]]:
-        """Name and DuckDB type of each column (Arrow type, for rows that are known already)."""
-        if self._known is not None:
-            return [(field.name, str(field.type)) for field in self._known.schema]
-        if self._explain or self._select is None:
-            return [("explain_value", "VARCHAR")]
-        return [(attribute.name, attribute.type) for attribute in self.select_now.attributes]
+        """Name and DuckDB type of each column (Arrow type, for rows that are local already)."""
+        return self._query.dtypes()
+
+    def print_schema(self) -> None:
+        """Print the columns with their types."""
+        lines = [f" |-- {name}: {type_}" for name, type_ in self.dtypes]
+        print("\n".join(["root", *lines]))  # noqa: T201 - what the user asked for
 
     def __getitem__(self, key: Any) -> Any:
         """`df["a"]` is a column, `df[["a", "b"]]` a selection, `df[condition]` a filter."""
@@ -179,10 +108,10 @@ class DataFrame(Shaping, Partitioned, CamelCase):
                 )
 
     def __getattr__(self, name: str) -> Any:
-        """A method in camelCase, or a column.
+        """A column, or a method in camelCase.
 
         Raises:
-            AttributeError: neither; the sentence has the nearest names.
+            AttributeError: it is neither; the message suggests the nearest names.
         """
         if name.startswith("_"):
             raise AttributeError(name)
@@ -199,14 +128,13 @@ class DataFrame(Shaping, Partitioned, CamelCase):
         return [*super().__dir__(), *(name for name in self.columns if name.isidentifier())]
 
     def _column(self, name: str) -> Column:
-        index, fields = self.select_now.find(Reference(name))
+        select = self._select
+        index, fields = select.find(Reference(name))
         if fields:
             return column_or_name(name)
         # The newest identity is the one that no other DataFrame's column has.
-        identity = max(self.select_now.attributes[index].ids)
+        identity = max(select.attributes[index].ids)
         return Column((Reference(name, identity),), level=Level.ATOM)
-
-    # Columns
 
     def select(self, *columns: Any) -> DataFrame:
         """These columns: names, Columns, or "*" for all.
@@ -214,98 +142,52 @@ class DataFrame(Shaping, Partitioned, CamelCase):
         Raises:
             ColumnError: there is no such column.
         """
-        chosen = [column_or_name(column) for column in _flat(columns)]
-        if not chosen:
-            raise OptionError("select() needs at least one column.")
-        stars = [_starred(column) for column in chosen]
-        named = [column for column, star in zip(chosen, stars, strict=True) if star is None]
-        inner = self.select_now.opened(named)
-        items: list[Item] = []
-        for column, star in zip(chosen, stars, strict=True):
-            items += [inner.item(column)] if star is None else _all_items(inner, star)
-        select = replace(inner, items=tuple(items))
-        schema = self.runner.bind_statement(select.sql())
-        if len(schema) != len(items):  # text such as COLUMNS(*) is several columns
-            return self._holding(statement(select.sql(), schema))
-        return self._holding(select.typed(schema))
+        return DataFrame(verbs.project(self._query, columns))
 
     def select_expr(self, *expressions: str) -> DataFrame:
         """Expressions in SQL: `df.select_expr("a + 1 AS b", "upper(name)", "*")`."""
-        texts = (text.strip() for text in _flat(expressions))
-        names = [name.lower() for name in self.columns]
-        simple = ("*", *names)
-        return self.select(
-            *(text if text.lower() in simple else text_column(text) for text in texts)
-        )
+        return DataFrame(verbs.project_expressions(self._query, expressions))
 
     def with_column(self, name: str, column: Any) -> DataFrame:
-        """All columns and one more; it takes the place of one that has its name."""
+        """All columns and one more, which replaces a column of the same name."""
         return self.with_columns({name: column})
 
     def with_columns(self, columns: Mapping[str, Any]) -> DataFrame:
-        """All columns and more of them; they take the places of those that have their names."""
-        new = {name: value(column).alias(name) for name, column in columns.items()}
-        inner = self.select_now.opened(new.values())
-        by_name = {name.lower(): inner.item(column) for name, column in new.items()}
-        items = [by_name.get(item.attribute.name.lower(), item) for item in inner.items]
-        known = [item.attribute.name.lower() for item in inner.items]
-        added = [item for name, item in by_name.items() if name not in known]
-        return self.derived(replace(inner, items=(*items, *added)))
+        """All columns and more, which replace columns of the same names."""
+        return self._derived(verbs.with_columns(self._select, columns))
 
     def with_column_renamed(self, existing: str, new: str) -> DataFrame:
-        """All columns, one with another name."""
+        """All columns, one of them renamed."""
         return self.with_columns_renamed({existing: new})
 
     def with_columns_renamed(self, names: Mapping[str, str]) -> DataFrame:
-        """All columns, some with other names: old names to new ones."""
-        inner = self.select_now.opened(())
-        items = list(inner.items)
-        for existing, new in names.items():
-            index, _ = self.select_now.find(Reference(existing))
-            items[index] = items[index].called(new)
-        return self.derived(replace(inner, items=tuple(items)))
+        """All columns, some of them renamed: a mapping of old names to new ones."""
+        return self._derived(verbs.with_columns_renamed(self._select, names))
 
     def to_df(self, *names: str) -> DataFrame:
-        """All columns with new names, in their order."""
-        if len(names) != len(self.columns):
-            raise OptionError(f"to_df() takes {len(self.columns)} names, not {len(names)}.")
-        inner = self.select_now.opened(())
-        items = [item.called(name) for item, name in zip(inner.items, names, strict=True)]
-        return self.derived(replace(inner, items=tuple(items)))
+        """All columns under new names, by position."""
+        return self._derived(verbs.to_df(self._select, names))
 
     def drop(self, *columns: str | Column) -> DataFrame:
         """All columns but these.
 
         Raises:
-            ColumnError: there is no such column (PySpark would say nothing).
+            ColumnError: there is no such column (PySpark ignores it).
         """
-        inner = self.select_now.opened(())
-        dropped = []
-        for column in map(column_or_name, _flat(columns)):
-            if column.reference is None:
-                raise OptionError("drop() takes columns, not expressions.")
-            dropped.append(inner.find(column.reference)[0])
-        items = [item for index, item in enumerate(inner.items) if index not in dropped]
-        if not items:
-            raise OptionError("A DataFrame has at least one column; this would drop all.")
-        return self.derived(replace(inner, items=tuple(items)))
+        return self._derived(verbs.drop(self._select, columns))
 
     def alias(self, name: str) -> DataFrame:
-        """The same, called `name`: its columns are also `col("name.column")`.
+        """The same rows under an alias: `col("name.column")` means a column of it.
 
-        The columns of the alias are columns of their own, so a DataFrame can be joined to itself:
+        An alias has columns of its own, so a DataFrame can be joined to itself:
         `a, b = df.alias("a"), df.alias("b")`, then `a.join(b, a.parent == b.id)`.
         """
-        return self._holding(self.select_now.aliased(name))
-
-    def named(self, name: str) -> DataFrame:
-        """The same as what `session.table(name)` gives: as `alias`, but SQL text can't use it."""
-        return self._holding(self.select_now.aliased(name, in_sql=False))
+        return DataFrame(self._query.over(self._select.aliased(name)))
 
     def transform(
         self, function: Callable[..., DataFrame], *arguments: Any, **named: Any
     ) -> DataFrame:
-        """`function(self, ...)`: so that own steps chain like methods."""
+        """`function(self, ...)`, to chain functions of DataFrames like methods."""
         made = function(self, *arguments, **named)
         if not isinstance(made, DataFrame):
             raise OptionError(f"transform() got a {type(made).__name__} instead of a DataFrame.")
@@ -314,93 +196,146 @@ class DataFrame(Shaping, Partitioned, CamelCase):
     # Rows
 
     def filter(self, condition: Any) -> DataFrame:
-        """The rows for which a condition holds; also SQL text."""
-        column = text_column(condition) if isinstance(condition, str) else condition
-        if not isinstance(column, Column):
-            raise OptionError("filter() takes a Column or SQL text; compare with == and not `is`.")
-        return self.derived(self.select_now.filtered(column))
+        """The rows that fulfil a condition: a Column, or SQL text."""
+        return self._derived(verbs.filtered(self._select, condition))
 
     where = filter  # noqa: A003 - the method above
 
     def order_by(self, *columns: Any, ascending: bool | Sequence[bool] = True) -> DataFrame:
-        """The rows in the order of columns; NULLs last unless the Column says otherwise.
+        """The rows sorted by columns; NULLs last unless the Column says otherwise.
 
         Args:
             columns: names or Columns, which may end in `.desc()`, `.asc_nulls_first()` ...
-            ascending: False for the reverse; or a list, one for each column.
+            ascending: False for the reverse; or a list with one for each column.
         """
-        keys = [column_or_name(column) for column in _flat(columns)]
-        ups = list(ascending) if isinstance(ascending, list | tuple) else [ascending] * len(keys)
-        if not keys or len(ups) != len(keys):
-            raise OptionError("order_by() takes columns, and one `ascending` for each or for all.")
-        ordered = [key if up else key.desc() for key, up in zip(keys, ups, strict=True)]
-        return self.derived(self.select_now.sorted(ordered))
+        return self._derived(verbs.ordered(self._select, columns, ascending))
 
     sort = order_by
 
     def limit(self, count: int) -> DataFrame:
         """The first `count` rows."""
-        return self.derived(self.select_now.limited(_whole(count, "limit")))
+        return self._derived(verbs.limited(self._select, count))
 
     def offset(self, count: int) -> DataFrame:
         """All but the first `count` rows."""
-        return self.derived(self.select_now.skipped(_whole(count, "offset")))
+        return self._derived(verbs.skipped(self._select, count))
 
     def distinct(self) -> DataFrame:
-        """Each row once."""
-        select = self.select_now
-        if select.distinct or select.order_by or select.is_cut or select.sample:
-            select = select.nested()
-        return self.derived(replace(select, distinct="DISTINCT"))
+        """The rows without duplicates."""
+        return self._derived(verbs.distinct(self._select))
 
     def drop_duplicates(self, subset: Sequence[str] | None = None) -> DataFrame:
-        """One row for each combination of values in `subset` (of all columns, if None).
+        """One row for each combination of values in `subset` (in all columns, if None).
 
-        Which row that is, is not defined, unless the DataFrame is sorted: then the first.
+        Of a sorted DataFrame it is the first; otherwise which one is undefined.
         """
         if subset is None:
             return self.distinct()
-        if isinstance(subset, str) or not subset:
-            raise OptionError("drop_duplicates() takes a list of names.")
-        select = self.select_now
-        unsorted = replace(select, order_by=())
-        simple = unsorted.is_open and all(i.plain and not i.aliased for i in select.items)
-        select = select if simple else select.nested()
-        keys = [column_or_name(name).sql(select.resolve) for name in subset]
-        return self.derived(replace(select, distinct=f"DISTINCT ON ({', '.join(keys)})"))
+        return self._derived(verbs.distinct_on(self._select, subset))
+
+    def sample(
+        self,
+        fraction: float | None = None,
+        seed: int | None = None,
+        *,
+        with_replacement: bool = False,
+    ) -> DataFrame:
+        """Each row with a probability of `fraction`; runs in one task.
+
+        A `seed` repeats the choice only for rows in the same order: sort them first.
+
+        Raises:
+            UnsupportedError: `with_replacement`.
+        """
+        select = verbs.sampled(self._select, fraction, seed, with_replacement=with_replacement)
+        return self._derived(select)
+
+    def random_split(self, weights: Sequence[float], seed: int | None = None) -> list[DataFrame]:
+        """Each row in one of several DataFrames, whose sizes are in proportion to `weights`.
+
+        This runs the query now, and caches its rows as long as any of the parts is in use.
+        """
+        return list(map(DataFrame, shaping.random_split(self._query, weights, seed)))
+
+    # Missing values
+
+    @property
+    def na(self) -> shaping.MissingValues:
+        """`df.na.fill`, `df.na.drop` and `df.na.replace`, as in PySpark."""
+        return shaping.MissingValues(self)
+
+    def fillna(self, value: Any, subset: str | Sequence[str] | None = None) -> DataFrame:
+        """NULLs, and NaNs of floats, replaced by a value.
+
+        Args:
+            value: a value for all columns of its kind (numbers, texts, booleans ...), or a mapping
+                of names to values.
+            subset: only these columns, which must be of the value's kind.
+
+        Raises:
+            OptionError: a value does not fit a column.
+        """
+        return self._derived(shaping.fillna(self._select, value, subset))
+
+    def dropna(
+        self,
+        how: str = "any",
+        thresh: int | None = None,
+        subset: str | Sequence[str] | None = None,
+    ) -> DataFrame:
+        """The rows without NULLs, and without NaNs of floats.
+
+        Args:
+            how: "any" drops rows in which any value is missing, "all" those in which all are.
+            thresh: instead of `how`: how many values must not be missing.
+            subset: the columns to look at; None for all.
+        """
+        return self._derived(shaping.dropna(self._select, how, thresh, subset))
+
+    def replace(
+        self, to_replace: Any, value: Any = None, subset: str | Sequence[str] | None = None
+    ) -> DataFrame:
+        """Values replaced by others.
+
+        Args:
+            to_replace: a value, a list of values, or a mapping of values to replacements.
+            value: the replacement, or a list of as many.
+            subset: only these columns; None for all columns of the values' kind.
+        """
+        return self._derived(shaping.replaced(self._select, to_replace, value, subset))
 
     # Several DataFrames
 
     def join(self, other: DataFrame, on: Any = None, how: str = "inner") -> DataFrame:
-        """The rows of both that belong together.
+        """The pairs of rows that match.
 
         Args:
-            other: the other side.
+            other: the right side.
             on: names of columns that both have, which come first and once in the result; or a
                 condition (or several), after which the result has all columns of both; None for
                 all pairs of rows.
-            how: "inner", "left", "right", "full", "semi" (rows of this side that have a match),
-                "anti" (those that have none), "cross", "asof" or "asof_left"; PySpark's names too.
+            how: "inner", "left", "right", "full", "semi" (rows of the left side with a match),
+                "anti" (those without), "cross", "asof" or "asof_left"; or PySpark's names.
 
         Raises:
             ColumnError: a name means no column, or several.
             OptionError: there is no such kind of join.
         """
-        self._check_same_session(other)
-        return self.derived(join(self.select_now, other.select_now, on, how), other)
+        right = self._same_session(other)
+        return self._derived(join(self._select, right.to_select(), on, how), right)
 
     def cross_join(self, other: DataFrame) -> DataFrame:
         """All pairs of rows."""
         return self.join(other, how="cross")
 
     def union(self, other: DataFrame) -> DataFrame:
-        """The rows of both, duplicates too; columns are matched by position."""
+        """The rows of both with duplicates; columns are matched by position."""
         return self._combined("UNION ALL", other)
 
     union_all = union
 
     def union_by_name(self, other: DataFrame, allow_missing_columns: bool = False) -> DataFrame:
-        """The rows of both, duplicates too; columns are matched by name.
+        """The rows of both with duplicates; columns are matched by name.
 
         Args:
             other: the other rows.
@@ -409,17 +344,12 @@ class DataFrame(Shaping, Partitioned, CamelCase):
         Raises:
             ColumnError: a column is missing on one side.
         """
-        mine, theirs = ({n.lower(): n for n in frame.columns} for frame in (self, other))
-        missing = [theirs[n] for n in theirs if n not in mine]
-        missing += [mine[n] for n in mine if n not in theirs]
-        if missing and not allow_missing_columns:
-            raise ColumnError(
-                f"Only one side has {', '.join(missing)}; allow_missing_columns=True makes NULLs."
-            )
-        return self._combined("UNION ALL BY NAME", other)
+        right = self._same_session(other)
+        found = verbs.combined_by_name(self._query, right, allow_missing=allow_missing_columns)
+        return DataFrame(found)
 
     def intersect(self, other: DataFrame) -> DataFrame:
-        """Each row that both have, once."""
+        """The rows that both have, without duplicates."""
         return self._combined("INTERSECT", other)
 
     def intersect_all(self, other: DataFrame) -> DataFrame:
@@ -427,84 +357,425 @@ class DataFrame(Shaping, Partitioned, CamelCase):
         return self._combined("INTERSECT ALL", other)
 
     def subtract(self, other: DataFrame) -> DataFrame:
-        """Each row that the other does not have, once."""
+        """The rows that the other does not have, without duplicates."""
         return self._combined("EXCEPT", other)
 
     def except_all(self, other: DataFrame) -> DataFrame:
-        """The rows, each as often as it is here more often than in the other."""
+        """The rows, each as many times as it is here more often than in the other."""
         return self._combined("EXCEPT ALL", other)
 
     def _combined(self, operator: str, other: DataFrame) -> DataFrame:
-        self._check_same_session(other)
-        sides = (_operand(frame.select_now) for frame in (self, other))
-        text = f"\n{operator}\n".join(sides)
-        return self._holding(statement(text, self.runner.bind_statement(text)), other)
+        return DataFrame(verbs.combined(self._query, operator, self._same_session(other)))
 
-    def _check_same_session(self, other: Any) -> None:
+    def _same_session(self, other: Any) -> LazyQuery:
         if not isinstance(other, DataFrame):
             kind = type(other).__name__
             raise OptionError(f"A DataFrame is needed, not a {kind}; see create_dataframe().")
-        if other.runner is not self.runner:
+        if query_of(other).runtime is not self._query.runtime:
             raise OptionError("Both DataFrames must be of the same session.")
+        return query_of(other)
+
+    def hint(self, name: str, *_: Any) -> NoReturn:
+        """Not supported, as joins are planned by table statistics.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError(
+            f"minishark takes no hints such as {name!r}: it decides by the sizes of tables."
+        )
 
     # Groups
 
     def group_by(self, *columns: Any) -> GroupedData:
-        """Rows that are equal in these columns, for aggregates."""
-        return GroupedData(self, _keys(columns))
+        """Groups of rows that are equal in these columns, for aggregates."""
+        return self._grouped(columns)
 
     groupby = group_by
 
     def rollup(self, *columns: Any) -> GroupedData:
-        """As `group_by`, with subtotals for each shorter list of the columns, and a total."""
-        return GroupedData(self, _keys(columns), "ROLLUP")
+        """As `group_by`, with subtotals for each prefix of the columns, and a total."""
+        return self._grouped(columns, "ROLLUP")
 
     def cube(self, *columns: Any) -> GroupedData:
         """As `group_by`, with subtotals for each subset of the columns."""
-        return GroupedData(self, _keys(columns), "CUBE")
+        return self._grouped(columns, "CUBE")
 
     def agg(self, *aggregates: Any) -> DataFrame:
         """One row: aggregates over all rows."""
-        return GroupedData(self, ()).agg(*aggregates)
+        return self._grouped(()).agg(*aggregates)
 
-    def counted(self) -> DataFrame:
-        """One row with the number of rows."""
-        return GroupedData(self, ()).count()
+    def _grouped(self, columns: Sequence[Any], sets: str = "") -> GroupedData:
+        return GroupedData(self, tuple(map(column_or_name, verbs.flat(columns))), sets)
+
+    def describe(self, *columns: str) -> DataFrame:
+        """Count, mean, standard deviation, minimum and maximum of columns, as text.
+
+        Args:
+            columns: which; all numbers and texts, if none is named.
+        """
+        return DataFrame(shaping.summary(self._query, shaping.DESCRIBED, columns))
+
+    def summary(self, *statistics: str) -> DataFrame:
+        """As `describe`, with quartiles; or only some: "count", "mean", "stddev", "25%" ..."""
+        return DataFrame(shaping.summary(self._query, statistics, ()))
+
+    # Actions
+
+    def to_arrow(self, *, verify: bool = False) -> pa.Table:
+        """Run the query; its rows as an Arrow table.
+
+        Args:
+            verify: also run it on plain DuckDB in this process, over the same tables, and compare.
+                What has several right answers (random(), LIMIT without an order) can differ.
+
+        Raises:
+            ExecutionError: the query failed while it ran, for example on a division by zero.
+            VerificationError: plain DuckDB has another answer.
+            ClusterError: the cluster is gone.
+        """
+        return actions.to_arrow(self._query, verify=verify)
+
+    async def to_arrow_async(self) -> pa.Table:
+        """`to_arrow` without blocking the event loop; cancelling the task cancels the query."""
+        return await actions.to_arrow_async(self._query)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Run the query; its rows as a pandas frame (needs pandas)."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """Run the query; its rows as a polars frame (needs polars)."""
+        import polars as pl  # noqa: PLC0415 - an optional dependency
+
+        return pl.from_arrow(self.to_arrow())
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Run the query; its rows as Arrow record batches.
+
+        A large answer is not loaded at once: batches are mapped from the files that tasks wrote,
+        and the memory of each task's rows is freed when they have been read.
+        """
+        return actions.batches(self._query)
+
+    def to_local_iterator(self) -> Iterator[Row]:
+        """Run the query; its rows one after another."""
+        return actions.rows(self._query, map(pa.table, self.to_batches()))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows for any library that reads Arrow streams."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def collect(self) -> list[Row]:
+        """Run the query; its rows as a list.
+
+        Examples:
+            >>> session.sql("SELECT 42 AS answer").collect()
+            [Row(answer=42)]
+        """
+        return list(actions.rows(self._query, (self.to_arrow(),)))
+
+    async def collect_async(self) -> list[Row]:
+        """`collect` without blocking the event loop; cancelling the task cancels the query."""
+        return list(actions.rows(self._query, (await self.to_arrow_async(),)))
+
+    def take(self, count: int) -> list[Row]:
+        """The first `count` rows."""
+        return self.limit(count).collect()
+
+    def head(self, count: int | None = None) -> Row | list[Row] | None:
+        """The first row, or None if there is none; with a number, a list of the first rows."""
+        return self.first() if count is None else self.take(count)
+
+    def first(self) -> Row | None:
+        """The first row, or None if there is none."""
+        return next(iter(self.take(1)), None)
+
+    def count(self) -> int:
+        """The number of rows."""
+        if self._query.local_rows is not None:
+            return int(self._query.local_rows.num_rows)
+        return int(self.group_by().count().collect()[0][0])
+
+    def is_empty(self) -> bool:
+        """Whether there are no rows."""
+        return not self.take(1)
+
+    def is_local(self) -> bool:
+        """Whether the rows are here already, as after a statement that needs no cluster."""
+        return self._query.local_rows is not None
+
+    def show(self, n: int = 20, truncate: bool | int = True, vertical: bool = False) -> None:
+        """Run the query for its first rows, and print them.
+
+        Args:
+            n: how many rows at most.
+            truncate: whether values are cut to 20 characters; or to how many.
+            vertical: whether each value has a line of its own.
+        """
+        shown = actions.shown(self._query, n, truncate=truncate, vertical=vertical)
+        print(shown)  # noqa: T201 - what the user asked for
+
+    def __repr__(self) -> str:
+        return f"DataFrame[{', '.join(f'{name}: {type_}' for name, type_ in self.dtypes)}]"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the first rows, if they come within two seconds; else the columns."""
+        return actions.html(self._query)
+
+    # Plans and metrics
+
+    def explain(self, mode: str | bool = "all") -> PlanText:
+        """How the query runs, as text.
+
+        Args:
+            mode: "logical", "physical", "stages", "sql" (the stages with their fragments), "all"
+                (the first three), or "analyze" (runs it, and adds figures per stage). Of PySpark's,
+                "simple" is "physical", and "extended", "formatted" and True are "all".
+
+        Raises:
+            OptionError: there is no such mode.
+        """
+        return actions.explain(self._query, mode)
+
+    def profile(self) -> Profile:
+        """Run the query; what each stage and each task did, and why it ran where it did.
+
+        Raises:
+            OptionError: it does not run on the cluster.
+        """
+        return actions.profile(self._query)
+
+    def metrics(self) -> QueryMetrics:
+        """What the last run took.
+
+        Raises:
+            OptionError: the query has not run yet.
+        """
+        return actions.last_metrics(self._query)
+
+    # Views, tables and files
+
+    def create_or_replace_temp_view(self, name: str) -> None:
+        """Make this a view for SQL; it runs each time that a statement reads it."""
+        self._query.runtime.create_view(name, self, replace=True)
+
+    def create_temp_view(self, name: str) -> None:
+        """Make this a view for SQL.
+
+        Raises:
+            CatalogError: there is a table or view of that name.
+        """
+        self._query.runtime.create_view(name, self, replace=False)
+
+    @property
+    def write(self) -> DataFrameWriter:
+        """The rows as files or a table: `df.write.partition_by("day").parquet("out")`."""
+        return DataFrameWriter(self)
+
+    # Caching
+
+    def persist(
+        self,
+        replicas: int = 2,
+        *,
+        partition_by: str | Sequence[str] | None = None,
+        partitions: int | None = None,
+    ) -> DataFrame:
+        """Cache the rows in the cluster when an action first computes them; returns this DataFrame.
+
+        Args:
+            replicas: on how many nodes each partition is stored; at most on all.
+            partition_by: columns whose hash decides a row's partition; None to leave rows where
+                the query has them.
+            partitions: how many; None for as many as fit.
+
+        Raises:
+            CatalogError: `partition_by` names no column.
+            OptionError: a number is out of range.
+        """
+        keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+        partitioned.persist(self._query, Layout(keys, partitions, replicas))
+        return self
+
+    def cache(self) -> DataFrame:
+        """As `persist()`."""
+        return self.persist()
+
+    def unpersist(self) -> DataFrame:
+        """Free the rows that `persist` cached; this DataFrame runs for each action again.
+
+        DataFrames that were derived from it meanwhile stay right: they compute the rows again.
+        """
+        partitioned.unpersist(self._query)
+        return self
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether its rows are cached, or will be by the first action."""
+        return self._query.persisted is not None
+
+    @property
+    def storage_level(self) -> StorageLevel:
+        """Where its rows are cached."""
+        return partitioned.storage_level(self._query)
+
+    def checkpoint(self, path: str | None = None) -> DataFrame:
+        """Run the query now; a DataFrame of its rows, without their lineage.
+
+        Args:
+            path: a folder for Parquet files that outlive the session, which must be new or empty;
+                None stores the rows in the cluster.
+
+        Raises:
+            UnsupportedError: Parquet lacks the type of a column.
+        """
+        return DataFrame(partitioned.checkpoint(self._query, path))
+
+    local_checkpoint = checkpoint
+
+    # Partitions
+
+    @property
+    def num_partitions(self) -> int:
+        """The number of partitions, each of which a function gets in a task of its own."""
+        return self._query.runtime.count_tasks(self.sql())
+
+    def placement(self) -> tuple[PartitionPlace, ...]:
+        """Which nodes store which partition, of a table or of cached rows.
+
+        Raises:
+            OptionError: the rows are computed for each action.
+        """
+        return partitioned.placement(self._query)
+
+    def repartition(self, partitions: int | str | Column, *columns: Any) -> DataFrame:
+        """The same rows in another number of partitions.
+
+        Args:
+            partitions: how many; may be left out where columns follow.
+            columns: rows that are equal in these are in one partition; without any, partitions are
+                of equal size and keep the order of rows.
+
+        Raises:
+            ColumnError: there is no such column.
+            OptionError: a number is out of range.
+        """
+        return DataFrame(partitioned.repartition(self._query, partitions, columns))
+
+    def repartition_by_range(self, partitions: int | str | Column, *columns: Any) -> DataFrame:
+        """The same rows with one range of the columns' values in each partition, in their order.
+
+        Ranges are of about the same size, as a sample of the values tells; equal values, and all
+        NULLs, are in one partition, NULLs last.
+
+        Args:
+            partitions: how many; may be left out.
+            columns: whose values decide.
+
+        Raises:
+            ColumnError: there is no such column.
+            OptionError: a number is out of range, or there are no columns.
+        """
+        return DataFrame(partitioned.repartition_by_range(self._query, partitions, columns))
+
+    def coalesce(self, partitions: int) -> DataFrame:
+        """The same rows in at most `partitions` partitions."""
+        return self if partitions >= self.num_partitions else self.repartition(partitions)
+
+    # Python functions
+
+    def map_partitions(self, fn: Callable[[pa.Table], Any], schema: SchemaLike) -> DataFrame:
+        """What a function returns for each partition.
+
+        Args:
+            fn: takes a pyarrow table and returns a table: of pyarrow, pandas, polars, or anything
+                else that offers an Arrow stream.
+            schema: the columns that it returns: "id BIGINT, name VARCHAR", a mapping of names to
+                types, or a pyarrow schema.
+
+        Raises:
+            DataError: the schema is not valid.
+            OptionError: the function can't be pickled.
+
+        Examples:
+            >>> df = session.create_dataframe([(1,), (2,), (3,)], ["x"])
+            >>> df.map_partitions(lambda t: t.slice(1), "x BIGINT").collect()
+            [Row(x=2), Row(x=3)]
+        """
+        return self._mapped("map_partitions", MapTable, fn, schema)
+
+    def map_in_arrow(
+        self, fn: Callable[[Iterator[pa.RecordBatch]], Iterable[Any]], schema: SchemaLike
+    ) -> DataFrame:
+        """What a function returns for the record batches of each partition.
+
+        Args:
+            fn: takes and returns an iterator of record batches.
+            schema: the columns that it returns; see `map_partitions`.
+        """
+        return self._mapped("map_in_arrow", MapBatches, fn, schema)
+
+    def map_in_pandas(
+        self, fn: Callable[[Iterator[pd.DataFrame]], Iterable[Any]], schema: SchemaLike
+    ) -> DataFrame:
+        """What a function returns for the rows of each partition, as pandas frames.
+
+        Args:
+            fn: takes and returns an iterator of frames.
+            schema: the columns that it returns; see `map_partitions`.
+        """
+        return self._mapped("map_in_pandas", MapFrames, fn, schema)
+
+    def _mapped(self, label: str, kind: Any, fn: Any, schema: SchemaLike) -> DataFrame:
+        return DataFrame(partitioned.mapped(self._query, label, kind, fn, schema))
+
+    def foreach_partition(self, fn: Callable[[pa.Table], Any]) -> None:
+        """Call a function with each partition now, for its side effects.
+
+        It runs where the rows are stored, and perhaps twice if something fails meanwhile.
+        """
+        partitioned.foreach_partition(self._query, fn)
 
 
-def _starred(column: Column) -> str | None:
-    """The alias before `.*`; empty for `*` alone, None for any other Column."""
-    reference = column.reference
-    if reference is None or reference.id is not None:
-        return None
-    qualifier, _, star = reference.name.rpartition(".")
-    return qualifier.lower() if star == "*" else None
+# DataFrames for sessions to make
 
 
-def _all_items(select: Select, qualifier: str) -> list[Item]:
-    found = [i for i in select.items if not qualifier or qualifier in i.attribute.qualifiers]
-    if not found:
-        raise ColumnError(f"There is no DataFrame with the alias {qualifier!r} in this one.")
-    return found
+def statement_frame(
+    runtime: Runtime, sql: str, schema: Schema, *, explain: str | None = None
+) -> DataFrame:
+    """The rows of a bound query; or of its EXPLAIN, which is "plan" or "analyze"."""
+    return DataFrame(LazyQuery(runtime=runtime, select=Written(sql, schema), explain=explain))
 
 
-def _flat(columns: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments of a call; they may come as one list too."""
-    one = len(columns) == 1 and isinstance(columns[0], list | tuple)
-    return tuple(columns[0]) if one else tuple(columns)
+def relation_frame(runtime: Runtime, sql: str, schema: Schema, *, alias: str = "") -> DataFrame:
+    """All rows of a table, or of a table function.
+
+    Args:
+        runtime: what runs it.
+        sql: the relation as FROM has it.
+        schema: its columns.
+        alias: qualifies its columns; the table's own name, for a table.
+    """
+    return DataFrame(LazyQuery(runtime=runtime, select=relation(sql, schema, alias)))
 
 
-def _keys(columns: Sequence[Any]) -> tuple[Column, ...]:
-    return tuple(column_or_name(column) for column in _flat(columns))
+def cached_frame(runtime: Runtime, cached: CachedRows) -> DataFrame:
+    """All cached rows, which live as long as this DataFrame or what is derived from it."""
+    return DataFrame(partitioned.cached_query(runtime, cached))
 
 
-def _whole(count: Any, verb: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise OptionError(f"{verb}() takes a whole number from 0.")
-    return count
+def local_frame(runtime: Runtime, rows: pa.Table) -> DataFrame:
+    """The answer of a statement that has run in the front end."""
+    return DataFrame(LazyQuery(runtime=runtime, local_rows=rows))
 
 
-def _operand(select: Select) -> str:
-    """A SELECT beside UNION, INTERSECT or EXCEPT."""
-    simple = select.is_open and not select.source.query
-    return select.sql() if simple else parenthesized(select.sql())
+def view_frame(frame: DataFrame, name: str) -> DataFrame:
+    """A view's rows; unlike with `alias`, SQL text can't use its name as a qualifier."""
+    query = query_of(frame)
+    return DataFrame(query.over(query.to_select().aliased(name, in_sql=False)))
+
+
+def verifying(frame: DataFrame) -> DataFrame:
+    """The same rows, compared with plain DuckDB's on each action."""
+    return DataFrame(replace(query_of(frame), verified=True))

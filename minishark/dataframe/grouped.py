@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from minishark.dataframe.column import Call, Column, Kind, call, column, count_of_rows
+from minishark.dataframe.lazy_query import derived, query_of
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import CamelCase, readable
+from minishark.dataframe.partitioned import apply_to_groups
 from minishark.dataframe.select import Select, is_number
 from minishark.errors import OptionError
 
@@ -61,7 +63,7 @@ class GroupedData(CamelCase):
                     raise OptionError(f"agg() takes Columns, not {type(item).__name__}.")
         if not columns or (not self.keys and any(c.kind is Kind.ROW for c in columns)):
             raise OptionError("agg() takes aggregates, such as functions.sum('a'), at least one.")
-        return self.frame.derived(self._select(self._pivoted(columns)))
+        return derived(self.frame, self._select(self._pivoted(columns)))
 
     def count(self) -> DataFrame:
         """The number of rows of each group."""
@@ -113,7 +115,8 @@ class GroupedData(CamelCase):
     def _applied(self, fn: Callable[..., Any], schema: SchemaLike, *, pandas: bool) -> DataFrame:
         if self.sets or self.pivot_on is not None:
             raise OptionError("Functions apply to plain groups: without rollup, cube and pivot.")
-        return self.frame.apply_to_groups(self.keys, fn, schema, pandas=pandas)
+        query = query_of(self.frame)
+        return type(self.frame)(apply_to_groups(query, self.keys, fn, schema, pandas=pandas))
 
     def pivot(self, column_: str | Column, values: Sequence[Any] | None = None) -> GroupedData:
         """The values of a column become columns, each with the aggregates of its rows.
@@ -158,7 +161,7 @@ class GroupedData(CamelCase):
         return out
 
     def _select(self, aggregates: Sequence[Column]) -> Select:
-        inner = self.frame.select_now.opened([*self.keys, *aggregates])
+        inner = query_of(self.frame).to_select().opened([*self.keys, *aggregates])
         items = [inner.item(column) for column in (*self.keys, *aggregates)]
         # A number alone would mean the column at that position: so it is named by its own.
         texts = ", ".join(

@@ -1,99 +1,51 @@
 """Python objects over partitions: `session.parallelize(items).map(fn).reduce(fn)`.
 
-The items lie in the cluster, pickled, one row for each partition. Steps are only noted; an action
-sends them all at once, and each task runs them over its partition, one item after the other.
+Each partition is one row of a cached table: its items, pickled. Transformations are only recorded;
+an action sends them together, and each task runs them as a chain of iterators over its items.
 """
 
 from __future__ import annotations
 
-import builtins
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cloudpickle
 import pyarrow as pa
 
-from minishark.dataframe.actions import KeptRows
 from minishark.dataframe.applied import check_callable, pickled
 from minishark.dataframe.names import CamelCase, ident
-from minishark.dataframe.partitioned import JobRunner
+from minishark.dataframe.runtime import CachedRows, Runtime
 from minishark.errors import OptionError
 from minishark.worker.protocol import TaskFunction
 
 _RESULT = (("result", "BLOB"),)
 
-Step = Callable[[Iterator[Any]], Iterable[Any]]
+Transformation = Callable[[Iterator[Any]], Iterable[Any]]
+Action = Callable[[Iterator[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Pipeline:
-    """What a task runs: all steps, and at their end a result that is pickled."""
+    """What a task runs for each partition: the transformations, then the action."""
 
-    steps: tuple[Step, ...]
-    end: Callable[[Iterator[Any]], Any]
+    transformations: tuple[Transformation, ...]
+    action: Action
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         return [self._result(row) for batch in rows for row in batch.column(0)]
 
     def _result(self, row: pa.Scalar) -> pa.Table:
         items: Iterator[Any] = iter(cloudpickle.loads(row.as_py()))
-        for step in self.steps:
-            items = iter(step(items))
-        data = cloudpickle.dumps(self.end(items))
+        for transformation in self.transformations:
+            items = iter(transformation(items))
+        data = cloudpickle.dumps(self.action(items))
         return pa.table({"result": pa.array([data], pa.binary())})
 
 
-@dataclass(frozen=True, slots=True)
-class _Reduced:
-    fn: Callable[[Any, Any], Any]
-
-    def __call__(self, items: Iterator[Any]) -> list[Any]:
-        """The value, or none where there are no items."""
-        for first in items:
-            return [functools.reduce(self.fn, items, first)]
-        return []
-
-
-@dataclass(frozen=True, slots=True)
-class _Mapped:
-    fn: Callable[[Any], Any]
-
-    def __call__(self, items: Iterator[Any]) -> Iterable[Any]:
-        return builtins.map(self.fn, items)
-
-
-@dataclass(frozen=True, slots=True)
-class _Filtered:
-    fn: Callable[[Any], Any]
-
-    def __call__(self, items: Iterator[Any]) -> Iterable[Any]:
-        return builtins.filter(self.fn, items)
-
-
-@dataclass(frozen=True, slots=True)
-class _Flattened:
-    fn: Callable[[Any], Iterable[Any]]
-
-    def __call__(self, items: Iterator[Any]) -> Iterable[Any]:
-        return itertools.chain.from_iterable(builtins.map(self.fn, items))
-
-
-@dataclass(frozen=True, slots=True)
-class _First:
-    count: int
-
-    def __call__(self, items: Iterator[Any]) -> list[Any]:
-        return list(itertools.islice(items, self.count))
-
-
-def _number(items: Iterator[Any]) -> int:
-    return builtins.sum(1 for _ in items)
-
-
-@dataclass(frozen=True, slots=True)
 class Items(CamelCase):
     """Python objects in the partitions of a cluster; lazy, and always in their order.
 
@@ -103,33 +55,39 @@ class Items(CamelCase):
         165
     """
 
-    runner: JobRunner
-    kept: KeptRows
-    steps: tuple[Step, ...] = ()
+    def __init__(
+        self,
+        runtime: Runtime,
+        cached: CachedRows,
+        transformations: tuple[Transformation, ...] = (),
+    ) -> None:
+        self._runtime = runtime
+        self._cached = cached
+        self._transformations = transformations
 
     def map(self, fn: Callable[[Any], Any]) -> Items:
         """`fn(item)` for each item."""
         check_callable("map", fn)
-        return self._then(_Mapped(fn))
+        return self._then(partial(map, fn))
 
     def filter(self, fn: Callable[[Any], Any]) -> Items:
         """The items for which `fn(item)` is true."""
         check_callable("filter", fn)
-        return self._then(_Filtered(fn))
+        return self._then(partial(filter, fn))
 
     def flat_map(self, fn: Callable[[Any], Iterable[Any]]) -> Items:
-        """All that `fn(item)` gives, for each item."""
+        """The elements of `fn(item)`, for each item."""
         check_callable("flat_map", fn)
-        return self._then(_Flattened(fn))
+        return self._then(partial(_flat_map, fn))
 
     def map_partitions(self, fn: Callable[[Iterator[Any]], Iterable[Any]]) -> Items:
-        """What `fn(iterator of items)` gives, for each partition."""
+        """The elements of `fn(iterator of items)`, for each partition."""
         check_callable("map_partitions", fn)
         return self._then(fn)
 
     def collect(self) -> list[Any]:
         """All items."""
-        return list(itertools.chain.from_iterable(self._run("collect", list)))
+        return self._chained("collect", list)
 
     def reduce(self, fn: Callable[[Any, Any], Any]) -> Any:
         """All items as one: `fn(fn(a, b), c)`, in their order, partition by partition.
@@ -138,42 +96,61 @@ class Items(CamelCase):
             OptionError: there is no item.
         """
         check_callable("reduce", fn)
-        found = list(itertools.chain.from_iterable(self._run("reduce", _Reduced(fn))))
+        found = self._chained("reduce", partial(_reduce, fn))
         if not found:
             raise OptionError("There is nothing to reduce: no item is left.")
         return functools.reduce(fn, found)
 
     def count(self) -> int:
         """The number of items."""
-        return builtins.sum(self._run("count", _number))
+        return sum(self._run("count", _count))
 
     def sum(self) -> Any:
         """The sum of all items; 0 if there are none."""
-        return builtins.sum(self._run("sum", builtins.sum))
+        return sum(self._run("sum", sum))
 
     def take(self, count: int) -> list[Any]:
         """The first items."""
-        found = itertools.chain.from_iterable(self._run("take", _First(count)))
-        return list(itertools.islice(found, count))
+        return self._chained("take", partial(_take, count))[:count]
 
     @property
     def num_partitions(self) -> int:
-        """In how many partitions the items lie."""
-        return len(self.runner.table_partitions(self.kept.name))
+        """The number of partitions."""
+        return len(self._runtime.partitions(self._cached.name))
 
-    def _then(self, step: Step) -> Items:
-        return replace(self, steps=(*self.steps, step))
+    def _then(self, transformation: Transformation) -> Items:
+        return Items(self._runtime, self._cached, (*self._transformations, transformation))
 
-    def _run(self, label: str, end: Callable[[Iterator[Any]], Any]) -> list[Any]:
-        """What `end` makes of the items of each partition."""
-        pipeline = _Pipeline(self.steps, end)
+    def _run(self, label: str, action: Action) -> list[Any]:
+        """The result of an action for each partition."""
+        pipeline = _Pipeline(self._transformations, action)
         function = TaskFunction(label, pickled(label, pipeline), _RESULT)
-        rows = self.runner.apply_function(f"FROM {ident(self.kept.name)}", function)
+        rows = self._runtime.apply_function(f"FROM {ident(self._cached.name)}", function)
         return [cloudpickle.loads(row) for row in rows.column("result").to_pylist()]
+
+    def _chained(self, label: str, action: Callable[[Iterator[Any]], list[Any]]) -> list[Any]:
+        return list(itertools.chain.from_iterable(self._run(label, action)))
+
+
+def _flat_map(fn: Callable[[Any], Iterable[Any]], items: Iterator[Any]) -> Iterator[Any]:
+    return itertools.chain.from_iterable(map(fn, items))
+
+
+def _reduce(fn: Callable[[Any, Any], Any], items: Iterator[Any]) -> list[Any]:
+    """One value, or none for an empty partition, which must not be an error."""
+    return [functools.reduce(fn, items, first) for first in itertools.islice(items, 1)]
+
+
+def _take(count: int, items: Iterator[Any]) -> list[Any]:
+    return list(itertools.islice(items, count))
+
+
+def _count(items: Iterator[Any]) -> int:
+    return sum(1 for _ in items)
 
 
 def chunks(items: Iterable[Any], count: int) -> pa.Table:
-    """Items as a table with a row for each of at most `count` partitions.
+    """Items as a table with one row for each of at most `count` partitions.
 
     Raises:
         OptionError: an item can't be pickled.

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minishark.dataframe.dates import date_pattern
+from minishark.dataframe.frame import DataFrame, relation_frame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.local import SchemaLike, names_and_types
 from minishark.dataframe.names import CamelCase, ident, nearest
+from minishark.dataframe.runtime import Runtime
 from minishark.errors import OptionError, UnsupportedError
 
-if TYPE_CHECKING:
-    from minishark.dataframe.actions import Runner
-    from minishark.dataframe.frame import DataFrame
-
 _READERS = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}
-# PySpark's options under the names that DuckDB has.
+# DuckDB's names of PySpark's options.
 _RENAMED = {
     "delimiter": "sep",
     "nullvalue": "nullstr",
@@ -29,10 +27,10 @@ _RENAMED = {
 
 
 class DataFrameReader(CamelCase):
-    """`session.read`: files as DataFrames, read each time that these run.
+    """`session.read`: files as DataFrames, which read them again for each action.
 
-    Options are those of DuckDB's `read_parquet`, `read_csv` and `read_json`; the most common of
-    PySpark's are understood too. `session.create_table` loads files into memory instead.
+    Options are those of DuckDB's `read_parquet`, `read_csv` and `read_json`, or the most common of
+    PySpark's. To load files into memory, use `session.create_table`.
 
     Examples:
         >>> session.range(3).write.csv("numbers.csv", header=True)
@@ -42,38 +40,44 @@ class DataFrameReader(CamelCase):
 
     def __init__(
         self,
-        runner: Runner,
+        runtime: Runtime,
+        *,
+        table: Callable[[str], DataFrame],
         kind: str | None = None,
         options: Mapping[str, Any] | None = None,
         schema: SchemaLike = None,
     ) -> None:
-        self._runner = runner
+        self._runtime = runtime
+        self._table = table
         self._kind = kind
         self._options = dict(options or {})
         self._schema = schema
 
+    def _with(self, **changed: Any) -> DataFrameReader:
+        now = {"kind": self._kind, "options": self._options, "schema": self._schema}
+        return DataFrameReader(self._runtime, table=self._table, **{**now, **changed})
+
     def format(self, kind: str) -> DataFrameReader:
-        """The kind of the files: "parquet", "csv" or "json"."""
-        return DataFrameReader(self._runner, _known(kind), self._options, self._schema)
+        """The format of the files: "parquet", "csv" or "json"."""
+        return self._with(kind=_known(kind))
 
     def option(self, name: str, value: Any) -> DataFrameReader:
-        """One option."""
+        """Set an option."""
         return self.options(**{name: value})
 
     def options(self, **options: Any) -> DataFrameReader:
-        """Several options."""
-        merged = {**self._options, **options}
-        return DataFrameReader(self._runner, self._kind, merged, self._schema)
+        """Set several options."""
+        return self._with(options={**self._options, **options})
 
     def schema(self, schema: SchemaLike) -> DataFrameReader:
-        """Names and types of the columns, instead of what the files tell."""
-        return DataFrameReader(self._runner, self._kind, self._options, schema)
+        """Names and types of the columns, instead of those in the files."""
+        return self._with(schema=schema)
 
     def load(self, path: str | Path | list[str], **options: Any) -> DataFrame:
         """The files at a path, a glob or a folder, or at several.
 
         Raises:
-            QueryError: there are none, or DuckDB can't read them, or knows no such option.
+            QueryError: there are no files, DuckDB can't read them, or has no such option.
             OptionError: `format` was not called.
         """
         if self._kind is None:
@@ -88,7 +92,7 @@ class DataFrameReader(CamelCase):
             merged["columns"] = dict(pairs)
         settings = _settings(merged)
         relation = f"{_READERS[kind]}({', '.join([listed, *settings])})"
-        frame = self._runner.relation(relation)
+        frame = relation_frame(self._runtime, relation, self._runtime.bind(f"FROM {relation}"))
         if names is None or kind != "parquet":
             return frame
         casts = [
@@ -101,16 +105,16 @@ class DataFrameReader(CamelCase):
         return self.format("parquet").load([str(path) for path in paths], **options)
 
     def csv(self, path: str | Path | list[str], **options: Any) -> DataFrame:
-        """CSV files; DuckDB finds out their dialect and types."""
+        """CSV files; DuckDB detects their dialect and types."""
         return self.format("csv").load(path, **options)
 
     def json(self, path: str | Path | list[str], **options: Any) -> DataFrame:
-        """JSON files: lines, or arrays."""
+        """JSON files: newline-delimited, or arrays."""
         return self.format("json").load(path, **options)
 
     def table(self, name: str) -> DataFrame:
         """A table of the session."""
-        return self._runner.table(name)
+        return self._table(name)
 
 
 def _known(kind: str) -> str:
@@ -124,7 +128,7 @@ def _known(kind: str) -> str:
 
 
 def _absolute(path: str, kind: str) -> str:
-    """A path that means the same in every process; a folder as all its files."""
+    """A path that does not depend on the working folder; a folder as a glob of its files."""
     if "://" in path:
         return path
     absolute = Path(path).absolute()

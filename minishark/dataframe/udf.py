@@ -1,38 +1,25 @@
 """Python functions that SQL calls: `session.udf.register("name", fn, "BIGINT")`.
 
-The planning database knows a function of the name that is never called; each executor makes the
-real one when a fragment names it.
+The planning database gets a stub with the function's signature, which is never called; each
+executor creates the real function when a fragment calls it.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from minishark.dataframe.applied import check_callable, pickled
 from minishark.dataframe.column import Column, call, column_or_name, sql_type
 from minishark.dataframe.local import declared_columns
+from minishark.dataframe.runtime import Runtime
 from minishark.errors import OptionError
 from minishark.worker.protocol import ScalarFunction
 
 NULL_HANDLINGS = ("default", "special")
 
 
-class Registry(Protocol):
-    """Where functions become known: a session."""
-
-    def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
-        """Make a function known to SQL."""
-        ...
-
-    def remove_function(self, name: str) -> None:
-        """Make it unknown again."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
 class UserFunctions:
     """`session.udf`: Python functions for SQL and for Columns.
 
@@ -47,7 +34,8 @@ class UserFunctions:
         [Row(twice=0), Row(twice=2), Row(twice=4)]
     """
 
-    registry: Registry
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     def register(
         self,
@@ -60,29 +48,28 @@ class UserFunctions:
         null_handling: str = "default",
         deterministic: bool = True,
     ) -> Callable[..., Column]:
-        """Make a function known to SQL; one of that name is replaced.
+        """Make a Python function callable from SQL, replacing one of the same name.
 
         Args:
-            name: what SQL calls it.
-            fn: takes the values of a row, gives a value. `vectorized`: takes Arrow arrays, gives
-                one of the same length.
-            return_type: the DuckDB type that it gives; or a Python or pyarrow type.
-            parameters: the types that it takes; None takes those that it is annotated with, and any
-                type where it is not.
-            vectorized: whether it works on many rows at once, which is many times faster. It sees
+            name: its name in SQL.
+            fn: takes the values of a row and returns a value; with `vectorized`, takes Arrow arrays
+                and returns one of the same length.
+            return_type: the type of its result: DuckDB's, Python's or pyarrow's.
+            parameters: the types of its arguments; None for its annotations, or for any types if it
+                has none.
+            vectorized: whether it takes many rows at once, which is many times faster. It gets
                 NULLs as nulls.
             null_handling: "default": where an argument is NULL the result is NULL, and `fn` is not
                 called. "special": it is called with None.
-            deterministic: whether equal arguments always give the same; if not, it is called once
-                for each row, like random().
+            deterministic: whether equal arguments always give equal results; if not, it is called
+                once for each row, like random().
 
         Returns:
-            A function that makes a Column of Columns or names of columns.
+            A function of Columns or column names that returns a Column.
 
         Raises:
-            DataError: a type is none.
-            OptionError: the name belongs to a function of DuckDB's, or the function can't be sent
-                to other processes.
+            DataError: a type is not valid.
+            OptionError: DuckDB has a function of that name, or `fn` can't be pickled.
         """
         check_callable("udf.register", fn)
         if null_handling not in NULL_HANDLINGS:
@@ -98,7 +85,7 @@ class UserFunctions:
             sees_nulls=vectorized or null_handling == "special",
             volatile=not deterministic,
         )
-        self.registry.register_function(function, fn)
+        self._runtime.register_function(function, fn)
         return lambda *columns: call(function.name, *map(column_or_name, columns))
 
     def __call__(
@@ -112,12 +99,12 @@ class UserFunctions:
         return decorate
 
     def remove(self, name: str) -> None:
-        """Make a function unknown to SQL.
+        """Remove a function.
 
         Raises:
-            OptionError: there is none of that name.
+            OptionError: no function of that name was registered.
         """
-        self.registry.remove_function(name.lower())
+        self._runtime.remove_function(name.lower())
 
 
 def _type(type_: Any) -> str:
@@ -126,7 +113,7 @@ def _type(type_: Any) -> str:
 
 
 def _parameters(fn: Callable[..., Any], parameters: Sequence[Any] | None) -> tuple[str, ...] | None:
-    """The types that a function takes; None if not all of them are known."""
+    """The types of a function's arguments; None if not all of them are known."""
     if parameters is None:
         try:
             signature = inspect.signature(fn, eval_str=True)

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import CamelCase, ident, nearest
 from minishark.dataframe.select import parenthesized
 from minishark.errors import DataError, OptionError, UnsupportedError
+from minishark.query.sinks import Layout
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
@@ -19,11 +21,11 @@ _MODES = ("error", "errorifexists", "overwrite", "append", "ignore")
 
 
 class DataFrameWriter(CamelCase):
-    """`df.write`: runs the DataFrame, and keeps its rows somewhere.
+    """`df.write`: runs the DataFrame, and writes its rows to files or a table.
 
-    A path that ends in the format's name (`out.parquet`) becomes one file; any other a folder of
-    files, with a folder for each value of the columns of `partition_by`. Options are those of
-    DuckDB's COPY.
+    A path with the format's suffix (`out.parquet`) becomes one file; any other a folder of files,
+    with a folder for each value of the columns of `partition_by`. Options are those of DuckDB's
+    COPY.
 
     Examples:
         >>> df = session.create_dataframe([("mon", 1), ("tue", 2)], ["day", "n"])
@@ -51,7 +53,7 @@ class DataFrameWriter(CamelCase):
         return DataFrameWriter(self._frame, **{**now, **changed})
 
     def mode(self, mode: str) -> DataFrameWriter:
-        """What happens if there is something already.
+        """What happens if the target exists.
 
         Args:
             mode: "error" (also "errorifexists"), "overwrite", "append" or "ignore".
@@ -62,21 +64,21 @@ class DataFrameWriter(CamelCase):
         return self._with(mode=mode)
 
     def format(self, kind: str) -> DataFrameWriter:
-        """The kind of the files: "parquet", "csv" or "json"."""
+        """The format of the files: "parquet", "csv" or "json"."""
         if kind.lower() not in _FORMATS:
             raise UnsupportedError(f"minishark writes {', '.join(_FORMATS)}, not {kind!r}.")
         return self._with(kind=kind.lower())
 
     def option(self, name: str, value: Any) -> DataFrameWriter:
-        """One option of COPY."""
+        """Set an option of COPY."""
         return self.options(**{name: value})
 
     def options(self, **options: Any) -> DataFrameWriter:
-        """Several options of COPY."""
+        """Set several options of COPY."""
         return self._with(options={**self._options, **options})
 
     def partition_by(self, *columns: Any) -> DataFrameWriter:
-        """A folder for each combination of values of these columns; of a table, its layout."""
+        """A folder for each combination of values of these columns; hash partitions of a table."""
         named = columns[0] if len(columns) == 1 and isinstance(columns[0], list) else columns
         return self._with(keys=[self._frame[name].references[0].name for name in named])
 
@@ -89,15 +91,15 @@ class DataFrameWriter(CamelCase):
         self.format("csv").options(**options).save(path)
 
     def json(self, path: str | Path, **options: Any) -> None:
-        """Write JSON files, a line for each row."""
+        """Write newline-delimited JSON files."""
         self.format("json").options(**options).save(path)
 
     def save(self, path: str | Path) -> None:
-        """Write files of the format that was chosen.
+        """Write files of the chosen format.
 
         Raises:
-            DataError: there is something at the path already, and the mode is "error".
-            OptionError: DuckDB's COPY has no such option, or the mode does not go with a file.
+            DataError: the path exists, and the mode is "error".
+            OptionError: DuckDB's COPY has no such option, or the mode needs a folder.
         """
         target = Path(path).absolute()
         one_file = target.suffix.lower() == f".{self._kind}"
@@ -124,29 +126,29 @@ class DataFrameWriter(CamelCase):
         for name, value in self._options.items():
             settings.append(f"{ident(name)} {literal(value)}")
         query = parenthesized(self._frame.sql())
-        self._frame.runner.sql(f"COPY {query} TO {literal(str(target))} ({', '.join(settings)})")
+        into = f"{literal(str(target))} ({', '.join(settings)})"
+        query_of(self._frame).runtime.copy(query, into)
 
     def save_as_table(self, name: str, *, replicas: int = 2) -> None:
-        """Keep the rows as a table in the cluster's memory.
+        """Store the rows as a table in the cluster's memory.
 
         Raises:
             CatalogError: there is a table of that name, and the mode is "error".
         """
-        runner = self._frame.runner
-        exists = name.lower() in (known.lower() for known in runner.tables)
+        runtime = query_of(self._frame).runtime
+        exists = name.lower() in (known.lower() for known in runtime.table_names)
         if exists and self._mode == "ignore":
             return
         if exists and self._mode == "append":
             self.insert_into(name)
             return
-        runner.create_table(
+        runtime.create_table(
             name,
             self._frame,
-            partition_by=self._keys or None,
-            replicas=replicas,
+            layout=Layout(tuple(self._keys), replicas=replicas),
             replace=self._mode == "overwrite",
         )
 
     def insert_into(self, name: str) -> None:
         """Add the rows to a table; columns are matched by position."""
-        self._frame.runner.sql(f"INSERT INTO {ident(name)} {self._frame.sql()}")
+        query_of(self._frame).runtime.write(f"INSERT INTO {ident(name)} {self._frame.sql()}")

@@ -204,7 +204,8 @@ class QueryRun:
         """Whether an output was written to disk for lack of shared memory."""
         return any(record.uses_disk() for record in self._records.values())
 
-    def _progress(self) -> QueryProgress:
+    def progress(self) -> QueryProgress:
+        """How far the query is."""
         stages = tuple(self._stage_progress(stage) for stage in self.stages)
         return QueryProgress(stages, time.perf_counter() - self._started_s)
 
@@ -260,7 +261,7 @@ class QueryRun:
     def waiting(self) -> None:
         """Report progress."""
         if self.on_progress is not None:
-            self.on_progress(self._progress())
+            self.on_progress(self.progress())
 
 
 def _drained(tables: deque[pa.Table]) -> Iterator[pa.RecordBatch]:

@@ -13,13 +13,14 @@ DataFrames hold the runtime, not the session; it implements `minishark.dataframe
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -36,7 +37,7 @@ from minishark.compiler.sql.arrow_types import kept_by_arrow
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.sql.statements import split_arguments
 from minishark.compiler.sql.targets import written_target
-from minishark.dataframe import Cancellation, DataFrame, KeptRows
+from minishark.dataframe import CachedRows, Cancellation, DataFrame
 from minishark.dataframe.names import ident
 from minishark.errors import (
     CatalogError,
@@ -396,9 +397,9 @@ class Runtime:
         replace: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Store data of any kind as a table; `Session.create_table` says what the arguments mean."""
+        """Store data of any kind as a table; see `Session.create_table`."""
         with self.up_to_date():
-            if isinstance(data, DataFrame) and not data.is_known:
+            if isinstance(data, DataFrame) and not data.is_local():
                 self.store_query(name, data.sql(), layout, replace=replace)
                 return
             if isinstance(data, duckdb.DuckDBPyRelation):
@@ -427,7 +428,7 @@ class Runtime:
                 name=name,
                 schema=schema,
                 folder=folder,
-                layout=replace(layout, partition_by=keys),
+                layout=dataclasses.replace(layout, partition_by=keys),
             )
             table, _ = self._run(as_stored(sql, bound), sink)
             self.tables.publish(table, replace=replace)
@@ -525,7 +526,7 @@ class Runtime:
                 return
             self.scratch.define(sql)
             definitions = (*self.environment.definitions, sql)
-            self.environment = replace(self.environment, definitions=definitions)
+            self.environment = dataclasses.replace(self.environment, definitions=definitions)
 
     def set(self, sql: str) -> None:
         """Run a SET statement, for all later statements."""
@@ -543,7 +544,7 @@ class Runtime:
 
     def _add_setting(self, sql: str) -> None:
         settings = (*self.environment.settings, sql)
-        self.environment = replace(self.environment, settings=settings)
+        self.environment = dataclasses.replace(self.environment, settings=settings)
         self.planner.files.forget()  # settings may change how files are read
 
     def create_enum(self, sql: str) -> None:
@@ -552,7 +553,7 @@ class Runtime:
             known = self.scratch.create_enum(sql, self.loaded_tables, self.tables.read)
             self.planning.define(known)
             definitions = (*self.environment.definitions, known)
-            self.environment = replace(self.environment, definitions=definitions)
+            self.environment = dataclasses.replace(self.environment, definitions=definitions)
 
     def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
         """Make a DataFrame a view; what it reads is kept as long as the view exists.
@@ -581,10 +582,10 @@ class Runtime:
 
     # Cached rows
 
-    def store_rows(self, rows: Any, *, partitions: int | None = None) -> KeptRows:
+    def store_rows(self, rows: Any, *, partitions: int | None = None) -> CachedRows:
         """Load rows into the cluster now, as a cached table."""
         handle = self.cached.load(rows, partitions)
-        return KeptRows(handle.name, self.tables.catalog.get(handle.name).schema, handle)
+        return CachedRows(handle.name, self.tables.catalog.get(handle.name).schema, handle)
 
     def cache_query(
         self,
@@ -593,19 +594,19 @@ class Runtime:
         layout: Layout,
         function: TaskFunction | None = None,
         needs: tuple[object, ...] = (),
-    ) -> KeptRows:
+    ) -> CachedRows:
         """Promise the rows of a query as a table; the first query that reads it computes them."""
         plan = cache_plan(sql, self.bind(sql), layout, function, needs)
         handle = self.cached.promise(plan)
-        return KeptRows(handle.name, plan.schema, handle)
+        return CachedRows(handle.name, plan.schema, handle)
 
-    def materialize(self, cached: KeptRows) -> None:
+    def materialize(self, cached: CachedRows) -> None:
         """Compute promised rows now, and forget the query that they came from."""
         self.check_open()
         self.compute((cached.name,))
         self.cached.settle(cached.name)
 
-    def release(self, cached: KeptRows) -> None:
+    def release(self, cached: CachedRows) -> None:
         """Free cached rows; a query that reads them computes them again."""
         self.cached.forget(cached.name)
 
@@ -684,40 +685,9 @@ class Runtime:
     def _set_functions(self, functions: dict[str, ScalarFunction]) -> None:
         self.planner.functions = functions
         self.planning.volatile = frozenset(n for n, f in functions.items() if f.volatile)
-        self.environment = replace(self.environment, functions=tuple(functions.values()))
-
-    bind_statement = bind
-    verify_answer = verify
-    register_view = create_view
-    settle_rows = materialize
-    forget_rows = release
-    count_partitions = count_tasks
-    table_partitions = partitions
-    keep_rows = store_rows
-
-    def run_statement(self, sql, cancellation=None, *, explained=False):  # type: ignore
-        return self.run(sql, cancellation=cancellation, explained=explained)
-
-    def stream_statement(self, sql):  # type: ignore
-        return self.stream(sql)
-
-    def explain_statement(self, sql, mode):  # type: ignore
-        return self.explain(sql, mode=mode)
-
-    def derive(self, sql, layout, function=None, needs=()):  # type: ignore
-        return self.cache_query(sql, layout=layout, function=function, needs=needs)
-
-    def checkpoint_files(self, sql, path):  # type: ignore
-        text = self.write_checkpoint(sql, path)
-        return DataFrame.of_statement(self, text, self.bind(text))
-
-    def sql(self, text):  # type: ignore
-        from minishark.session.statements import Statements
-
-        return Statements(self).run(text)
-
-    def relation(self, sql, alias=""):  # type: ignore
-        return DataFrame.of_relation(self, sql, self.bind(f"FROM {sql}"), alias=alias)
+        self.environment = dataclasses.replace(
+            self.environment, functions=tuple(functions.values())
+        )
 
 
 @dataclass(slots=True)

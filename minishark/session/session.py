@@ -13,6 +13,13 @@ from minishark.cluster.status import NodeState, node_states
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
 from minishark.compiler.sql.statements import ParsedStatement
 from minishark.dataframe import DataFrame
+from minishark.dataframe.frame import (
+    cached_frame,
+    relation_frame,
+    statement_frame,
+    verifying,
+    view_frame,
+)
 from minishark.dataframe.items import Items, chunks
 from minishark.dataframe.local import SchemaLike, local_table
 from minishark.dataframe.names import CamelCase, ident
@@ -85,8 +92,7 @@ class Session(CamelCase):
         """
         self._runtime.check_open()
         frame = self._statements.run(text, params)
-        frame.verified = verify
-        return frame
+        return verifying(frame) if verify else frame
 
     async def sql_async(
         self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None
@@ -169,10 +175,12 @@ class Session(CamelCase):
             found = runtime.tables.catalog.find(name)
             if found is not None:
                 quoted = ident(found.name)
-                return DataFrame.of_relation(runtime, quoted, found.schema, alias=found.name)
+                return relation_frame(runtime, quoted, found.schema, alias=found.name)
             if runtime.planning.has_view(name):
                 view = runtime.views.get(name.lower())
-                return self.relation(ident(name), alias=name) if view is None else view.named(name)
+                if view is None:
+                    return self.relation(ident(name), alias=name)
+                return view_frame(view, name)
             if name.lower() in runtime.scratch.own_tables:
                 return self.sql(f"FROM {ident(name)}")
             raise runtime.tables.catalog.unknown(name)
@@ -184,7 +192,7 @@ class Session(CamelCase):
             QueryError: DuckDB does not accept it.
         """
         schema = self._runtime.bind(f"FROM {sql}")
-        return DataFrame.of_relation(self._runtime, sql, schema, alias=alias)
+        return relation_frame(self._runtime, sql, schema, alias=alias)
 
     @property
     def catalog(self) -> SessionCatalog:
@@ -208,7 +216,7 @@ class Session(CamelCase):
     @property
     def read(self) -> DataFrameReader:
         """Files as DataFrames: `session.read.parquet("lineitem/*.parquet")`."""
-        return DataFrameReader(self._runtime)
+        return DataFrameReader(self._runtime, table=self.table)
 
     def create_dataframe(self, data: Any, schema: SchemaLike = None) -> DataFrame:
         """A DataFrame of rows that are here; they are loaded into the cluster.
@@ -226,7 +234,7 @@ class Session(CamelCase):
             >>> session.create_dataframe([(1, "a"), (2, None)], ["id", "name"]).dtypes
             [('id', 'BIGINT'), ('name', 'VARCHAR')]
         """
-        return DataFrame.of_kept(self._runtime, self._runtime.store_rows(local_table(data, schema)))
+        return cached_frame(self._runtime, self._runtime.store_rows(local_table(data, schema)))
 
     def range(self, start: int, end: int | None = None, step: int = 1) -> DataFrame:
         """The whole numbers from `start` up to, not including, `end`, as a column `id`.
@@ -241,7 +249,7 @@ class Session(CamelCase):
         if not step:
             raise OptionError("step can't be 0.")
         sql = f"SELECT range AS id FROM range({first:d}, {last:d}, {step:d})"
-        return DataFrame.of_statement(self._runtime, sql, self._runtime.bind(sql))
+        return statement_frame(self._runtime, sql, self._runtime.bind(sql))
 
     def from_relation(self, relation: Any) -> DataFrame:
         """A DataFrame of the rows of a DuckDB relation, which runs where it is."""

@@ -29,6 +29,7 @@ from minishark.compiler.sql.targets import (
     written_target,
 )
 from minishark.dataframe import DataFrame
+from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.runtime import Runtime, counted
@@ -116,7 +117,7 @@ class Statements:
 
     def _known(self, table: pa.Table) -> DataFrame:
         """The answer of a statement that has run already."""
-        return DataFrame(self.runtime, None, known=table)
+        return local_frame(self.runtime, table)
 
     def _prepared_statement(self, name: str) -> str:
         if name not in self._prepared:
@@ -139,7 +140,7 @@ class Statements:
                     with contextlib.suppress(QueryError, CatalogError):
                         return self._query_in_scratch(sql, explain)
                 raise
-            return DataFrame.of_statement(runtime, sql, bound.schema, explain)
+            return statement_frame(runtime, sql, bound.schema, explain=explain)
 
     def _query_in_scratch(self, sql: str, explain: str | None) -> DataFrame:
         """A query of what only the scratch database has."""

@@ -23,11 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULES = (
     "minishark",
     "minishark.session.builder",
-    "minishark.dataframe.actions",
     "minishark.dataframe.column",
     "minishark.dataframe.frame",
     "minishark.dataframe.grouped",
-    "minishark.dataframe.partitioned",
     "minishark.dataframe.profile",
     "minishark.dataframe.reader",
     "minishark.dataframe.row",

@@ -39,7 +39,7 @@ def _fill(session: Session, replicas: int = 2) -> None:
 
 
 def _executors(session: Session) -> list[int]:
-    return [e.pid for node in session._cluster.status() for e in node.executors]
+    return [e.pid for node in session._runtime.cluster.status() for e in node.executors]
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_exit_without_stop(tmp_path: Path, ending: str) -> None:
     script = f"""
 rows = session.sql('FROM t').to_arrow()
 frame = session.sql('FROM t')
-print(session._cluster.paths.memory, end="")
+print(session._runtime.cluster.paths.memory, end="")
 {ending}
 """
     with program(_script(tmp_path, script)) as started:
@@ -220,7 +220,7 @@ def test_a_program_that_ends_without_a_word(tmp_path: Path, ending: str) -> None
     """No handler of Python's runs, so the children tidy up, in the middle of a query too."""
     script = f"""
 import os, threading
-print(session._cluster.paths.memory, end="", flush=True)
+print(session._runtime.cluster.paths.memory, end="", flush=True)
 threading.Thread(target=lambda: session.sql({_LONG!r}).collect(), daemon=True).start()
 session.sql({_SUM!r}).collect()
 {ending}
@@ -411,7 +411,7 @@ def test_the_command_line_tells_of_missing_shared_memory(data: Path) -> None:
 
 
 def _nodes(session: Session) -> list[int]:
-    return [node.pid for node in session._cluster.status() if node.alive and node.executors]
+    return [node.pid for node in session._runtime.cluster.status() if node.alive and node.executors]
 
 
 @pytest.mark.parametrize("which", [[0], [1], [0, 1]])

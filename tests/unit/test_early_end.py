@@ -18,11 +18,12 @@ from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import TaskFailedError
 from minishark.expressions import Column
-from minishark.query.run import QueryRun
-from minishark.query.sinks import Ending, Gathered
+from minishark.query.run import QueryRun, Site
+from minishark.query.sinks import Output
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
     FileSlice,
+    OutputKind,
     ProblemDetail,
     TaskOutcome,
     TaskProblem,
@@ -78,13 +79,12 @@ def run(script: Script, folder: Path) -> QueryRun:
     """Run the limited query."""
     paths = StorePaths(folder, folder)
     query = QueryRun(
-        LIMITED,
-        lambda: {"t": TABLE},
-        script,
-        Store(paths, "n0"),
-        lambda: Placement("sparrow", 2.0, ("n0",)),
-        "q",
-        Ending(Gathered(), ("a",)),
+        stages=LIMITED,
+        tables=lambda: {"t": TABLE},
+        site=Site(script, lambda: Placement("sparrow", 2.0, ("n0",))),
+        store=Store(paths, "n0"),
+        folder="q",
+        output=Output(kind=OutputKind.RESULT, columns=("a",)),
     )
     query.run()
     return query

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from minishark import DataFrame, Window
 from minishark import functions as F
+from minishark.dataframe.frame import relation_frame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import ident, snake_case
 from minishark.errors import ColumnError, OptionError
@@ -30,7 +31,7 @@ class PlainRunner:
 
     connection: duckdb.DuckDBPyConnection = field(default_factory=duckdb.connect)
 
-    def bind_statement(self, sql: str) -> Schema:
+    def bind(self, sql: str) -> Schema:
         """The columns of a SELECT."""
         relation = self.connection.sql(sql)
         pairs = zip(relation.columns, map(str, relation.types), strict=True)
@@ -38,8 +39,8 @@ class PlainRunner:
 
     def frame(self, table: str) -> DataFrame:
         """A table as a DataFrame."""
-        schema = self.bind_statement(f"FROM {table}")
-        return DataFrame.of_relation(self, table, schema, alias=table)  # type: ignore[arg-type]
+        schema = self.bind(f"FROM {table}")
+        return relation_frame(self, table, schema, alias=table)  # type: ignore[arg-type]
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """The rows of a statement, sorted."""

@@ -1,0 +1,118 @@
+"""LazyQuery: the state behind a DataFrame.
+
+A DataFrame is a LazyQuery with the methods that users call. Modules that implement these methods
+work on LazyQueries, or on the SELECTs in them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from minishark.dataframe.names import ident
+from minishark.dataframe.runtime import CachedRows, Runtime
+from minishark.dataframe.select import Select, Written, relation
+from minishark.query.metrics import QueryMetrics
+
+if TYPE_CHECKING:
+    from minishark.dataframe.frame import DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persisted:
+    """What `unpersist` needs.
+
+    Attributes:
+        select: the SELECT before `persist` replaced it by a scan of the cached rows.
+        held: the handles that it needs.
+        cached: the cached rows.
+        replicas: on how many nodes each partition is stored.
+    """
+
+    select: Select
+    held: tuple[object, ...]
+    cached: CachedRows
+    replicas: int
+
+
+@dataclass(slots=True, kw_only=True)
+class LazyQuery:
+    """A query that runs on demand, an EXPLAIN of one, or rows that are here already.
+
+    Attributes:
+        runtime: plans and runs it.
+        select: the query; None for local rows.
+        explain: "plan" or "analyze" if the rows are an EXPLAIN of `select`.
+        local_rows: the answer of a statement that has run in the front end.
+        held: handles of cached rows, which live as long as a query that reads them.
+        verified: whether every answer is compared with plain DuckDB's.
+        persisted: set while `persist` is in effect.
+        metrics: of the last run that ended.
+    """
+
+    runtime: Runtime
+    select: Select | Written | None = None
+    explain: str | None = None
+    local_rows: pa.Table | None = None
+    held: tuple[object, ...] = ()
+    verified: bool = False
+    persisted: Persisted | None = None
+    metrics: QueryMetrics | None = None
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether it runs on the cluster; otherwise its rows are local or an EXPLAIN's text."""
+        return self.local_rows is None and self.explain is None
+
+    def sql(self) -> str:
+        """The statement that an action runs."""
+        return self.to_select().sql() if self.select is None else self.select.sql()
+
+    def to_select(self) -> Select:
+        """The query as a SELECT to build on; rows that are not the cluster's are loaded first."""
+        if not self.is_distributed:
+            rows = self.local_rows if self.local_rows is not None else self.explanation()
+            cached = self.runtime.store_rows(rows)
+            self.held = (*self.held, cached.handle)
+            self.select = relation(ident(cached.name), cached.schema, cached.name)
+            self.local_rows = self.explain = None
+        assert self.select is not None, "only local rows have no SELECT"
+        return self.select.select() if isinstance(self.select, Written) else self.select
+
+    def explanation(self) -> pa.Table:
+        """The one row of an EXPLAIN statement."""
+        mode = "analyze" if self.explain == "analyze" else "all"
+        return pa.table({"explain_value": [self.runtime.explain(self.sql(), mode=mode)]})
+
+    def dtypes(self) -> list[tuple[str, str]]:
+        """Name and DuckDB type of each column; Arrow types for local rows."""
+        if self.local_rows is not None:
+            return [(field.name, str(field.type)) for field in self.local_rows.schema]
+        if self.explain:
+            return [("explain_value", "VARCHAR")]
+        return [(attribute.name, attribute.type) for attribute in self.to_select().attributes]
+
+    def derived(self, select: Select, *others: LazyQuery) -> LazyQuery:
+        """A query that was built on this one (and others), bound by DuckDB.
+
+        Raises:
+            QueryError: DuckDB rejects it.
+        """
+        return self.over(select.typed(self.runtime.bind(select.sql())), *others)
+
+    def over(self, select: Select | Written, *others: LazyQuery) -> LazyQuery:
+        """A bound query that needs all handles which this one and the others need."""
+        held = dict.fromkeys((*self.held, *(item for other in others for item in other.held)))
+        return LazyQuery(runtime=self.runtime, select=select, held=tuple(held))
+
+
+def query_of(frame: DataFrame) -> LazyQuery:
+    """The query behind a DataFrame."""
+    return frame._query  # noqa: SLF001 - hidden from users only
+
+
+def derived(frame: DataFrame, select: Select) -> DataFrame:
+    """A DataFrame of a SELECT that was built on `frame`'s."""
+    return type(frame)(query_of(frame).derived(select))

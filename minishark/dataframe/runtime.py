@@ -1,0 +1,178 @@
+"""Runtime: what DataFrames need of the engine below them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from minishark.catalog import Partition
+from minishark.errors import QueryCancelledError
+from minishark.expressions import Schema
+from minishark.query.metrics import Answer, QueryMetrics
+from minishark.query.progress import QueryProgress
+from minishark.query.sinks import Layout
+from minishark.worker.protocol import ScalarFunction, TaskFunction
+
+if TYPE_CHECKING:
+    from minishark.dataframe.frame import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRows:
+    """An unnamed table in the cluster that DataFrames read.
+
+    Attributes:
+        name: the table's internal name, for SQL.
+        schema: its columns.
+        handle: the table is dropped once nothing references this.
+    """
+
+    name: str
+    schema: Schema
+    handle: object
+
+
+class Cancellation:
+    """Cancels a running query from another thread."""
+
+    def __init__(self) -> None:
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """End the query; it raises QueryCancelledError soon."""
+        self._cancelled.set()
+
+    def check(self, _: QueryProgress) -> None:
+        """Raise QueryCancelledError if the query was cancelled; a progress handler."""
+        if self._cancelled.is_set():
+            raise QueryCancelledError("The query was cancelled.")
+
+
+class Runtime(Protocol):
+    """Plans and runs queries, and stores tables; every method is safe to call from any thread."""
+
+    # Queries
+
+    def bind(self, sql: str) -> Schema:
+        """The columns of a query; raises QueryError if DuckDB rejects it."""
+        ...
+
+    def arrow_schema(self, sql: str) -> pa.Schema:
+        """The columns of a query with their Arrow types."""
+        ...
+
+    def run(
+        self, sql: str, *, cancellation: Cancellation | None = None, explained: bool = False
+    ) -> Answer:
+        """Run a query to its end.
+
+        Args:
+            sql: the query.
+            cancellation: ends the query early, with QueryCancelledError.
+            explained: whether metrics say why each task ran where it did.
+        """
+        ...
+
+    def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
+        """Run a query; its rows are freed as they are read."""
+        ...
+
+    def explain(self, sql: str, *, mode: str) -> str:
+        """A query's plans as text; `mode` is one of `EXPLAIN_MODES`."""
+        ...
+
+    def verify(self, sql: str, answer: pa.Table) -> None:
+        """Run a query on plain DuckDB; raises VerificationError if `answer` differs."""
+        ...
+
+    def copy(self, query: str, target: str) -> pa.Table:
+        """COPY query TO target; `target` is the text after TO. Returns the number of rows."""
+        ...
+
+    def write(self, sql: str) -> pa.Table:
+        """Run a statement that changes tables, such as INSERT. Returns the number of rows."""
+        ...
+
+    # Named tables and views
+
+    @property
+    def table_names(self) -> list[str]:
+        """The names of the tables that users know."""
+        ...
+
+    def create_table(
+        self,
+        name: str,
+        data: Any,
+        *,
+        layout: Layout,
+        replace: bool = False,
+    ) -> None:
+        """Store the rows of a DataFrame, or data of another kind, as a table."""
+        ...
+
+    def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
+        """Make a DataFrame a view; what it reads is kept as long as the view exists."""
+        ...
+
+    # Cached rows
+
+    def store_rows(self, rows: pa.Table, *, partitions: int | None = None) -> CachedRows:
+        """Load rows into the cluster now."""
+        ...
+
+    def cache_query(
+        self,
+        sql: str,
+        *,
+        layout: Layout,
+        function: TaskFunction | None = None,
+        needs: tuple[object, ...] = (),
+    ) -> CachedRows:
+        """Promise the rows of a query as a table; the first query that reads it computes them.
+
+        Args:
+            sql: the query.
+            layout: how the table is partitioned and replicated.
+            function: applied to the rows of each task before they are stored.
+            needs: handles of the tables that the query reads.
+        """
+        ...
+
+    def materialize(self, cached: CachedRows) -> None:
+        """Compute promised rows now, and forget the query that they came from."""
+        ...
+
+    def release(self, cached: CachedRows) -> None:
+        """Free cached rows; a query that reads them computes them again."""
+        ...
+
+    def partitions(self, name: str) -> tuple[Partition, ...]:
+        """A table's partitions; promised rows are computed first."""
+        ...
+
+    def write_checkpoint(self, sql: str, path: str) -> str:
+        """Write a query's rows to Parquet files in a new folder; a query that reads them back."""
+        ...
+
+    # Python functions
+
+    def apply_function(self, sql: str, function: TaskFunction) -> pa.Table:
+        """Apply a function to the rows of a query, in its tasks; all that it returned."""
+        ...
+
+    def count_tasks(self, sql: str) -> int:
+        """In how many tasks `apply_function` would run."""
+        ...
+
+    def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
+        """Make a Python function callable from SQL, replacing one of the same name."""
+        ...
+
+    def remove_function(self, name: str) -> None:
+        """Remove a registered function; raises OptionError if there is none."""
+        ...

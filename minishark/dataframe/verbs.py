@@ -1,0 +1,208 @@
+"""Verbs that make one SELECT of another: columns, rows, set operations.
+
+A verb is a function of a Select that returns a Select, which `LazyQuery.derived` binds. The few
+whose result is text that only DuckDB can tell the columns of work on LazyQueries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from minishark.dataframe.column import Column, Reference, column_or_name, text_column, value
+from minishark.dataframe.lazy_query import LazyQuery
+from minishark.dataframe.select import Item, Select, parenthesized, statement
+from minishark.errors import ColumnError, OptionError, UnsupportedError
+
+
+def flat(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments of a call that also takes them as one list."""
+    is_list = len(arguments) == 1 and isinstance(arguments[0], list | tuple)
+    return tuple(arguments[0]) if is_list else tuple(arguments)
+
+
+# Columns
+
+
+def project(query: LazyQuery, columns: Sequence[Any]) -> LazyQuery:
+    """`DataFrame.select`."""
+    chosen = [column_or_name(column) for column in flat(columns)]
+    if not chosen:
+        raise OptionError("select() needs at least one column.")
+    stars = [_star_qualifier(column) for column in chosen]
+    named = [column for column, star in zip(chosen, stars, strict=True) if star is None]
+    inner = query.to_select().opened(named)
+    items: list[Item] = []
+    for column, star in zip(chosen, stars, strict=True):
+        items += [inner.item(column)] if star is None else _all_items(inner, star)
+    select = replace(inner, items=tuple(items))
+    schema = query.runtime.bind(select.sql())
+    if len(schema) != len(items):  # text such as COLUMNS(*) is several columns
+        return query.over(statement(select.sql(), schema))
+    return query.over(select.typed(schema))
+
+
+def project_expressions(query: LazyQuery, expressions: Sequence[str]) -> LazyQuery:
+    """`DataFrame.select_expr`."""
+    names = [attribute.name.lower() for attribute in query.to_select().attributes]
+    texts = [text.strip() for text in flat(expressions)]
+    # A name alone keeps the column's identity; SQL text would make it a new column.
+    plain = ("*", *names)
+    return project(query, [t if t.lower() in plain else text_column(t) for t in texts])
+
+
+def _star_qualifier(column: Column) -> str | None:
+    """The alias before `.*`; empty for `*` alone, None for any other Column."""
+    reference = column.reference
+    if reference is None or reference.id is not None:
+        return None
+    qualifier, _, star = reference.name.rpartition(".")
+    return qualifier.lower() if star == "*" else None
+
+
+def _all_items(select: Select, qualifier: str) -> list[Item]:
+    found = [i for i in select.items if not qualifier or qualifier in i.attribute.qualifiers]
+    if not found:
+        raise ColumnError(f"There is no DataFrame with the alias {qualifier!r} in this one.")
+    return found
+
+
+def with_columns(select: Select, columns: Mapping[str, Any]) -> Select:
+    """All columns, with some added or replaced."""
+    new = {name: value(column).alias(name) for name, column in columns.items()}
+    inner = select.opened(new.values())
+    by_name = {name.lower(): inner.item(column) for name, column in new.items()}
+    items = [by_name.get(item.attribute.name.lower(), item) for item in inner.items]
+    known = [item.attribute.name.lower() for item in inner.items]
+    added = [item for name, item in by_name.items() if name not in known]
+    return replace(inner, items=(*items, *added))
+
+
+def with_columns_renamed(select: Select, names: Mapping[str, str]) -> Select:
+    """All columns, some under new names."""
+    inner = select.opened(())
+    items = list(inner.items)
+    for existing, new in names.items():
+        index, _ = select.find(Reference(existing))
+        items[index] = items[index].called(new)
+    return replace(inner, items=tuple(items))
+
+
+def to_df(select: Select, names: Sequence[str]) -> Select:
+    """All columns under new names, by position."""
+    if len(names) != len(select.items):
+        raise OptionError(f"to_df() takes {len(select.items)} names, not {len(names)}.")
+    inner = select.opened(())
+    items = (item.called(name) for item, name in zip(inner.items, names, strict=True))
+    return replace(inner, items=tuple(items))
+
+
+def drop(select: Select, columns: Sequence[Any]) -> Select:
+    """All columns but these."""
+    inner = select.opened(())
+    dropped = []
+    for column in map(column_or_name, flat(columns)):
+        if column.reference is None:
+            raise OptionError("drop() takes columns, not expressions.")
+        dropped.append(inner.find(column.reference)[0])
+    items = tuple(item for index, item in enumerate(inner.items) if index not in dropped)
+    if not items:
+        raise OptionError("A DataFrame has at least one column; this would drop all.")
+    return replace(inner, items=items)
+
+
+# Rows
+
+
+def filtered(select: Select, condition: Any) -> Select:
+    """The rows that fulfil a condition."""
+    column = text_column(condition) if isinstance(condition, str) else condition
+    if not isinstance(column, Column):
+        raise OptionError("filter() takes a Column or SQL text; compare with == and not `is`.")
+    return select.filtered(column)
+
+
+def ordered(select: Select, columns: Sequence[Any], ascending: bool | Sequence[bool]) -> Select:
+    """The rows sorted by columns."""
+    keys = [column_or_name(column) for column in flat(columns)]
+    ups = list(ascending) if isinstance(ascending, list | tuple) else [ascending] * len(keys)
+    if not keys or len(ups) != len(keys):
+        raise OptionError("order_by() takes columns, and one `ascending` for each or for all.")
+    return select.sorted([key if up else key.desc() for key, up in zip(keys, ups, strict=True)])
+
+
+def limited(select: Select, count: Any) -> Select:
+    """The first `count` rows."""
+    return select.limited(_row_count(count, "limit"))
+
+
+def skipped(select: Select, count: Any) -> Select:
+    """All but the first `count` rows."""
+    return select.skipped(_row_count(count, "offset"))
+
+
+def _row_count(count: Any, verb: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise OptionError(f"{verb}() takes a whole number from 0.")
+    return count
+
+
+def distinct(select: Select) -> Select:
+    """Each row once."""
+    if select.distinct or select.order_by or select.is_cut or select.sample:
+        select = select.nested()
+    return replace(select, distinct="DISTINCT")
+
+
+def distinct_on(select: Select, subset: Sequence[str]) -> Select:
+    """One row for each combination of values in `subset`: the first in the order of rows."""
+    if isinstance(subset, str) or not subset:
+        raise OptionError("drop_duplicates() takes a list of names.")
+    # ORDER BY may stay in the same SELECT, as it decides which rows DISTINCT ON keeps; but all
+    # that it names must be plain columns.
+    unsorted = replace(select, order_by=())
+    simple = unsorted.is_open and all(i.plain and not i.aliased for i in select.items)
+    select = select if simple else select.nested()
+    keys = [column_or_name(name).sql(select.resolve) for name in subset]
+    return replace(select, distinct=f"DISTINCT ON ({', '.join(keys)})")
+
+
+def sampled(
+    select: Select, fraction: float | None, seed: int | None, *, with_replacement: bool
+) -> Select:
+    """Each row with a probability."""
+    if with_replacement:
+        raise UnsupportedError("minishark does not sample with replacement.")
+    if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+        raise OptionError("sample() takes a fraction from 0 to 1.")
+    repeatable = "" if seed is None else f" REPEATABLE ({int(seed)})"
+    inner = select if select.is_bare else select.nested()
+    return replace(inner, sample=f"bernoulli({100 * fraction:.12g}%){repeatable}")
+
+
+# Set operations
+
+
+def combined(left: LazyQuery, operator: str, right: LazyQuery) -> LazyQuery:
+    """`left <operator> right`, such as UNION ALL."""
+    text = f"\n{operator}\n".join(_operand(query.to_select()) for query in (left, right))
+    return left.over(statement(text, left.runtime.bind(text)), right)
+
+
+def _operand(select: Select) -> str:
+    """A SELECT as one side of a set operation."""
+    simple = select.is_open and not select.source.query
+    return select.sql() if simple else parenthesized(select.sql())
+
+
+def combined_by_name(left: LazyQuery, right: LazyQuery, *, allow_missing: bool) -> LazyQuery:
+    """UNION ALL BY NAME."""
+    mine, theirs = ({name.lower(): name for name, _ in q.dtypes()} for q in (left, right))
+    missing = [theirs[name] for name in theirs if name not in mine]
+    missing += [mine[name] for name in mine if name not in theirs]
+    if missing and not allow_missing:
+        raise ColumnError(
+            f"Only one side has {', '.join(missing)}; allow_missing_columns=True makes NULLs."
+        )
+    return combined(left, "UNION ALL BY NAME", right)
