@@ -158,7 +158,7 @@ def test_columns_that_change_while_a_query_runs(
             return frame.to_arrow().to_pylist()
 
     assert [dict.fromkeys(columns, "new")] == rows(f"FROM '{file}'")
-    with pytest.raises(ExecutionError, match="had i, s when it was planned"):
+    with pytest.raises(ExecutionError, match="was planned with i, s"):
         rows(f"FROM read_parquet(['{file}'])")
 
 

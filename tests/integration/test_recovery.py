@@ -45,14 +45,14 @@ def _when_a_stage_ends(
     monkeypatch: pytest.MonkeyPatch, act: Callable[[QueryRun, int], None]
 ) -> None:
     """Do something each time that a job of a stage has finished."""
-    heard = QueryRun.heard
+    heard = QueryRun.on_event
 
     def hooked(run: QueryRun, submission: Submission, event: JobEvent) -> None:
         heard(run, submission, event)
         if isinstance(event, JobFinished):
             act(run, submission.stage)
 
-    monkeypatch.setattr(QueryRun, "heard", hooked)
+    monkeypatch.setattr(QueryRun, "on_event", hooked)
 
 
 def _remade(frame: minishark.DataFrame) -> dict[int, int]:

@@ -72,7 +72,12 @@ def test_secrets_are_written_nowhere(cluster: ClusterRecord, folders: Path) -> N
         logs = [path for root in roots for path in root.rglob("*") if path.suffix in _TEXTS]
         assert logs
         texts += [path.read_text(errors="replace") for path in logs]
-        texts += [repr(failed.value), str(failed.value), repr(mine), repr(vars(mine._cluster))]
+        texts += [
+            repr(failed.value),
+            str(failed.value),
+            repr(mine),
+            repr(vars(mine._runtime.cluster)),
+        ]
     keys = load_keys(str(folders / "node"))
     assert isinstance(keys, Keys)
     texts += [repr(keys), str(keys), f"{keys}", str(list(keys.__rich_repr__()))]
