@@ -111,7 +111,10 @@ def make_runner(config: dict[str, str], slot: int) -> EmptyRunner:
 
 def nodes_of(count: int, slots: int) -> list[NodeConfig]:
     """Nodes of one executor."""
-    return [NodeConfig(f"n{i}", 1, slots, "scheduler:make_runner") for i in range(count)]
+    return [
+        NodeConfig(f"n{i}", executors=1, slots=slots, runner="scheduler:make_runner")
+        for i in range(count)
+    ]
 
 
 @contextmanager
@@ -228,13 +231,28 @@ def placed_a_second(seed: int) -> tuple[float, float]:
     for name in names:
         executors = (ExecutorInfo(Address(f"{name}#e"), 1, 4),)
         at = Address(f"{name}#monitor")
-        say(RegisterNode(PROTOCOL_VERSION, name, at, executors, (), ()))
+        say(
+            RegisterNode(
+                version=PROTOCOL_VERSION,
+                name=name,
+                address=at,
+                executors=executors,
+                held=(),
+                running=(),
+            )
+        )
     tasks = tuple(TaskSpec(task_id, b"") for task_id in range(100))
     rng, placed = Random(seed), 0
     started, cpu_started = time.perf_counter(), time.process_time()
     while time.perf_counter() < started + DECISIONS_S:
         job_id = JobId(f"{seed}.{placed}")
-        submit = SubmitJob(PROTOCOL_VERSION, job_id, client, "u", tasks, b"", "sparrow", 2.0)
+        submit = SubmitJob(
+            version=PROTOCOL_VERSION,
+            job_id=job_id,
+            client=client,
+            user="u",
+            tasks=tasks,
+        )
         reserved = sum(isinstance(each, Reserve) for each in say(submit))
         waiting = len(tasks)
         for name in rng.sample(names, reserved):

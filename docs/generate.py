@@ -37,10 +37,10 @@ SQL_PAGE = Path(__file__).with_name("sql.md")
 # Who takes messages, and the modules in which it makes those that it sends.
 MACHINES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "client": (Client, ("machines.client",)),
-    "scheduler": (Scheduler, ("machines.scheduler", "machines.job_keeper", "machines.ledger")),
+    "scheduler": (Scheduler, ("machines.scheduler", "machines.ledger")),
     "node monitor": (
         NodeMonitor,
-        ("machines.node_monitor", "machines.task_keeper", "machines.slots"),
+        ("machines.node_monitor", "machines.slots"),
     ),
     "executor": (Executor, ("machines.executor",)),
     "slot": (SlotThread, ("runtime.runner",)),

@@ -109,7 +109,14 @@ def submit(
     options = JobOptions(framework=framework, priority=priority, requires=require, explain=why)
     content = shared.read_bytes() if shared else b""
     with connect(config) as cluster:
-        job = JobSpec(tasks, content, user, placement, probe_ratio, options)
+        job = JobSpec(
+            tasks,
+            shared=content,
+            user=user,
+            placement=placement,
+            probe_ratio=probe_ratio,
+            options=options,
+        )
         submission = Submission(cluster, job)
         try:
             submission.show(as_json=as_json)

@@ -161,7 +161,11 @@ def _reading_jobs(
             )
             for task_id, partition in enumerate(read.tolist())
         )
-        start = StartJob(JobId(f"job{number}"), "user", tasks, b"", "sparrow", 2.0)
+        start = StartJob(
+            job_id=JobId(f"job{number}"),
+            user="user",
+            tasks=tasks,
+        )
         arrivals.append(Arrival(at_s, start))
     return arrivals
 

@@ -61,7 +61,7 @@ _PINGS_A_SILENCE = 4
 _ELSEWHERE = ("no_nodes", "overloaded")  # another scheduler may do better
 
 
-class ClientConfig(Struct, frozen=True):
+class ClientConfig(Struct, frozen=True, kw_only=True):
     """Limits of a client.
 
     Attributes:
@@ -200,10 +200,17 @@ class Client:
     def _submission(self, job: _Job, wire_id: JobId) -> SubmitJob:
         start = job.start
         return SubmitJob(
-            PROTOCOL_VERSION, wire_id, self.address, start.user, tuple(job.missing.values()),
-            start.shared, start.placement, start.probe_ratio, start.options,
-            () if wire_id != job.wire_id else job.replaced,
-        )  # fmt: skip
+            version=PROTOCOL_VERSION,
+            job_id=wire_id,
+            client=self.address,
+            user=start.user,
+            tasks=tuple(job.missing.values()),
+            shared=start.shared,
+            placement=start.placement,
+            probe_ratio=start.probe_ratio,
+            options=start.options,
+            replaces=() if wire_id != job.wire_id else job.replaced,
+        )
 
     def _timer(self, job: _Job, delay_s: float) -> Envelope:
         job.generation += 1
@@ -364,10 +371,15 @@ class Client:
             queue_s = max(0.0, took_s - each.run_s)
             events.append(
                 TaskCompleted(
-                    each.task_id, each.result, msg.node, msg.executor, each.attempt,
-                    queue_s, each.run_s,
+                    task_id=each.task_id,
+                    result=each.result,
+                    node=msg.node,
+                    executor=msg.executor,
+                    attempt=each.attempt,
+                    queue_s=queue_s,
+                    run_s=each.run_s,
                 )
-            )  # fmt: skip
+            )
         if not events:
             return []
         out = [self._notify(job.start.job_id, *events)]

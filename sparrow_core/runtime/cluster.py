@@ -457,7 +457,9 @@ class InProcessCluster(_OwnCluster):
         """All nodes, in the order given; they live as long as the cluster."""
         names = [NodeName(config.name) for config in self._configs]
         if not self._opened:
-            return tuple(NodeStatus(name, os.getpid(), (), alive=False) for name in names)
+            return tuple(
+                NodeStatus(name=name, pid=os.getpid(), executors=(), alive=False) for name in names
+            )
         alive = self._is_running()
         return tuple(self._front.status_of(name, os.getpid(), alive=alive) for name in names)
 

@@ -139,18 +139,26 @@ class Front:
         """A node, as some scheduler last heard of it."""
         with self.changed:
             infos = [nodes[name] for nodes in self.known.values() if name in nodes]
-        return infos[0] if infos else NodeInfo(name, ())
+        return infos[0] if infos else NodeInfo(name=name, executors=())
 
     def status_of(self, name: NodeName, pid: int, *, alive: bool) -> NodeStatus:
         """A node's state for embedding programs; a dead one has no executors."""
-        info = self.info_of(name) if alive else NodeInfo(name, ())
+        info = self.info_of(name) if alive else NodeInfo(name=name, executors=())
         executors = tuple(
             ExecutorStatus(name_of(each.address), each.pid, each.slots) for each in info.executors
         )
         return NodeStatus(
-            name, pid, executors, alive, info.attributes, info.draining, info.queued, info.running,
-            info.deaths, info.last_death,
-        )  # fmt: skip
+            name=name,
+            pid=pid,
+            executors=executors,
+            alive=alive,
+            attributes=info.attributes,
+            draining=info.draining,
+            queued=info.queued,
+            running=info.running,
+            deaths=info.deaths,
+            last_death=info.last_death,
+        )
 
 
 def _guard(callback: Callable[[], None]) -> None:
@@ -219,7 +227,13 @@ class Cluster(ABC):
         job_id = JobId(f"{self._session}.{next(self._ids)}")
         self._front.expect(job_id, on_event)
         start = StartJob(
-            job_id, job.user, job.tasks, job.shared, job.placement, job.probe_ratio, job.options
+            job_id=job_id,
+            user=job.user,
+            tasks=job.tasks,
+            shared=job.shared,
+            placement=job.placement,
+            probe_ratio=job.probe_ratio,
+            options=job.options,
         )
         try:
             self._driver.post(self._client, start)

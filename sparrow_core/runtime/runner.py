@@ -202,7 +202,7 @@ class SlotThread:
         key = TaskKey(job_id, task.task_id, task.attempt)
         with self._lock:
             if self._dropped.pop(key):
-                self._outcomes.append(SlotOutcome(key, 0.0, b"", "interrupted"))
+                self._outcomes.append(SlotOutcome(key, 0.0, result=b"", message="interrupted"))
                 return
             self._current = key
         started = time.perf_counter()
@@ -214,7 +214,9 @@ class SlotThread:
         except BaseException:  # noqa: BLE001 - whatever a task raises is the task's failure
             message = traceback.format_exc()
         run_s = time.perf_counter() - started
-        outcome = SlotOutcome(key, run_s, result, message, detail, retryable)
+        outcome = SlotOutcome(
+            key, run_s, result=result, message=message, detail=detail, retryable=retryable
+        )
         with self._lock:
             self._current = None
             self._outcomes.append(outcome)

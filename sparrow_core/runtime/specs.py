@@ -95,7 +95,7 @@ class ExecutorStatus(Struct, frozen=True):
     slots: int
 
 
-class NodeStatus(Struct, frozen=True):
+class NodeStatus(Struct, frozen=True, kw_only=True):
     """A node as last heard of; `queued` reservations and `running` tasks are of all schedulers.
 
     `deaths` of its executors and of itself; `last_death` says how the last of them ended.

@@ -80,7 +80,7 @@ class _Held(Queued):
     __slots__ = ("job",)
 
     def __init__(self, job: _Job, number: int, claim: Claim, now: float) -> None:
-        super().__init__(_NOBODY, number, claim, now)
+        super().__init__(scheduler=_NOBODY, count=number, claim=claim, since=now)
         self.job = job
 
 

@@ -207,7 +207,7 @@ def test_what_ends_together_is_told_together() -> None:
     assert [Envelope(S0, start(0)), Envelope(S1, start(1))] == executor(run(0, 1))
     executor(done(S0, 0, 1e-6, b""))
     assert [Envelope(S1, start(2, 3))] == executor(run(2, 3))
-    outcomes = tuple(SlotOutcome(key(i), 1e-6, b"r") for i in (2, 3))
+    outcomes = tuple(SlotOutcome(key(i), 1e-6, result=b"r") for i in (2, 3))
     results = tuple(Result(i, 1, 1e-6, b"r") for i in (2, 3))
     expected = [
         Envelope(C, TaskResults(JOB, N, "n-e0", results)),

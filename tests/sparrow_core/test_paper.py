@@ -101,7 +101,12 @@ def stream(
     at_s = from_s
     while (at_s := at_s + (interval_s if regular else rng.expovariate(1 / interval_s))) < until_s:
         job_id = JobId(f"{prefix}{len(arrivals)}")
-        start = StartJob(job_id, user, specs, b"", "sparrow", 2.0, options or JobOptions())
+        start = StartJob(
+            job_id=job_id,
+            user=user,
+            tasks=specs,
+            options=options or JobOptions(),
+        )
         arrivals.append(Arrival(at_s, start))
     return arrivals
 
@@ -239,7 +244,7 @@ def test_more_reservations_than_nodes() -> None:
     """A job with more probes than nodes puts several on each; it runs in waves, and ends."""
     cluster = quiet_cluster(5, 2, schedulers=1)
     specs = tuple(TaskSpec(task_id, payload_of(0.1)) for task_id in range(50))
-    job = StartJob(JobId("j"), "u", specs, b"", "sparrow", 2.0)
+    job = StartJob(job_id=JobId("j"), user="u", tasks=specs)
     (time_s,) = run_jobs(cluster, [Arrival(1.0, job)])
     assert 0.5 <= time_s < 0.55, "five waves of ten"
 
@@ -440,7 +445,11 @@ def test_nodes_that_join_are_used_at_once() -> None:
             name = NodeName(f"n{2 + number}")
             cluster.world.call(2.0, lambda name=name, c=cluster: c.start_node(name))
         specs = tuple(TaskSpec(task_id, payload_of(0.1)) for task_id in range(120))
-        job = StartJob(JobId("j"), "u", specs, b"", "sparrow", 2.0)
+        job = StartJob(
+            job_id=JobId("j"),
+            user="u",
+            tasks=specs,
+        )
         times += run_jobs(cluster, [Arrival(1.0, job)])
     assert times == [pytest.approx(3.0, abs=0.2), pytest.approx(1.0 + 2.0 / 3, abs=0.2)]
 
@@ -455,7 +464,11 @@ def test_failover_takes_little_more_than_the_timeout() -> None:
         world = World(seed, Network())
         cluster = SimulatedCluster(world, nodes=10, slots=2, schedulers=2, client=ClientConfig())
         specs = tuple(TaskSpec(task_id, payload_of(0.2)) for task_id in range(200))
-        job = StartJob(JobId("j"), "u", specs, b"", "sparrow", 2.0)
+        job = StartJob(
+            job_id=JobId("j"),
+            user="u",
+            tasks=specs,
+        )
         killed_at_s = 1.3 + Random(seed).uniform(0, 0.1)
         world.call(killed_at_s, lambda world=world: world.kill("s1"))
         again: list[float] = []
@@ -495,6 +508,16 @@ def test_resubmission_of_stragglers() -> None:
 def test_an_omniscient_scheduler_never_lets_a_slot_idle() -> None:
     """The bound of the comparisons: first come first served on whatever slot is free first."""
     specs = tuple(TaskSpec(task_id, payload_of(1.0)) for task_id in range(3))
-    jobs = [Arrival(0.0, StartJob(JobId(f"j{n}"), "u", specs, b"", "sparrow", 2.0)) for n in (0, 1)]
+    jobs = [
+        Arrival(
+            0.0,
+            StartJob(
+                job_id=JobId(f"j{n}"),
+                user="u",
+                tasks=specs,
+            ),
+        )
+        for n in (0, 1)
+    ]
     expected = [pytest.approx(2.0), pytest.approx(3.0)]
     assert expected == central_response_times_s(jobs, slots=2, delay_s=0.0)
