@@ -113,7 +113,9 @@ def policies() -> Iterator[str]:
 
 def placements() -> Iterator[str]:
     """The names that a job's `placement` may have."""
-    yield ", ".join(f"`{name}`" for name in PLACEMENTS)
+    yield "| placement | |\n|---|---|"
+    for name, kind in PLACEMENTS.items():
+        yield f"| `{name}` | {_first(kind)} |"
 
 
 def limits() -> Iterator[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from sparrow_core.policy.placement import Placer
+from sparrow_core.policy.placer import Placer
 from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.protocol.messages import SubmitJob
 from sparrow_core.protocol.types import (

@@ -56,7 +56,8 @@ from typing import Any, ClassVar, assert_never
 from msgspec import Struct
 
 from sparrow_core.machines.ledger import Job, Ledger, Node, Trail
-from sparrow_core.policy.placement import Placer, Reservations, make_placer
+from sparrow_core.policy.placement import make_placer
+from sparrow_core.policy.placer import Placer, Reservations
 from sparrow_core.protocol.errors import InvalidJob, NoNodes, Unsatisfiable
 from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.protocol.machine import Envelope

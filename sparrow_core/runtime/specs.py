@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.policy.placement import DEFAULT_PLACEMENT
 from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 
@@ -19,7 +20,7 @@ class JobSpec(Struct, frozen=True):
         tasks: With ids that are unique in the job.
         shared: What all tasks share; it travels to a node once.
         user: On whose behalf.
-        placement: One of `placement.PLACEMENTS`: "sparrow", "batch", "per_task" or "random".
+        placement: A name of `placement.PLACEMENTS`.
         probe_ratio: Reservations a task (d of the paper), at least 1.
         options: Priority, required attributes of nodes, framework, straggler mitigation.
     """
@@ -27,7 +28,7 @@ class JobSpec(Struct, frozen=True):
     tasks: tuple[TaskSpec, ...]
     shared: bytes = b""
     user: str = "default"
-    placement: str = "sparrow"
+    placement: str = DEFAULT_PLACEMENT
     probe_ratio: float = 2.0
     options: JobOptions = JobOptions()
 

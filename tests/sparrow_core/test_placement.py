@@ -7,16 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow_core.policy.placement import (
-    PLACEMENTS,
-    BatchPlacer,
-    ConstrainedPlacer,
-    PerTaskPlacer,
-    Placer,
-    RandomPlacer,
-    UnconstrainedPlacer,
-    make_placer,
-)
+from sparrow_core.policy.early_binding import BatchPlacer, PerTaskPlacer, RandomPlacer
+from sparrow_core.policy.late_binding import ConstrainedPlacer, UnconstrainedPlacer
+from sparrow_core.policy.placement import PLACEMENTS, make_placer
+from sparrow_core.policy.placer import Placer
 from sparrow_core.protocol.errors import InvalidJob, NoNodes, Unsatisfiable
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.types import TaskSpec
