@@ -13,6 +13,7 @@ from typing import Final
 from sparrow_core.policy.early_binding import BatchPlacer, PerTaskPlacer, RandomPlacer
 from sparrow_core.policy.late_binding import UnconstrainedPlacer
 from sparrow_core.policy.placer import Placer
+from sparrow_core.policy.round_robin import RoundRobinPlacer
 from sparrow_core.protocol.errors import InvalidJob
 from sparrow_core.protocol.types import TaskSpec
 
@@ -21,6 +22,7 @@ PLACEMENTS: Final[dict[str, type[Placer]]] = {
     "batch": BatchPlacer,
     "per_task": PerTaskPlacer,
     "random": RandomPlacer,
+    "round_robin": RoundRobinPlacer,
 }
 DEFAULT_PLACEMENT: Final = "sparrow"
 _PROBE_RATIO_MAX = 1000.0
