@@ -28,7 +28,7 @@ from sparrow_core.policy.disciplines import DISCIPLINES
 from sparrow_core.policy.placement import PLACEMENTS
 from sparrow_core.protocol import messages
 from sparrow_core.protocol import types as parts
-from sparrow_core.runtime.front import Front
+from sparrow_core.runtime.client_actor import ClientActor
 from sparrow_core.runtime.runner import SlotThread
 from sparrow_core.runtime.transport.process import Supervisor
 
@@ -45,7 +45,7 @@ MACHINES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "executor": (Executor, ("machines.executor",)),
     "slot": (SlotThread, ("runtime.runner",)),
     "supervisor": (Supervisor, ("runtime.transport.process", "runtime.daemon")),
-    "front end": (Front, ("runtime.front", "runtime.cluster", "runtime.remote")),
+    "client actor": (ClientActor, ("runtime.client_actor", "runtime.cluster", "runtime.remote")),
     "metrics": (Metrics, ("observe.metrics", "runtime.transport.http_metrics")),
 }
 

@@ -73,7 +73,7 @@ def emulated_delay(parameters: Sleeping, seed: int, advance: Advance) -> Sequenc
         for load in parameters.loads:
             queries = _sleeping_jobs(parameters, load, seed)
             share = 1 / len(queries)
-            times = run_queries(cluster.front, queries, lambda: part(share))  # noqa: B023
+            times = run_queries(cluster.client, queries, lambda: part(share))  # noqa: B023
             simulated = ExpressCluster(nodes=parameters.nodes, slots=parameters.slots, seed=seed)
             for name, found in (
                 ("emulated", times),
@@ -107,7 +107,7 @@ def breakdown(parameters: Breakdown, seed: int, advance: Advance) -> Sequence[Po
     ) as cluster:  # fmt: skip
         queries = _sleeping_jobs(shape, shape.loads[0], seed)
         share = 1 / len(queries)
-        run_queries(cluster.front, queries, lambda: advance(share))
+        run_queries(cluster.client, queries, lambda: advance(share))
         events = cluster.end_and_read_audit()
     rows: list[Point] = []
     for name, spans_s in _spans(events).items():
@@ -162,7 +162,7 @@ def emulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequenc
             ) as cluster:  # fmt: skip
                 queries = plan.queries(placement)
                 share = 1 / len(queries)
-                times = run_queries(cluster.front, queries, lambda: part(share))  # noqa: B023
+                times = run_queries(cluster.client, queries, lambda: part(share))  # noqa: B023
             rows += plan.rows(panel, NAMES[placement], times)
         rows += _simulated(parameters, plan, panel, ("sparrow",), seed)
     return rows

@@ -276,7 +276,7 @@ def test_senseless_clusters_are_refused(kind: type[Cluster], run_dir: Path) -> N
     good = configs(1)[0]
     odd = [
         [NodeConfig(name, executors=1, slots=1, runner="m:f")]
-        for name in ("", "../n", "front", "n0-e1")
+        for name in ("", "../n", "client", "n0-e1")
     ]
     for nodes, schedulers in (
         ([], 1),

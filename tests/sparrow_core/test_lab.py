@@ -267,7 +267,7 @@ def test_emulated_queries_run_stage_after_stage() -> None:
     stage = JobSpec(tuple(TaskSpec(number, payload_of(0.05)) for number in range(3)))
     chain = (QueryStage(stage), QueryStage(stage), QueryStage(stage, (0, 1)))
     with EmulatedCluster(nodes=4, slots=2, schedulers=1, processes=1) as cluster:
-        times = run_queries(cluster.front, [Query(0.0, chain), Query(0.3, chain[:1])])
+        times = run_queries(cluster.client, [Query(0.0, chain), Query(0.3, chain[:1])])
     assert times[0] >= 0.1
     assert times[1] >= 0.05
 
