@@ -40,6 +40,7 @@ from typing import Any
 
 import msgspec
 import psutil
+from common import timed
 
 from sparrow_core import (
     InProcessCluster,
@@ -415,19 +416,13 @@ def peers(_: argparse.Namespace) -> Iterator[Row]:
 
 def _peer(name: str, one: Callable[[], object], many: Callable[[int], object]) -> Row:
     many(500)
-    single_s = [_timed(one) for _ in range(200)]
-    best_s = min(_timed(partial(many, 5000)) for _ in range(2))
+    single_s = [timed(one) for _ in range(200)]
+    best_s = min(timed(partial(many, 5000)) for _ in range(2))
     return {
         "system": name,
         "latency_median_ms": 1000 * statistics.median(single_s),
         "tasks_per_s": round(5000 / best_s),
     }
-
-
-def _timed(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
 
 
 def _dask() -> Row:

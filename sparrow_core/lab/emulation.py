@@ -69,9 +69,17 @@ class EmulatedCluster:
 
         def host(name: str, nodes: tuple[str, ...], own: tuple[str, ...]) -> HostSettings:
             return HostSettings(
-                name, f"ipc://{self._folder.name}/{name}.sock", nodes, slots, own,
-                self._addresses, max(0.5, 0.01 * self._nodes), policy, seed, self._audit_dir,
-            )  # fmt: skip
+                name=name,
+                endpoint=f"ipc://{self._folder.name}/{name}.sock",
+                nodes=nodes,
+                slots=slots,
+                own_schedulers=own,
+                schedulers=self._addresses,
+                heartbeat_s=max(0.5, 0.01 * self._nodes),
+                policy=policy,
+                seed=seed,
+                audit_dir=self._audit_dir,
+            )
 
         parts = shares([f"n{number}" for number in range(nodes)], processes)
         self._hosts = [

@@ -19,7 +19,7 @@ from sparrow_core.sim.workload import ARRIVALS, Arrival
 START_S = 1.0  # when streams begin
 
 
-class Stream(Struct, frozen=True):
+class Stream(Struct, frozen=True, kw_only=True):
     """A user's jobs.
 
     Attributes:

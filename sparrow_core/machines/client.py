@@ -82,7 +82,7 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
     result_wait_s: float = 1.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Job:
     start: StartJob
     scheduler: Address
@@ -183,7 +183,9 @@ class Client:
         missing = {task.task_id: task for task in msg.tasks}
         self._turn += 1
         scheduler = self._scheduler_after(self._turn - 1)
-        job = self._jobs[msg.job_id] = _Job(msg, scheduler, now, now, missing)
+        job = self._jobs[msg.job_id] = _Job(
+            start=msg, scheduler=scheduler, started_at=now, heard_at=now, missing=missing
+        )
         return [*self._submit(job), *self._watch(scheduler, now)]
 
     def _scheduler_after(self, turn: int) -> Address:

@@ -127,7 +127,7 @@ class AttemptEnd(Struct, frozen=True, array_like=True, gc=False):
     lost: str | None = None
 
 
-class SlotOutcome(Struct, frozen=True, array_like=True, gc=False):
+class SlotOutcome(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """What a slot made of a task: a result, or an error (`message` is not None)."""
 
     key: TaskKey

@@ -203,7 +203,9 @@ class SlotThread:
         key = TaskKey(job_id, task.task_id, task.attempt)
         with self._lock:
             if self._dropped.pop(key):
-                self._outcomes.append(SlotOutcome(key, 0.0, result=b"", message="interrupted"))
+                self._outcomes.append(
+                    SlotOutcome(key=key, run_s=0.0, result=b"", message="interrupted")
+                )
                 return
             self._current = key
         started = time.perf_counter()
@@ -216,7 +218,7 @@ class SlotThread:
             message = traceback.format_exc()
         run_s = time.perf_counter() - started
         outcome = SlotOutcome(
-            key, run_s, result=result, message=message, detail=detail, retryable=retryable
+            key=key, run_s=run_s, result=result, message=message, detail=detail, retryable=retryable
         )
         with self._lock:
             self._current = None

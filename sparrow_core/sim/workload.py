@@ -53,7 +53,7 @@ ARRIVALS: dict[str, Callable[[Random], float]] = {
 }
 
 
-class Workload(Struct, frozen=True):
+class Workload(Struct, frozen=True, kw_only=True):
     """Jobs of equal size.
 
     Attributes:

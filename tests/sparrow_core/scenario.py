@@ -127,7 +127,9 @@ class Slots:
                 self.tasks[slot][TaskKey(msg.job_id, task.task_id, task.attempt)] = None
         if isinstance(msg, InterruptTask) and msg.key in self.tasks[slot]:
             del self.tasks[slot][msg.key]
-            return SlotDone(slot, (SlotOutcome(msg.key, 0.0, b"", "interrupted"),))
+            return SlotDone(
+                slot, (SlotOutcome(key=msg.key, run_s=0.0, result=b"", message="interrupted"),)
+            )
         return None
 
 
@@ -370,7 +372,7 @@ class Scenario:
     def do_finish(self, *where: str) -> None:
         """Running tasks end well: all of an executor, or those named `j/0`."""
         for slots, slot, key in self._running(where):
-            outcome = SlotOutcome(key, 1.0, b"")
+            outcome = SlotOutcome(key=key, run_s=1.0, result=b"")
             del slots.tasks[slot][key]
             self._take(slots.executor, SlotDone(slot, (outcome,)))
 
@@ -378,7 +380,9 @@ class Scenario:
         """A running task fails, for good unless it is `retryable=yes`."""
         for slots, slot, key in self._running((task,)):
             text = " ".join(message)
-            outcome = SlotOutcome(key, 1.0, b"", message=text, retryable=bool(retryable))
+            outcome = SlotOutcome(
+                key=key, run_s=1.0, result=b"", message=text, retryable=bool(retryable)
+            )
             del slots.tasks[slot][key]
             self._take(slots.executor, SlotDone(slot, (outcome,)))
 

@@ -65,7 +65,7 @@ def medians_ms(
     """The median response time under each placement, of jobs of 50 tasks."""
     return {
         placement: median_ms(
-            Workload(load, 120, tasks=50, distribution=distribution, placement=placement),
+            Workload(load=load, jobs=120, tasks=50, distribution=distribution, placement=placement),
             nodes,
             slots,
         )
@@ -146,7 +146,7 @@ def test_probability_of_no_wait(
 @pytest.mark.parametrize("placement", ["random", "per_task", "batch"])
 def test_simulated_probability_of_no_wait(placement: str) -> None:
     """TR 4: so many jobs of constant tasks take no longer than a task and the messages."""
-    workload = Workload(0.3, 300, tasks=10, distribution="constant", placement=placement)
+    workload = Workload(load=0.3, jobs=300, tasks=10, distribution="constant", placement=placement)
     times = times_s(workload, 200)
     simulated = sum(time < 0.1 + 0.006 for time in times) / len(times)
     assert zero_wait_probability(placement, 0.3, 10) == pytest.approx(simulated, abs=0.1)
@@ -155,7 +155,7 @@ def test_simulated_probability_of_no_wait(placement: str) -> None:
 @pytest.mark.parametrize("placement", ["random", "per_task", "sparrow"])
 def test_mean_response_of_single_tasks(placement: str) -> None:
     """The simulator's oracle: M/M/1, shorter of two queues, less loaded of two queues."""
-    workload = Workload(0.7, 4000, tasks=1, placement=placement)
+    workload = Workload(load=0.7, jobs=4000, tasks=1, placement=placement)
     mean = statistics.fmean(times_s(workload, 100)[:]) / 0.1
     assert mean_response(placement, 0.7) == pytest.approx(mean, rel=0.12)
 
@@ -202,7 +202,7 @@ def test_late_binding_is_robust_to_heavy_tails() -> None:
 def test_more_slots_a_node_help() -> None:
     """TR Fig. 7: four slots a node instead of one make responses much faster at high load."""
     one, four = (
-        median_ms(Workload(0.95, 80, tasks=50, distribution="constant"), nodes, slots)
+        median_ms(Workload(load=0.95, jobs=80, tasks=50, distribution="constant"), nodes, slots)
         for nodes, slots in ((300, 1), (75, 4))
     )
     assert one > 1.2 * four
@@ -211,7 +211,7 @@ def test_more_slots_a_node_help() -> None:
 def test_two_probes_are_close_to_omniscient_at_moderate_load() -> None:
     """TR Fig. 5: within 4 % at 60 % load."""
     sparrow, central = (
-        median_ms(Workload(0.6, 80, tasks=50, placement=placement), 300)
+        median_ms(Workload(load=0.6, jobs=80, tasks=50, placement=placement), 300)
         for placement in ("sparrow", "central")
     )
     assert sparrow < 1.04 * central
@@ -221,7 +221,7 @@ def test_two_probes_are_close_to_omniscient_at_moderate_load() -> None:
 def test_few_more_probes_than_tasks_gain_most() -> None:
     """TR Fig. 5, SOSP Fig. 12: d = 1.2 is far better than 1, and 1.5 nearly as good as 2."""
     one, some, more, two = (
-        median_ms(Workload(0.8, 80, tasks=50, probe_ratio=ratio), 300)
+        median_ms(Workload(load=0.8, jobs=80, tasks=50, probe_ratio=ratio), 300)
         for ratio in (1.0, 1.2, 1.5, 2.0)
     )
     assert one > 1.3 * some
@@ -230,13 +230,13 @@ def test_few_more_probes_than_tasks_gain_most() -> None:
 
 def test_responses_of_100_ms_jobs_on_100_nodes() -> None:
     """TR Fig. 9: at 70 % load the median is 2.5 ms, or five messages, more than a task takes."""
-    workload = Workload(0.7, 300, tasks=10, distribution="constant")
+    workload = Workload(load=0.7, jobs=300, tasks=10, distribution="constant")
     assert median_ms(workload, 100, 4) == pytest.approx(102.5, abs=0.2)
 
 
 def test_scheduling_delay_at_80_percent_load() -> None:
     """SOSP 5: a median delay below 8 ms; we aim at 3, on the paper's 100 nodes of 4 slots."""
-    workload = Workload(0.8, 300, tasks=10, distribution="constant")
+    workload = Workload(load=0.8, jobs=300, tasks=10, distribution="constant")
     assert median_ms(workload, 100, 4) < 100 + 3
 
 
@@ -265,7 +265,7 @@ def metered(workload: Workload, nodes: int, slots: int, *, cancellation: bool = 
 @pytest.mark.parametrize(("nodes", "slots"), [(25, 16), (50, 8)])
 def test_four_messages_a_task(nodes: int, slots: int) -> None:
     """At m = 100, d = 2 at most 4 messages a task pass between nodes; 18 in the original."""
-    meter = metered(Workload(0.8, 40, tasks=100), nodes, slots)
+    meter = metered(Workload(load=0.8, jobs=40, tasks=100), nodes, slots)
     assert meter.network.total() <= 4 * 40 * 100
 
 
@@ -273,7 +273,7 @@ def test_four_messages_a_task(nodes: int, slots: int) -> None:
 def test_cancellation_removes_useless_reservations(load: float) -> None:
     """95 % of those that get no task are gone before anybody asks for them in vain."""
     with_it, without_it = (
-        metered(Workload(load, 100), 100, 1, cancellation=cancellation)
+        metered(Workload(load=load, jobs=100), 100, 1, cancellation=cancellation)
         for cancellation in (True, False)
     )
     assert with_it.removed > 0.95 * with_it.useless
@@ -420,7 +420,8 @@ def test_long_tasks_hardly_hurt_short_jobs_on_large_nodes() -> None:
 def test_constraints_with_three_replicas_cost_little() -> None:
     """SOSP 3.2: per-task sampling over three nodes each, sharing information across tasks."""
     free, bound = (
-        median_ms(Workload(0.6, 150, tasks=10, replicas=replicas), 50, 4) for replicas in (0, 3)
+        median_ms(Workload(load=0.6, jobs=150, tasks=10, replicas=replicas), 50, 4)
+        for replicas in (0, 3)
     )
     assert bound < 1.25 * free
 
