@@ -28,7 +28,7 @@ from sparrow_core.policy.disciplines import DISCIPLINES
 from sparrow_core.policy.placement import PLACEMENTS
 from sparrow_core.protocol import messages
 from sparrow_core.protocol import types as parts
-from sparrow_core.runtime.front import Front
+from sparrow_core.runtime.client_actor import ClientActor
 from sparrow_core.runtime.runner import SlotThread
 from sparrow_core.runtime.transport.process import Supervisor
 
@@ -37,15 +37,15 @@ SQL_PAGE = Path(__file__).with_name("sql.md")
 # Who takes messages, and the modules in which it makes those that it sends.
 MACHINES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "client": (Client, ("machines.client",)),
-    "scheduler": (Scheduler, ("machines.scheduler", "machines.job_keeper", "machines.ledger")),
+    "scheduler": (Scheduler, ("machines.scheduler", "machines.ledger")),
     "node monitor": (
         NodeMonitor,
-        ("machines.node_monitor", "machines.task_keeper", "machines.slots"),
+        ("machines.node_monitor", "machines.slots"),
     ),
     "executor": (Executor, ("machines.executor",)),
     "slot": (SlotThread, ("runtime.runner",)),
     "supervisor": (Supervisor, ("runtime.transport.process", "runtime.daemon")),
-    "front end": (Front, ("runtime.front", "runtime.cluster", "runtime.remote")),
+    "client actor": (ClientActor, ("runtime.client_actor", "runtime.cluster", "runtime.remote")),
     "metrics": (Metrics, ("observe.metrics", "runtime.transport.http_metrics")),
 }
 
@@ -113,7 +113,9 @@ def policies() -> Iterator[str]:
 
 def placements() -> Iterator[str]:
     """The names that a job's `placement` may have."""
-    yield ", ".join(f"`{name}`" for name in PLACEMENTS)
+    yield "| placement | |\n|---|---|"
+    for name, kind in PLACEMENTS.items():
+        yield f"| `{name}` | {_first(kind)} |"
 
 
 def limits() -> Iterator[str]:

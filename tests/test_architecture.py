@@ -167,6 +167,8 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.bench": lambda name: _is_in(name, "sparrow_core.lab"),
         "minishark.query": vocabulary.__contains__,
         "minishark.tables": vocabulary.__contains__,
+        "minishark.session": "sparrow_core.PLACEMENTS".__eq__,
+        "minishark.cli": "sparrow_core.PLACEMENTS".__eq__,
     }
     for module in _modules("minishark"):
         room = ".".join(module.split(".")[:2])

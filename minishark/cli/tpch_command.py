@@ -14,6 +14,7 @@ from minishark.cli.options import (
     debug_option,
     memory_option,
 )
+from sparrow_core import PLACEMENTS
 
 _EXAMPLES = """\b
 Examples:
@@ -68,10 +69,10 @@ Examples:
 )
 @click.option(
     "--placement",
-    type=click.Choice(["sparrow", "batch", "per_task", "random"]),
+    type=click.Choice(list(PLACEMENTS)),
     default="sparrow",
     show_default=True,
-    help="How tasks are placed on nodes; random takes any that holds their data.",
+    help="How tasks are placed on nodes that hold their data.",
 )
 @click.option(
     "--repetitions",

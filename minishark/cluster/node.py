@@ -206,12 +206,12 @@ def _settings(
     run_dir.mkdir(mode=0o700, exist_ok=True)
     config = shared_runner_config(node, memory, options.keys)
     return NodeSettings(
-        options.name,
-        sparrow_endpoint(options.listen),
-        str(run_dir),
-        (ExecutorGroup(RUNNER, config, count=options.executors),),
-        schedulers,
-        own_schedulers,
+        name=options.name,
+        endpoint=sparrow_endpoint(options.listen),
+        run_dir=str(run_dir),
+        groups=(ExecutorGroup(RUNNER, config, count=options.executors),),
+        schedulers=schedulers,
+        own_schedulers=own_schedulers,
         attributes=attributes_of(node),
         limits=NodeMonitorConfig(policy="fair", memory_bytes=memory.query_bytes),
         bind=options.bind and sparrow_endpoint(options.bind),
@@ -238,13 +238,12 @@ def _run_until_signal(settings: NodeSettings, on_ready: Callable[[], None]) -> i
     def until_told(driver: ZmqDriver, _: Address) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: driver.stop())
-        driver.on_incompatible = _warn_of_version
         on_ready()
         driver.run()
 
     calm_collector()
     try:
-        return run_node(settings, until_told)
+        return run_node(settings, until_told, on_incompatible=_warn_of_version)
     except SparrowError as error:
         raise ClusterError(f"The node can't run: {error}") from error
     finally:

@@ -52,8 +52,8 @@ def connect(
         executors_per_node: executor processes per node; None for one slot per core in all.
         schedulers: how many Sparrow schedulers; None for two, or one where there is one node.
         partitions: partitions of a table or shuffle by default; None for one per slot.
-        placement: "sparrow" (batch sampling with late binding), "batch" or "per_task" (sampling by
-            queue length), or "random" (any node that holds what a task reads).
+        placement: how tasks are placed on nodes, a name of `sparrow_core.PLACEMENTS`; by default
+            Sparrow's batch sampling with late binding.
         probe_ratio: reservations per task, at least 1.
         in_process: run the cluster on threads of this process, for tests and debugging.
         single_task_rows: statements over tables of at most this many rows in all run in one task,

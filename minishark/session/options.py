@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from minishark.compiler.physical.options import KeyFilterOptions, PlannerOptions
 from minishark.errors import OptionError
+from sparrow_core import PLACEMENTS
 
 if TYPE_CHECKING:
     from minishark.cluster.backend import Cluster
@@ -25,7 +26,6 @@ OPTIMIZATIONS = frozenset(
         "prepared_fragments",
     )
 )
-PLACEMENTS = ("sparrow", "batch", "per_task", "random")
 
 
 def check_placement(placement: str, probe_ratio: object) -> None:

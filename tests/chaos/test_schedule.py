@@ -98,7 +98,15 @@ def test_a_verdict_tells_what_was_broken() -> None:
     hits = [_hit("node-kill", 2.5), _hit("executor-kill", 10.0)]
     quiet = [Done("q01", 0.0, 1.0)]
     during = [Done("q01", 2.0, 5.0), Done("q01", 6.0, 7.0), Done("q02", 2, 3, failure="E: gone")]
-    calm = Findings(hits, [], quiet, during, [Done("q01", 20, 21)], [], [])
+    calm = Findings(
+        injected=hits,
+        skipped=[],
+        quiet=quiet,
+        done=during,
+        after=[Done("q01", 20, 21)],
+        hung=[],
+        left=[],
+    )
     rows = calm.rows()
     longer = [row.x for row in rows if isinstance(row, Point) and row.panel == LONGER]
     assert ({2.0}, True) == (set(longer), verdict(rows).passed)
@@ -107,10 +115,34 @@ def test_a_verdict_tells_what_was_broken() -> None:
     assert "  E                         1" in text
     late = [Done("q01", 20.0, 21.0, failure="E: gone")]
     broken = [
-        Findings(hits, [], quiet, [Done("q01", 2, 3, ("1 row is missing",))], [], [], []),
-        Findings(hits, [], quiet, during, late, [], []),
-        Findings(hits, [], quiet, during, [], ["q01 did not end"], []),
-        Findings(hits, [], quiet, during, [], [], ["process 1: python"]),
+        Findings(
+            injected=hits,
+            skipped=[],
+            quiet=quiet,
+            done=[Done("q01", 2, 3, ("1 row is missing",))],
+            after=[],
+            hung=[],
+            left=[],
+        ),
+        Findings(injected=hits, skipped=[], quiet=quiet, done=during, after=late, hung=[], left=[]),
+        Findings(
+            injected=hits,
+            skipped=[],
+            quiet=quiet,
+            done=during,
+            after=[],
+            hung=["q01 did not end"],
+            left=[],
+        ),
+        Findings(
+            injected=hits,
+            skipped=[],
+            quiet=quiet,
+            done=during,
+            after=[],
+            hung=[],
+            left=["process 1: python"],
+        ),
     ]
     assert [False] * 4 == [verdict(each.rows()).passed for each in broken]
 

@@ -72,7 +72,15 @@ class Script:
 def completed(task: int, rows: int) -> TaskCompleted:
     """A task that put out rows."""
     outcome = TaskOutcome(rows, 8 * rows, f"q/0-{task}")
-    return TaskCompleted(task, encode(outcome), "n0", "e0", 1, run_s=0.5, queue_s=0.25)
+    return TaskCompleted(
+        task_id=task,
+        result=encode(outcome),
+        node="n0",
+        executor="e0",
+        attempt=1,
+        run_s=0.5,
+        queue_s=0.25,
+    )
 
 
 def run(script: Script, folder: Path) -> QueryRun:

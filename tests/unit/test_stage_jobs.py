@@ -46,7 +46,15 @@ class Run:
                 on_event(LACKS)
                 break
             on_event(
-                TaskCompleted(task, encode(TaskOutcome(1, 8, f"q/{task}")), "n0", "e0", 1, 0.0, 0.0)
+                TaskCompleted(
+                    task_id=task,
+                    result=encode(TaskOutcome(1, 8, f"q/{task}")),
+                    node="n0",
+                    executor="e0",
+                    attempt=1,
+                    queue_s=0.0,
+                    run_s=0.0,
+                )
             )
         else:
             on_event(JobFinished())

@@ -1,7 +1,6 @@
-"""The front end's half of a cluster: what is told to it, its IO thread, and who hears of jobs.
+"""The embedding program's half of a cluster: an IO thread with the client machine and its actor.
 
-A cluster has an IO thread that runs the front end's client machine; events of jobs come on it, in
-order, and must be handled quickly there.
+Events of jobs are handed to callbacks on the IO thread, in order; callbacks must not block.
 """
 
 from __future__ import annotations
@@ -49,19 +48,22 @@ _POLL_STARTING_S = 0.01
 _POLL_S = 0.5
 
 
-_FrontIn = Notify | KnownNodes | SchedulerSilent | MetricsText | Tick
+_ActorIn = Notify | KnownNodes | SchedulerSilent | MetricsText | Tick
 
 
-class Front:
-    """The actor that hands events to callbacks and keeps the table of nodes."""
+class ClientActor:
+    """Hands events of jobs to callbacks and keeps a table of the nodes that schedulers know.
 
-    inputs: ClassVar[Any] = _FrontIn
+    Machine-like, but with callbacks and a condition variable, so it belongs to the drivers.
+    """
+
+    inputs: ClassVar[Any] = _ActorIn
 
     def __init__(self, address: Address, client: Address, schedulers: Sequence[Address]) -> None:
         self.poll_s = _POLL_STARTING_S
         self.schedulers = list(schedulers)
         self.known: dict[Address, dict[NodeName, NodeInfo]] = {}
-        self.silence_max_s = math.inf  # a scheduler that is silent for so long knows nothing
+        self.silence_max_s = math.inf  # after which the nodes a scheduler knew are forgotten
         self._heard_at: dict[Address, float] = {}
         self.pids: dict[int, None] = {}  # of all executors ever heard of
         self.metrics: dict[str, str] = {}  # by process, as last heard
@@ -72,8 +74,8 @@ class Front:
         self._client = client
         self._generation = 0
 
-    def on_message(self, msg: _FrontIn, now: float) -> list[Envelope]:
-        """Hand an event to its callback, or note what a scheduler knows."""
+    def on_message(self, msg: _ActorIn, now: float) -> list[Envelope]:
+        """Hand events to their callback, or update the table of nodes."""
         match msg:
             case Notify():
                 self._notify(msg.job_id, msg.events)
@@ -98,11 +100,11 @@ class Front:
         return []
 
     def check(self) -> None:
-        """Nothing to check."""
+        """No invariants."""
 
     def gauges(self) -> dict[str, float]:
-        """How many jobs wait for events."""
-        return {"front_jobs": len(self._callbacks)}
+        """Jobs that expect events."""
+        return {"client_jobs": len(self._callbacks)}
 
     def expect(self, job_id: JobId, on_event: OnEvent) -> None:
         """Call `on_event` with the events of a job that is about to start."""
@@ -116,11 +118,11 @@ class Front:
         for event in events:
             try:
                 callback(event)
-            except Exception:  # noqa: BLE001 - a callback's fault is not the cluster's end
+            except Exception:  # noqa: BLE001 - a failing callback must not stop the cluster
                 traceback.print_exc()
 
     def fail_all(self, kind: str, message: str) -> None:
-        """Tell all open jobs that they failed; when the IO thread has ended."""
+        """Fail all open jobs; only after the IO thread has ended."""
         for job_id in tuple(self._callbacks):
             self._notify(job_id, (JobFailed(kind, message),))
 
@@ -136,35 +138,43 @@ class Front:
         return [*out, Envelope(self.address, Tick(self._generation), self.poll_s)]
 
     def info_of(self, name: NodeName) -> NodeInfo:
-        """A node, as some scheduler last heard of it."""
+        """A node as a scheduler last reported it; without executors if none knows it."""
         with self.changed:
             infos = [nodes[name] for nodes in self.known.values() if name in nodes]
-        return infos[0] if infos else NodeInfo(name, ())
+        return infos[0] if infos else NodeInfo(name=name, executors=())
 
     def status_of(self, name: NodeName, pid: int, *, alive: bool) -> NodeStatus:
-        """A node's state for embedding programs; a dead one has no executors."""
-        info = self.info_of(name) if alive else NodeInfo(name, ())
+        """A node's state; one that is not alive has no executors."""
+        info = self.info_of(name) if alive else NodeInfo(name=name, executors=())
         executors = tuple(
             ExecutorStatus(name_of(each.address), each.pid, each.slots) for each in info.executors
         )
         return NodeStatus(
-            name, pid, executors, alive, info.attributes, info.draining, info.queued, info.running,
-            info.deaths, info.last_death,
-        )  # fmt: skip
+            name=name,
+            pid=pid,
+            executors=executors,
+            alive=alive,
+            attributes=info.attributes,
+            draining=info.draining,
+            queued=info.queued,
+            running=info.running,
+            deaths=info.deaths,
+            last_death=info.last_death,
+        )
 
 
 def _guard(callback: Callable[[], None]) -> None:
     try:
         callback()
-    except Exception:  # noqa: BLE001 - a callback's fault is not the cluster's end
+    except Exception:  # noqa: BLE001 - a failing callback must not stop the cluster
         traceback.print_exc()
 
 
 class Cluster(ABC):
-    """What all kinds of cluster share: the front end's half."""
+    """What all kinds of cluster share: submission, events, and the IO thread."""
 
     _driver: LocalDriver
-    _front: Front
+    _actor: ClientActor
     _client: Address
 
     def __init__(self, config: ClientConfig, audit_dir: Path | None) -> None:
@@ -179,14 +189,14 @@ class Cluster(ABC):
         self._thread: threading.Thread | None = None
 
     def _open(self, driver: LocalDriver, schedulers: Sequence[Address]) -> None:
-        """Host the front end on a driver."""
+        """Host the client machine and its actor on a driver."""
         self._opened = True
         self._driver = driver
         self._client = driver.address("client")
-        self._front = Front(driver.address("front"), self._client, schedulers)
-        client = Client(self._client, driver.address("front"), schedulers, self._client_config)
+        self._actor = ClientActor(driver.address("sink"), self._client, schedulers)
+        client = Client(self._client, driver.address("sink"), schedulers, self._client_config)
         driver.host("client", client)
-        driver.host("front", self._front)
+        driver.host("sink", self._actor)
 
     def _run(self) -> None:
         self._thread = threading.Thread(target=self._loop, name="sparrow-io", daemon=True)
@@ -194,38 +204,44 @@ class Cluster(ABC):
 
     def _loop(self) -> None:
         try:
-            with observed(self._driver, "front", self._audit_dir, metrics=False):
+            with observed(self._driver, "client", self._audit_dir, metrics=False):
                 self._driver.run()
-        except BaseException:  # noqa: BLE001 - waiting jobs must hear of it
+        except BaseException:  # noqa: BLE001 - open jobs must fail, not hang
             traceback.print_exc()
             self._closed = True
-            self._front.fail_all("internal", "the cluster's IO thread died; see stderr")
+            self._actor.fail_all("internal", "the cluster's IO thread died; see stderr")
 
     def submit(self, job: JobSpec, on_event: OnEvent) -> JobId:
-        """Start a job; from any thread.
+        """Start a job. Thread-safe.
 
         Args:
             job: What to run.
             on_event: Called on the IO thread with each event; the last is JobFinished or
-                JobFailed. Must be quick and not block.
+                JobFailed. Must not block.
 
         Raises:
-            InvalidJob: Unknown placement, probe ratio below 1, or doubled task ids.
+            InvalidJob: Unknown placement, probe ratio below 1, or duplicate task ids.
             ClusterClosed: The cluster is closed, or was not started.
         """
         check_placement(job.placement, job.probe_ratio, job.tasks)
         if not self._is_running():
             raise ClusterClosed("the cluster is not running")
         job_id = JobId(f"{self._session}.{next(self._ids)}")
-        self._front.expect(job_id, on_event)
+        self._actor.expect(job_id, on_event)
         start = StartJob(
-            job_id, job.user, job.tasks, job.shared, job.placement, job.probe_ratio, job.options
+            job_id=job_id,
+            user=job.user,
+            tasks=job.tasks,
+            shared=job.shared,
+            placement=job.placement,
+            probe_ratio=job.probe_ratio,
+            options=job.options,
         )
         try:
             self._driver.post(self._client, start)
-            if not self._is_running():  # closed meanwhile: make sure that the callback hears of it
-                self._front.fail_all("cancelled", "the cluster was closed")
-        except BaseException:  # Ctrl-C, for one: nobody gets to know the id
+            if not self._is_running():  # closed meanwhile: nobody else would call back
+                self._actor.fail_all("cancelled", "the cluster was closed")
+        except BaseException:  # such as Ctrl-C: the caller does not learn the id
             self.cancel(job_id)
             raise
         return job_id
@@ -234,42 +250,42 @@ class Cluster(ABC):
         return self._thread is not None and not self._closed
 
     def cancel(self, job_id: JobId) -> None:
-        """Cancel a job; JobFailed("cancelled") follows unless it is over. From any thread."""
+        """Cancel a job; JobFailed("cancelled") follows unless it is over. Thread-safe."""
         if self._is_running():
             self._driver.post(self._client, CancelJob(job_id))
 
     def _await(
         self, condition: Callable[[], bool], timeout_s: float, problem: Callable[[], str | None]
     ) -> bool:
-        """Wait until something holds of what the front has heard; False if the time is over.
+        """Wait for a condition on what the actor knows; False after the timeout.
 
         Raises:
-            ClusterStartError: There is a problem.
+            ClusterStartError: `problem` returned a text.
         """
         deadline = time.monotonic() + timeout_s
-        with self._front.changed:
+        with self._actor.changed:
             while not condition():
                 if (text := problem()) is not None:
                     raise ClusterStartError(text)
                 if time.monotonic() > deadline:
                     return False
-                self._front.changed.wait(0.05)
-        self._front.poll_s = _POLL_S
+                self._actor.changed.wait(0.05)
+        self._actor.poll_s = _POLL_S
         return True
 
     def on_scheduler_silent(self, callback: OnSilent) -> None:
-        """Call back, on the IO thread, when a scheduler falls silent and when it is heard again.
+        """Subscribe to schedulers falling silent and being heard again.
 
-        Its jobs move to the next scheduler by themselves. Args: its address, and whether it is
-        silent now.
+        Their jobs move to another scheduler by themselves. The callback runs on the IO thread and
+        is given the scheduler's address and whether it is silent now.
         """
-        self._front.on_scheduler_silent = callback
+        self._actor.on_scheduler_silent = callback
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """From now on share nodes with the policy "fair" in this ratio; other users weigh 1."""
+        """Set the users' shares of nodes with the policy "fair"; other users have weight 1."""
         ranked = tuple(sorted(weights.items()))
         msg = SetWeights(time.time_ns(), ranked)
-        for scheduler in self._front.schedulers:
+        for scheduler in self._actor.schedulers:
             self._driver.post(scheduler, msg)
 
     @abstractmethod
@@ -278,17 +294,17 @@ class Cluster(ABC):
 
     @abstractmethod
     def nodes(self) -> tuple[NodeStatus, ...]:
-        """All nodes, in the order given, as last heard of (at most about a second old)."""
+        """All nodes, in the order given; at most about a second old."""
 
     @abstractmethod
     def _end(self) -> None:
-        """End everything but the IO thread, which has ended."""
+        """Stop everything else, after the IO thread."""
 
     def close(self) -> None:
-        """End all that was started; open jobs fail with kind "cancelled".
+        """Stop the cluster; open jobs fail with kind "cancelled".
 
-        Idempotent. Not to be called from a callback. Does nothing in a copy of the process that it
-        made by fork: the cluster is its parent's.
+        Idempotent. Must not be called from a callback. No effect in a forked child: the cluster
+        belongs to the parent.
         """
         if os.getpid() != self._pid:
             return
@@ -302,7 +318,7 @@ class Cluster(ABC):
                 return  # it was never started
             self._end()
             self._opened = False
-            self._front.fail_all("cancelled", "the cluster was closed")
+            self._actor.fail_all("cancelled", "the cluster was closed")
 
     def __enter__(self) -> Self:
         """Start."""

@@ -47,7 +47,7 @@ _HEADS = 2
 
 
 @dataclass(slots=True)
-class Arena:
+class Testbed:
     """Folders and a mark for one run.
 
     Attributes:
@@ -60,7 +60,7 @@ class Arena:
     mark: str
     strange: tuple[Path, ...]
     _hosts: list[_Host] = field(default_factory=list)
-    _visitor: subprocess.Popen[bytes] | None = None
+    _peer_session: subprocess.Popen[bytes] | None = None
 
     # Processes
 
@@ -123,30 +123,32 @@ class Arena:
 
     def visit(self, address: str | None) -> None:
         """Let the program of another session run, if it does not."""
-        if self._visitor is None or self._visitor.poll() is not None:
+        if self._peer_session is None or self._peer_session.poll() is not None:
             self._see_off()
-            self._visitor = subprocess.Popen(
-                [sys.executable, "-m", "minishark.bench.chaos.visitor"],
+            self._peer_session = subprocess.Popen(
+                [sys.executable, "-m", "minishark.bench.chaos.peer_session"],
                 stdin=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
-            assert self._visitor.stdin is not None
-            self._visitor.stdin.write(msgspec.json.encode([address, self.keys and str(self.keys)]))
-            self._visitor.stdin.write(b"\n")
-            self._visitor.stdin.flush()
+            assert self._peer_session.stdin is not None
+            self._peer_session.stdin.write(
+                msgspec.json.encode([address, self.keys and str(self.keys)])
+            )
+            self._peer_session.stdin.write(b"\n")
+            self._peer_session.stdin.flush()
 
     @property
-    def visitor(self) -> int | None:
+    def peer_session(self) -> int | None:
         """The process of the other session, if one runs."""
-        running = self._visitor is not None and self._visitor.poll() is None
-        return self._visitor.pid if running and self._visitor is not None else None
+        running = self._peer_session is not None and self._peer_session.poll() is None
+        return self._peer_session.pid if running and self._peer_session is not None else None
 
     def _see_off(self) -> None:
-        if self._visitor is not None and self._visitor.stdin is not None:
+        if self._peer_session is not None and self._peer_session.stdin is not None:
             with contextlib.suppress(OSError):
-                self._visitor.stdin.close()
+                self._peer_session.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._visitor.wait(_SETTLE_S)
+                self._peer_session.wait(_SETTLE_S)
 
     # The end
 
@@ -183,18 +185,18 @@ class _Host:
 
 
 @contextlib.contextmanager
-def open_arena() -> Iterator[Arena]:
+def open_testbed() -> Iterator[Testbed]:
     """Folders of a run's own, for this process and its children; gone in the end, with them."""
     folder = Path(tempfile.mkdtemp(prefix="ms-chaos-"))
-    arena = Arena(folder, secrets.token_hex(8), tuple(unlocked_folders(SHARED_MEMORY)))
+    testbed = Testbed(folder, secrets.token_hex(8), tuple(unlocked_folders(SHARED_MEMORY)))
     (folder / "written").mkdir()
-    own = {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder), _MARK: arena.mark}
+    own = {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder), _MARK: testbed.mark}
     with _environment(own), _temporary(folder):
         try:
-            yield arena
+            yield testbed
         finally:
-            arena.close()
-            for process in arena.family():
+            testbed.close()
+            for process in testbed.family():
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             shutil.rmtree(folder, ignore_errors=True)
