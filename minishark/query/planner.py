@@ -194,7 +194,7 @@ class Queries:
     open_queries: OpenQueries = field(default_factory=OpenQueries)
     fragments: FragmentOptions = field(default_factory=FragmentOptions)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
-    _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
+    _plans: OrderedDict[tuple[str, int, PlannerOptions], _Plan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _here: threading.local = field(default_factory=threading.local)
     _files: NamedFiles = field(init=False)
@@ -389,7 +389,7 @@ class Queries:
             bound = self.planning.bind(sql)
             return self._staged(self._over_files(sql) or _Logical(bound, self.planning.plan(bound)))
         found = self._logical(sql)
-        key = (sql, self.planning.version)
+        key = (sql, self.planning.version, self.options)
         with self._lock:
             known = self._plans.get(key)
         if known is not None and known.logical is found.plan and self._is_current(known):

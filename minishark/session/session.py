@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -114,6 +115,19 @@ class Session(CamelCase, PartitionedJobs):
         """
         check_placement(placement, probe_ratio)
         self._queries.placement = partial(self._cluster.placement, placement, probe_ratio)
+
+    @contextlib.contextmanager
+    def _planned_in_stages(self) -> Iterator[None]:
+        """Run all queries of the block in stages over the nodes, however small their tables.
+
+        `minishark tpch` compares both ways of planning over the same loaded tables by it.
+        """
+        before = self._queries.options
+        self._queries.options = PlannerOptions.eager(before.partitions)
+        try:
+            yield
+        finally:
+            self._queries.options = before
 
     # Statements
 
