@@ -151,8 +151,8 @@ def test_json_has_parameters_versions_and_every_repetition(
     [
         (["tpch", "--queries", "23"], "There is no query 23"),
         (["tpch", "--queries", "1,x"], "'x' is no query number"),
-        (["tpch", "--scale", "0"], "A scale of 0 means nothing"),
-        (["tpch", "--scale", "inf"], "A scale of inf means nothing"),
+        (["tpch", "--scale", "0"], "must be a positive number such as 0.1, not 0."),
+        (["tpch", "--scale", "inf"], "positive number such as 0.1, not inf"),
         (["tpch", "--nodes", "0"], "Invalid value for '--nodes'"),
         (["tpch", "--placement", "best"], "Invalid value for '--placement'"),
         (["tpch", "--json", "/no/such/folder/x.json"], "there is no folder /no/such/folder"),
@@ -434,3 +434,13 @@ def test_an_interrupt_ends_a_query_of_the_reference(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "interrupted\n" == done.stdout
     assert "" == done.stderr
+
+
+def test_dir_lists_the_public_names() -> None:
+    """Completion finds what is imported only when it is used."""
+    program = "import minishark; print({*minishark.__all__} <= {*dir(minishark)})"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=_environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "True\n" == done.stdout

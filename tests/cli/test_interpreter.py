@@ -145,6 +145,10 @@ def test_the_last_query_is_explained_and_profiled(shell: Interpreter) -> None:
     ("line", "words"),
     [
         (".tabels", "did you mean .tables?"),
+        (".kil", "did you mean .kill-executor?"),
+        (".import", "did you mean .load?"),
+        (".foo", r"no command .foo: .help lists them all"),
+        (".mode", "Write .mode and one of table, csv"),
         (".zzz", ".help lists them all"),
         (".help zzz", "no command .zzz"),
         (".timer maybe", ".timer on or .timer off"),
