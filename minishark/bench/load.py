@@ -92,7 +92,9 @@ def load(parameters: Load, seed: int, advance: Advance) -> Sequence[Row]:
 @contextlib.contextmanager
 def _sessions(parameters: Load) -> Iterator[tuple[list[Session], tuple[str, ...]]]:
     """Sessions on a new cluster, and the nodes' folders in shared memory."""
-    record = start_cluster(StartOptions(_NAME, parameters.nodes, parameters.executors))
+    record = start_cluster(
+        StartOptions(name=_NAME, nodes=parameters.nodes, executors_per_node=parameters.executors)
+    )
     with contextlib.ExitStack() as stack:
         stack.callback(stop_cluster, _NAME)
         sessions = [

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from minishark.catalog import Catalog, Table
 from minishark.compiler.logical.operators import Statement
@@ -25,6 +25,9 @@ from minishark.query.sinks import Sink
 from minishark.worker.protocol import ScalarFunction
 
 _CACHED_PLANS_MAX = 256
+
+_PlanKey: TypeAlias = tuple[str, int, PlannerOptions]
+"""A text, the version of what its names mean, and how it is planned."""
 
 
 class TablesPromisedError(Exception):
@@ -94,7 +97,9 @@ class QueryPlanner:
     options: PlannerOptions
     functions: Mapping[str, ScalarFunction] = field(default_factory=dict)
     files: NamedFiles = field(init=False)
-    _plans: OrderedDict[tuple[str, int], QueryPlan] = field(default_factory=OrderedDict)
+    _plans: OrderedDict[tuple[str, int, PlannerOptions], QueryPlan] = field(
+        default_factory=OrderedDict
+    )
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -122,7 +127,7 @@ class QueryPlanner:
         if not sink.distributes_files:
             return self._physical(found, sink, on_hosts=on_hosts)
         # The sinks for rows leave the plan as it is, so one cached plan serves them all.
-        key = (sql, self.planning.version)
+        key = (sql, self.planning.version, self.options)
         with self._lock:
             known = self._plans.get(key)
         if known is not None and known.logical is found.plan and self.is_current(known):

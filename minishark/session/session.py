@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -306,6 +307,20 @@ class Session(CamelCase):
         """
         check_placement(placement, probe_ratio)
         self._runtime.placing = partial(self._runtime.cluster.placement, placement, probe_ratio)
+
+    @contextlib.contextmanager
+    def _planned_in_stages(self) -> Iterator[None]:
+        """Run all queries of the block in stages over the nodes, however small their tables.
+
+        `minishark tpch` compares both ways of planning over the same loaded tables by it.
+        """
+        planner = self._runtime.planner
+        before = planner.options
+        planner.options = PlannerOptions.eager(before.partitions)
+        try:
+            yield
+        finally:
+            planner.options = before
 
     def register_progress_handler(self, handler: ProgressHandler) -> None:
         """Call `handler` with a `QueryProgress` while queries run, at least once a second.

@@ -46,12 +46,14 @@ def test_senseless_schedules_are_refused(
 def _nodes(draws: list[tuple[bool, int]]) -> tuple[NodeState, ...]:
     return tuple(
         NodeState(
-            f"node-{i}",
-            100 + i,
-            alive,
-            tuple(ExecutorState(f"e{i}{j}", 1000 + 10 * i + j, 1, 0) for j in range(executors)),
-            0,
-            0,
+            name=f"node-{i}",
+            pid=100 + i,
+            alive=alive,
+            executors=tuple(
+                ExecutorState(f"e{i}{j}", 1000 + 10 * i + j, 1, 0) for j in range(executors)
+            ),
+            running=0,
+            queued=0,
         )
         for i, (alive, executors) in enumerate(draws)
     )

@@ -44,6 +44,18 @@ def test_an_experiment_writes_three_files(
     assert "<svg" in files[2].read_text()
 
 
+def test_a_smoke_test_leaves_no_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--quick without --out prints the figures, and writes nothing below the current folder."""
+    monkeypatch.chdir(tmp_path)
+    assert 0 == run(["bench", "probe-ratio", "--quick", "--set", "loads=[0.6]"])
+    shown = capsys.readouterr().out
+    assert "omniscient" in shown
+    assert "probe-ratio.csv" not in shown
+    assert [] == list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

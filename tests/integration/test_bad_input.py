@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRecord]
     """Two nodes with one executor each, over ipc."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("bad")))
-        yield start_cluster(StartOptions("bad", nodes=2))
+        yield start_cluster(StartOptions(name="bad", nodes=2))
         stop_cluster("bad")
 
 

@@ -206,7 +206,7 @@ def test_nonsense_is_refused(running: ClusterRecord) -> None:
         for request in outside:
             reply = connections.call(running.address, request, 5)
             assert isinstance(reply, Failure)
-            assert "no name in a node's storage" in reply.message
+            assert "Invalid path in a node's storage" in reply.message
         with connections.socket(running.address) as socket:
             socket.send(b"nonsense")
             assert isinstance(decode_reply(connections.receive(socket, 5)[0]), Failure)
@@ -228,7 +228,7 @@ def test_wrong_addresses(running: ClusterRecord, monkeypatch: pytest.MonkeyPatch
         minishark.connect("tcp://localhost:1")
     with pytest.raises(OptionError, match="has its nodes"):
         minishark.connect(running.name, nodes=3)
-    with pytest.raises(ClusterError, match="runs already"):
+    with pytest.raises(ClusterError, match="already running"):
         start_cluster(StartOptions(name="shared"))
 
 

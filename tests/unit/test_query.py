@@ -141,7 +141,7 @@ def test_empty_pieces_are_left_out() -> None:
         (TaskProblem.SQL, TaskFailedError, "the story"),
         (TaskProblem.RESOURCE, ResourceError, "the story"),
         (TaskProblem.INPUT, ExecutionError, "Input data can't be read: the story"),
-        (TaskProblem.FOLDER, TasksLostError, "Rows can't be stored: the story"),
+        (TaskProblem.FOLDER, TasksLostError, "Can't store rows: the story"),
         (TaskProblem.INTERRUPTED, QueryCancelledError, "The query was cancelled."),
     ],
 )

@@ -88,7 +88,12 @@ class Testbed:
         heads = tuple(paths[: min(_HEADS, count)])
         for number, place in enumerate(paths):
             options = StartOptions(
-                f"host{number}", 1, executors, listen=place, join=heads, keys=str(keys)
+                name=f"host{number}",
+                nodes=1,
+                executors_per_node=executors,
+                listen=place,
+                join=heads,
+                keys=str(keys),
             )
             self._hosts.append(_Host(options, _start_host(options)))
         return paths[0]
