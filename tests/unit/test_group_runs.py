@@ -76,14 +76,24 @@ def wanted(
     return InputRuns("groups0", "in0", key, values, sum_max, "", "", "")
 
 
-DUCKDB = duckdb.connect()
+CONNECTIONS: list[duckdb.DuckDBPyConnection] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def database() -> Iterator[None]:
+    """The connection of `answer`, which does not outlive the tests."""
+    with duckdb.connect() as connection:
+        CONNECTIONS.append(connection)
+        yield
+        CONNECTIONS.clear()
 
 
 def answer(sql: str, **tables: pa.Table) -> list[tuple[object, ...]]:
     """What DuckDB makes of tables."""
+    (connection,) = CONNECTIONS
     for name, table in tables.items():
-        DUCKDB.register(name, table)
-    return DUCKDB.execute(sql).fetchall()
+        connection.register(name, table)
+    return connection.execute(sql).fetchall()
 
 
 def found_in(table: pa.Table, helpers: Helpers, each: InputRuns, threads: int = 2) -> Runs | None:
