@@ -97,9 +97,7 @@ class QueryPlanner:
     options: PlannerOptions
     functions: Mapping[str, ScalarFunction] = field(default_factory=dict)
     files: NamedFiles = field(init=False)
-    _plans: OrderedDict[tuple[str, int, PlannerOptions], QueryPlan] = field(
-        default_factory=OrderedDict
-    )
+    _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
