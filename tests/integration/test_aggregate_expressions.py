@@ -19,7 +19,7 @@ from minishark import Column, DataFrame, Window
 from minishark import functions as F
 from minishark.answers.compare import differences
 from minishark.errors import OptionError, QueryError
-from minishark.session import Session
+from minishark.session.session import Session
 
 Made = tuple[Column, str]
 """A Column, and what it is in SQL over rows of the toy table t."""
