@@ -1,4 +1,4 @@
-"""Python values as SQL literals that DuckDB reads back as the same value of the right type."""
+"""Python values as SQL literals of the same value and type."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def literal(value: Any) -> str:
     A list or tuple is a LIST, a dictionary whose keys are all text a STRUCT, any other a MAP.
 
     Raises:
-        OptionError: it is of a type that has no SQL literal, or no DuckDB type can hold it.
+        OptionError: SQL has no literal for it, or no DuckDB type can represent it.
     """
     for kind, render in _RENDERERS:
         if isinstance(value, kind):
             return render(value)
-    for method in ("as_py", "item"):  # scalars of pyarrow and of numpy
+    for method in ("as_py", "item"):  # of scalars of pyarrow and numpy
         if hasattr(value, method):
             return literal(getattr(value, method)())
     raise OptionError(
@@ -75,12 +75,12 @@ def _str(value: str) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise OptionError(f"This text is no valid Unicode: {error}.") from error
-    # No literal can hold the character zero.
+    # A literal can't contain NUL.
     return " || chr(0) || ".join(_piece(part) for part in value.split("\0"))
 
 
 def _piece(text: str) -> str:
-    # Layout must not change a literal, so that lines never break inside one.
+    # Escaped, as indentation of subqueries would change a literal with line breaks.
     if "\n" in text or "\r" in text:
         escaped = text.replace("\\", "\\\\").replace("'", "\\'")
         return "E'" + escaped.replace("\n", "\\n").replace("\r", "\\r") + "'"
@@ -124,7 +124,7 @@ def _mapping(value: Mapping[Any, Any]) -> str:
     return f"{{{pairs}}}" if is_struct else f"MAP {{{pairs}}}"
 
 
-# A bool is an int, and a datetime is a date: the special type comes first.
+# Subclasses first: a bool is an int, and a datetime is a date.
 _RENDERERS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
     (type(None), _none),
     (bool, _bool),
