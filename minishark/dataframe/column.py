@@ -86,7 +86,7 @@ _FILTERING = ("filter()", "FILTER (WHERE true)")
 _PICKING = frozenset({"first", "last", "first_value", "last_value"})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Call:
     """A call of an aggregate or window function, to which FILTER and OVER can be added.
 
@@ -610,7 +610,8 @@ def _opened(piece: Piece, verb: str, clause: str) -> Piece:
         raise _no_view(piece.sql, verb)
     function, arguments = found
     inner = Column((Text(arguments),), kind=Kind.FREE)
-    return Call(function, inner, certain=is_aggregate(function.strip('"')))
+    certain = is_aggregate(function.strip('"'))
+    return Call(function=function, arguments=inner, certain=certain)
 
 
 def _no_view(sql: str, verb: str) -> OptionError:
@@ -721,14 +722,19 @@ def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
     listed = combine(*separated([value(argument) for argument in arguments]), bare=True)
     if kind is Kind.GROUP:
         only = value(arguments[0]) if len(arguments) == 1 else listed
-        return Call(function, only).column(max(listed.kind, kind))
+        return Call(function=function, arguments=only).column(max(listed.kind, kind))
     made = combine(f"{function}(", listed, ")", bare=True)
     return replace(made, level=Level.ATOM, kind=max(made.kind, kind))
 
 
 def count_of_rows() -> Column:
     """`count(*)`."""
-    return replace(Call("count", Column(("*",))).column(Kind.GROUP), name="count")
+    return replace(star_call("count"), name="count")
+
+
+def star_call(function: str) -> Column:
+    """`function(*)`."""
+    return Call(function=function, arguments=Column(("*",))).column(Kind.GROUP)
 
 
 _TYPE_NAMES = {

@@ -105,7 +105,7 @@ def call_function(name: str, *arguments: Any) -> Column:
     if kind is not Kind.FREE or name.lower() in _VARYING or is_of_rows(name):
         return call(ident(name), *columns, kind=kind)
     listed = combine(*separated(columns), bare=True)
-    return Call(ident(name), listed, certain=False).column(Kind.FREE)
+    return Call(function=ident(name), arguments=listed, certain=False).column(Kind.FREE)
 
 
 def broadcast(_: Any) -> Any:
@@ -203,7 +203,8 @@ def first(column_: Any, ignorenulls: bool = False) -> Column:
 def last(column_: Any, ignorenulls: bool = False) -> Column:
     """The value of the last row, or the last that is not NULL; the order is not defined."""
     chosen = _column(column_)
-    return Call("last", chosen, skips_nulls=ignorenulls).column(max(chosen.kind, Kind.GROUP))
+    picked = Call(function="last", arguments=chosen, skips_nulls=ignorenulls)
+    return picked.column(max(chosen.kind, Kind.GROUP))
 
 
 def percentile(column_: Any, fraction: Any) -> Column:
@@ -557,7 +558,8 @@ def aggregate(column_: Any, start: Any, function: Callable[[Column, Column], Any
 
 
 def _distinct(function: str, column_: Column) -> Column:
-    return Call(function, combine("DISTINCT ", column_, bare=True)).column(Kind.GROUP)
+    arguments = combine("DISTINCT ", column_, bare=True)
+    return Call(function=function, arguments=arguments).column(Kind.GROUP)
 
 
 def _grouping(function: str, *columns: Any) -> Column:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from minishark.dataframe.column import Call, Column, Kind, call, column, count_of_rows
+from minishark.dataframe.column import Column, Kind, call, column, count_of_rows, star_call
 from minishark.dataframe.lazy_query import derived, query_of
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import CamelCase, readable
@@ -173,7 +173,7 @@ class GroupedData(CamelCase):
 
 def _named(name: str, function: str) -> Column:
     if name == "*":
-        return replace(Call(function, Column(("*",))).column(Kind.GROUP), name="count")
+        return replace(star_call(function), name="count")
     return call(function, column(name), kind=Kind.GROUP)
 
 

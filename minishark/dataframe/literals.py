@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -36,14 +36,6 @@ def literal(value: Any) -> str:
         f"A value of type {type(value).__name__} can't be a literal; "
         "write it in SQL with functions.expr()."
     )
-
-
-def _none(_: None) -> str:
-    return "NULL"
-
-
-def _bool(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _int(value: int) -> str:
@@ -97,25 +89,9 @@ def _datetime(value: dt.datetime) -> str:
     return f"TIMESTAMPTZ '{value.astimezone(dt.UTC).isoformat(' ')}'"
 
 
-def _date(value: dt.date) -> str:
-    return f"DATE '{value.isoformat()}'"
-
-
-def _time(value: dt.time) -> str:
-    return f"{'TIME' if value.tzinfo is None else 'TIMETZ'} '{value.isoformat()}'"
-
-
 def _timedelta(value: dt.timedelta) -> str:
     micros = value.seconds * 1_000_000 + value.microseconds
     return f"INTERVAL '{value.days} days {micros} microseconds'"
-
-
-def _uuid(value: UUID) -> str:
-    return f"'{value}'::UUID"
-
-
-def _list(value: Iterable[Any]) -> str:
-    return f"[{', '.join(map(literal, value))}]"
 
 
 def _mapping(value: Mapping[Any, Any]) -> str:
@@ -126,18 +102,18 @@ def _mapping(value: Mapping[Any, Any]) -> str:
 
 # Subclasses first: a bool is an int, and a datetime is a date.
 _RENDERERS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
-    (type(None), _none),
-    (bool, _bool),
+    (type(None), lambda _: "NULL"),
+    (bool, lambda value: str(value).lower()),
     (int, _int),
     (float, _float),
     (Decimal, _decimal),
     (str, _str),
     ((bytes, bytearray, memoryview), _bytes),
     (dt.datetime, _datetime),
-    (dt.date, _date),
-    (dt.time, _time),
+    (dt.date, lambda value: f"DATE '{value.isoformat()}'"),
+    (dt.time, lambda value: f"TIME{'TZ' if value.tzinfo else ''} '{value.isoformat()}'"),
     (dt.timedelta, _timedelta),
-    (UUID, _uuid),
+    (UUID, lambda value: f"'{value}'::UUID"),
     (Mapping, _mapping),
-    ((list, tuple), _list),
+    ((list, tuple), lambda value: f"[{', '.join(map(literal, value))}]"),
 )

@@ -142,7 +142,7 @@ class Item:
         return replace(self, attribute=replace(self.attribute, name=name), aliased=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Select:
     """A SELECT whose clauses are resolved SQL text.
 
@@ -417,7 +417,8 @@ class Written:
 def select_from(source: Source) -> Select:
     """SELECT * of a source."""
     pairs = zip(source.columns, source.texts(), strict=True)
-    return Select(source, tuple(plain_item(column, text) for column, text in pairs))
+    items = tuple(plain_item(column, text) for column, text in pairs)
+    return Select(source=source, items=items)
 
 
 def plain_item(column: Scoped, text: str) -> Item:
