@@ -1,10 +1,10 @@
 """Column: an expression over the columns of a DataFrame, which becomes SQL where it is used.
 
 A Column is a sequence of pieces: SQL, references to columns by name, and calls of aggregates and
-window functions. A reference is written out only when a DataFrame takes the Column in, which then
-knows where the column lies. A call is written out only then, too: FILTER and OVER go to the calls
-in an expression, wherever they stand in it. Pieces are put together with parentheses wherever an
-operand is not atomic, so no precedence of operators can change the meaning.
+window functions. References are resolved only when a DataFrame uses the Column, as only its SELECT
+can qualify them. Calls become SQL only then, too, so that FILTER and OVER can be added to each call
+within an expression. Operands that are not atomic get parentheses, so no operator precedence can
+change the meaning.
 """
 
 from __future__ import annotations
@@ -477,10 +477,10 @@ class Column(CamelCase):
     def over(self, window: WindowSpec) -> Column:
         """The function computed over a window of rows; see `Window`.
 
-        In an expression with several, each is: `(F.max("a") - F.min("a")).over(window)`.
+        The window applies to each call in an expression: `(F.max("a") - F.min("a")).over(window)`.
 
         Raises:
-            OptionError: there is no aggregate or window function in it.
+            OptionError: the expression has no aggregate or window function.
         """
         definition = window.definition()
         pieces = self.opened("over()", "OVER ()")
@@ -499,16 +499,16 @@ class Column(CamelCase):
         return self._again(made, kind)
 
     def filter(self, condition: Column | str) -> Column:
-        """An aggregate over the rows that fulfil a condition only: SQL's FILTER.
+        """An aggregate over only the rows that fulfil a condition: SQL's FILTER.
 
-        In an expression with several, each is: `(F.sum("a") / F.count("b")).filter(condition)`.
-        A second condition holds besides the first.
+        It applies to each aggregate in an expression: `(F.sum("a") / F.count("b")).filter(...)`.
+        Conditions of several calls are combined with AND.
 
         Args:
             condition: a Column, or SQL text.
 
         Raises:
-            OptionError: there is no aggregate in it, or a window function.
+            OptionError: the expression has no aggregate, or has a window function.
         """
         chosen = text_column(condition) if isinstance(condition, str) else condition
         if not isinstance(chosen, Column):
@@ -524,7 +524,7 @@ class Column(CamelCase):
 
     @property
     def _has_own_name(self) -> bool:
-        """Whether it is count(*) under the name that this has by itself."""
+        """Whether it is count(*) with its default name."""
         match self.pieces:
             case (Call(arguments=Column(pieces=("*",)), condition=None, window=None),):
                 return self.name == "count"
@@ -532,24 +532,25 @@ class Column(CamelCase):
                 return False
 
     def opened(self, verb: str, clause: str) -> tuple[Piece, ...]:
-        """The pieces, with the calls that are text.
+        """The pieces, with calls in the user's text as Calls.
 
         Args:
-            verb: what is done to the calls, for messages.
-            clause: what it adds to each.
+            verb: the method that changes the calls, for messages.
+            clause: the clause that it adds to each.
 
         Raises:
-            OptionError: text may have calls that can't be told.
+            OptionError: text may contain calls that can't be found.
         """
         pieces = tuple(_opened(piece, verb, clause) for piece in self.pieces)
         for piece in pieces:
-            # DuckDB knows what an only call is, but would not look into it, either.
+            # DuckDB itself resolves a call that is alone; within an expression, a macro might hide
+            # an aggregate that FILTER and OVER would miss.
             if isinstance(piece, Call) and not piece.certain and len(pieces) > 1:
                 raise _no_view(piece.function, verb)
         return pieces
 
     def _again(self, pieces: tuple[Piece, ...], kind: Kind) -> Column:
-        """The same expression with other calls."""
+        """The expression with other calls."""
         alone = len(pieces) == 1
         level = Level.OTHER if alone else self.level
         return Column(pieces, None if self._has_own_name else self.name, level, kind)

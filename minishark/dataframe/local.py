@@ -110,7 +110,7 @@ def _of_rows(
 def _names(rows: Sequence[Any]) -> tuple[str, ...]:
     """The names in the rows, or PySpark's `_1`, `_2` ... if they have none."""
     if not rows:
-        raise DataError("There are no rows to tell the columns from; pass a schema.")
+        raise DataError("There are no rows to infer the columns from; pass a schema.")
     first = rows[0]
     if isinstance(first, Mapping):
         return tuple(dict.fromkeys(str(name) for row in rows for name in row))

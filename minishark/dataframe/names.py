@@ -6,7 +6,7 @@ import difflib
 import functools
 import re
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import duckdb
 
@@ -60,6 +60,16 @@ def spelt_otherwise(name: str, known: Iterable[str]) -> str | None:
         return None
     joined = name.lower()
     return next((item for item in known if item.replace("_", "") == joined), None)
+
+
+Builder = TypeVar("Builder")
+
+
+def changed(builder: Builder, **attributes: Any) -> Builder:
+    """A copy of an object with other attributes, for builders whose methods chain."""
+    made = object.__new__(type(builder))
+    vars(made).update(vars(builder) | attributes)
+    return made
 
 
 class CamelCase:

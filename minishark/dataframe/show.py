@@ -1,4 +1,4 @@
-"""Rows as text and HTML."""
+"""Rows of a DataFrame as text and HTML."""
 
 from __future__ import annotations
 
