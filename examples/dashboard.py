@@ -16,7 +16,7 @@ ROWS = 200_000
 
 
 def load(session: Session) -> DataFrame:
-    """Visits of a web site, made of numbers."""
+    """Generated visits of a web site."""
     numbers = session.range(ROWS)
     visits = numbers.select(
         (F.col("id") % 97).alias("page"),
@@ -28,7 +28,7 @@ def load(session: Session) -> DataFrame:
 
 
 def tiles(visits: DataFrame) -> dict[str, DataFrame]:
-    """One lazy query for each tile of the dashboard."""
+    """One lazy query per tile of the dashboard."""
     return {
         "visits": visits.agg(F.count().alias("n")),
         "by hour": visits.group_by("hour").count().order_by("hour"),
@@ -43,7 +43,7 @@ def tiles(visits: DataFrame) -> dict[str, DataFrame]:
 
 
 async def refresh(visits: DataFrame) -> dict[str, list[Row]]:
-    """All tiles at once, in an event loop."""
+    """All tiles concurrently, in an event loop."""
     asked = tiles(visits)
     rows = await asyncio.gather(*(frame.collect_async() for frame in asked.values()))
     return dict(zip(asked, rows, strict=True))

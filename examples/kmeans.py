@@ -1,7 +1,7 @@
 """K-means over partitioned points: each iteration maps the partitions, SQL merges the sums.
 
-Run it with `python examples/kmeans.py`. The points are kept in the cluster; what travels in each
-iteration are the centers, to the tasks, and a sum per center and partition, back.
+Run it with `python examples/kmeans.py`. The points are cached in the cluster; each iteration sends
+only the centers to the tasks, and a sum per center and partition back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def points(count: int, seed: int = 7) -> pa.Table:
 
 
 def nearest_sums(centers: np.ndarray) -> Callable[[pa.Table], pa.Table]:
-    """A function over a partition: how many points are nearest to each center, and their sums."""
+    """A function over a partition: count and sum of the points nearest to each center."""
 
     def over_partition(rows: pa.Table) -> pa.Table:
         xy = np.column_stack([rows["x"].to_numpy(), rows["y"].to_numpy()])
@@ -40,12 +40,12 @@ def nearest_sums(centers: np.ndarray) -> Callable[[pa.Table], pa.Table]:
 
 
 def kmeans(frame: DataFrame, centers: np.ndarray, iterations: int) -> np.ndarray:
-    """Centers that lie in the middle of the points that are nearest to them.
+    """Centers that are the means of the points nearest to them.
 
     Args:
         frame: points with columns `x` and `y`.
-        centers: where to start, one row each.
-        iterations: how many steps at most.
+        centers: initial centers, one row each.
+        iterations: steps at most.
     """
     for _ in range(iterations):
         sums = frame.map_partitions(nearest_sums(centers), SUMS)
@@ -61,7 +61,7 @@ def kmeans(frame: DataFrame, centers: np.ndarray, iterations: int) -> np.ndarray
 
 
 def run(session: Session, count: int = 20_000, partitions: int = 4) -> np.ndarray:
-    """Find the four centers again."""
+    """Recover the four centers."""
     frame = session.create_dataframe(points(count)).repartition(partitions).persist()
     start = np.array([[1.0, 1.0], [5.0, 1.0], [1.0, 5.0], [5.0, 5.0]])
     return kmeans(frame, start, iterations=10)

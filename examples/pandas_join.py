@@ -1,4 +1,4 @@
-"""A join of two pandas frames that a session computes, and gives back as pandas.
+"""A join of two pandas frames in a session, returned as a pandas frame.
 
 Run it with `python examples/pandas_join.py`; it needs pandas.
 """
@@ -28,7 +28,7 @@ def make() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def main(session: Session) -> pd.DataFrame:
-    """The amount of each country, and how many of its customers ordered nothing."""
+    """The amount per country, and the number of its customers without orders."""
     orders, customers = make()
     left, right = session.create_dataframe(orders), session.create_dataframe(customers)
     summed = (

@@ -1,8 +1,8 @@
 """From raw CSV files to a folder of Parquet files, partitioned by country and month.
 
-Run it with `python examples/partitioned_etl.py [folder]`. It makes small raw files, cleans them
-with SQL and with a Python function over partitions, writes the result in parallel (all files, or
-none), and reads one month of one country back.
+Run it with `python examples/partitioned_etl.py [folder]`. It generates small raw files,
+cleans them with SQL and a Python function over partitions, writes the result in parallel (all files
+or none), and reads one month of one country back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLEAN = "id BIGINT, country VARCHAR, day DATE, amount DECIMAL(12, 2), is_large B
 
 
 def write_raw_files(folder: Path, files: int = 3, rows: int = 400) -> None:
-    """Raw orders, some of them with mistakes; the same ones each time."""
+    """Raw orders, some of them invalid; the same on each run."""
     rng = random.Random(11)
     folder.mkdir(parents=True)
     for number in range(files):
@@ -56,7 +56,7 @@ def cleaned(session: Session, raw: Path) -> DataFrame:
 
 
 def run(session: Session, folder: Path) -> list[tuple[object, ...]]:
-    """The whole job; the totals of one month of one country, read from what it wrote."""
+    """The whole job; the totals of one month of one country, read from its output."""
     raw, target = folder / "raw", folder / "orders"
     write_raw_files(raw)
     orders = cleaned(session, raw).with_column("month", F.expr("strftime(day, '%Y-%m')"))

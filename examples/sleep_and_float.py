@@ -1,10 +1,10 @@
-"""A framework that uses nothing but sparrow_core: its tasks sleep, or multiply floats, for a time.
+"""A framework on sparrow_core alone, whose tasks sleep or multiply floats for a given time.
 
     python examples/sleep_and_float.py                       # a cluster of its own on this machine
     python examples/sleep_and_float.py --config client.toml  # one that `sparrow` commands started
 
-Jobs of several tasks arrive at random (a Poisson process) at the given load of the cluster; in the
-end their response times are told. The runner of a node in a TOML file is
+Jobs of several tasks arrive as a Poisson process at a given load of the cluster; at the end their
+response times are printed. The runner of a node in a TOML file is
 `runner = "sleep_and_float:make_runner"`, with this folder on PYTHONPATH.
 """
 
@@ -37,14 +37,14 @@ from sparrow_core.runtime.config import read_config
 
 
 class SleepAndFloat:
-    """Runs payloads "sleep <seconds>" and "float <seconds>"; answers with what it made."""
+    """Runs payloads "sleep <seconds>" and "float <seconds>"; the result is a number as text."""
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
+        """Create an idle runner."""
         self._cancelled = threading.Event()
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
-        """Run a task for its time, or until it is cancelled."""
+        """Run a task for its duration, or until it is cancelled."""
         del job_id, shared
         self._cancelled.clear()
         kind, _, seconds = payload.decode().partition(" ")
@@ -61,7 +61,7 @@ class SleepAndFloat:
         return f"{product:.3f}".encode()
 
     def _multiply(self, seconds: float) -> float:
-        """Multiply floats for a time."""
+        """Multiply floats for a duration."""
         product, end = 1.0, time.perf_counter() + seconds
         while time.perf_counter() < end and not self._cancelled.is_set():
             for _ in range(1000):
@@ -69,14 +69,14 @@ class SleepAndFloat:
         return product
 
     def cancel(self) -> None:
-        """Make `run` return."""
+        """Make `run` raise soon."""
         self._cancelled.set()
 
     def forget(self, job_id: str) -> None:
-        """Nothing is kept for a job."""
+        """Jobs have no state here."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """There is nothing to release."""
 
 
 def make_runner(config: dict[str, str], slot: int) -> SleepAndFloat:
@@ -86,17 +86,17 @@ def make_runner(config: dict[str, str], slot: int) -> SleepAndFloat:
 
 
 class Jobs:
-    """Jobs under way and how they ended."""
+    """Running jobs, and how jobs ended."""
 
     def __init__(self) -> None:
-        """None so far."""
+        """Start without jobs."""
         self.response_s: list[float] = []
         self.failures: list[JobFailed] = []
         self._open = 0
         self._changed = threading.Condition()
 
     def submit(self, cluster: LocalCluster | RemoteCluster, job: JobSpec) -> None:
-        """Start one."""
+        """Submit a job."""
         with self._changed:
             self._open += 1
         cluster.submit(job, partial(self._on_event, time.perf_counter()))
@@ -114,14 +114,14 @@ class Jobs:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Until all are over."""
+        """Wait until all jobs have ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._open == 0)
 
 
 @contextmanager
 def open_cluster(options: argparse.Namespace) -> Iterator[LocalCluster | RemoteCluster]:
-    """The cluster that the options name."""
+    """The cluster that the options select."""
     if options.config:
         config = read_config(options.config)
         listen, keys = config.client.listen, config.keys
@@ -142,7 +142,7 @@ def open_cluster(options: argparse.Namespace) -> Iterator[LocalCluster | RemoteC
 
 
 def run(options: argparse.Namespace) -> Jobs:
-    """Submit jobs at random times and wait for all."""
+    """Submit jobs at random times and wait for all of them."""
     rng = Random(options.seed)
     payload = f"{options.kind} {options.task_ms / 1000}".encode()
     jobs = Jobs()
@@ -159,7 +159,7 @@ def run(options: argparse.Namespace) -> Jobs:
 
 
 def main() -> int:
-    """Run and tell."""
+    """Run the jobs and print their response times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, help="TOML file of a running cluster")
     parser.add_argument("--kind", choices=("sleep", "float"), default="sleep")

@@ -22,16 +22,16 @@ _FETCHED_ROWS = 10_000
 
 
 def print_table(table: pa.Table, console: Console, *, rows_max: int | None, note: str = "") -> None:
-    """Prints an answer, with its values as DuckDB writes them, cut to the width of the console.
+    """Print an answer as a table that fits the width of the terminal.
 
-    Columns become narrower, down to a few characters, before middle ones are left out. The last
-    line has the true number of rows.
+    Values are formatted by DuckDB. Wide columns are truncated first, then columns in the middle are
+    left out. The last line has the number of rows in the answer.
 
     Args:
-        table: The answer.
-        console: Where to. One that is no terminal gets everything in full.
-        rows_max: How many rows to show at most; None shows all.
-        note: What the last line ends with, such as the time.
+        table: the answer.
+        console: where to print; if it is no terminal, nothing is truncated.
+        rows_max: rows to show at most; None for all.
+        note: a suffix of the last line, such as the elapsed time.
     """
     shown = table if rows_max is None else table.slice(0, rows_max)
     columns = [
@@ -56,15 +56,12 @@ def print_table(table: pa.Table, console: Console, *, rows_max: int | None, note
 def fitting_widths(
     natural: Sequence[int], rigid: Sequence[bool], width: int | None
 ) -> dict[int, int]:
-    """How wide each column is shown; those that have no room are left out.
+    """The width of each column that is shown, by position.
 
     Args:
-        natural: the width that each column would take.
-        rigid: whether a column must not be cut, as part of a number would mislead.
-        width: of the screen; None for no limit.
-
-    Returns:
-        Widths by position. What is left out stands in the middle.
+        natural: the width of each column's longest cell.
+        rigid: whether a column must not be truncated: a truncated number would mislead.
+        width: of the terminal; None for no limit.
     """
     if width is None:
         return dict(enumerate(natural))
@@ -86,7 +83,7 @@ def fitting_widths(
 
 
 def _kept(widths: Sequence[int], width: int) -> list[int]:
-    """The columns that fit: from both ends, the first one always."""
+    """The columns that fit, taken from both ends in turn; always the first one."""
     if sum(widths) + len(_GAP) * (len(widths) - 1) <= width:
         return list(range(len(widths)))
     room = width - len(_CUT)
@@ -107,7 +104,7 @@ def _lines(
     right: Sequence[bool],
     nulls: Sequence[pa.ChunkedArray],
 ) -> Iterator[Text]:
-    """The header, a rule, then a line a row."""
+    """The header, a rule, then one line per row."""
     missing = [i for i in widths if i + 1 < len(columns) and i + 1 not in widths]
     null = {i: nulls[i].to_pylist() for i in widths}
     yield _line(
@@ -152,7 +149,7 @@ def _counts(table: pa.Table, shown: pa.Table, widths: dict[int, int]) -> str:
 
 
 def is_number(type_: pa.DataType) -> bool:
-    """Whether values of a type stand on the right of their column."""
+    """Whether a type is numeric, so that its values are right-aligned."""
     return bool(
         pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
     )
@@ -164,22 +161,23 @@ def _text_columns(table: pa.Table) -> list[tuple[str | None, ...]]:
 
 
 def text_rows(table: pa.Table) -> Iterator[tuple[str | None, ...]]:
-    """The rows of an answer, with values as DuckDB writes them."""
+    """The rows of an answer, with values formatted by DuckDB."""
     if not table.num_columns:
         yield from ((),) * table.num_rows
         return
-    # Python has no dates beyond the year 9999 and no nanoseconds; DuckDB's text has.
+    # By DuckDB, as Python has no dates beyond the year 9999 and no nanoseconds. Columns are
+    # renamed because names may repeat.
     plain = table.rename_columns(list(map(str, range(table.num_columns))))
-    yield from _asked(plain, "SELECT COLUMNS(*)::VARCHAR FROM answer")
+    yield from _queried(plain, "SELECT COLUMNS(*)::VARCHAR FROM answer")
 
 
 def json_rows(table: pa.Table) -> Iterator[str]:
-    """The rows of an answer as JSON objects, in DuckDB's way; NaN and infinities included."""
-    for (text,) in _asked(table, "SELECT to_json(answer)::VARCHAR FROM answer"):
+    """The rows of an answer as JSON objects; NaN and infinities as DuckDB writes them."""
+    for (text,) in _queried(table, "SELECT to_json(answer)::VARCHAR FROM answer"):
         yield text
 
 
-def _asked(table: pa.Table, query: str) -> Iterator[tuple[str, ...]]:
+def _queried(table: pa.Table, query: str) -> Iterator[tuple[str, ...]]:
     with duckdb.connect() as connection, ConnectionUse(connection):
         zones = [f.type.tz for f in table.schema if pa.types.is_timestamp(f.type) and f.type.tz]
         if zones:
@@ -191,7 +189,7 @@ def _asked(table: pa.Table, query: str) -> Iterator[tuple[str, ...]]:
 
 
 def printable(text: str) -> str:
-    """Text that can't move the cursor."""
+    """Text with control characters escaped, so that it can't move the cursor."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

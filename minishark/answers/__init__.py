@@ -1,1 +1,1 @@
-"""Whether two answers to one query are the same answer."""
+"""Comparison of two answers to one query."""

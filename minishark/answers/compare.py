@@ -1,15 +1,14 @@
 """Compares two answers to one query. Pure: Arrow tables in, sentences out.
 
 Rules:
-- Columns must agree in number, name and type. Two layouts of one type (string and string_view,
-  decimal64 and decimal128, dictionary-encoded or not) are one type.
-- The rows must be the same multiset. Where the query orders its answer, the columns that it
-  orders by must, besides, read the same from top to bottom. Together this allows exactly what SQL
-  allows: rows may change places only among rows with equal keys.
-- Floating-point numbers may differ by rounding, as sums taken in another order do; all other
-  values must be equal, NULL and NaN included. That holds inside lists, structs and maps too.
+- Columns must agree in number, name and type. Physical layouts of one type (string and
+  string_view, decimal64 and decimal128, dictionary-encoded or not) count as the same type.
+- The rows must be the same multiset. If the query has ORDER BY, its key columns must also be equal
+  row by row. Together this allows what SQL allows: any order among rows with equal keys.
+- Floats may differ by rounding, as sums in another order do; all other values must be equal, NULL
+  and NaN included. This applies inside lists, structs and maps too.
 
-Limit: where `LIMIT` cuts through rows with equal keys, SQL allows either row; this says different.
+Limitation: where LIMIT cuts through rows with equal keys, SQL allows either row; this does not.
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ from itertools import chain
 
 import pyarrow as pa
 
-# A sum over n doubles in another order differs by about n * 1e-16 of its size.
+# A sum of n doubles in another order has a relative error of about n * 1e-16.
 RELATIVE = 1e-9
-# What is left of a sum whose terms cancel each other.
+# For sums whose terms cancel out.
 ABSOLUTE = 1e-12
 _SHOWN = 3
-# Rows that agree in all but floats are matched one by one up to this number, and by rank above.
+# Rows that are equal but for floats are matched pairwise up to this number (quadratic), and by
+# sort order above it.
 _MATCHED_MAX = 500
 
 Floats = tuple[float, ...]
@@ -36,16 +36,13 @@ Row = tuple[Hashable, Floats]
 def differences(
     expected: pa.Table, actual: pa.Table, *, ordered_by: Sequence[int] = ()
 ) -> list[str]:
-    """What distinguishes two answers.
+    """The differences between two answers, one sentence each; empty if they agree.
 
     Args:
-        expected: The right answer.
-        actual: The answer to judge.
-        ordered_by: Indices of the columns that the query orders its answer by, first key first.
-            A prefix of the query's keys is right too; nothing means that any order is right.
-
-    Returns:
-        One sentence a difference; nothing if the answers agree.
+        expected: the right answer.
+        actual: the answer to check.
+        ordered_by: positions of the ORDER BY columns, or a prefix of them; empty if any order is
+            right.
     """
     return (
         _schema_differences(expected.schema, actual.schema)
@@ -72,7 +69,7 @@ def _count_differences(expected: pa.Table, actual: pa.Table) -> list[str]:
 
 
 def _row_differences(expected: Sequence[Row], actual: Sequence[Row]) -> list[str]:
-    """Compares two multisets of rows."""
+    """Differences of two multisets of rows."""
     wanted_by_key, found_by_key = _floats_by_key(expected), _floats_by_key(actual)
     missing: list[Row] = []
     surplus: list[Row] = []
@@ -91,7 +88,7 @@ def _floats_by_key(rows: Sequence[Row]) -> dict[Hashable, list[Floats]]:
 
 
 def _unmatched(expected: list[Floats], actual: list[Floats]) -> tuple[list[Floats], list[Floats]]:
-    """What remains of two multisets of float tuples once the close ones are paired."""
+    """The rest of two multisets of float tuples after close ones are paired."""
     expected, actual = sorted(expected), sorted(actual)
     if len(expected) == len(actual) and all(map(_close, expected, actual)):
         return [], []
@@ -140,12 +137,12 @@ def _examples(what: str, rows: list[Row]) -> list[str]:
     return [f"{len(rows)} rows are {what}: {shown}{more}"]
 
 
-# A row is split in two: a hashable key in which each finite float is replaced by a marker, and
-# those floats. Rows are equal if their keys are equal and their floats are close.
+# A row is split into a hashable key, in which a marker replaces each finite float, and these
+# floats. Rows are equal if their keys are equal and their floats are close.
 
 
 class _Marker:
-    """Stands in a row's key where a float was."""
+    """Replaces a float in a row's key."""
 
     def __repr__(self) -> str:
         return "~"
@@ -173,7 +170,7 @@ def _frozen(value: object, floats: list[float]) -> Hashable:
             if math.isfinite(value):
                 floats.append(value)
                 return _FLOAT
-            return str(value)  # NaN is equal to NaN here
+            return str(value)  # so that NaN equals NaN
         case dict():
             return tuple((name, _frozen(item, floats)) for name, item in value.items())
         case list() | tuple():
@@ -185,7 +182,7 @@ def _frozen(value: object, floats: list[float]) -> Hashable:
 
 
 def _shown(row: Row) -> str:
-    """A row as a reader expects it, with its floats back in their places."""
+    """A row as text, with its floats in their places."""
     floats = iter(row[1])
 
     def restored(value: object) -> object:
@@ -202,7 +199,7 @@ def _as_tuple(key: Hashable) -> tuple[object, ...]:
 
 
 def _plain_values(column: pa.ChunkedArray) -> list[object]:
-    """A column's values as Python objects that compare as SQL does."""
+    """A column's values as Python objects that are equal where SQL's values are."""
     target = _plain_type(column.type, temporal=_integer_of)
     chunks = (_plain_array(chunk, target) for chunk in column.chunks)
     return list(chain.from_iterable(chunk.to_pylist() for chunk in chunks))
@@ -215,7 +212,7 @@ def _plain_array(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _integer_of(kind: pa.DataType) -> pa.DataType:
-    """Dates and times compare as integers: Python's lack nanoseconds, and end in the year 9999."""
+    """Temporal values as integers: Python's lack nanoseconds and years after 9999."""
     return pa.int32() if kind.bit_width == 32 else pa.int64()
 
 
@@ -226,7 +223,7 @@ def _same(kind: pa.DataType) -> pa.DataType:
 def _plain_type(
     kind: pa.DataType, temporal: Callable[[pa.DataType], pa.DataType] = _same
 ) -> pa.DataType:
-    """The one type that stands for all of a type's layouts, here and inside nested types."""
+    """The canonical type of all physical layouts of a type, nested types included."""
     types = pa.types
     if types.is_dictionary(kind):
         return _plain_type(kind.value_type, temporal)

@@ -1,4 +1,4 @@
-"""Which columns of its answer a query orders by, read from DuckDB's syntax tree of it."""
+"""The ORDER BY columns of a query, from DuckDB's parse tree."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import msgspec
 def output_order(
     connection: duckdb.DuckDBPyConnection, text: str, names: Sequence[str]
 ) -> tuple[int, ...]:
-    """The answer's columns that the query's top-level ORDER BY names, first key first.
+    """Positions of the answer's columns in the top-level ORDER BY, first key first.
 
-    Ends before the first key that is not simply a column of the answer (an expression, a column
-    that is not selected, an ambiguous name): the keys before it must hold anyway.
+    Stops at the first key that is no column of the answer (an expression, a column that is not
+    selected, an ambiguous name): the keys before it still determine an order to check.
 
     Args:
-        connection: Any connection; it only parses.
-        text: One SELECT statement.
-        names: The names of the answer's columns.
+        connection: any connection; it only parses.
+        text: a SELECT statement.
+        names: the names of the answer's columns.
     """
-    # All rows are fetched: with a row left, the connection would refuse to do anything else.
+    # fetchall, as a pending result would block the connection.
     ((serialized,),) = connection.execute("SELECT json_serialize_sql($1)", [text]).fetchall()
     tree = msgspec.json.decode(serialized)
     if tree["error"]:
@@ -48,7 +48,7 @@ def _order_keys(node: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _output_index(expression: dict[str, Any], names: list[str]) -> int | None:
     match expression:
-        # A bare name means the answer's column before a table's.
+        # A bare name resolves to a select alias before a table's column.
         case {"class": "COLUMN_REF", "column_names": [str(name)]} if names.count(name.lower()) == 1:
             return names.index(name.lower())
         case {"class": "CONSTANT", "literal": {"kind": "INTEGER", "text": str(position)}}:

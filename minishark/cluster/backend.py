@@ -65,11 +65,9 @@ class Backend(Protocol):
 
     def submit(self, job: JobSpec, on_event: Callable[[JobEvent], None]) -> JobId:
         """Place a job's tasks; `on_event` is called on another thread and must not block."""
-        ...
 
     def cancel(self, job_id: JobId) -> None:
         """Stop a job; its last event is a JobFailed of kind "cancelled"."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,62 +116,48 @@ class Cluster(Protocol):
     @property
     def nodes(self) -> tuple[str, ...]:
         """Names of the live nodes, in order."""
-        ...
 
     @property
     def total_slots(self) -> int:
         """How many tasks run concurrently."""
-        ...
 
     @property
     def backend(self) -> Backend:
         """Runs tasks."""
-        ...
 
     @property
     def store_name(self) -> str:
         """The location of files that the session itself writes."""
-        ...
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """How tasks are placed on the live nodes."""
-        ...
 
     def status(self) -> tuple[NodeStatus, ...]:
         """Each node with its executors."""
-        ...
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
         """The subset of `nodes` whose files are lost, as far as is known."""
-        ...
 
     def homes(self) -> dict[str, str]:
         """Live nodes by name, with a folder that identifies this incarnation of the node."""
-        ...
 
     def copy_file(self, file: str, source: str, target: str) -> bool:
         """Replicate a file from one node to another; whether it succeeded."""
-        ...
 
     def store(self) -> Store:
         """The session's own view of all stores."""
-        ...
 
     def folder(self, name: str) -> str:
         """The path of a folder of the session, in each node's storage."""
-        ...
 
     def make_folder(self, folder: str) -> None:
         """Create a folder of the session on every node."""
-        ...
 
     def remove_folder(self, folder: str) -> None:
         """Delete a folder on every node; tasks that still write to it fail."""
-        ...
 
     def close(self) -> None:
         """Stop the session's own cluster, or disconnect; remove all files. Idempotent."""
-        ...
 
 
 def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:

@@ -1,4 +1,4 @@
-"""Python functions of users, made ready to travel to where rows lie."""
+"""Users' Python functions, checked and pickled to be sent to executors."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from minishark.worker.protocol import TaskFunction
 def task_function(
     label: str, function: Function, schema: SchemaLike, keys: tuple[int, ...] = ()
 ) -> TaskFunction:
-    """A function with the columns that it declares to give.
+    """A function with the schema of its result.
 
     Args:
-        label: what users call it.
+        label: the method that the user called.
         function: takes the rows of a task.
-        schema: names and types of the columns that it gives.
-        keys: positions of the columns whose equal values make a group.
+        schema: names and types of the columns that it returns.
+        keys: positions of the grouping columns.
 
     Raises:
-        DataError: the schema is none.
-        OptionError: the function can't travel.
+        DataError: the schema is not valid.
+        OptionError: the function can't be pickled.
     """
     returns = declared_columns(schema)
     for name, type_ in returns:
@@ -40,7 +40,7 @@ def pickled(label: str, function: Any) -> bytes:
     """A function by cloudpickle.
 
     Raises:
-        OptionError: it can't travel, as it holds something like an open file.
+        OptionError: it can't be pickled, for example as it references an open file.
     """
     try:
         data: bytes = cloudpickle.dumps(function)
@@ -58,11 +58,11 @@ def check_callable(label: str, fn: object) -> None:
 
 
 def takes_key(label: str, fn: Callable[..., Any]) -> bool:
-    """Whether a function of groups is `fn(key, rows)` instead of `fn(rows)`."""
+    """Whether a function is `fn(key, rows)` rather than `fn(rows)`."""
     check_callable(label, fn)
     try:
         parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):  # some functions that are written in C tell nothing
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return False
     positional = [
         p

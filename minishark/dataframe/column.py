@@ -1,10 +1,10 @@
 """Column: an expression over the columns of a DataFrame, which becomes SQL where it is used.
 
 A Column is a sequence of pieces: SQL, references to columns by name, and calls of aggregates and
-window functions. A reference is written out only when a DataFrame takes the Column in, which then
-knows where the column lies. A call is written out only then, too: FILTER and OVER go to the calls
-in an expression, wherever they stand in it. Pieces are put together with parentheses wherever an
-operand is not atomic, so no precedence of operators can change the meaning.
+window functions. References are resolved only when a DataFrame uses the Column, as only its SELECT
+can qualify them. Calls become SQL only then, too, so that FILTER and OVER can be added to each call
+within an expression. Operands that are not atomic get parentheses, so no operator precedence can
+change the meaning.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import IntEnum
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Level(IntEnum):
-    """How tightly an expression holds together; only what all dialects of SQL agree on."""
+    """The precedence of an expression's outermost operator, as far as all SQL dialects agree."""
 
     ATOM = 0
     """Needs no parentheses anywhere."""
@@ -48,14 +48,14 @@ class Level(IntEnum):
 
 
 class Kind(IntEnum):
-    """What a SELECT must be like for an expression to stand in it."""
+    """Which SELECTs an expression may stand in."""
 
     ROW = 0
-    """One value for each row, from columns that it names by references only."""
+    """A scalar expression whose columns are all known references."""
     GROUP = 1
-    """An aggregate: the SELECT has one row for many."""
+    """An aggregate: the SELECT has one row per group."""
     FREE = 2
-    """Text that the user wrote, or something like unnest: in a SELECT of its own."""
+    """The user's SQL text, or something like unnest: needs a SELECT of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Reference:
     """A column by its name, or by its identity if it was taken from a DataFrame.
 
     Attributes:
-        name: what the user wrote; perhaps with a qualifier or a field: `alias.name.field`.
+        name: as the user wrote it, perhaps with a qualifier or a field: `alias.name.field`.
         id: the identity of the column; None for a name alone.
     """
 
@@ -73,7 +73,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An expression that the user wrote in SQL, and that may hold anything.
+    """An expression in the user's SQL, which may contain anything.
 
     Attributes:
         sql: the expression.
@@ -86,17 +86,17 @@ _FILTERING = ("filter()", "FILTER (WHERE true)")
 _PICKING = frozenset({"first", "last", "first_value", "last_value"})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Call:
-    """A call of an aggregate or a window function; over which rows, may still be said.
+    """A call of an aggregate or window function, to which FILTER and OVER can be added.
 
     Attributes:
         function: its name.
-        arguments: what stands in the parentheses.
-        condition: FILTER: which rows count; None for all.
-        window: what stands in the parentheses of OVER; None for an aggregate over groups.
-        skips_nulls: whether rows with NULL are left out by a function that would count them.
-        certain: False if it may be a function of any other kind, as a macro may be.
+        arguments: the text in the parentheses.
+        condition: of FILTER; None for all rows.
+        window: the text in the parentheses of OVER; None for an aggregate over groups.
+        skips_nulls: whether to filter out NULLs for a function that does not ignore them.
+        certain: False if it may be a scalar function after all, as a macro may be.
     """
 
     function: str
@@ -116,7 +116,7 @@ class Call:
         return Column((self,), level=Level.ATOM, kind=kind)
 
     def written(self) -> Column:
-        """The call as it stands in SQL."""
+        """The call as SQL, with its FILTER and OVER."""
         narrowed = self.skips_nulls or self.condition is not None
         if self.window is not None and self.name in _PICKING and narrowed:
             return self._picked(self.window)
@@ -130,9 +130,9 @@ class Call:
         return combine(*parts, bare=True)
 
     def _picked(self, window: Column) -> Column:
-        """The value of one row: DuckDB has no FILTER for these, but can ignore rows with NULL."""
+        """`first` etc. over a window: IGNORE NULLS, as DuckDB has no FILTER for these."""
         chosen = self.arguments
-        if not self.skips_nulls:  # a NULL may be picked: so it is wrapped
+        if not self.skips_nulls:  # wrapped in a struct, a NULL is a value that may be picked
             chosen = combine("struct_pack(v := ", chosen, ")", bare=True)
         if self.condition is not None:
             chosen = case(self.condition, chosen)
@@ -141,10 +141,10 @@ class Call:
         return combine(*wrapped, bare=True)
 
     def filtered(self, condition: Column) -> Call:
-        """The same for rows only that fulfil a condition, besides those that it has.
+        """The call with another FILTER condition.
 
         Raises:
-            OptionError: there is no FILTER for this.
+            OptionError: SQL has no FILTER for this call.
         """
         if self.window is not None:
             return self._filtered_inside(condition)
@@ -157,7 +157,7 @@ class Call:
         return replace(self, condition=both)
 
     def _filtered_inside(self, condition: Column) -> Call:
-        """A window over groups, with the condition for the aggregates that make them."""
+        """A window over groups: the condition goes to the aggregates inside."""
         changed = {}
         for field in ("arguments", "condition", "window"):
             part: Column | None = getattr(self, field)
@@ -174,7 +174,7 @@ class Call:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether it makes one row of many."""
+        """Whether it aggregates the rows of groups."""
         inside = (self.arguments, self.window, self.condition)
         return self.window is None or any(
             is_grouped(part.pieces) for part in inside if part is not None
@@ -190,11 +190,11 @@ class Column(CamelCase):
     """An expression; made by `functions.col`, `functions.lit`, `df["name"]` and operators.
 
     Attributes:
-        pieces: what it is written of, in order.
-        name: what the result is called; None leaves that to DuckDB.
+        pieces: SQL text, references and calls, in order.
+        name: the alias; None leaves the name to DuckDB.
         level: beside which operators it needs parentheses.
-        kind: what SELECT it can stand in.
-        order: ASC, DESC and NULLS FIRST or LAST; where rows are sorted only.
+        kind: which SELECTs it may stand in.
+        order: ASC or DESC, NULLS FIRST or LAST; for sort keys only.
 
     Examples:
         >>> from minishark import functions as F
@@ -208,8 +208,9 @@ class Column(CamelCase):
     level: Level = Level.OTHER
     kind: Kind = Kind.ROW
     order: str = ""
+    _hidden = ("opened", "reference", "references", "sort_key", "sql")
 
-    # Becoming SQL
+    # SQL
 
     def sql(self, resolve: Resolve) -> str:
         """The text, each reference written out by `resolve`."""
@@ -221,12 +222,12 @@ class Column(CamelCase):
 
     @property
     def references(self) -> tuple[Reference, ...]:
-        """The columns that it names."""
+        """All columns in it."""
         return tuple(piece for piece in _written(self.pieces) if isinstance(piece, Reference))
 
     @property
     def reference(self) -> Reference | None:
-        """The column that it is, if it is no more than that."""
+        """The column, if the expression is nothing else."""
         only = self.pieces[0] if len(self.pieces) == 1 else None
         return only if isinstance(only, Reference) else None
 
@@ -329,7 +330,7 @@ class Column(CamelCase):
     # Names, types, order
 
     def alias(self, name: str) -> Column:
-        """The same, called `name`."""
+        """The same under another name."""
         return replace(self, name=name)
 
     def cast(self, type_: Any) -> Column:
@@ -354,27 +355,27 @@ class Column(CamelCase):
         return replace(made, level=Level.ATOM, name=name)
 
     def asc(self) -> Column:
-        """Sorted upwards; NULLs last, as in DuckDB."""
+        """Ascending; NULLs last, as in DuckDB."""
         return replace(self, order="ASC")
 
     def desc(self) -> Column:
-        """Sorted downwards; NULLs last, as in DuckDB."""
+        """Descending; NULLs last, as in DuckDB."""
         return replace(self, order="DESC")
 
     def asc_nulls_first(self) -> Column:
-        """Sorted upwards, NULLs first."""
+        """Ascending, NULLs first."""
         return replace(self, order="ASC NULLS FIRST")
 
     def asc_nulls_last(self) -> Column:
-        """Sorted upwards, NULLs last."""
+        """Ascending, NULLs last."""
         return replace(self, order="ASC NULLS LAST")
 
     def desc_nulls_first(self) -> Column:
-        """Sorted downwards, NULLs first."""
+        """Descending, NULLs first."""
         return replace(self, order="DESC NULLS FIRST")
 
     def desc_nulls_last(self) -> Column:
-        """Sorted downwards, NULLs last."""
+        """Descending, NULLs last."""
         return replace(self, order="DESC NULLS LAST")
 
     # Conditions
@@ -410,15 +411,15 @@ class Column(CamelCase):
     is_in = isin
 
     def like(self, pattern: Any) -> Column:
-        """Whether it is like a SQL pattern, with % and _."""
+        """Whether it matches a SQL pattern, with % and _."""
         return compare(self, "LIKE", pattern)
 
     def ilike(self, pattern: Any) -> Column:
-        """Whether it is like a SQL pattern, in any case of letters."""
+        """Whether it matches a SQL pattern, ignoring case."""
         return compare(self, "ILIKE", pattern)
 
     def rlike(self, pattern: Any) -> Column:
-        """Whether a regular expression is found in it (RE2's syntax)."""
+        """Whether a regular expression (RE2) matches a part of it."""
         return call("regexp_matches", self, pattern)
 
     # Text
@@ -464,7 +465,7 @@ class Column(CamelCase):
         return call("struct_extract", self, value(name))
 
     def __getitem__(self, key: Any) -> Column:
-        """`get_item`; a slice gives a part of a text: `col[1:3]` is `substr(1, 3)`."""
+        """`get_item`; a slice is a substring: `col[1:3]` is `substr(1, 3)`."""
         if isinstance(key, slice):
             if key.step is not None:
                 raise OptionError("A slice of a Column is [start:length], without a step.")
@@ -476,10 +477,10 @@ class Column(CamelCase):
     def over(self, window: WindowSpec) -> Column:
         """The function computed over a window of rows; see `Window`.
 
-        In an expression with several, each is: `(F.max("a") - F.min("a")).over(window)`.
+        The window applies to each call in an expression: `(F.max("a") - F.min("a")).over(window)`.
 
         Raises:
-            OptionError: there is no aggregate or window function in it.
+            OptionError: the expression has no aggregate or window function.
         """
         definition = window.definition()
         pieces = self.opened("over()", "OVER ()")
@@ -498,16 +499,16 @@ class Column(CamelCase):
         return self._again(made, kind)
 
     def filter(self, condition: Column | str) -> Column:
-        """An aggregate over the rows that fulfil a condition only: SQL's FILTER.
+        """An aggregate over only the rows that fulfil a condition: SQL's FILTER.
 
-        In an expression with several, each is: `(F.sum("a") / F.count("b")).filter(condition)`.
-        A second condition holds besides the first.
+        It applies to each aggregate in an expression: `(F.sum("a") / F.count("b")).filter(...)`.
+        Conditions of several calls are combined with AND.
 
         Args:
             condition: a Column, or SQL text.
 
         Raises:
-            OptionError: there is no aggregate in it, or a window function.
+            OptionError: the expression has no aggregate, or has a window function.
         """
         chosen = text_column(condition) if isinstance(condition, str) else condition
         if not isinstance(chosen, Column):
@@ -523,7 +524,7 @@ class Column(CamelCase):
 
     @property
     def _has_own_name(self) -> bool:
-        """Whether it is count(*) under the name that this has by itself."""
+        """Whether it is count(*) with its default name."""
         match self.pieces:
             case (Call(arguments=Column(pieces=("*",)), condition=None, window=None),):
                 return self.name == "count"
@@ -531,24 +532,25 @@ class Column(CamelCase):
                 return False
 
     def opened(self, verb: str, clause: str) -> tuple[Piece, ...]:
-        """The pieces, with the calls that are text.
+        """The pieces, with calls in the user's text as Calls.
 
         Args:
-            verb: what is done to the calls, for messages.
-            clause: what it adds to each.
+            verb: the method that changes the calls, for messages.
+            clause: the clause that it adds to each.
 
         Raises:
-            OptionError: text may have calls that can't be told.
+            OptionError: text may contain calls that can't be found.
         """
         pieces = tuple(_opened(piece, verb, clause) for piece in self.pieces)
         for piece in pieces:
-            # DuckDB knows what an only call is, but would not look into it, either.
+            # DuckDB itself resolves a call that is alone; within an expression, a macro might hide
+            # an aggregate that FILTER and OVER would miss.
             if isinstance(piece, Call) and not piece.certain and len(pieces) > 1:
                 raise _no_view(piece.function, verb)
         return pieces
 
     def _again(self, pieces: tuple[Piece, ...], kind: Kind) -> Column:
-        """The same expression with other calls."""
+        """The expression with other calls."""
         alone = len(pieces) == 1
         level = Level.OTHER if alone else self.level
         return Column(pieces, None if self._has_own_name else self.name, level, kind)
@@ -580,7 +582,7 @@ class CaseColumn(Column):
 
 
 def _written(pieces: Iterable[Piece]) -> Iterator[str | Reference]:
-    """The pieces, calls and the user's text written out."""
+    """The pieces with calls and the user's text as SQL."""
     for piece in pieces:
         match piece:
             case Call():
@@ -596,12 +598,12 @@ def _changed(pieces: Iterable[Piece], change: Callable[[Call], Call]) -> tuple[P
 
 
 def is_grouped(pieces: Iterable[Piece]) -> bool:
-    """Whether there are aggregates that make one row of many."""
+    """Whether there are aggregates over groups."""
     return any(isinstance(piece, Call) and piece.is_grouped for piece in pieces)
 
 
 def _opened(piece: Piece, verb: str, clause: str) -> Piece:
-    """What the user wrote as a call, if it is one; as it is, if it holds no aggregate."""
+    """The user's text as a Call, if it is one; unchanged, if it contains no aggregate."""
     if not isinstance(piece, Text) or is_text_of_rows(piece.sql):
         return piece
     found = single_call(piece.sql, clause)
@@ -609,7 +611,8 @@ def _opened(piece: Piece, verb: str, clause: str) -> Piece:
         raise _no_view(piece.sql, verb)
     function, arguments = found
     inner = Column((Text(arguments),), kind=Kind.FREE)
-    return Call(function, inner, certain=is_aggregate(function.strip('"')))
+    certain = is_aggregate(function.strip('"'))
+    return Call(function=function, arguments=inner, certain=certain)
 
 
 def _no_view(sql: str, verb: str) -> OptionError:
@@ -631,7 +634,7 @@ def column(name: str) -> Column:
 
 
 def value(item: Any) -> Column:
-    """`item` itself if it is a Column, else a literal."""
+    """A Column unchanged, any other value as a literal."""
     if isinstance(item, Column):
         return item
     text = literal(item)
@@ -639,13 +642,19 @@ def value(item: Any) -> Column:
     return Column((text,), level=Level.ATOM if simple else Level.OTHER)
 
 
+def flat(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments of a call that also takes them as one list."""
+    is_list = len(arguments) == 1 and isinstance(arguments[0], list | tuple)
+    return tuple(arguments[0]) if is_list else tuple(arguments)
+
+
 def column_or_name(item: Any) -> Column:
-    """`item` itself if it is a Column, the column of that name if it is text, else a literal."""
+    """A Column unchanged, text as the column of that name, any other value as a literal."""
     return column(item) if isinstance(item, str) else value(item)
 
 
 def text_column(sql: Any) -> Column:
-    """SQL text that the user wrote."""
+    """The user's SQL text, without comments."""
     if not isinstance(sql, str) or not sql.strip():
         raise OptionError("An expression is SQL text, such as 'a + 1'.")
     marks = [*duckdb.tokenize(sql), (len(sql), None)]
@@ -658,7 +667,7 @@ def text_column(sql: Any) -> Column:
 
 
 def combine(*parts: Any, bare: bool = False) -> Column:
-    """Text and Columns put together; in parentheses, unless they are atoms or all is `bare`."""
+    """Text and Columns concatenated; Columns in parentheses, unless they are atoms or `bare`."""
     pieces: list[Piece] = []
     kind = Kind.ROW
     for part in parts:
@@ -677,17 +686,17 @@ def infix(left: Any, operator: str, right: Any) -> Column:
 
 
 def condition(*parts: Any) -> Column:
-    """Text and Columns put together to a comparison."""
+    """Text and Columns concatenated to a condition."""
     return replace(combine(*parts), level=Level.CONDITION)
 
 
 def compare(left: Any, operator: str, right: Any) -> Column:
-    """`left operator right`, which is true or false."""
+    """`left operator right`, a condition."""
     return condition(value(left), f" {operator} ", value(right))
 
 
 def _logical(left: Any, operator: Level, right: Any) -> Column:
-    """AND or OR, of which a chain needs no parentheses."""
+    """AND or OR; a chain of one of them needs no parentheses."""
     parts: list[Any] = []
     for side in (value(left), value(right)):
         parts += [f" {operator.name} "] * bool(parts)
@@ -696,7 +705,7 @@ def _logical(left: Any, operator: Level, right: Any) -> Column:
 
 
 def separated(columns: Iterable[Column]) -> tuple[Any, ...]:
-    """Columns with commas between."""
+    """Columns separated by commas."""
     parts: list[Any] = []
     for item in columns:
         parts += [", ", item] if parts else [item]
@@ -704,7 +713,7 @@ def separated(columns: Iterable[Column]) -> tuple[Any, ...]:
 
 
 def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
-    """`function(arguments)`; what is no Column is a literal.
+    """`function(arguments)`; arguments that are no Columns are literals.
 
     Args:
         function: its name.
@@ -714,14 +723,19 @@ def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
     listed = combine(*separated([value(argument) for argument in arguments]), bare=True)
     if kind is Kind.GROUP:
         only = value(arguments[0]) if len(arguments) == 1 else listed
-        return Call(function, only).column(max(listed.kind, kind))
+        return Call(function=function, arguments=only).column(max(listed.kind, kind))
     made = combine(f"{function}(", listed, ")", bare=True)
     return replace(made, level=Level.ATOM, kind=max(made.kind, kind))
 
 
 def count_of_rows() -> Column:
     """`count(*)`."""
-    return replace(Call("count", Column(("*",))).column(Kind.GROUP), name="count")
+    return replace(star_call("count"), name="count")
+
+
+def star_call(function: str) -> Column:
+    """`function(*)`."""
+    return Call(function=function, arguments=Column(("*",))).column(Kind.GROUP)
 
 
 _TYPE_NAMES = {
@@ -746,13 +760,13 @@ _PYTHON_TYPES = {
 
 
 def sql_type(type_: Any) -> str:
-    """A type as DuckDB writes it.
+    """A DuckDB type name.
 
     Args:
         type_: text, a Python type, or a pyarrow type.
 
     Raises:
-        OptionError: it is none of these.
+        OptionError: it is of another kind.
     """
     if isinstance(type_, str):
         return _TYPE_NAMES.get(type_.strip().lower(), type_)

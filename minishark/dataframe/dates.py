@@ -1,4 +1,4 @@
-"""Patterns of dates: Spark's letters as the percent signs of DuckDB."""
+"""Date patterns: Spark's letters -> DuckDB's strftime format."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _PARTS = re.compile(r"'(?P<quoted>(?:[^']|'')*)'|(?P<letters>([A-Za-z])\3*)|(?P<
 
 
 def date_pattern(pattern: str) -> str:
-    """A pattern of Spark's ("dd.MM.yyyy") as one of DuckDB's; one with % stays as it is.
+    """A Spark pattern ("dd.MM.yyyy") as a strftime format; one with % is returned unchanged.
 
     Raises:
-        OptionError: a letter has no counterpart.
+        OptionError: strftime has no equivalent of a letter.
     """
     if "%" in pattern:
         return pattern

@@ -1,4 +1,4 @@
-"""What is known of DuckDB's functions, and of text that calls them."""
+"""DuckDB's functions: their kinds, and whether SQL text contains aggregates."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ WINDOW_FUNCTIONS = (
     "last_value",
     "nth_value",
 )
-"""Those that DuckDB's catalog does not list."""
+"""Not listed by duckdb_functions()."""
 WINDOWS_ONLY = frozenset({*WINDOW_FUNCTIONS, "lag", "lead", "fill"})
-"""Those that are no aggregates without OVER."""
+"""Invalid without OVER."""
 
 _PREFIX = "SELECT "
 _CALL = re.compile(r'(\w+|"\w+")\s*\((.*)\)', re.DOTALL)
-# What can hold an aggregate besides calls of functions, or be several columns.
+# Classes of parse nodes that may contain aggregates without a call, or be several columns.
 _HIDING = ("SUBQUERY", "WINDOW", "STAR")
 
 
 @functools.cache
 def described() -> dict[str, tuple[str, str]]:
-    """DuckDB's functions that can stand in an expression: kind and description."""
+    """Kind and description of DuckDB's functions for expressions."""
     with duckdb.connect() as connection:
         rows = connection.execute(
             "SELECT lower(function_name), function_type, min(description) FROM duckdb_functions() "
@@ -44,14 +44,14 @@ def described() -> dict[str, tuple[str, str]]:
 
 
 def is_aggregate(name: str) -> bool:
-    """Whether a function is certain to be an aggregate or a window function."""
+    """Whether a function is certainly an aggregate or window function."""
     known = described().get(name.lower(), ("",))[0]
     return known == "aggregate" or name.lower() in WINDOWS_ONLY
 
 
 @functools.cache
 def is_of_rows(name: str) -> bool:
-    """Whether a function is certain to compute with one row: no aggregate, nor a macro with one."""
+    """Whether a function is certainly scalar: no aggregate, nor a macro that may call one."""
     known = _definitions().get(name.lower())
     if known is None:
         return described().get(name.lower(), ("",))[0] == "scalar"
@@ -60,7 +60,7 @@ def is_of_rows(name: str) -> bool:
 
 @functools.cache
 def _definitions() -> dict[str, tuple[str, ...]]:
-    """DuckDB's own macros, which are no functions besides, and what they stand for."""
+    """The definitions of DuckDB's built-in macros that have no overload as a function."""
     with duckdb.connect() as connection:
         rows = connection.execute(
             "SELECT lower(function_name), list(macro_definition) FROM duckdb_functions() "
@@ -72,7 +72,7 @@ def _definitions() -> dict[str, tuple[str, ...]]:
 
 @functools.lru_cache(maxsize=256)
 def is_text_of_rows(sql: str) -> bool:
-    """Whether an expression in SQL is certain to compute with one row: it holds no aggregate."""
+    """Whether an expression in SQL certainly contains no aggregate."""
     parsed = _parsed(sql)
     if parsed is None:
         return False
@@ -83,15 +83,14 @@ def is_text_of_rows(sql: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def single_call(sql: str, following: str) -> tuple[str, str] | None:
-    """The function and the text of its arguments, if an expression in SQL is just one call.
+    """Function and arguments of an expression in SQL that is a single call.
 
-    Only if that may be an aggregate or a window function. Whatever stands before the last
-    parenthesis, such as IGNORE NULLS, belongs to the arguments.
+    None if it is not, or if the function is certainly scalar. All text in the parentheses, such as
+    IGNORE NULLS, counts as arguments.
 
     Args:
         sql: the expression.
-        following: what is to follow the call, such as OVER (), with which DuckDB must take all
-            for one call.
+        following: a clause such as OVER (); DuckDB must parse `sql` with it as one call.
     """
     whole = f"{sql} {following}"
     node, found = _parsed(whole), _CALL.fullmatch(sql)
@@ -104,7 +103,7 @@ def single_call(sql: str, following: str) -> tuple[str, str] | None:
 
 
 def _parsed(sql: str) -> Any:
-    """DuckDB's parse of an expression; None if it is none."""
+    """DuckDB's parse tree of an expression; None if it is not a single one."""
     with duckdb.connect() as connection:
         text = connection.execute("SELECT json_serialize_sql($1)", [_PREFIX + sql]).fetchall()[0][0]
     parsed = json.loads(text)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 
 from minishark.dataframe import actions, partitioned, shaping, verbs
-from minishark.dataframe.column import Column, Level, Reference, column_or_name
+from minishark.dataframe.column import Column, Level, Reference, column_or_name, flat
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join
 from minishark.dataframe.lazy_query import LazyQuery, query_of
@@ -406,7 +406,7 @@ class DataFrame(CamelCase):
         return self._grouped(()).agg(*aggregates)
 
     def _grouped(self, columns: Sequence[Any], sets: str = "") -> GroupedData:
-        return GroupedData(self, tuple(map(column_or_name, verbs.flat(columns))), sets)
+        return GroupedData(self, tuple(map(column_or_name, flat(columns))), sets)
 
     def describe(self, *columns: str) -> DataFrame:
         """Count, mean, standard deviation, minimum and maximum of columns, as text.

@@ -1,9 +1,9 @@
 """Functions for expressions: PySpark's names where DuckDB's differ, and all of DuckDB's.
 
-What is not written out here is looked up among DuckDB's functions: `F.levenshtein("a", "b")` is
-`levenshtein(a, b)` in SQL, with DuckDB's meaning. Text is the name of a column and other Python
-values are literals; `lit("text")` is a text. In the functions that are written out, text stands for
-itself where a column would make little sense, as in PySpark: `F.split("path", "/")`.
+A function that is not defined here is DuckDB's: `F.levenshtein("a", "b")` is `levenshtein(a, b)` in
+SQL. A text argument is a column's name and other Python values are literals; `lit("text")` is a
+text literal. Functions that are defined here take text literals where columns make little sense, as
+in PySpark: `F.split("path", "/")`.
 
 >>> from minishark import functions as F
 >>> session.range(3).select(F.sum("id").alias("total"), F.max(F.col("id") * 2).alias("m")).collect()
@@ -43,16 +43,51 @@ from minishark.dataframe.duckdb_functions import described, is_of_rows
 from minishark.dataframe.names import ident, nearest, spelt_otherwise
 from minishark.errors import OptionError, UnsupportedError
 
+# Helpers
+
+_column = column_or_name
+
+
+def _call(function: str, *columns: Any) -> Column:
+    return call(function, *map(_column, columns))
+
+
+def _aggregate(function: str, *columns: Any) -> Column:
+    return call(function, *map(_column, columns), kind=Kind.GROUP)
+
+
+def _method(method: Callable[[Column], Column]) -> Callable[[Any], Column]:
+    """A method of Column as a function of a Column or a column's name."""
+
+    def function(column_: Any) -> Column:
+        return method(_column(column_))
+
+    function.__doc__ = method.__doc__
+    return function
+
+
+def _named(
+    duckdb_name: str, description: str, *, make: Callable[..., Column] = _call
+) -> Callable[..., Column]:
+    """A function of DuckDB's to which PySpark gives another name."""
+
+    def function(*columns: Any) -> Column:
+        return make(duckdb_name, *columns)
+
+    function.__doc__ = description
+    return function
+
+
 # Columns and literals
 
 
 def col(name: str) -> Column:
-    """The column called `name`; `alias.name` and `struct.field` are understood too."""
+    """The column called `name`; or `alias.name`, or `struct.field`."""
     return column(name)
 
 
 def lit(item: Any) -> Column:
-    """A Python value as a literal; a Column stays what it is."""
+    """A Python value as a literal; a Column is returned unchanged."""
     return value(item)
 
 
@@ -62,12 +97,7 @@ def expr(sql: str) -> Column:
 
 
 def call_function(name: str, *arguments: Any) -> Column:
-    """Any function by its name, for example a macro of the session.
-
-    Args:
-        name: the name.
-        arguments: names of columns, Columns, or values.
-    """
+    """Any function by its name, for example a macro; text arguments are column names."""
     columns = [column_or_name(argument) for argument in arguments]
     kind = _kinds().get(name.lower(), Kind.FREE)
     if name.lower() in _TAKING_FLOAT:
@@ -75,15 +105,11 @@ def call_function(name: str, *arguments: Any) -> Column:
     if kind is not Kind.FREE or name.lower() in _VARYING or is_of_rows(name):
         return call(ident(name), *columns, kind=kind)
     listed = combine(*separated(columns), bare=True)
-    return Call(ident(name), listed, certain=False).column(Kind.FREE)
+    return Call(function=ident(name), arguments=listed, certain=False).column(Kind.FREE)
 
 
 def broadcast(_: Any) -> Any:
-    """Not needed, and refused, so that nobody believes in it.
-
-    Raises:
-        UnsupportedError: always.
-    """
+    """Always raise UnsupportedError: joins are planned by table sizes, without hints."""
     raise UnsupportedError("minishark broadcasts by the sizes of tables; it takes no hints.")
 
 
@@ -91,13 +117,11 @@ def broadcast(_: Any) -> Any:
 
 
 def when(condition: Column, result: Any) -> CaseColumn:
-    """CASE WHEN; go on with `.when(...)` and `.otherwise(...)`."""
+    """CASE WHEN; continue with `.when(...)` and `.otherwise(...)`."""
     return case(condition, result)
 
 
-def coalesce(*columns: Any) -> Column:
-    """The first that is not NULL."""
-    return _call("coalesce", *columns)
+coalesce = _named("coalesce", "The first value that is not NULL.")
 
 
 def ifnull(column_: Any, default: Any) -> Column:
@@ -119,47 +143,19 @@ def nanvl(column_: Any, default: Any) -> Column:
     return case(chosen.is_nan(), _column(default)).otherwise(chosen)
 
 
-def isnull(column_: Any) -> Column:
-    """Whether it is NULL."""
-    return _column(column_).is_null()
-
-
-def isnotnull(column_: Any) -> Column:
-    """Whether it is not NULL."""
-    return _column(column_).is_not_null()
+isnull = _method(Column.is_null)
+isnotnull = _method(Column.is_not_null)
 
 
 # Order
 
 
-def asc(column_: Any) -> Column:
-    """Sorted upwards, NULLs last."""
-    return _column(column_).asc()
-
-
-def desc(column_: Any) -> Column:
-    """Sorted downwards, NULLs last."""
-    return _column(column_).desc()
-
-
-def asc_nulls_first(column_: Any) -> Column:
-    """Sorted upwards, NULLs first."""
-    return _column(column_).asc_nulls_first()
-
-
-def desc_nulls_first(column_: Any) -> Column:
-    """Sorted downwards, NULLs first."""
-    return _column(column_).desc_nulls_first()
-
-
-def asc_nulls_last(column_: Any) -> Column:
-    """Sorted upwards, NULLs last."""
-    return _column(column_).asc_nulls_last()
-
-
-def desc_nulls_last(column_: Any) -> Column:
-    """Sorted downwards, NULLs last."""
-    return _column(column_).desc_nulls_last()
+asc = _method(Column.asc)
+desc = _method(Column.desc)
+asc_nulls_first = _method(Column.asc_nulls_first)
+desc_nulls_first = _method(Column.desc_nulls_first)
+asc_nulls_last = _method(Column.asc_nulls_last)
+desc_nulls_last = _method(Column.desc_nulls_last)
 
 
 # Aggregates
@@ -174,7 +170,7 @@ def count(column_: Any = "*") -> Column:
 
 
 def count_distinct(*columns: Any) -> Column:
-    """The number of different values, or of combinations of values without NULLs."""
+    """The number of distinct values, or of distinct combinations without NULLs."""
     chosen = [_column(column_) for column_ in columns]
     counted = chosen[0]
     if len(chosen) > 1:
@@ -184,18 +180,18 @@ def count_distinct(*columns: Any) -> Column:
 
 
 def sum_distinct(column_: Any) -> Column:
-    """The sum of the different values."""
+    """The sum of the distinct values."""
     return _distinct("sum", _column(column_))
 
 
 def collect_list(column_: Any) -> Column:
-    """The values that are not NULL as a list, in any order."""
+    """The values that are not NULL as a list, in no defined order."""
     chosen = _column(column_)
     return _call("coalesce", call("list", chosen, kind=Kind.GROUP).filter(chosen.is_not_null()), [])
 
 
 def collect_set(column_: Any) -> Column:
-    """The different values that are not NULL as a list, in any order."""
+    """The distinct values that are not NULL as a list, in no defined order."""
     return _call("list_distinct", collect_list(column_))
 
 
@@ -207,44 +203,37 @@ def first(column_: Any, ignorenulls: bool = False) -> Column:
 def last(column_: Any, ignorenulls: bool = False) -> Column:
     """The value of the last row, or the last that is not NULL; the order is not defined."""
     chosen = _column(column_)
-    return Call("last", chosen, skips_nulls=ignorenulls).column(max(chosen.kind, Kind.GROUP))
+    picked = Call(function="last", arguments=chosen, skips_nulls=ignorenulls)
+    return picked.column(max(chosen.kind, Kind.GROUP))
 
 
 def percentile(column_: Any, fraction: Any) -> Column:
-    """The value below which a fraction of the values lies, interpolated."""
+    """The quantile of the values, interpolated; `fraction` is from 0 to 1."""
     return _aggregate("quantile_cont", column_, value(fraction))
 
 
 def percentile_approx(column_: Any, fraction: Any, accuracy: int = 10_000) -> Column:
-    """About the value below which a fraction of the values lies; `accuracy` is DuckDB's own.
+    """An approximate quantile of the values.
 
     Args:
         column_: the values.
         fraction: from 0 to 1; a list of fractions gives a list of values.
-        accuracy: any positive number.
+        accuracy: positive; DuckDB uses its own.
     """
     if accuracy <= 0:
         raise OptionError("accuracy is a positive number.")
     return call_function("approx_quantile", column_, value(fraction))
 
 
-def every(column_: Any) -> Column:
-    """Whether it is true in all rows."""
-    return _aggregate("bool_and", column_)
+every = _named("bool_and", "Whether it is true in all rows.", make=_aggregate)
+some = _named("bool_or", "Whether it is true in any row.", make=_aggregate)
 
 
-def some(column_: Any) -> Column:
-    """Whether it is true in any row."""
-    return _aggregate("bool_or", column_)
-
-
-def std(column_: Any) -> Column:
-    """The standard deviation of a sample."""
-    return _aggregate("stddev_samp", column_)
+std = _named("stddev_samp", "The standard deviation of a sample.", make=_aggregate)
 
 
 def grouping(column_: Any) -> Column:
-    """1 in the subtotals of `rollup` and `cube` over all values of a column, else 0."""
+    """1 where `rollup` or `cube` aggregates over all values of a column, else 0."""
     return _grouping("grouping", column_)
 
 
@@ -267,7 +256,7 @@ def lead(column_: Any, offset: int = 1, default: Any = None) -> Column:
 
 
 def monotonically_increasing_id() -> Column:
-    """A number for each row, from 0, in no order in particular."""
+    """A number for each row, from 0, in no defined order."""
     return Column(("row_number() OVER () - 1",))
 
 
@@ -275,35 +264,33 @@ def monotonically_increasing_id() -> Column:
 
 
 def log(first_: Any, second: Any = None) -> Column:
-    """The natural logarithm; with two arguments, that of the second to the base of the first."""
+    """The natural logarithm; with two arguments, the first is the base."""
     return _call("ln", first_) if second is None else _call("log", first_, second)
 
 
 def log1p(column_: Any) -> Column:
-    """The natural logarithm of one more."""
+    """The natural logarithm of 1 + x."""
     return call("ln", _column(column_) + 1)
 
 
 def expm1(column_: Any) -> Column:
-    """The exponential function, less one."""
+    """E to the power of x, minus 1."""
     return call("exp", _column(column_)) - 1
 
 
 def bround(column_: Any, scale: int = 0) -> Column:
-    """Rounded, halves to the even neighbour."""
+    """Rounded, half to even."""
     return _call("round_even", column_, value(scale))
 
 
-def signum(column_: Any) -> Column:
-    """-1, 0 or 1."""
-    return _call("sign", column_)
+signum = _named("sign", "-1, 0 or 1.")
 
 
 def rand(seed: int | None = None) -> Column:
     """A random number from 0 to 1.
 
     Raises:
-        UnsupportedError: with a seed, as tasks draw numbers independently of each other.
+        UnsupportedError: a seed was passed; each task has a random generator of its own.
     """
     if seed is not None:
         raise UnsupportedError(
@@ -316,17 +303,17 @@ def rand(seed: int | None = None) -> Column:
 
 
 def concat(*columns: Any) -> Column:
-    """Texts or lists, one after another; NULL if one of them is (DuckDB's concat leaves it out)."""
+    """Texts or lists concatenated; NULL if one of them is (DuckDB's concat skips NULLs)."""
     return functools.reduce(lambda left, right: infix(left, "||", right), map(_column, columns))
 
 
 def concat_ws(separator: str, *columns: Any) -> Column:
-    """Texts with a separator between; NULLs are left out."""
+    """Texts joined by a separator; NULLs are skipped."""
     return _call("concat_ws", value(separator), *columns)
 
 
 def format_string(pattern: str, *columns: Any) -> Column:
-    """Values put into a pattern, as C's printf does."""
+    """Values formatted as by C's printf."""
     return _call("printf", value(pattern), *columns)
 
 
@@ -348,17 +335,17 @@ def locate(substring_: str, column_: Any) -> Column:
 
 
 def lpad(column_: Any, length: int, pad: str = " ") -> Column:
-    """Filled up at the left, or cut, to a length."""
+    """Padded at the left, or truncated, to a length."""
     return _call("lpad", column_, value(length), value(pad))
 
 
 def rpad(column_: Any, length: int, pad: str = " ") -> Column:
-    """Filled up at the right, or cut, to a length."""
+    """Padded at the right, or truncated, to a length."""
     return _call("rpad", column_, value(length), value(pad))
 
 
 def regexp_extract(column_: Any, pattern: str, group: int = 1) -> Column:
-    """What a group of a regular expression matches; empty if it is not found."""
+    """The text that a group of a regular expression matches; empty if there is no match."""
     return _call("regexp_extract", column_, value(pattern), value(group))
 
 
@@ -378,12 +365,12 @@ def substring(column_: Any, start: Any, length: Any) -> Column:
 
 
 def translate(column_: Any, matching: str, replacement: str) -> Column:
-    """Each character of `matching` replaced by the one at its place in `replacement`."""
+    """Each character of `matching` replaced by the one at its position in `replacement`."""
     return _call("translate", column_, value(matching), value(replacement))
 
 
 def get_json_object(column_: Any, path: str) -> Column:
-    """What lies at a path such as "$.a.b" in a JSON text, as text."""
+    """The value at a path such as "$.a.b" in a JSON text, as text."""
     return _call("json_extract_string", column_, value(path))
 
 
@@ -401,29 +388,29 @@ def current_timestamp() -> Column:
 
 
 def to_date(column_: Any, pattern: str | None = None) -> Column:
-    """A text as a date; by a pattern such as "dd.MM.yyyy" or "%d.%m.%Y"."""
+    """A text as a date; `pattern` is one such as "dd.MM.yyyy" or "%d.%m.%Y"."""
     return to_timestamp(column_, pattern).cast("DATE") if pattern else _column(column_).cast("DATE")
 
 
 def to_timestamp(column_: Any, pattern: str | None = None) -> Column:
-    """A text as a timestamp; by a pattern such as "dd.MM.yyyy HH:mm" or "%d.%m.%Y %H:%M"."""
+    """A text as a timestamp; `pattern` is one such as "dd.MM.yyyy HH:mm" or "%d.%m.%Y %H:%M"."""
     if pattern is None:
         return _column(column_).cast("TIMESTAMP")
     return _call("strptime", column_, value(date_pattern(pattern)))
 
 
 def date_format(column_: Any, pattern: str) -> Column:
-    """A date or timestamp as text, by a pattern such as "dd.MM.yyyy" or "%d.%m.%Y"."""
+    """A date or timestamp formatted by a pattern such as "dd.MM.yyyy" or "%d.%m.%Y"."""
     return _call("strftime", column_, value(date_pattern(pattern)))
 
 
 def date_trunc(unit: str, column_: Any) -> Column:
-    """The start of the "year", "month", "day", "hour" ... that it lies in."""
+    """Truncated to the "year", "month", "day", "hour" ..."""
     return _call("date_trunc", value(unit), column_)
 
 
 def trunc(column_: Any, unit: str) -> Column:
-    """The first day of the "year", "quarter", "month" or "week" that a date lies in."""
+    """A date truncated to the "year", "quarter", "month" or "week"."""
     return date_trunc(unit, column_).cast("DATE")
 
 
@@ -463,17 +450,15 @@ def unix_timestamp(column_: Any) -> Column:
     return call("epoch", _column(column_).cast("TIMESTAMP")).cast("BIGINT")
 
 
-def timestamp_seconds(column_: Any) -> Column:
-    """The timestamp, with time zone, that many seconds after 1970 began."""
-    return _call("to_timestamp", column_)
+timestamp_seconds = _named(
+    "to_timestamp", "The timestamp, with time zone, so many seconds after 1970-01-01 00:00 UTC."
+)
 
 
 # Lists, structs, maps
 
 
-def array(*columns: Any) -> Column:
-    """The values as a list."""
-    return _call("list_value", *columns)
+array = _named("list_value", "The values as a list.")
 
 
 def struct(*columns: Any) -> Column:
@@ -488,14 +473,12 @@ def struct(*columns: Any) -> Column:
 
 
 def create_map(*columns: Any) -> Column:
-    """A map of keys and values in turns."""
+    """A map of alternating keys and values."""
     keys, values = map(_column, columns[::2]), map(_column, columns[1::2])
     return call("map", _call("list_value", *keys), _call("list_value", *values))
 
 
-def size(column_: Any) -> Column:
-    """The number of elements of a list, or of entries of a map."""
-    return _call("len", column_)
+size = _named("len", "The number of elements of a list, or of entries of a map.")
 
 
 def element_at(column_: Any, key: Any) -> Column:
@@ -514,18 +497,12 @@ def array_position(column_: Any, item: Any) -> Column:
 
 
 def array_join(column_: Any, delimiter: str) -> Column:
-    """The elements as one text."""
+    """The elements joined to one text."""
     return _call("array_to_string", column_, value(delimiter))
 
 
-def array_max(column_: Any) -> Column:
-    """The greatest element."""
-    return _call("list_max", column_)
-
-
-def array_min(column_: Any) -> Column:
-    """The least element."""
-    return _call("list_min", column_)
+array_max = _named("list_max", "The greatest element.")
+array_min = _named("list_min", "The least element.")
 
 
 def slice(column_: Any, start: Any, length: Any) -> Column:
@@ -535,7 +512,7 @@ def slice(column_: Any, start: Any, length: Any) -> Column:
 
 
 def sequence(start: Any, stop: Any, step: Any = 1) -> Column:
-    """The numbers from `start` to `stop`, both of them too."""
+    """A list of the numbers from `start` to `stop`, both included."""
     return _call("generate_series", start, stop, step)
 
 
@@ -572,7 +549,7 @@ def forall(column_: Any, function: Callable[[Column], Any]) -> Column:
 
 
 def aggregate(column_: Any, start: Any, function: Callable[[Column, Column], Any]) -> Column:
-    """The elements of a list put together, one after another: `function(so_far, element)`."""
+    """The elements of a list reduced from the left: `function(accumulator, element)`."""
     parts = (_column(column_), ", ", _lambda(function), ", ", _column(start))
     return combine("list_reduce(", *parts, ")", bare=True)
 
@@ -580,34 +557,23 @@ def aggregate(column_: Any, start: Any, function: Callable[[Column, Column], Any
 # All other functions
 
 
-def _column(item: Any) -> Column:
-    return column_or_name(item)
-
-
-def _call(function: str, *columns: Any) -> Column:
-    return call(function, *map(_column, columns))
-
-
-def _aggregate(function: str, *columns: Any) -> Column:
-    return call(function, *map(_column, columns), kind=Kind.GROUP)
-
-
 def _distinct(function: str, column_: Column) -> Column:
-    return Call(function, combine("DISTINCT ", column_, bare=True)).column(Kind.GROUP)
+    arguments = combine("DISTINCT ", column_, bare=True)
+    return Call(function=function, arguments=arguments).column(Kind.GROUP)
 
 
 def _grouping(function: str, *columns: Any) -> Column:
-    # It tells of the groups, not of rows in them: FILTER and OVER do not go with it.
+    # A function of the grouping set, not of rows, so it is no Call that takes FILTER or OVER.
     return replace(_call(function, *columns), kind=Kind.GROUP)
 
 
-# Those to which DuckDB passes no DOUBLE, after what they aggregate: other floats are written so.
+# Their parameters are FLOATs, to which DuckDB does not cast DOUBLE literals, but does DECIMALs.
 _TAKING_FLOAT = ("approx_quantile",)
 _DOUBLE = re.compile(r"(?<![\w.'])\d+(?:\.\d+)?e[-+]?\d+(?!\w)")
 
 
 def _with_decimals(column_: Column) -> Column:
-    """The same with floats written as decimals, which DuckDB converts to any type."""
+    """The same with DOUBLE literals written as DECIMALs."""
 
     def decimal(piece: Any) -> Any:
         if not isinstance(piece, str) or "'" in piece:
@@ -618,7 +584,7 @@ def _with_decimals(column_: Column) -> Column:
 
 
 def _days(count_: Any) -> Column:
-    """A number of days or months; DuckDB adds INTEGERs to dates only."""
+    """A number of days or months as INTEGER, the only type that DuckDB adds to dates."""
     return value(count_) if isinstance(count_, int) else _column(count_).cast("INTEGER")
 
 
@@ -630,7 +596,7 @@ def _lambda(function: Callable[..., Any]) -> Column:
     return combine(f"lambda {', '.join(names)}: ", body, bare=True)
 
 
-# These have another number of rows, or another value each time.
+# Set-returning or volatile: they must not be moved or evaluated twice.
 _VARYING = ("unnest", "random", "uuid", "gen_random_uuid")
 
 
@@ -652,23 +618,29 @@ def _duckdb_function(name: str) -> Callable[..., Column]:
 
 
 def __getattr__(name: str) -> Any:
-    """A function of DuckDB's.
-
-    Raises:
-        AttributeError: there is none of that name; the sentence has the nearest ones.
-    """
+    """A function of DuckDB's, or AttributeError with the nearest names."""
     if name.startswith("__"):
         raise AttributeError(name)
-    meant = spelt_otherwise(name, list(globals()))
+    meant = spelt_otherwise(name, __all__)
     if meant is not None:
         return globals()[meant]
     for known in (name.lower(), spelt_otherwise(name, described())):
         if known in described():
             return _duckdb_function(known)
-    own = (item for item in globals() if not item.startswith("_"))
-    near = nearest(name, itertools.chain(own, described()))
+    near = nearest(name, itertools.chain(__all__, described()))
     raise AttributeError(f"There is no function {name!r}.{near}", name=name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *(name for name in described() if name.isidentifier())})
+    return sorted({*__all__, *(name for name in described() if name.isidentifier())})
+
+
+# Not what is imported here: users see these at Tab.
+__all__ = [
+    name
+    for name, item in globals().items()
+    if not name.startswith("_") and getattr(item, "__module__", None) == __name__
+]
+for _name in __all__:
+    if globals()[_name].__name__ == "function":
+        globals()[_name].__name__ = globals()[_name].__qualname__ = _name

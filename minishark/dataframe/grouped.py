@@ -1,4 +1,4 @@
-"""GroupedData: rows that belong together, waiting for aggregates."""
+"""GroupedData: groups of rows, to aggregate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from minishark.dataframe.column import Call, Column, Kind, call, column, count_of_rows
+from minishark.dataframe.column import Column, Kind, call, column, count_of_rows, star_call
 from minishark.dataframe.lazy_query import derived, query_of
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import CamelCase, readable
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupedData(CamelCase):
-    """What `DataFrame.group_by` gives; an aggregate makes a DataFrame of it.
+    """The result of `DataFrame.group_by`; aggregates make a DataFrame of it.
 
     Attributes:
         frame: the rows.
-        keys: what the rows of a group have in common.
-        sets: "ROLLUP" or "CUBE", which add subtotals; empty for groups alone.
+        keys: the grouping columns.
+        sets: "ROLLUP" or "CUBE", which add subtotals; empty for plain groups.
         pivot_on: the column whose values become columns.
         pivot_values: those values.
 
@@ -50,7 +50,7 @@ class GroupedData(CamelCase):
                 of aggregates.
 
         Raises:
-            OptionError: there is none, or something else.
+            OptionError: an argument is no aggregate, or there are no arguments.
         """
         columns: list[Column] = []
         for item in aggregates:
@@ -70,45 +70,44 @@ class GroupedData(CamelCase):
         return self.agg(count_of_rows())
 
     def sum(self, *columns: str) -> DataFrame:
-        """The sum of each column; of all numbers if none is named."""
+        """The sum of each column; of all numeric columns if none is named."""
         return self._each("sum", columns)
 
     def avg(self, *columns: str) -> DataFrame:
-        """The mean of each column; of all numbers if none is named."""
+        """The mean of each column; of all numeric columns if none is named."""
         return self._each("avg", columns)
 
     mean = avg
 
     def min(self, *columns: str) -> DataFrame:
-        """The least value of each column; of all numbers if none is named."""
+        """The minimum of each column; of all numeric columns if none is named."""
         return self._each("min", columns)
 
     def max(self, *columns: str) -> DataFrame:
-        """The greatest value of each column; of all numbers if none is named."""
+        """The maximum of each column; of all numeric columns if none is named."""
         return self._each("max", columns)
 
     def apply_in_arrow(self, fn: Callable[..., Any], schema: SchemaLike) -> DataFrame:
-        """What a function makes of each group of rows.
+        """What a function returns for each group of rows.
 
         Args:
-            fn: `fn(table)` or `fn(key, table)`; takes a pyarrow table, gives a table. The key is a
-                tuple of Arrow scalars, one for each column of the groups.
-            schema: the columns that it gives: "id BIGINT, name VARCHAR", a mapping of names to
+            fn: `fn(table)` or `fn(key, table)`; takes and returns a pyarrow table. The key is a
+                tuple of Arrow scalars, one for each grouping column.
+            schema: the columns that it returns: "id BIGINT, name VARCHAR", a mapping of names to
                 types, or a pyarrow schema.
 
         Raises:
-            DataError: the schema is none.
-            OptionError: the function can't be sent to other processes, or the groups are not those
-                of plain columns.
+            DataError: the schema is not valid.
+            OptionError: the function can't be pickled, or a key is not a plain column.
         """
         return self._applied(fn, schema, pandas=False)
 
     def apply_in_pandas(self, fn: Callable[..., Any], schema: SchemaLike) -> DataFrame:
-        """What a function makes of each group of rows, as pandas frames.
+        """What a function returns for each group of rows, as pandas frames.
 
         Args:
-            fn: `fn(frame)` or `fn(key, frame)`, gives a frame. The key is a tuple of values.
-            schema: the columns that it gives; see `apply_in_arrow`.
+            fn: `fn(frame)` or `fn(key, frame)`, returns a frame. The key is a tuple of values.
+            schema: the columns that it returns; see `apply_in_arrow`.
         """
         return self._applied(fn, schema, pandas=True)
 
@@ -121,17 +120,17 @@ class GroupedData(CamelCase):
     def pivot(self, column_: str | Column, values: Sequence[Any] | None = None) -> GroupedData:
         """The values of a column become columns, each with the aggregates of its rows.
 
-        Each aggregate sees only the rows with the value, wherever in an expression it stands. So
-        where a group has no row with a value, there is what the expression is for no rows: mostly
-        NULL, but 0 for `count`, 1 for `count + 1`, 0 for `coalesce(sum, 0)` and [] for
-        `collect_list`. (PySpark has NULL for all of these that are numbers.)
+        Each aggregate of an expression sees only the rows with the value. For a group without such
+        rows the result is the expression over no rows: mostly NULL, but 0 for `count`, 1 for
+        `count + 1`, 0 for `coalesce(sum, 0)` and [] for `collect_list`. (PySpark returns NULL for
+        all of these that are numbers.)
 
         Args:
             column_: the column.
-            values: which values; None runs a query that finds them all, in their order.
+            values: which values; None runs a query for all distinct ones, sorted.
 
         Raises:
-            OptionError: there was a pivot already.
+            OptionError: there is a pivot already.
         """
         if self.pivot_on is not None:
             raise OptionError("There is one pivot at most.")
@@ -163,7 +162,7 @@ class GroupedData(CamelCase):
     def _select(self, aggregates: Sequence[Column]) -> Select:
         inner = query_of(self.frame).to_select().opened([*self.keys, *aggregates])
         items = [inner.item(column) for column in (*self.keys, *aggregates)]
-        # A number alone would mean the column at that position: so it is named by its own.
+        # GROUP BY takes a literal number for a position, so constant keys are named by theirs.
         texts = ", ".join(
             key.sql(inner.resolve) if key.references else str(position)
             for position, key in enumerate(self.keys, 1)
@@ -174,7 +173,7 @@ class GroupedData(CamelCase):
 
 def _named(name: str, function: str) -> Column:
     if name == "*":
-        return replace(Call(function, Column(("*",))).column(Kind.GROUP), name="count")
+        return replace(star_call(function), name="count")
     return call(function, column(name), kind=Kind.GROUP)
 
 

@@ -51,7 +51,7 @@ _LEFT_ONLY = ("semi", "anti")
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """A pair of columns that USING makes one."""
+    """A pair of columns that USING merges."""
 
     name: str
     left: Scoped
@@ -59,12 +59,12 @@ class _Key:
 
 
 def join(left: Select, right: Select, on: Any, how: str) -> Select:
-    """The rows of two SELECTs, joined.
+    """A join of two SELECTs.
 
     Args:
-        left: one of them.
-        right: the other.
-        on: names that both have, conditions, or None for all pairs.
+        left: the left side.
+        right: the right side.
+        on: names of columns of both sides, conditions, or None for all pairs.
         how: "inner", "left", "right", "full", "semi", "anti", "cross", "asof" or "asof_left".
 
     Raises:
@@ -139,7 +139,7 @@ def _key(name: str, left: Source, right: Source) -> _Key:
 
 
 def _merged(key: _Key, kind: str) -> Scoped:
-    """What USING makes of two columns: the one that is never padded with NULLs."""
+    """The USING column: that of the side which the join does not pad with NULLs."""
     left, right = key.left.attribute, key.right.attribute
     match kind:
         case "inner":
@@ -154,14 +154,14 @@ def _merged(key: _Key, kind: str) -> Scoped:
 
 
 def _keys_first(whole: Select, keys: Sequence[Scoped]) -> tuple[Item, ...]:
-    """The columns as PySpark has them: what was joined on, then the others."""
+    """The columns in PySpark's order: the keys, then the others."""
     attributes: list[Attribute] = [key.attribute for key in keys]
     first = [plain_item(key, key.merged) for key in keys]
     return (*first, *(item for item in whole.items if item.attribute not in attributes))
 
 
 def _left_side(left: Select, right: Select, names: Sequence[str]) -> Source:
-    """The left SELECT in FROM; a join to which another is added stays one list of joins."""
+    """The left side in FROM; a join is extended instead of nested, unless names would clash."""
     source = left.source
     if not left.is_bare or len(source.relations) < 2:
         return _side(left, ())
@@ -177,7 +177,7 @@ def _right_side(right: Select, taken: Sequence[str]) -> Source:
 
 
 def _side(select: Select, taken: Sequence[str]) -> Source:
-    """A SELECT as a relation with an alias that is not `taken`."""
+    """A SELECT as a relation with a free alias."""
     source = select.source
     single = select.is_bare and len(source.relations) == 1
     if single and source.relations[0].lower() not in taken:

@@ -1,10 +1,10 @@
-"""Python values as SQL literals that DuckDB reads back as the same value of the right type."""
+"""Python values as SQL literals of the same value and type."""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -24,26 +24,18 @@ def literal(value: Any) -> str:
     A list or tuple is a LIST, a dictionary whose keys are all text a STRUCT, any other a MAP.
 
     Raises:
-        OptionError: it is of a type that has no SQL literal, or no DuckDB type can hold it.
+        OptionError: SQL has no literal for it, or no DuckDB type can represent it.
     """
     for kind, render in _RENDERERS:
         if isinstance(value, kind):
             return render(value)
-    for method in ("as_py", "item"):  # scalars of pyarrow and of numpy
+    for method in ("as_py", "item"):  # of scalars of pyarrow and numpy
         if hasattr(value, method):
             return literal(getattr(value, method)())
     raise OptionError(
         f"A value of type {type(value).__name__} can't be a literal; "
         "write it in SQL with functions.expr()."
     )
-
-
-def _none(_: None) -> str:
-    return "NULL"
-
-
-def _bool(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _int(value: int) -> str:
@@ -75,12 +67,12 @@ def _str(value: str) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise OptionError(f"This text is no valid Unicode: {error}.") from error
-    # No literal can hold the character zero.
+    # A literal can't contain NUL.
     return " || chr(0) || ".join(_piece(part) for part in value.split("\0"))
 
 
 def _piece(text: str) -> str:
-    # Layout must not change a literal, so that lines never break inside one.
+    # Escaped, as indentation of subqueries would change a literal with line breaks.
     if "\n" in text or "\r" in text:
         escaped = text.replace("\\", "\\\\").replace("'", "\\'")
         return "E'" + escaped.replace("\n", "\\n").replace("\r", "\\r") + "'"
@@ -97,25 +89,9 @@ def _datetime(value: dt.datetime) -> str:
     return f"TIMESTAMPTZ '{value.astimezone(dt.UTC).isoformat(' ')}'"
 
 
-def _date(value: dt.date) -> str:
-    return f"DATE '{value.isoformat()}'"
-
-
-def _time(value: dt.time) -> str:
-    return f"{'TIME' if value.tzinfo is None else 'TIMETZ'} '{value.isoformat()}'"
-
-
 def _timedelta(value: dt.timedelta) -> str:
     micros = value.seconds * 1_000_000 + value.microseconds
     return f"INTERVAL '{value.days} days {micros} microseconds'"
-
-
-def _uuid(value: UUID) -> str:
-    return f"'{value}'::UUID"
-
-
-def _list(value: Iterable[Any]) -> str:
-    return f"[{', '.join(map(literal, value))}]"
 
 
 def _mapping(value: Mapping[Any, Any]) -> str:
@@ -124,20 +100,20 @@ def _mapping(value: Mapping[Any, Any]) -> str:
     return f"{{{pairs}}}" if is_struct else f"MAP {{{pairs}}}"
 
 
-# A bool is an int, and a datetime is a date: the special type comes first.
+# Subclasses first: a bool is an int, and a datetime is a date.
 _RENDERERS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
-    (type(None), _none),
-    (bool, _bool),
+    (type(None), lambda _: "NULL"),
+    (bool, lambda value: str(value).lower()),
     (int, _int),
     (float, _float),
     (Decimal, _decimal),
     (str, _str),
     ((bytes, bytearray, memoryview), _bytes),
     (dt.datetime, _datetime),
-    (dt.date, _date),
-    (dt.time, _time),
+    (dt.date, lambda value: f"DATE '{value.isoformat()}'"),
+    (dt.time, lambda value: f"TIME{'TZ' if value.tzinfo else ''} '{value.isoformat()}'"),
     (dt.timedelta, _timedelta),
-    (UUID, _uuid),
+    (UUID, lambda value: f"'{value}'::UUID"),
     (Mapping, _mapping),
-    ((list, tuple), _list),
+    ((list, tuple), lambda value: f"[{', '.join(map(literal, value))}]"),
 )

@@ -1,4 +1,4 @@
-"""Rows that a program holds -> an Arrow table that a session can load."""
+"""Python rows and frames -> an Arrow table to load into the cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minishark.expressions import quote
 from minishark.tables.sources import arrow_table
 
 SchemaLike: TypeAlias = Sequence[str] | Mapping[str, Any] | pa.Schema | str | None
-"""Names of columns; names with types: a mapping, "a BIGINT, b VARCHAR", a pyarrow schema; None."""
+"""Column names; or names and types: a mapping, "a BIGINT, b VARCHAR", a pyarrow schema; or None."""
 
 
 _CONVERSION_ERRORS = (OverflowError, TypeError, ValueError)
@@ -29,10 +29,10 @@ def local_table(data: Any, schema: SchemaLike = None) -> pa.Table:
     Args:
         data: rows (a list of tuples, dictionaries, Rows or single values), a frame of pandas or
             polars, or anything that offers an Arrow stream.
-        schema: what the columns are called, and perhaps their types.
+        schema: the names of the columns, and perhaps their types.
 
     Raises:
-        DataError: the rows do not fit together, or the schema.
+        DataError: the rows do not fit each other or the schema.
     """
     names, types = names_and_types(schema)
     if isinstance(data, list | tuple):
@@ -50,7 +50,7 @@ def declared_columns(schema: SchemaLike) -> tuple[tuple[str, str], ...]:
     """Names and DuckDB types of the columns of a schema that has both.
 
     Raises:
-        DataError: it is none, lacks types, or has a name twice.
+        DataError: it is not valid, lacks types, or has a name twice.
     """
     names, types = names_and_types(schema)
     if not names or types is None:
@@ -62,7 +62,7 @@ def declared_columns(schema: SchemaLike) -> tuple[tuple[str, str], ...]:
 def names_and_types(
     schema: SchemaLike,
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Names and DuckDB types; None for what the schema does not say."""
+    """Names and DuckDB types; None for those that the schema lacks."""
     match schema:
         case None:
             return None, None
@@ -77,7 +77,7 @@ def names_and_types(
 
 
 def _declared(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of "a BIGINT, b VARCHAR": the names and the types."""
+    """Names and types in the text of a schema, which DuckDB parses."""
     with duckdb.connect() as connection, ConnectionUse(connection):
         try:
             connection.execute(f"CREATE TABLE declared ({text})")
@@ -108,9 +108,9 @@ def _of_rows(
 
 
 def _names(rows: Sequence[Any]) -> tuple[str, ...]:
-    """The names that the rows have; numbers as in PySpark if they have none."""
+    """The names in the rows, or PySpark's `_1`, `_2` ... if they have none."""
     if not rows:
-        raise DataError("There are no rows to tell the columns from; pass a schema.")
+        raise DataError("There are no rows to infer the columns from; pass a schema.")
     first = rows[0]
     if isinstance(first, Mapping):
         return tuple(dict.fromkeys(str(name) for row in rows for name in row))
@@ -140,10 +140,10 @@ def _array(
         if type_ is None:
             return pa.array(values)
         empty = connection.sql(f"SELECT NULL::{type_} AS a").to_arrow_table()
-        read = any(isinstance(value, str) for value in values)
-        if str(connection.from_arrow(empty).types[0]) == type_ and not read:
+        has_text = any(isinstance(value, str) for value in values)
+        if str(connection.from_arrow(empty).types[0]) == type_ and not has_text:
             return pa.array(values, empty.schema[0].type)
-        # Arrow has no such type, or the values are text: DuckDB reads them.
+        # Arrow lacks the type, or some values are text: DuckDB casts all of them from text.
         texts = pa.array([None if value is None else str(value) for value in values], pa.string())
         return _cast(pa.table({"a": texts}), ("a",), (type_,)).column(0)
     except (pa.ArrowException, duckdb.Error, DataError, *_CONVERSION_ERRORS) as error:

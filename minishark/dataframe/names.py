@@ -1,4 +1,4 @@
-"""Names that users type: quoting them, finding the nearest, and camelCase for snake_case."""
+"""Names that users type: quoting, suggestions for misspelt ones, camelCase aliases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import functools
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import duckdb
 
@@ -27,23 +27,23 @@ def _keywords() -> frozenset[str]:
 
 
 def ident(name: str) -> str:
-    """`name` as SQL writes it: quoted only where it must be."""
+    """A SQL identifier, quoted only where it must be."""
     plain = _PLAIN.fullmatch(name) and name.lower() not in _keywords()
     return name if plain else quote(name)
 
 
 def readable(text: str) -> str:
-    """An expression as a name: a float without the exponent that makes it a DOUBLE in SQL."""
+    """An expression as a column name: floats without the `e0` that makes them DOUBLE literals."""
     return _DOUBLE.sub(r"\1", text)
 
 
 def snake_case(name: str) -> str:
-    """`withColumnRenamed` -> `with_column_renamed`; a name without capitals stays."""
+    """`withColumnRenamed` -> `with_column_renamed`."""
     return _HUMP.sub(lambda found: f"_{found[0]}", name).lower()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence that names what was probably meant, with a space before it; or nothing."""
+    """A suggestion, " Did you mean x or y?"; empty if no known name is similar."""
     by_folded = {snake_case(item): item for item in known}
     found = difflib.get_close_matches(snake_case(name), by_folded, n=3, cutoff=0.6)
     if not found:
@@ -52,9 +52,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def spelt_otherwise(name: str, known: Iterable[str]) -> str | None:
-    """The one of the known names that `name` is in camelCase, if there is one.
+    """The known name whose camelCase form is `name`, if any.
 
-    PySpark is not of one mind where words end: createDataFrame, but toPandas.
+    Underscores are ignored, as PySpark's capitals do not mark all words: createDataFrame.
     """
     if name.islower():
         return None
@@ -62,20 +62,32 @@ def spelt_otherwise(name: str, known: Iterable[str]) -> str | None:
     return next((item for item in known if item.replace("_", "") == joined), None)
 
 
-class CamelCase:
-    """Gives a class the camelCase form of each of its snake_case names.
+Builder = TypeVar("Builder")
 
-    PySpark's users type `withColumn` where Python's style is `with_column`; both are one method.
+
+def changed(builder: Builder, **attributes: Any) -> Builder:
+    """A copy of an object with other attributes, for builders whose methods chain."""
+    made = object.__new__(type(builder))
+    vars(made).update(vars(builder) | attributes)
+    return made
+
+
+class CamelCase:
+    """Makes each method of a class available in camelCase, as PySpark's users type it.
+
+    Aliases are looked up, not defined, so that Tab completion lists each method once. It lists no
+    fields of dataclasses, either, nor names in `_hidden`: they are for other modules, not users.
     """
 
     __slots__ = ()
+    _hidden: ClassVar[tuple[str, ...]] = ()
+
+    def __dir__(self) -> list[str]:
+        internal = (*self._hidden, *getattr(self, "__dataclass_fields__", ()))
+        return [name for name in super().__dir__() if name not in internal]
 
     def __getattr__(self, name: str) -> Any:
-        """What `name` means in snake_case.
-
-        Raises:
-            AttributeError: nothing; the sentence has the nearest names.
-        """
+        """The snake_case attribute, or AttributeError with the nearest names."""
         known = [item for item in dir(type(self)) if not item.startswith("_")]
         meant = spelt_otherwise(name, known)
         if meant is not None:

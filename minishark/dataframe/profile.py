@@ -18,11 +18,11 @@ _TASK_HEADER = ("task", "executor", "attempt", "rows", "KB", "run ms", "queue ms
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a query did; printed, it is a table of its stages.
+    """What a run did; printed, it is a table of its stages.
 
     Attributes:
         sql: the statement.
-        metrics: the figures, for programs.
+        metrics: the same for programs.
 
     Examples:
         >>> profile = session.range(1000).group_by("id").count().profile()
@@ -42,14 +42,14 @@ class Profile:
     __repr__ = __str__
 
     def text(self, *, tasks: bool = False) -> str:
-        """The table of stages; with a table of the tasks of each, if wanted."""
+        """The table of stages, and optionally one of the tasks of each stage."""
         if not tasks:
             return str(self)
         tables = (_tasks_text(stage) for stage in self.metrics.by_stage)
         return "\n\n".join([str(self), *tables])
 
     def why(self, stage: int, task: int) -> str:
-        """Why a task ran where it did: what it asked for, which nodes were probed, who answered.
+        """Why a task ran where it did: its constraints, the nodes probed, and their answers.
 
         Raises:
             OptionError: there is no such task.
@@ -60,12 +60,12 @@ class Profile:
         raise OptionError(f"The query has no task {task} in a stage {stage}.")
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as plain dictionaries, lists and numbers, for JSON."""
+        """All metrics as dictionaries, lists and numbers, for JSON."""
         figures: dict[str, Any] = msgspec.to_builtins(self.metrics)
         return {"sql": self.sql, **figures}
 
     def _repr_html_(self) -> str:
-        """For notebooks: the stages, and the tasks of each to unfold."""
+        """For notebooks: the stages, with collapsible tables of their tasks."""
         parts = [_html_table(stage_rows(self.metrics)), f"<p>{html.escape(_last_line(self))}</p>"]
         for stage in self.metrics.by_stage:
             inside = _html_table([_TASK_HEADER, *_task_rows(stage)])

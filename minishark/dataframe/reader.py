@@ -10,7 +10,7 @@ from minishark.dataframe.dates import date_pattern
 from minishark.dataframe.frame import DataFrame, relation_frame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.local import SchemaLike, names_and_types
-from minishark.dataframe.names import CamelCase, ident, nearest
+from minishark.dataframe.names import CamelCase, changed, ident, nearest
 from minishark.dataframe.runtime import Runtime
 from minishark.errors import OptionError, UnsupportedError
 
@@ -38,28 +38,16 @@ class DataFrameReader(CamelCase):
         3
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        *,
-        table: Callable[[str], DataFrame],
-        kind: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        schema: SchemaLike = None,
-    ) -> None:
+    def __init__(self, runtime: Runtime, *, table: Callable[[str], DataFrame]) -> None:
         self._runtime = runtime
         self._table = table
-        self._kind = kind
-        self._options = dict(options or {})
-        self._schema = schema
-
-    def _with(self, **changed: Any) -> DataFrameReader:
-        now = {"kind": self._kind, "options": self._options, "schema": self._schema}
-        return DataFrameReader(self._runtime, table=self._table, **{**now, **changed})
+        self._kind: str | None = None
+        self._options: dict[str, Any] = {}
+        self._schema: SchemaLike = None
 
     def format(self, kind: str) -> DataFrameReader:
         """The format of the files: "parquet", "csv" or "json"."""
-        return self._with(kind=_known(kind))
+        return changed(self, _kind=_known(kind))
 
     def option(self, name: str, value: Any) -> DataFrameReader:
         """Set an option."""
@@ -67,11 +55,11 @@ class DataFrameReader(CamelCase):
 
     def options(self, **options: Any) -> DataFrameReader:
         """Set several options."""
-        return self._with(options={**self._options, **options})
+        return changed(self, _options={**self._options, **options})
 
     def schema(self, schema: SchemaLike) -> DataFrameReader:
         """Names and types of the columns, instead of those in the files."""
-        return self._with(schema=schema)
+        return changed(self, _schema=schema)
 
     def load(self, path: str | Path | list[str], **options: Any) -> DataFrame:
         """The files at a path, a glob or a folder, or at several.

@@ -1,4 +1,4 @@
-"""Row: one row of an answer, as a tuple whose values have names."""
+"""Row: a row of an answer, as a tuple with named values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minishark.errors import DataError
 
 
 class Row(tuple[Any, ...]):  # noqa: SLOT001 - a tuple can have no slots
-    """The values of one row: a tuple that also knows their names.
+    """A row: a tuple whose values can be accessed by name, too.
 
     A Row is equal to a tuple of its values, and to a dictionary of its names and values.
 
@@ -35,17 +35,17 @@ class Row(tuple[Any, ...]):  # noqa: SLOT001 - a tuple can have no slots
         return row
 
     def keys(self) -> tuple[str, ...]:
-        """The names, so that `dict(row)` works."""
+        """The names; makes `dict(row)` work."""
         return self.names
 
     def as_dict(self) -> dict[str, Any]:
-        """Names and values, rows inside this one as dictionaries too."""
+        """Names and values; nested rows become dictionaries, too."""
         return {name: _plain(value) for name, value in zip(self.names, self, strict=True)}
 
     asDict = as_dict  # noqa: N815 - PySpark's name
 
     def __getitem__(self, key: Any) -> Any:
-        """The value at a position, or of a name; a slice gives a tuple.
+        """The value at a position or of a name; of a slice, a tuple.
 
         Raises:
             KeyError: no value, or more than one, has that name.
@@ -60,7 +60,7 @@ class Row(tuple[Any, ...]):  # noqa: SLOT001 - a tuple can have no slots
         raise KeyError(f"There is no column {key!r}.{nearest(key, self.names)}")
 
     def __getattr__(self, name: str) -> Any:
-        """The value of a name that is no method of tuples."""
+        """The value of that name."""
         if name.startswith("__") or name == "names":
             raise AttributeError(name)
         try:
@@ -69,7 +69,7 @@ class Row(tuple[Any, ...]):  # noqa: SLOT001 - a tuple can have no slots
             raise AttributeError(error.args[0], name=name) from None
 
     def __contains__(self, key: object) -> bool:
-        """Whether there is a column of that name (as in PySpark), or such a value."""
+        """Whether there is such a name (as in PySpark), or such a value."""
         return key in self.names or super().__contains__(key)
 
     def __eq__(self, other: object) -> bool:
@@ -105,19 +105,20 @@ def _plain(value: Any) -> Any:
             return value
 
 
-def rows_of(table: pa.Table, wholes: Collection[str] = ()) -> Iterator[Row]:
-    """The rows of an Arrow table; structs are Rows too, and maps dictionaries.
+def rows_of(table: pa.Table, integers: Collection[str] = ()) -> Iterator[Row]:
+    """The rows of an Arrow table; structs become Rows, and maps dictionaries.
 
     Args:
         table: the table.
-        wholes: the columns whose decimals are whole numbers.
+        integers: the decimal columns to convert to int.
 
     Raises:
-        DataError: Python has no such value, for example a date after the year 9999.
+        DataError: Python can't represent a value, for example a date after the year 9999.
     """
     names = tuple(table.column_names)
     converters = [
-        _or_none(int) if field.name in wholes else _converter(field.type) for field in table.schema
+        _or_none(int) if field.name in integers else _converter(field.type)
+        for field in table.schema
     ]
     for batch in table.to_batches():
         try:
@@ -132,7 +133,7 @@ def rows_of(table: pa.Table, wholes: Collection[str] = ()) -> Iterator[Row]:
 
 
 def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What makes Rows and dictionaries of pyarrow's values of a type; None if nothing is to do."""
+    """Converts pyarrow's Python values of a type to Rows and dictionaries; None for no change."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
         return _converter(kind.storage_type)

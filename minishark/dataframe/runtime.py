@@ -59,11 +59,9 @@ class Runtime(Protocol):
 
     def bind(self, sql: str) -> Schema:
         """The columns of a query; raises QueryError if DuckDB rejects it."""
-        ...
 
     def arrow_schema(self, sql: str) -> pa.Schema:
         """The columns of a query with their Arrow types."""
-        ...
 
     def run(
         self, sql: str, *, cancellation: Cancellation | None = None, explained: bool = False
@@ -75,34 +73,27 @@ class Runtime(Protocol):
             cancellation: ends the query early, with QueryCancelledError.
             explained: whether metrics say why each task ran where it did.
         """
-        ...
 
     def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
         """Run a query; its rows are freed as they are read."""
-        ...
 
     def explain(self, sql: str, *, mode: str) -> str:
         """A query's plans as text; `mode` is one of `EXPLAIN_MODES`."""
-        ...
 
     def verify(self, sql: str, answer: pa.Table) -> None:
         """Run a query on plain DuckDB; raises VerificationError if `answer` differs."""
-        ...
 
     def copy(self, query: str, target: str) -> pa.Table:
         """COPY query TO target; `target` is the text after TO. Returns the number of rows."""
-        ...
 
     def write(self, sql: str) -> pa.Table:
         """Run a statement that changes tables, such as INSERT. Returns the number of rows."""
-        ...
 
     # Named tables and views
 
     @property
     def table_names(self) -> list[str]:
         """The names of the tables that users know."""
-        ...
 
     def create_table(
         self,
@@ -113,17 +104,14 @@ class Runtime(Protocol):
         replace: bool = False,
     ) -> None:
         """Store the rows of a DataFrame, or data of another kind, as a table."""
-        ...
 
     def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
         """Make a DataFrame a view; what it reads is kept as long as the view exists."""
-        ...
 
     # Cached rows
 
     def store_rows(self, rows: pa.Table, *, partitions: int | None = None) -> CachedRows:
         """Load rows into the cluster now."""
-        ...
 
     def cache_query(
         self,
@@ -141,38 +129,29 @@ class Runtime(Protocol):
             function: applied to the rows of each task before they are stored.
             needs: handles of the tables that the query reads.
         """
-        ...
 
     def materialize(self, cached: CachedRows) -> None:
         """Compute promised rows now, and forget the query that they came from."""
-        ...
 
     def release(self, cached: CachedRows) -> None:
         """Free cached rows; a query that reads them computes them again."""
-        ...
 
     def partitions(self, name: str) -> tuple[Partition, ...]:
         """A table's partitions; promised rows are computed first."""
-        ...
 
     def write_checkpoint(self, sql: str, path: str) -> str:
         """Write a query's rows to Parquet files in a new folder; a query that reads them back."""
-        ...
 
     # Python functions
 
     def apply_function(self, sql: str, function: TaskFunction) -> pa.Table:
         """Apply a function to the rows of a query, in its tasks; all that it returned."""
-        ...
 
     def count_tasks(self, sql: str) -> int:
         """In how many tasks `apply_function` would run."""
-        ...
 
     def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
         """Make a Python function callable from SQL, replacing one of the same name."""
-        ...
 
     def remove_function(self, name: str) -> None:
         """Remove a registered function; raises OptionError if there is none."""
-        ...

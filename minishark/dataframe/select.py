@@ -1,12 +1,12 @@
-"""Select: the SELECT statement that a DataFrame stands for, as data.
+"""Select: the SELECT statement of a DataFrame, as data.
 
-Verbs add clauses to it while that is exact, and put another SELECT around it where it is not. A
-clause goes into the same SELECT only if nothing is there that SQL computes later, and if every
-column that it names is a column of FROM: so no name can come to mean something else.
+Verbs add clauses to it where that is exact, and nest it as a subquery where it is not. A clause is
+added to the same SELECT only if SQL evaluates no clause that is there already after it, and if all
+columns that it references are columns of FROM; so no name can be captured by a select-list alias.
 
 Columns have identities besides names. A column keeps its identity through filters, sorts, joins
-and SELECTs that only pass it on; so `df["a"]` means the same column in what is made of `df`, even
-where two columns are called `a`.
+and SELECTs that only pass it on; so `df["a"]` means the same column in all that is derived from
+`df`, even where two columns are called `a`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import duckdb
 from minishark.dataframe.column import Column, Kind, Reference, Resolve
 from minishark.dataframe.names import ident, nearest, readable
 from minishark.errors import ColumnError
-from minishark.expressions import Schema, quote_text
+from minishark.expressions import Schema, numbered, quote_text
 
 _LINE_MAX = 88
 _WITH_FIELDS = ("STRUCT(", "MAP(", "UNION(", "JSON", "VARIANT")
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _NUMBERS = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "FLOAT", "DOUBLE", "BIGNUM")
-# What binds less tightly than AND.
+# Operators that bind less tightly than AND.
 _LOOSE = re.compile(r"\bOR\b", re.IGNORECASE)
 _numbers = itertools.count()
 
@@ -41,8 +41,8 @@ class Attribute:
     Attributes:
         name: what users call it.
         type: its DuckDB type.
-        ids: its identities; several if it is what several others were joined on.
-        qualifiers: the aliases of DataFrames, in lower case, that may stand before its name.
+        ids: its identities; a USING column has those of both sides.
+        qualifiers: aliases of DataFrames, in lower case, that may qualify its name.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Attribute:
 
 
 def new_attribute(name: str, type_: str = "") -> Attribute:
-    """A column that did not exist before."""
+    """A column with a new identity."""
     return Attribute(name, type_, frozenset({next(_numbers)}))
 
 
@@ -63,13 +63,13 @@ def _qualified(attribute: Attribute, name: str) -> Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Scoped:
-    """A column that FROM offers.
+    """A column in the scope of FROM.
 
     Attributes:
         attribute: the column.
-        relation: the alias of what it lies in; empty if that has none.
-        name: what it is called there.
-        merged: its SQL if USING made it of two columns.
+        relation: the alias of its relation; empty if it has none.
+        name: its name in the relation.
+        merged: its SQL if it is a USING column, which belongs to no relation.
     """
 
     attribute: Attribute
@@ -79,19 +79,19 @@ class Scoped:
 
     @property
     def renamed(self) -> bool:
-        """Whether users call it something else."""
+        """Whether its name in the result differs."""
         return self.name != self.attribute.name
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What stands after FROM.
+    """The FROM clause.
 
     Attributes:
-        sql: the text.
-        columns: what it offers, in the order of `*`.
+        sql: its text.
+        columns: its columns, in the order of `*`.
         relations: the aliases in it.
-        query: the statement that it is, if it is one.
+        query: the subquery that it is, if it is one.
     """
 
     sql: str
@@ -100,7 +100,7 @@ class Source:
     query: str = ""
 
     def texts(self) -> tuple[str, ...]:
-        """How each column is written: with its relation where its name alone would not do."""
+        """The SQL of each column, qualified only where its name alone is ambiguous."""
         count: dict[str, int] = {}
         for column in self.columns:
             count[column.name.lower()] = count.get(column.name.lower(), 0) + 1
@@ -115,14 +115,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A column of a SELECT's result.
+    """An item of the select list.
 
     Attributes:
-        attribute: the column.
-        sql: its text.
-        plain: whether that is just a column of FROM.
-        aliased: whether AS gives it its name.
-        kind: what its expression needs.
+        attribute: the column that it makes.
+        sql: its expression.
+        plain: whether that is a column of FROM.
+        aliased: whether AS names it.
+        kind: which SELECTs the expression may stand in.
     """
 
     attribute: Attribute
@@ -132,30 +132,30 @@ class Item:
     kind: Kind = Kind.ROW
 
     def text(self) -> str:
-        """The item as it stands in a list."""
+        """The item as SQL, with its alias."""
         return f"{self.sql} AS {ident(self.attribute.name)}" if self.aliased else self.sql
 
     def called(self, name: str | None) -> Item:
-        """The same under another name; None keeps the one that it has."""
+        """The same under another name; None for the same name."""
         if name is None or name == self.attribute.name:
             return self
         return replace(self, attribute=replace(self.attribute, name=name), aliased=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Select:
-    """A SELECT; each clause is text that is written already.
+    """A SELECT whose clauses are resolved SQL text.
 
     Attributes:
         source: FROM.
-        items: the columns of the result.
-        where: conditions, all of which hold.
-        group_by: what stands after GROUP BY.
+        items: the select list.
+        where: conditions, combined with AND.
+        group_by: the text after GROUP BY.
         distinct: DISTINCT or DISTINCT ON (...).
         order_by: the sort keys.
-        limit: how many rows at most.
-        offset: how many rows are left out first.
-        sample: what stands after USING SAMPLE.
+        limit: rows at most; None for all.
+        offset: rows to skip.
+        sample: the text after USING SAMPLE.
     """
 
     source: Source
@@ -168,7 +168,7 @@ class Select:
     offset: int = 0
     sample: str = ""
 
-    # What it is
+    # Properties
 
     @property
     def attributes(self) -> tuple[Attribute, ...]:
@@ -177,45 +177,45 @@ class Select:
 
     @property
     def is_cut(self) -> bool:
-        """Whether its order decides which rows it has."""
+        """Whether LIMIT or OFFSET applies, so that the order decides which rows it has."""
         return self.limit is not None or bool(self.offset)
 
     @property
     def is_open(self) -> bool:
-        """Whether it does nothing after choosing rows and computing columns."""
+        """Whether it has no clause that SQL evaluates after FROM, WHERE and the select list."""
         return not (self.group_by or self.distinct or self.order_by or self.is_cut or self.sample)
 
     @property
     def is_whole(self) -> bool:
-        """Whether its columns are those of FROM, under the names that users know."""
+        """Whether its columns are those of FROM, perhaps renamed to what users call them."""
         return self.items == select_from(self.source).items
 
     @property
     def is_star(self) -> bool:
-        """Whether its columns are those of FROM, under the names that they have there."""
+        """Whether its select list can be `*`."""
         return self.is_whole and not any(column.renamed for column in self.source.columns)
 
     @property
     def is_bare(self) -> bool:
-        """Whether it only passes FROM on."""
+        """Whether it passes FROM on unchanged."""
         return self.is_open and not self.where and self.is_whole
 
-    # Making others of it
+    # Derived SELECTs
 
     def nested(self) -> Select:
-        """All columns of this one as a subquery."""
+        """A SELECT of all columns of this one as a subquery."""
         return self if self.is_bare else select_from(self.as_source())
 
     def as_source(self, alias: str = "") -> Source:
         """This as a relation in FROM.
 
         Args:
-            alias: its name there; may stay empty where nothing is joined to it.
+            alias: its name there; may be empty if nothing is joined to it.
         """
         return _subquery(self.sql(), self.attributes, alias)
 
     def as_relation(self, alias: str) -> Source:
-        """This in FROM under an alias: a table needs no subquery for it."""
+        """This as a relation with an alias; a plain table needs no subquery for that."""
         source = self.source
         unnamed = not source.relations or source.sql == ident(source.relations[0])
         if not self.is_bare or source.query or len(source.relations) > 1 or not unnamed:
@@ -228,7 +228,7 @@ class Select:
 
         Args:
             name: the qualifier.
-            in_sql: whether SQL text can use it, too.
+            in_sql: whether SQL text can use the qualifier, too.
         """
         source = self.as_relation(name) if in_sql else self.nested().source
         columns = tuple(
@@ -238,7 +238,7 @@ class Select:
         return select_from(replace(source, columns=columns))
 
     def item(self, column: Column) -> Item:
-        """A Column as a column of this SELECT."""
+        """A Column as a select item of this SELECT."""
         if column.reference is not None:
             index, fields = self.find(column.reference)
             if not fields:
@@ -253,13 +253,15 @@ class Select:
         )
 
     def opened(self, columns: Iterable[Column], *, filtering: bool = False) -> Select:
-        """This SELECT if `columns` can be computed in it, else one around it.
+        """This SELECT if expressions can be added to it, else one with it as a subquery.
 
         Args:
-            columns: what will be added.
-            filtering: whether to WHERE, which comes before all other columns are computed.
+            columns: the expressions.
+            filtering: whether to WHERE, which is evaluated before the select list.
         """
         columns = tuple(columns)
+        # An expression over aggregates or windows of the same SELECT would need HAVING, QUALIFY or
+        # a nested window; over computed items, a repetition of their SQL.
         fits = self.is_open and all(item.kind is Kind.ROW for item in self.items)
         if any(column.kind is Kind.FREE for column in columns):
             fits = fits and self.is_star
@@ -269,13 +271,13 @@ class Select:
         return self if all(item.plain for item in named) and fits else self.nested()
 
     def filtered(self, condition: Column) -> Select:
-        """The rows for which `condition` holds."""
+        """The rows that fulfil `condition`."""
         inner = self.opened([condition], filtering=True)
         text = condition.sql(inner.resolve)
         return replace(inner, where=(*inner.where, text))
 
     def sorted(self, keys: Sequence[Column]) -> Select:
-        """The rows sorted by `keys`, instead of how they were."""
+        """The rows sorted by `keys`; an earlier order that nothing depends on is dropped."""
         again = bool(self.order_by) and not self.is_cut and not self.distinct
         inner = replace(self, order_by=()) if again else self
         inner = inner.nested() if inner.is_cut or inner.sample or inner.order_by else inner
@@ -286,7 +288,7 @@ class Select:
         return replace(inner, order_by=tuple(texts))
 
     def sort_text(self, key: Column) -> str:
-        """A sort key in this SELECT; empty if it can't be written here."""
+        """A sort key for ORDER BY of this SELECT; empty if it needs a subquery."""
         names = [attribute.name.lower() for attribute in self.attributes]
         if key.reference is not None:
             index, fields = self.find(key.reference)
@@ -310,10 +312,10 @@ class Select:
         return replace(inner, offset=inner.offset + count)
 
     def typed(self, schema: Schema) -> Select:
-        """The same with the names and types that DuckDB found.
+        """The same with the names and types that DuckDB bound.
 
         Raises:
-            ColumnError: an expression that the user wrote is more than one.
+            ColumnError: an expression in SQL text is several columns.
         """
         if len(schema) != len(self.items):
             raise ColumnError("An expression must be one column here; pass several as several.")
@@ -328,16 +330,12 @@ class Select:
     # Names
 
     def find(self, reference: Reference) -> tuple[int, tuple[str, ...]]:
-        """The position of the column that is meant, and the fields of it.
-
-        Raises:
-            ColumnError: there is none, or more than one.
-        """
+        """As the function `find`, among the columns of the result."""
         return find(self.attributes, reference)
 
     @property
     def resolve(self) -> Resolve:
-        """Writes references to plain columns of this SELECT."""
+        """Renders references to columns of this SELECT as SQL."""
 
         def text(reference: Reference) -> str:
             index, fields = self.find(reference)
@@ -375,7 +373,7 @@ class Select:
         return _folded(min(listed, starred, key=lambda texts: len(", ".join(texts))), ", ")
 
     def _starred(self) -> list[str]:
-        """The items as `*` with its exceptions, and what comes after."""
+        """The select list as `*` with EXCLUDE and REPLACE, and the items after it."""
         excluded, replaced, rest = [], [], list(self.items)
         later = {item.sql for item in self.items if item.plain}
         for text, column in zip(self.source.texts(), self.source.columns, strict=True):
@@ -393,12 +391,12 @@ class Select:
 
 
 class Written:
-    """A SELECT that somebody wrote; most are run as they are, and nothing is built on them."""
+    """A query in the user's SQL; it becomes a Select only when a verb builds on it."""
 
     __slots__ = ("_lock", "_schema", "_select", "_sql")
 
     def __init__(self, sql: str, schema: Schema) -> None:
-        """A text, and the columns that DuckDB found."""
+        """The text, and the columns that DuckDB bound."""
         self._sql = sql
         self._schema = schema
         self._select: Select | None = None
@@ -409,7 +407,7 @@ class Written:
         return self._sql
 
     def select(self) -> Select:
-        """The same as data; always the same one, as its columns have identities."""
+        """The query as data; always the same object, as its columns have identities."""
         with self._lock:
             if self._select is None:
                 self._select = statement(self._sql, self._schema)
@@ -417,19 +415,20 @@ class Written:
 
 
 def select_from(source: Source) -> Select:
-    """All columns of a source."""
+    """SELECT * of a source."""
     pairs = zip(source.columns, source.texts(), strict=True)
-    return Select(source, tuple(plain_item(column, text) for column, text in pairs))
+    items = tuple(plain_item(column, text) for column, text in pairs)
+    return Select(source=source, items=items)
 
 
 def plain_item(column: Scoped, text: str) -> Item:
-    """A column of FROM, as it is."""
+    """A column of FROM as a select item."""
     return Item(column.attribute, text, plain=True, aliased=column.renamed)
 
 
 def relation(sql: str, schema: Schema, alias: str = "") -> Select:
     """All columns of a table, or of a function in FROM."""
-    names = _unique([column.name for column in schema])
+    names = numbered(column.name for column in schema)
     columns = tuple(
         Scoped(new_attribute(column.name, column.type), alias, name)
         for column, name in zip(schema, names, strict=True)
@@ -438,14 +437,14 @@ def relation(sql: str, schema: Schema, alias: str = "") -> Select:
 
 
 def statement(sql: str, schema: Schema) -> Select:
-    """A SELECT that somebody wrote."""
+    """The user's SQL as a subquery."""
     attributes = [new_attribute(column.name, column.type) for column in schema]
     return select_from(_subquery(sql, attributes))
 
 
 def _subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> Source:
-    """A statement with these columns as a relation in FROM."""
-    names = _unique([attribute.name for attribute in attributes])
+    """A query with these columns as a subquery in FROM."""
+    names = numbered(attribute.name for attribute in attributes)
     columns = tuple(
         Scoped(attribute, alias, name) for attribute, name in zip(attributes, names, strict=True)
     )
@@ -457,15 +456,16 @@ def _subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> S
 
 
 def find(attributes: Sequence[Attribute], reference: Reference) -> tuple[int, tuple[str, ...]]:
-    """The position of the column that is meant, and the fields of it.
+    """The position of the referenced column, and the path of struct fields below it.
 
     Raises:
-        ColumnError: there is none, or more than one.
+        ColumnError: no column matches, or several do.
     """
     if reference.id is not None:
         found = [i for i, a in enumerate(attributes) if reference.id in a.ids]
         return _only(found, reference, attributes), ()
     parts = _parts(reference.name)
+    # The longest column name wins, as names may have dots: then fewer parts are fields.
     for fields in range(len(parts)):
         head = parts[: len(parts) - fields]
         found = [i for i, a in enumerate(attributes) if _is_called(a, head)]
@@ -484,7 +484,7 @@ def _is_called(attribute: Attribute, parts: Sequence[str]) -> bool:
 
 
 def _parts(name: str) -> list[str]:
-    """The parts of a name between dots; backticks or quotes hold one together."""
+    """A name split at dots that are not within backticks or quotes."""
     parts: list[str] = []
     current = mark = ""
     for char in name:
@@ -510,8 +510,8 @@ def _only(found: list[int], reference: Reference, attributes: Sequence[Attribute
     names = [attribute.name for attribute in attributes]
     if reference.id is not None:
         raise ColumnError(
-            f"This column {reference.name!r} was taken from a DataFrame that is no part of this "
-            f"one; the columns here are {', '.join(names)}."
+            f"This column {reference.name!r} belongs to a DataFrame that is no part of this one; "
+            f"the columns here are {', '.join(names)}."
         )
     raise ColumnError(
         f"There is no column {reference.name!r}.{nearest(reference.name, names)} "
@@ -520,28 +520,12 @@ def _only(found: list[int], reference: Reference, attributes: Sequence[Attribute
 
 
 def is_number(type_: str) -> bool:
-    """Whether a DuckDB type is one of numbers."""
+    """Whether a DuckDB type is numeric."""
     return type_ in _NUMBERS or (type_.startswith("DECIMAL(") and not type_.endswith("]"))
 
 
-def _unique(names: Sequence[str]) -> list[str]:
-    """The names, with numbers after those that were there before."""
-    taken = {name.lower() for name in names}
-    seen: set[str] = set()
-    out = []
-    for name in names:
-        new = name
-        if name.lower() in seen:
-            numbered = (f"{name}_{number}" for number in itertools.count(1))
-            new = next(n for n in numbered if n.lower() not in taken)
-        taken.add(new.lower())
-        seen.add(new.lower())
-        out.append(new)
-    return out
-
-
 def parenthesized(query: str) -> str:
-    """A statement as a subquery, indented if that changes no literal."""
+    """A query in parentheses, indented unless that would change a literal."""
     if "\n" not in query and len(query) < _LINE_MAX and "--" not in query:
         return f"({query})"
     return f"(\n{_indented(query)}\n)"
@@ -554,7 +538,7 @@ def _indented(query: str) -> str:
 
 
 def _folded(texts: Sequence[str], separator: str) -> str:
-    """A list on one line, or each item on a line of its own."""
+    """A list on one line, or one item per line if it is long."""
     line = separator.join(texts)
     return line if len(line) < _LINE_MAX else f"{separator.rstrip()}\n  ".join(texts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from minishark.dataframe.actions import to_arrow
 from minishark.dataframe.column import Column, Kind, call, case, column, combine, value
@@ -18,7 +18,7 @@ from minishark.errors import ColumnError, OptionError
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
 
-Subset = str | Sequence[str] | None
+Subset: TypeAlias = str | Sequence[str] | None
 
 _STATISTICS: dict[str, Callable[[Column], Column]] = {
     "count": lambda item: call("count", item),

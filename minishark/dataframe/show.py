@@ -1,4 +1,4 @@
-"""Rows as text and HTML."""
+"""Rows of a DataFrame as text and HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STYLE = "text-align: right"
 
 
 class PlanText(str):
-    """A text that an interactive session shows as it is, without quotes."""
+    """A string whose repr is its text, so that prompts show it without quotes."""
 
     __slots__ = ()
 
@@ -26,9 +26,9 @@ def table_text(table: pa.Table, count: int, *, width: int, vertical: bool) -> st
     """The first rows as a table.
 
     Args:
-        table: the rows; one more than `count` tells that there are more.
-        count: how many rows to show at most.
-        width: to how many characters values are cut; 0 for not at all.
+        table: the rows; one more than `count` if there are more.
+        count: rows to show at most.
+        width: characters of a value to show at most; 0 for all.
         vertical: whether each value has a line of its own.
     """
     names = [_cut(printable(name), width) for name in table.column_names]
@@ -41,7 +41,7 @@ def table_text(table: pa.Table, count: int, *, width: int, vertical: bool) -> st
 
 
 def row_note(found: int, count: int) -> str:
-    """How many rows there are, as far as it is known."""
+    """The number of rows, as far as known."""
     if found > count:
         return f"the first {count:,} rows; there are more"
     return "1 row" if found == 1 else f"{found:,} rows"
@@ -83,7 +83,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def table_html(table: pa.Table, dtypes: Sequence[tuple[str, str]], count: int) -> str:
-    """The first rows as a table for notebooks."""
+    """The first rows as a table for notebooks; the columns have their types."""
     rights = [is_number(field.type) for field in table.schema]
     rows = "".join(
         "<tr>" + "".join(_cell(v, r) for v, r in zip(row, rights, strict=True)) + "</tr>"
@@ -94,7 +94,7 @@ def table_html(table: pa.Table, dtypes: Sequence[tuple[str, str]], count: int) -
 
 
 def columns_html(dtypes: Sequence[tuple[str, str]], note: str) -> str:
-    """The columns alone, and why there are no rows."""
+    """The columns only, and why there are no rows."""
     return f"<table><thead>{_head(dtypes)}</thead></table><p>{html.escape(note)}</p>"
 
 

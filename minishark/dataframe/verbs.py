@@ -10,17 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from minishark.dataframe.column import Column, Reference, column_or_name, text_column, value
+from minishark.dataframe.column import Column, Reference, column_or_name, flat, text_column, value
 from minishark.dataframe.lazy_query import LazyQuery
 from minishark.dataframe.select import Item, Select, parenthesized, statement
 from minishark.errors import ColumnError, OptionError, UnsupportedError
-
-
-def flat(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments of a call that also takes them as one list."""
-    is_list = len(arguments) == 1 and isinstance(arguments[0], list | tuple)
-    return tuple(arguments[0]) if is_list else tuple(arguments)
-
 
 # Columns
 

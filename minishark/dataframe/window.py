@@ -1,50 +1,52 @@
-"""Window: over which rows a function is computed for each row."""
+"""Window specifications: the rows over which a function is computed for each row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minishark.dataframe.column import Column, column_or_name, combine, separated
+from minishark.dataframe.column import Column, column_or_name, combine, flat, separated
 from minishark.dataframe.names import CamelCase
 
 UNBOUNDED = 1 << 62
-"""A distance that no row is away."""
+"""A distance that stands for no bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec(CamelCase):
-    """Which rows belong together, in which order, and how many around each row; made by `Window`.
+    """Partition, order and frame of a window; made by `Window`.
 
     Attributes:
-        partition: the columns that rows have in common.
+        partition: the PARTITION BY columns.
         order: the sort keys.
-        frame: SQL's ROWS or RANGE BETWEEN; empty for SQL's own choice: up to the current row and
-            its peers if there is an order, else all.
+        frame: ROWS or RANGE BETWEEN; empty for SQL's default: up to the current row and its peers
+            if there is an order, else the whole partition.
     """
+
+    _hidden = ("definition",)
 
     partition: tuple[Column, ...] = ()
     order: tuple[Column, ...] = ()
     frame: str = ""
 
     def partition_by(self, *columns: Any) -> WindowSpec:
-        """Rows belong together that are equal in these columns."""
+        """One window partition for rows that are equal in these columns."""
         return replace(self, partition=_columns(columns))
 
     def order_by(self, *columns: Any) -> WindowSpec:
-        """Rows are sorted by these columns."""
+        """Each partition is sorted by these columns."""
         return replace(self, order=_columns(columns))
 
     def rows_between(self, start: int, end: int) -> WindowSpec:
-        """Only the rows from `start` to `end`, counted from the current one (0)."""
+        """The frame from row `start` to row `end`, relative to the current row (0)."""
         return replace(self, frame=_frame("ROWS", start, end))
 
     def range_between(self, start: int, end: int) -> WindowSpec:
-        """Only the rows whose sort key lies from `start` to `end` away from the current one's."""
+        """The frame of rows whose sort key differs from the current row's by `start` to `end`."""
         return replace(self, frame=_frame("RANGE", start, end))
 
     def definition(self) -> Column:
-        """What stands in the parentheses of OVER."""
+        """The text in the parentheses of OVER."""
         parts: list[Any] = []
         if self.partition:
             parts += ["PARTITION BY ", *separated(self.partition)]
@@ -58,7 +60,7 @@ class WindowSpec(CamelCase):
 
 
 class Window:
-    """Where windows start.
+    """Makes window specifications.
 
     Examples:
         >>> from minishark import Window, functions as F
@@ -72,36 +74,14 @@ class Window:
     unbounded_following = unboundedFollowing = UNBOUNDED  # noqa: N815
     current_row = currentRow = 0  # noqa: N815
 
-    @staticmethod
-    def partition_by(*columns: Any) -> WindowSpec:
-        """Rows belong together that are equal in these columns."""
-        return WindowSpec().partition_by(*columns)
-
-    @staticmethod
-    def order_by(*columns: Any) -> WindowSpec:
-        """All rows, sorted by these columns."""
-        return WindowSpec().order_by(*columns)
-
-    @staticmethod
-    def rows_between(start: int, end: int) -> WindowSpec:
-        """The rows from `start` to `end`, counted from the current one (0)."""
-        return WindowSpec().rows_between(start, end)
-
-    @staticmethod
-    def range_between(start: int, end: int) -> WindowSpec:
-        """The rows whose sort key lies from `start` to `end` away from the current one's."""
-        return WindowSpec().range_between(start, end)
-
-    partitionBy = partition_by  # noqa: N815
-    orderBy = order_by  # noqa: N815
-    rowsBetween = rows_between  # noqa: N815
-    rangeBetween = range_between  # noqa: N815
+    partition_by = partitionBy = staticmethod(WindowSpec().partition_by)  # noqa: N815
+    order_by = orderBy = staticmethod(WindowSpec().order_by)  # noqa: N815
+    rows_between = rowsBetween = staticmethod(WindowSpec().rows_between)  # noqa: N815
+    range_between = rangeBetween = staticmethod(WindowSpec().range_between)  # noqa: N815
 
 
 def _columns(columns: tuple[Any, ...]) -> tuple[Column, ...]:
-    if len(columns) == 1 and isinstance(columns[0], list | tuple):
-        columns = tuple(columns[0])
-    return tuple(column_or_name(item) for item in columns)
+    return tuple(map(column_or_name, flat(columns)))
 
 
 def _frame(unit: str, start: int, end: int) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minishark.dataframe.column import flat
 from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.literals import literal
-from minishark.dataframe.names import CamelCase, ident, nearest
+from minishark.dataframe.names import CamelCase, changed, ident, nearest
 from minishark.dataframe.select import parenthesized
 from minishark.errors import DataError, OptionError, UnsupportedError
 from minishark.query.sinks import Layout
@@ -34,23 +34,12 @@ class DataFrameWriter(CamelCase):
         [Row(n=2, day='tue')]
     """
 
-    def __init__(
-        self,
-        frame: DataFrame,
-        kind: str = "parquet",
-        mode: str = "error",
-        keys: Sequence[str] = (),
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, frame: DataFrame) -> None:
         self._frame = frame
-        self._kind = kind
-        self._mode = mode
-        self._keys = tuple(keys)
-        self._options = dict(options or {})
-
-    def _with(self, **changed: Any) -> DataFrameWriter:
-        now = {"kind": self._kind, "mode": self._mode, "keys": self._keys, "options": self._options}
-        return DataFrameWriter(self._frame, **{**now, **changed})
+        self._kind = "parquet"
+        self._mode = "error"
+        self._keys: tuple[str, ...] = ()
+        self._options: dict[str, Any] = {}
 
     def mode(self, mode: str) -> DataFrameWriter:
         """What happens if the target exists.
@@ -61,13 +50,13 @@ class DataFrameWriter(CamelCase):
         if mode not in _MODES:
             near = nearest(mode, _MODES)
             raise OptionError(f"Unknown mode {mode!r}.{near} There are {', '.join(_MODES)}.")
-        return self._with(mode=mode)
+        return changed(self, _mode=mode)
 
     def format(self, kind: str) -> DataFrameWriter:
         """The format of the files: "parquet", "csv" or "json"."""
         if kind.lower() not in _FORMATS:
             raise UnsupportedError(f"minishark writes {', '.join(_FORMATS)}, not {kind!r}.")
-        return self._with(kind=kind.lower())
+        return changed(self, _kind=kind.lower())
 
     def option(self, name: str, value: Any) -> DataFrameWriter:
         """Set an option of COPY."""
@@ -75,12 +64,12 @@ class DataFrameWriter(CamelCase):
 
     def options(self, **options: Any) -> DataFrameWriter:
         """Set several options of COPY."""
-        return self._with(options={**self._options, **options})
+        return changed(self, _options={**self._options, **options})
 
     def partition_by(self, *columns: Any) -> DataFrameWriter:
         """A folder for each combination of values of these columns; hash partitions of a table."""
-        named = columns[0] if len(columns) == 1 and isinstance(columns[0], list) else columns
-        return self._with(keys=[self._frame[name].references[0].name for name in named])
+        names = tuple(self._frame[name].references[0].name for name in flat(columns))
+        return changed(self, _keys=names)
 
     def parquet(self, path: str | Path, **options: Any) -> None:
         """Write Parquet files."""

@@ -36,11 +36,9 @@ class Rungs(Protocol[Plan, Result_co]):
         Raises:
             TablesPromisedError: tables that it reads have to be computed first.
         """
-        ...
 
     def compute(self, tables: Sequence[str]) -> None:
         """Compute promised tables."""
-        ...
 
     def execute(self, plan: Plan, warnings: tuple[str, ...]) -> Result_co:
         """Run a plan; the warnings become part of the query's metrics.
@@ -49,23 +47,18 @@ class Rungs(Protocol[Plan, Result_co]):
             FragmentRejectedError: an executor's DuckDB does not accept a fragment.
             PartitionsLostError: all replicas of a partition are gone.
         """
-        ...
 
     def is_current(self, plan: Plan) -> bool:
         """Whether what the plan reads is still what it was made for."""
-        ...
 
     def reads_files(self, plan: Plan) -> bool:
         """Whether the plan reads files that others may change while it runs."""
-        ...
 
     def restore(self, lost: PartitionsLostError) -> None:
         """Restore a table whose partitions are lost, or raise `lost`."""
-        ...
 
     def run_in_front_end(self, rejected: FragmentRejectedError) -> Result_co:
         """Run a statement that no executor accepts."""
-        ...
 
 
 def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:

@@ -35,31 +35,24 @@ class Work(Protocol):
 
     def job(self, submission: Submission) -> JobSpec:
         """The job of a submission; all outputs that its tasks read exist."""
-        ...
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
         """What a task has put out, and where it is stored."""
-        ...
 
     def on_event(self, submission: Submission, event: JobEvent) -> None:
         """Record an event of a submission that is still needed."""
-        ...
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
         """The exception for a task that failed for good."""
-        ...
 
     def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:
         """The exception for lost files that are no task's output."""
-        ...
 
     def renew(self) -> None:
         """Something was lost: look up the live nodes again, and make the folders there."""
-        ...
 
     def waiting(self) -> None:
         """Called at least once a second; what it raises ends the run."""
-        ...
 
 
 @dataclass(slots=True)

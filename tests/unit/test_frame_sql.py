@@ -415,3 +415,24 @@ def test_duplicates_of_some_columns(t: DataFrame) -> None:
     """One row stays for each key; of sorted rows it is the first."""
     frame = t.order_by(F.desc("b")).drop_duplicates(["a"]).select("a", "b")
     assert RUNNER.rows("SELECT a, max(b) FROM t GROUP BY a") == RUNNER.rows(frame.sql())
+
+
+def test_tab_lists_what_is_for_users(t: DataFrame) -> None:
+    """Methods and columns, once each: no camelCase aliases, no state, no plumbing."""
+
+    def public(item: object) -> set[str]:
+        return {name for name in dir(item) if not name.startswith("_")}
+
+    internal = {"runtime", "query", "derived", "held", "keys", "frame", "pieces", "references"}
+    listed = (t, t.a, t.group_by("a"), Window.partition_by("a"), t.write, t.na)
+    for item in listed:
+        assert not public(item) & (internal - set(t.columns)), item
+        assert all(name == snake_case(name) for name in public(item)), item
+    assert {"a", "b", "c", "select", "with_column", "collect"} <= public(t)
+    assert {"alias", "cast", "over"} <= public(t.a)
+    assert {"agg", "apply_in_arrow", "apply_in_pandas", "avg", "count", "max", "mean", "min"} | {
+        "pivot",
+        "sum",
+    } == public(t.group_by("a"))
+    assert {"col", "levenshtein", "size"} <= public(F)
+    assert not public(F) & {"Column", "Any", "functools", "itertools"}
