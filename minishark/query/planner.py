@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -16,11 +16,10 @@ import pyarrow as pa
 
 from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
-from minishark.compiler.logical.display import logical_text
+from minishark.compiler.logical.display import plan_text
 from minishark.compiler.logical.operators import Statement
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.logical.volatile import called_functions
-from minishark.compiler.physical.display import physical_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
@@ -42,7 +41,7 @@ from minishark.query.locality import hosts_of
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.report import metrics_text
-from minishark.query.run import FragmentOptions, QueryRun
+from minishark.query.run import QueryRun
 from minishark.query.sinks import Ending, Gathered
 from minishark.worker.protocol import ScalarFunction
 
@@ -175,7 +174,6 @@ class Queries:
         make_tables: makes those of the named tables that are only promised; whether there were any.
         progress_handlers: who hears how far each query is.
         open_queries: bounds how many are open.
-        fragments: how executors run fragments.
     """
 
     cluster: Cluster
@@ -192,7 +190,6 @@ class Queries:
     restore: Callable[[PartitionsLostError], None] = _raise
     progress_handlers: tuple[ProgressHandler, ...] = ()
     open_queries: OpenQueries = field(default_factory=OpenQueries)
-    fragments: FragmentOptions = field(default_factory=FragmentOptions)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -363,8 +360,8 @@ class Queries:
         """Describe how a SELECT runs; `DataFrame.explain` calls this."""
         plan = self._plan(sql, describe=True)
         parts = {
-            "logical": lambda: logical_text(plan.logical),
-            "physical": lambda: physical_text(plan.physical),
+            "logical": lambda: plan_text(plan.logical),
+            "physical": lambda: plan_text(plan.physical),
             "stages": lambda: self._stages_text(plan),
             "sql": lambda: self._stages_text(plan, sql=True),
             "analyze": lambda: metrics_text(self.run(sql).metrics),
@@ -409,12 +406,12 @@ class Queries:
             tables.add(files.get(name.lower()) or self.catalog.get(name))
         options = self.options if goal is None else goal.options(self.options)
         if files or self._is_spread() or self._calls_python(logical):
-            options = replace(options, weighs=False)  # what one task would take is not known
+            options = options.without("one_task")  # what one task would take is not known
         physical = plan_physical(logical, tables, options)
         if goal is not None:
             physical = goal.shaped(physical)
         snapshot = {table.name.lower(): table for table in tables}
-        return _Plan(bound, logical, physical, split(physical), snapshot)
+        return _Plan(bound, logical, physical, split(physical, options.disabled), snapshot)
 
     def _calls_python(self, logical: LogicalPlan) -> bool:
         """Whether a plan calls functions of the user, which may take any time."""
@@ -491,7 +488,6 @@ class Queries:
             explained,
             self.cluster.lost_nodes,
             self._threads(self.open_queries.count),
-            self.fragments,
         )
         try:
             run.run()

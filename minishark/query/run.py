@@ -56,20 +56,6 @@ from sparrow_core import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FragmentOptions:
-    """How executors run fragments.
-
-    Attributes:
-        prepares: whether those that come again are prepared.
-        sets_join_sides: whether the plan says which side of a join makes the hash table, where it
-            knows more than DuckDB.
-    """
-
-    prepares: bool = True
-    sets_join_sides: bool = True
-
-
 @dataclass(slots=True)
 class QueryRun:
     """One execution of a query.
@@ -91,7 +77,6 @@ class QueryRun:
         explained: whether the metrics tell why each task ran where it did.
         lost_nodes: those of some nodes whose files are gone, as far as is known.
         threads: how many cores a large task may use that is alone in its stage.
-        fragments: how executors run fragments.
     """
 
     stages: Sequence[Stage]
@@ -108,7 +93,6 @@ class QueryRun:
     explained: bool = False
     lost_nodes: Callable[[Collection[str]], Collection[str]] = lambda _: ()
     threads: int = 1
-    fragments: FragmentOptions = field(default_factory=FragmentOptions)
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
@@ -324,25 +308,19 @@ class QueryRun:
         output = OutputKind.BUCKETS if stage.buckets else OutputKind.PIECE
         types = () if stage.is_statement else tuple(column.type for column in stage.schema)
         task = StageTask(
-            stage.sql,
-            types,
-            shared,
-            output,
-            self.folder,
-            f"{stage.index}-",
-            stage.buckets,
+            sql=stage.sql,
+            types=types,
+            shared_inputs=shared,
+            output=output,
+            folder=self.folder,
+            prefix=f"{stage.index}-",
+            buckets=stage.buckets,
             prelude=self.settings + (self.definitions if stage.is_statement else ()),
             rows=stage.plan.rows / stage.tasks,
-            aggregates_early=stage.aggregates_early,
-            joins_as_written=self.fragments.sets_join_sides and stage.joins_as_written,
             stores=self._placed.stores,
             scalars=self._called_in(stage),
             working_folder=_working_folder(),
-            prepares=self.fragments.prepares,
-            codes=stage.codes,
-            steps=stage.steps,
-            filters=stage.filters,
-            runs=stage.runs,
+            hints=stage.hints,
         )
         if self._is_last(stage):
             task = self.ending.stage(task, stage.schema)
@@ -355,7 +333,7 @@ class QueryRun:
         """The Python functions that a stage may call; a whole statement may by way of a macro."""
         if not self.scalars or stage.is_statement:
             return self.scalars
-        text = " ".join((stage.sql, *(step.sql for step in stage.steps))).lower()
+        text = " ".join((stage.sql, *(cte.sql for cte in stage.hints.ctes))).lower()
         return tuple(f for f in self.scalars if f.name in text)
 
     def _payload(self, stage: Stage, tables: Mapping[str, Table], index: int) -> TaskPayload:

@@ -33,7 +33,6 @@ from minishark.lazy import imported
 from minishark.query.metrics import QueryMetrics
 from minishark.query.planner import Queries
 from minishark.query.progress import ProgressHandler
-from minishark.query.run import FragmentOptions
 from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
 from minishark.session.jobs import PartitionedJobs
@@ -67,7 +66,6 @@ class Session(CamelCase, PartitionedJobs):
         planner: PlannerOptions,
         placement: str,
         probe_ratio: float,
-        fragments: FragmentOptions,
     ) -> None:
         super().__init__()
         self._cluster = cluster
@@ -90,7 +88,6 @@ class Session(CamelCase, PartitionedJobs):
             planner,
             self._warn,
             self._query_here,
-            fragments=fragments,
         )
         self._derived = DerivedTables(self._tables, self._queries)
         self._queries.make_tables = self._derived.make

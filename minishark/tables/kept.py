@@ -50,7 +50,9 @@ class Keep:
 
     def options(self, options: PlannerOptions) -> PlannerOptions:
         """Python takes its time with few rows, too: partitions stay apart for it."""
-        return replace(options, single_task_rows=0, weighs=False) if self.function else options
+        return (
+            replace(options, single_task_rows=0).without("one_task") if self.function else options
+        )
 
     def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
         """Equal keys in one partition, if there are keys."""
@@ -131,7 +133,7 @@ class Passed:
 
     def options(self, options: PlannerOptions) -> PlannerOptions:
         """Python takes its time with few rows, too: partitions stay apart for it."""
-        return replace(options, single_task_rows=0, weighs=False)
+        return options.in_stages()
 
     def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
         """As it is."""

@@ -17,11 +17,11 @@ import cloudpickle
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.stages.inputs import Step
+from minishark.compiler.hints import EarlyCte
 from minishark.cores import usable_cores
 from minishark.expressions import quote, quote_text
 from minishark.worker import functions
-from minishark.worker.codes import CodedInputs, with_codes
+from minishark.worker.dictionary_codes import CodedInputs, with_codes
 from minishark.worker.helpers import Helpers
 from minishark.worker.memory import NodeMemory
 from minishark.worker.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
@@ -82,13 +82,15 @@ class TaskError(Exception):
 
     def __init__(self, problem: TaskProblem, message: str) -> None:
         super().__init__(message)
-        self.detail = ProblemDetail(problem, message)
+        self.detail = ProblemDetail(problem=problem, message=message)
 
     @classmethod
     def of_missing(cls, missing: InputMissingError) -> TaskError:
         """Stored files are gone; the front end knows who can make them again."""
         error = cls(TaskProblem.INPUT, str(missing))
-        error.detail = ProblemDetail(TaskProblem.INPUT, str(missing), missing=missing.files)
+        error.detail = ProblemDetail(
+            problem=TaskProblem.INPUT, message=str(missing), missing=missing.files
+        )
         return error
 
     @classmethod
@@ -96,7 +98,11 @@ class TaskError(Exception):
         """User code failed."""
         error = cls(TaskProblem.FUNCTION, str(failed))
         error.detail = ProblemDetail(
-            TaskProblem.FUNCTION, str(failed), partition, failed.traceback, failed.pickled
+            problem=TaskProblem.FUNCTION,
+            message=str(failed),
+            partition=partition,
+            traceback=failed.traceback,
+            pickled=failed.pickled,
         )
         return error
 
@@ -305,11 +311,11 @@ class TaskRunner:
             self._set_output_types(_output_settings(stage, map(str, relation.types)))
             return relation
         lasting = _lasting_inputs(stage, task)
-        if not _is_reduced(stage):
+        if not stage.hints.reduces_inputs:
             self._set_output_types(_output_settings(stage, stage.types))
-            scope = partial(with_codes, variables, stage.codes)
+            scope = partial(with_codes, variables, stage.hints.dictionary_codes)
             return self._executed(_typed(stage), stage.rows, scope, lasting)
-        coded = with_codes(variables, stage.codes)
+        coded = with_codes(variables, stage.hints.dictionary_codes)
         sql, reduced = self._reduced(_typed(stage), stage, coded, lasting)
         self._set_output_types(_output_settings(stage, stage.types))
         inputs = lasting if reduced.are_mapped else None
@@ -332,16 +338,16 @@ class TaskRunner:
     ) -> tuple[str, CodedInputs]:
         """A fragment and its inputs, without rows that no join wants."""
 
-        def run(step: Step, tables: Tables, is_new: bool) -> pa.RecordBatchReader:
-            if any(map(_EXCHANGED_TYPE.match, step.types)):
+        def run(cte: EarlyCte, tables: Tables, is_new: bool) -> pa.RecordBatchReader:
+            if any(map(_EXCHANGED_TYPE.match, cte.types)):
                 self._set_output_types(_EXCHANGE_SETTINGS)
             scope, inputs = CodedInputs(tables, coded.are_mapped), None if is_new else lasting
-            text = _cast(step.sql, step.types)
-            rows = self._executed(text, step.rows, lambda: scope, inputs)
+            text = _cast(cte.sql, cte.types)
+            rows = self._executed(text, cte.rows, lambda: scope, inputs)
             return rows.to_arrow_reader(BATCH_ROWS)
 
         held_bytes = self._limit_bytes // _HELD_PART
-        reduction = Reduction(stage, self._helpers, run, self._threads, held_bytes)
+        reduction = Reduction(stage.hints, self._helpers, run, self._threads, held_bytes)
         return reduction.reduced(sql, coded)
 
     def _passed(self, stage: StageTask, function: TaskFunction, rows: _Rows) -> _Rows:
@@ -473,9 +479,9 @@ class TaskRunner:
         entry = f"{attempt_name(task)}{target.suffix}"
         path = f"{target.folder}/{entry}"
         names = [f"c{i} AS {quote(name)}" for i, (name, _) in enumerate(stage.columns)]
-        coded = with_codes(variables, stage.codes)
+        coded = with_codes(variables, stage.hints.dictionary_codes)
         sql = _typed(stage) if stage.types else stage.sql
-        if _is_reduced(stage):
+        if stage.hints.reduces_inputs:
             sql, coded = self._reduced(sql, stage, coded, _lasting_inputs(stage, task))
         rows = f"SELECT {', '.join(names)} FROM ({sql})"
         copy = f"COPY ({rows}) TO {quote_text(path)} ({target.options})"
@@ -490,15 +496,15 @@ class TaskRunner:
                 raise TaskError(TaskProblem.RESOURCE, message) from error
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         (count,) = answer.column(0).to_pylist()
-        return TaskOutcome(count, _size_bytes(Path(path)), entry)
+        return TaskOutcome(rows=count, nbytes=_size_bytes(Path(path)), file=entry)
 
 
 def _disabled_optimizers(stage: StageTask) -> str:
     """What DuckDB leaves alone while a fragment runs: what was decided with better statistics."""
     disabled = ["projection_pullup"]  # it merges the joins that are kept apart, in their order
-    if not stage.aggregates_early:
+    if not stage.hints.aggregates_early:
         disabled.append("partial_aggregate_pushdown")
-    if stage.joins_as_written:
+    if stage.hints.build_sides:
         disabled.append("build_side_probe_side")
     return ",".join(disabled)
 
@@ -513,18 +519,13 @@ def _in_scope(run: Callable[[str], _Rows], text: str, tables: Mapping[str, pa.Ta
     return rows
 
 
-def _is_reduced(stage: StageTask) -> bool:
-    """Whether a task does something to its inputs before the fragment runs."""
-    return bool(stage.filters or stage.runs)
-
-
 def _lasting_inputs(stage: StageTask, task: TaskPayload) -> Inputs | None:
     """What a fragment reads that may come again; None if that is more than stored tables.
 
     Outputs of stages have new names each time.
     """
     inputs = {**stage.shared_inputs, **task.inputs}
-    if not stage.prepares or stage.scalars or task.relations:
+    if not stage.hints.prepares or stage.scalars or task.relations:
         return None
     is_new = any(item.file.startswith(f"{stage.folder}/") for item in chain(*inputs.values()))
     return None if is_new else inputs

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from minishark.catalog import Catalog
-from minishark.compiler.logical.display import logical_text
-from minishark.compiler.physical.display import physical_text
+from minishark.compiler.logical.display import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.sql.planning import PlanningDatabase
@@ -23,7 +22,7 @@ def described(sql: str, planning: PlanningDatabase, catalog: Catalog) -> str:
     """All that the compiler makes of a query, as text."""
     (statement,) = planning.statements(sql)
     logical = planning.plan(planning.bind(statement.sql))
-    physical = plan_physical(logical, catalog, PlannerOptions(partitions=4, weighs=False))
+    physical = plan_physical(logical, catalog, PlannerOptions(partitions=4).without("one_task"))
     stages = split(physical)
 
     def preferred(stage: Stage, index: int) -> frozenset[str]:
@@ -32,8 +31,8 @@ def described(sql: str, planning: PlanningDatabase, catalog: Catalog) -> str:
         return preferred_nodes(stage, tables, index)
 
     parts = {
-        "Logical plan": logical_text(logical),
-        "Physical plan": physical_text(physical),
+        "Logical plan": plan_text(logical),
+        "Physical plan": plan_text(physical),
         "Stages": stages_text(stages, preferred, sql=True),
     }
     return "\n\n".join(f"{title}\n{text}" for title, text in parts.items()) + "\n"

@@ -14,7 +14,7 @@ from minishark.query.planner import Queries, Rows
 def queries(restore: Any) -> Queries:
     """What runs queries, without a cluster."""
     nothing = cast("Any", None)
-    options = PlannerOptions(2)
+    options = PlannerOptions(partitions=2)
     return Queries(nothing, nothing, nothing, nothing, options, nothing, nothing, restore=restore)
 
 

@@ -9,6 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from minishark.compiler.hints import FragmentHints
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.expressions import ColumnRef
 from minishark.worker import run_task
@@ -51,7 +52,17 @@ def stage_task(
     **more: Any,
 ) -> StageTask:
     """What the tasks of a stage share."""
-    return StageTask(sql, types, more.pop("shared", {}), output, "queries/1", "0-", **more)
+    own = StageTask.__struct_fields__
+    hints = {"prepares": True} | {name: more.pop(name) for name in [*more] if name not in own}
+    return StageTask(
+        sql=sql,
+        types=types,
+        output=output,
+        folder="queries/1",
+        prefix="0-",
+        hints=FragmentHints(**hints),
+        **more,
+    )
 
 
 def inline(outcome: TaskOutcome) -> pa.Table:
@@ -106,7 +117,9 @@ def prepared(runner: TaskRunner) -> int:
 def summed(runner: TaskRunner, item: FileSlice, **more: Any) -> int:
     """The sum of a file's numbers."""
     shared = {"in0": (item,)}
-    stage = stage_task("SELECT sum(i) AS c0 FROM in0", ("BIGINT",), rows=1, shared=shared, **more)
+    stage = stage_task(
+        "SELECT sum(i) AS c0 FROM in0", ("BIGINT",), rows=1, shared_inputs=shared, **more
+    )
     ((total,),) = rows(inline(runner.run(stage, EMPTY)))
     assert isinstance(total, int)
     return total
@@ -238,7 +251,7 @@ def test_inputs_are_named(runner: TaskRunner, store: Store) -> None:
     stage = stage_task(
         "SELECT in0.c0 + in1.c0 + in2.x AS c0 FROM in0, in1, in2",
         ("INTEGER",),
-        shared={"in0": (one,)},
+        shared_inputs={"in0": (one,)},
     )
     payload = TaskPayload(0, {"in1": (two,)}, {"in2": "(SELECT 4 AS x)"})
     assert [(7,)] == rows(inline(runner.run(stage, payload)))
@@ -276,7 +289,9 @@ def test_states_travel_as_they_are(runner: TaskRunner, store: Store) -> None:
     final = (
         "SELECT finalize(combine_aggr(to_aggregate_state(c0, 'avg', ['DOUBLE']))) AS c0 FROM in0"
     )
-    stage = stage_task(final, ("DOUBLE",), shared={"in0": (FileSlice(outcome.file, ("n0",)),)})
+    stage = stage_task(
+        final, ("DOUBLE",), shared_inputs={"in0": (FileSlice(outcome.file, ("n0",)),)}
+    )
     assert [(1.5,)] == rows(inline(runner.run(stage, EMPTY)))
 
 
@@ -308,7 +323,7 @@ def test_types_survive_an_exchange(runner: TaskRunner, store: Store, value: str)
     stage = stage_task(
         f"SELECT typeof(c0) AS c0, c0 IS NOT DISTINCT FROM {value} AS c1 FROM in0",
         ("VARCHAR", "BOOLEAN"),
-        shared={"in0": (FileSlice(piece.file, ("n0",)),)},
+        shared_inputs={"in0": (FileSlice(piece.file, ("n0",)),)},
     )
     assert [(type_, True)] == rows(inline(runner.run(stage, EMPTY)))
 
@@ -338,7 +353,9 @@ def test_errors_of_duckdb(runner: TaskRunner, sql: str, problem: TaskProblem, me
 
 def test_missing_input_is_named(runner: TaskRunner) -> None:
     """A stored file that is gone is an input problem, which may pass elsewhere."""
-    stage = stage_task("SELECT * FROM in0", shared={"in0": (FileSlice("gone.arrow", ("n0",)),)})
+    stage = stage_task(
+        "SELECT * FROM in0", shared_inputs={"in0": (FileSlice("gone.arrow", ("n0",)),)}
+    )
     with pytest.raises(TaskError, match=r"gone\.arrow") as found:
         runner.run(stage, EMPTY)
     assert TaskProblem.INPUT is found.value.detail.problem
@@ -422,7 +439,7 @@ def test_database_that_broke_is_replaced(
     ("optimizer", "allowed"),
     [
         ("partial_aggregate_pushdown", {"aggregates_early": True}),
-        ("build_side_probe_side", {"joins_as_written": False}),
+        ("build_side_probe_side", {"build_sides": False}),
     ],
 )
 def test_stages_choose_optimizers(

@@ -22,7 +22,11 @@ from minishark.worker.protocol import (
 from sparrow_core import JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed, TaskSpec
 
 LACKS = TaskFailed(
-    1, "n1 has no folder q", encode(ProblemDetail(TaskProblem.FOLDER, "it has none")), "n1", "e1"
+    1,
+    "n1 has no folder q",
+    encode(ProblemDetail(problem=TaskProblem.FOLDER, message="it has none")),
+    "n1",
+    "e1",
 )
 
 
@@ -46,7 +50,15 @@ class Run:
                 on_event(LACKS)
                 break
             on_event(
-                TaskCompleted(task, encode(TaskOutcome(1, 8, f"q/{task}")), "n0", "e0", 1, 0.0, 0.0)
+                TaskCompleted(
+                    task,
+                    encode(TaskOutcome(rows=1, nbytes=8, file=f"q/{task}")),
+                    "n0",
+                    "e0",
+                    1,
+                    0.0,
+                    0.0,
+                )
             )
         else:
             on_event(JobFinished())

@@ -1,7 +1,9 @@
-"""Logical plan -> physical plan: where rows lie, and the exchanges that are needed.
+"""Logical plan -> physical plan: the distribution of rows, and the exchanges that are needed.
 
 Bottom-up. Each operator looks at its inputs' distributions, keeps them where it can, and asks for
 an exchange where it can't. Choices between exchanges compare estimated costs (`join_moves.py`).
+Optimizer rules (`compiler/rules/`) choose between plans, replace single nodes, and rewrite the
+finished plan.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from minishark.compiler.logical.operators import (
     Values,
     Window,
 )
-from minishark.compiler.logical.plan import LogicalPlan, output_schema
+from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.aggregates import can_split, state_column
 from minishark.compiler.physical.distribution import (
     hashed_alike,
@@ -60,7 +62,6 @@ from minishark.compiler.physical.joins import (
     matching_keys,
 )
 from minishark.compiler.physical.options import PlannerOptions
-from minishark.compiler.physical.order import depends_on_order
 from minishark.compiler.physical.plan import (
     Distribution,
     FinalAggregate,
@@ -72,11 +73,9 @@ from minishark.compiler.physical.plan import (
     Spread,
 )
 from minishark.compiler.physical.ranges import ranged
-from minishark.compiler.physical.work import elapsed_s, held_bytes, result_values
-from minishark.compiler.rules.eager import EagerAggregation, eager_aggregation
-from minishark.compiler.rules.group_keys import with_coded_keys
-from minishark.compiler.rules.group_runs import with_group_runs
-from minishark.compiler.rules.key_filters import with_key_filters
+from minishark.compiler.rules import enabled
+from minishark.compiler.rules.one_task import Place
+from minishark.compiler.rules.rule import Phase
 from minishark.expressions import (
     AggregateCall,
     Column,
@@ -87,13 +86,10 @@ from minishark.expressions import (
 )
 from minishark.statistics import ColumnStatistics
 
-_FEW_VALUES = 1_000_000
-"""A result of so many values is written by one thread before several tasks could be."""
-_MOSTLY = 0.5
-"""The share of its rows that a join must keep for an aggregate below it to pay."""
-
 _UNNESTED_LENGTH = 10
+"""The assumed length of a list: nothing is measured about nested columns."""
 _OWN_CTES = 1_000_000
+"""DuckDB numbers its common table expressions far below."""
 
 
 def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
@@ -102,41 +98,39 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
     Raises:
         CatalogError: the plan names a table that the catalog does not have.
     """
-    plan = with_coded_keys(_placed(logical, catalog, options), catalog, options.coded_rows)
-    plan = with_key_filters(plan, catalog, options.key_filters)
-    return with_group_runs(plan, catalog, options.run_groups)
+
+    def place(*, whole: bool) -> PhysicalPlan:
+        return Placer(catalog, options, whole=whole).plan(logical).plan
+
+    plan = _chosen(place, logical, catalog, options)
+    for rule, own in enabled(Phase.PHYSICAL, options):
+        plan = rule.apply(plan, catalog, own)
+    return plan
 
 
-def _placed(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
-    """The plan in one task or in several, whichever is better."""
+def _chosen(
+    place: Place, logical: LogicalPlan, catalog: Catalog, options: PlannerOptions
+) -> PhysicalPlan:
+    """The plan in one task or in stages."""
     tables = {name.lower(): catalog.get(name) for name in logical.tables}
-    rows = sum(table.rows for table in tables.values())
-    if rows <= options.single_task_rows:
-        return _Planner(catalog, options, whole=True).plan(logical).plan
-    whole = _Planner(catalog, options, whole=True).plan(logical).plan if options.weighs else None
-    threads = 1 if whole is None or depends_on_order(whole) else options.threads
-    if whole is not None and threads >= options.slots and _needs_no_stages(whole, options):
-        return whole
-    distributed = _Planner(catalog, options, whole=False).plan(logical).plan
-    if whole is None or held_bytes(whole) > options.task_bytes:
-        return distributed
-    return whole if elapsed_s(whole, threads) <= elapsed_s(distributed, threads) else distributed
+    if sum(table.rows for table in tables.values()) <= options.single_task_rows:
+        return place(whole=True)
+    for rule, own in enabled(Phase.CHOICE, options):
+        plan: PhysicalPlan = rule.apply(place, options, own)
+        return plan
+    return place(whole=False)
 
 
-def _needs_no_stages(whole: PhysicalPlan, options: PlannerOptions) -> bool:
-    """Whether no division into stages is faster than one task with a thread for each slot.
+class Placer:
+    """Places the operators of one logical plan, bottom-up; rules use its public methods."""
 
-    Several tasks could only write a large result faster, or have more memory.
-    """
-    return held_bytes(whole) <= options.task_bytes and result_values(whole) <= _FEW_VALUES
-
-
-class _Planner:
     def __init__(self, catalog: Catalog, options: PlannerOptions, *, whole: bool) -> None:
+        """For a plan in one task if it is `whole`, else in stages."""
         self._catalog = catalog
         self._options = options
         self._exchanges = Exchanges(options.partitions, options.read_whole_rows)
         self._whole = whole
+        self._rules = list(enabled(Phase.PLACEMENT, options))
         self._ctes: dict[int, Planned] = {}
         self._own_ctes = count(_OWN_CTES)
 
@@ -144,9 +138,11 @@ class _Planner:
         """The physical plan of one logical node and all below it."""
         operator = logical.operator
         if isinstance(operator, Cte):
-            return self._cte(operator, logical)
-        if isinstance(operator, Aggregate) and isinstance(logical.children[0].operator, Join):
-            return self._aggregate_over_join(operator, logical)
+            return self._cte(operator, logical)  # its definition must be known to its readers
+        for rule, own in self._rules:
+            found: Planned | None = rule.apply(logical, self, own)
+            if found is not None:
+                return found
         children = [self.plan(child) for child in logical.children]
         match operator:
             case Scan():
@@ -162,9 +158,9 @@ class _Planner:
             case Filter():
                 return self._filter(operator, children[0], logical.schema)
             case Project():
-                return self._project(operator, children[0], logical.schema)
+                return self.project(operator, children[0], logical.schema)
             case Aggregate():
-                return self._aggregate(operator, children[0], logical.schema)
+                return self.aggregate(operator, children[0], logical.schema)
             case Distinct():
                 return self._distinct(children[0], logical.schema)
             case DistinctOn():
@@ -176,7 +172,7 @@ class _Planner:
             case SetOperation():
                 return self._set_operation(operator, children[0], children[1], logical.schema)
             case Join():
-                return self._join(operator, children[0], children[1], logical.schema)
+                return self.join(operator, children[0], children[1], logical.schema)
             case Sort():
                 return self._sort(operator, children[0], logical.schema)
             case TopN() | Limit():
@@ -215,7 +211,7 @@ class _Planner:
         return Planned(plan, main.profile)
 
     def _cte_ref(self, reference: CteRef, schema: Schema) -> Planned:
-        """A reference lies as its definition; one stored partition can be read by every task."""
+        """A reference is distributed as its definition; every task can read a single partition."""
         definition = self._ctes[reference.index]
         distribution = definition.distribution
         if isinstance(distribution, Single):
@@ -231,21 +227,23 @@ class _Planner:
         distribution = _computed(filter_.predicates, distribution)
         return planned(filter_, (child,), schema, distribution, profile)
 
-    def _project(self, project: Project, child: Planned, schema: Schema) -> Planned:
-        columns = tuple(_expression_statistics(e, child.profile) for e in project.expressions)
+    def project(self, project: Project, child: Planned, schema: Schema) -> Planned:
+        """A projection, which leaves rows where they are."""
+        columns = tuple(_expression_statistics(e, child.profile) for e in project.outputs)
         profile = Profile(child.profile.rows, columns)
-        positions = positions_of(
-            [e.index if isinstance(e, ColumnRef) else -1 for e in project.expressions]
-        )
-        distribution = _computed(project.expressions, moved(child.distribution, positions))
+        positions = positions_of(_indexes(project.outputs))
+        distribution = _computed(project.outputs, moved(child.distribution, positions))
         return planned(project, (child,), schema, distribution, profile)
 
-    def _aggregate(self, aggregate: Aggregate, child: Planned, schema: Schema) -> Planned:
-        groups = [e.index if isinstance(e, ColumnRef) else -1 for e in aggregate.groups]
+    def aggregate(self, aggregate: Aggregate, child: Planned, schema: Schema) -> Planned:
+        """An aggregate: in each partition if it holds whole groups, else in two phases."""
+        groups = _indexes(aggregate.groups)
         rows = grouped_rows(aggregate.groups, child.profile)
         columns = tuple(_expression_statistics(e, child.profile) for e in aggregate.groups)
         profile = Profile(rows, columns + (None,) * (len(schema) - len(columns)))
         kept = moved(child.distribution, positions_of(groups))
+        # Still hashed on the groups alone: no group has rows in two partitions. Grouping sets
+        # also have groups that leave out some of the columns.
         one_phase = isinstance(kept, Hashed) and not aggregate.grouping_sets
         if not one_phase and self._exchanges.is_stored(child.plan):
             child = self._exchanges.broadcast(child)
@@ -254,6 +252,7 @@ class _Planner:
             return planned(aggregate, (child,), schema, kept, profile)
         if can_split(aggregate):
             return self._two_phases(aggregate, child, schema, profile)
+        # DISTINCT and the like need all rows of a group at once: they are exchanged as they are.
         complete = self._regrouped(aggregate, self._without_duplicates(aggregate, child))
         kept = moved(complete.distribution, positions_of(groups))
         return planned(aggregate, (complete,), schema, kept, profile)
@@ -262,16 +261,17 @@ class _Planner:
         self, aggregate: Aggregate, child: Planned, schema: Schema, profile: Profile
     ) -> Planned:
         names = tuple(column.name for column in schema[: len(aggregate.groups)])
-        partial = self._partial(aggregate, child, names)
-        return self._final(aggregate, partial, schema, profile)
+        partial = self.partial(aggregate, child, names)
+        return self.final(aggregate, partial, schema, profile)
 
-    def _partial(self, aggregate: Aggregate, child: Planned, names: Sequence[str]) -> Planned:
+    def partial(self, aggregate: Aggregate, child: Planned, names: Sequence[str]) -> Planned:
         """The first phase of an aggregate, whose groups get these names: groups and states."""
         group_columns = tuple(
             Column(name, group.type) for name, group in zip(names, aggregate.groups, strict=True)
         )
         states = tuple(state_column(call, i) for i, call in enumerate(aggregate.aggregates))
-        groups = [e.index if isinstance(e, ColumnRef) else -1 for e in aggregate.groups]
+        groups = _indexes(aggregate.groups)
+        # Rows of a group may be in any partition, so each partition may have all groups.
         rows = grouped_rows(aggregate.groups, child.profile) * child.distribution.partitions
         columns = tuple(_expression_statistics(e, child.profile) for e in aggregate.groups)
         return planned(
@@ -282,7 +282,7 @@ class _Planner:
             Profile(min(child.profile.rows, rows), columns + (None,) * len(states)),
         )
 
-    def _final(
+    def final(
         self, aggregate: Aggregate, partial: Planned, schema: Schema, profile: Profile
     ) -> Planned:
         """The second phase, over groups and states; equal groups are brought together."""
@@ -294,50 +294,6 @@ class _Planner:
             partial = self._exchanged_groups(partial, () if aggregate.grouping_sets else keys)
         distribution = moved(partial.distribution, positions)
         return planned(FinalAggregate(aggregate), (partial,), schema, distribution, profile)
-
-    def _aggregate_over_join(self, aggregate: Aggregate, logical: LogicalPlan) -> Planned:
-        """An aggregate that begins below the join, where that leaves few rows to be joined."""
-        (below,) = logical.children
-        join = below.operator
-        assert isinstance(join, Join)
-        left, right = (self.plan(child) for child in below.children)
-        eager = eager_aggregation(aggregate, join)
-        if eager is None or not self._pays(eager, join, left, right):
-            return self._aggregate(
-                aggregate, self._join(join, left, right, below.schema), logical.schema
-            )
-        if eager.side == 0:
-            left = self._partial(eager.partial, left, _names(eager.keys, left))
-        else:
-            right = self._partial(eager.partial, right, _names(eager.keys, right))
-        schema = output_schema(eager.join, (left.plan.schema, right.plan.schema))
-        joined = self._join(eager.join, left, right, schema)
-        if eager.side == 0:
-            joined = self._groups_first(joined, len(aggregate.groups))
-        keys = tuple(ColumnRef(i, group.type) for i, group in enumerate(aggregate.groups))
-        columns = joined.profile.columns[: len(keys)]
-        rows = grouped_rows(keys, joined.profile)
-        profile = Profile(rows, columns + (None,) * len(aggregate.aggregates))
-        return self._final(aggregate, joined, logical.schema, profile)
-
-    def _groups_first(self, states_first: Planned, groups: int) -> Planned:
-        schema = states_first.plan.schema
-        first = len(schema) - groups
-        order = [*range(first, len(schema)), *range(first)]
-        references = tuple(ColumnRef(i, schema[i].type) for i in order)
-        project = Project(references, tuple(schema[i].name for i in order))
-        return self._project(project, states_first, tuple(schema[i] for i in order))
-
-    def _pays(self, eager: EagerAggregation, join: Join, left: Planned, right: Planned) -> bool:
-        """Whether an aggregate below a join spares it most rows, and is not of rows it drops."""
-        gain = self._options.early_gain
-        side = right if eager.side else left
-        few = grouped_rows(eager.keys, side.profile) * side.distribution.partitions
-        kept = joined_rows(join, left.profile, right.profile)
-        rows = side.profile.rows
-        if not gain:
-            return True
-        return gain * few <= rows and kept >= _MOSTLY * rows
 
     def _exchanged_groups(self, child: Planned, keys: tuple[Expression, ...]) -> Planned:
         """Equal keys together: shuffled, or gathered where there are few rows or no keys."""
@@ -385,8 +341,8 @@ class _Planner:
 
     def _grouped_by(self, keys: tuple[Expression, ...], child: Planned) -> Planned:
         """`child` with the rows of equal keys in one partition."""
-        positions = [e.index if isinstance(e, ColumnRef) else -1 for e in keys]
-        together = isinstance(moved(child.distribution, positions_of(positions)), Hashed)
+        positions = positions_of(_indexes(keys))
+        together = isinstance(moved(child.distribution, positions), Hashed)
         if child.in_one_task or together:
             return child
         return self._exchanged_groups(child, keys)
@@ -461,7 +417,8 @@ class _Planner:
 
     # Joins
 
-    def _join(self, join: Join, left: Planned, right: Planned, schema: Schema) -> Planned:
+    def join(self, join: Join, left: Planned, right: Planned, schema: Schema) -> Planned:
+        """A join of two inputs, after the exchanges that it needs."""
         left, right = self._counted(join, *self._joinable(join, left, right))
         rows = joined_rows(join, left.profile, right.profile)
         columns = joined_columns(join, left.profile, right.profile)
@@ -495,10 +452,10 @@ class _Planner:
                 return self._exchanges.gathered(left), self._exchanges.gathered(right)
 
     def _counted(self, join: Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
-        """Both inputs; stored first what a semi or anti join should build its hash table of.
+        """Both inputs; first materialized is what a semi or anti join should build.
 
-        DuckDB builds it of the input that it believes to be smaller. Of joins below it believes too
-        much, without statistics; of stored rows it knows.
+        DuckDB builds the hash table from the input that it estimates to be smaller. Without
+        statistics it overestimates the joins below; of stored rows it knows the number.
         """
         costs = JoinCosts(left.side, right.side, self._options.partitions, self._options.stage_cost)
         if join.kind in KEEPS_LEFT_ONLY and costs.counting_pays(left.side, right.side):
@@ -541,8 +498,9 @@ def _expression_statistics(expression: Expression, profile: Profile) -> ColumnSt
     return ColumnStatistics(0.0, int(profile.distinct(expression)), None, None)
 
 
-def _names(columns: Sequence[ColumnRef], child: Planned) -> list[str]:
-    return [child.plan.schema[column.index].name for column in columns]
+def _indexes(expressions: Sequence[Expression]) -> list[int]:
+    """The input column that each expression is; -1 if it is more than a column."""
+    return [e.index if isinstance(e, ColumnRef) else -1 for e in expressions]
 
 
 def _ignores_duplicates(call: AggregateCall) -> bool:

@@ -20,16 +20,11 @@ from minishark.compiler.logical.operators import (
 )
 from minishark.compiler.physical.aggregates import splits
 from minishark.compiler.physical.plan import (
-    Broadcast,
     Exchange,
     FinalAggregate,
-    Gather,
-    Materialize,
     PartialAggregate,
     PhysicalPlan,
-    RangeShuffle,
     Replicated,
-    Shuffle,
     Single,
 )
 from minishark.expressions import (
@@ -149,7 +144,7 @@ def _own_ns(plan: PhysicalPlan) -> float:
             return plan.rows * len(columns) * _SCANNED_NS
         case Filter(predicates=predicates):
             return read[0] * sum(map(_predicate_ns, predicates))
-        case Project(expressions=expressions):
+        case Project(outputs=expressions):
             computed = sum(not isinstance(expression, ColumnRef) for expression in expressions)
             return read[0] * computed * _COMPUTED_NS
         case Join():
@@ -159,7 +154,7 @@ def _own_ns(plan: PhysicalPlan) -> float:
             return read[0] * len(plan.schema) * _GROUPED_NS + plan.rows * _BUILT_NS
         case Sort() | Window():
             return read[0] * _SORTED_NS
-        case Shuffle() | RangeShuffle() | Broadcast() | Gather() | Materialize():
+        case Exchange():
             return plan.rows * _MOVED_NS
         case _:
             return 0.0

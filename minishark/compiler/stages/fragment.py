@@ -14,6 +14,7 @@ from itertools import count
 
 from minishark.compiler.logical.operators import (
     Aggregate,
+    Distinct,
     DistinctOn,
     Filter,
     Join,
@@ -28,6 +29,14 @@ from minishark.compiler.logical.operators import (
     Window,
 )
 from minishark.compiler.physical.aggregates import render_final, render_partial
+from minishark.compiler.physical.build_sides import turned_kind
+from minishark.compiler.physical.plan import (
+    Boundaries,
+    FinalAggregate,
+    PartialAggregate,
+    PhysicalPlan,
+    SampleKeys,
+)
 from minishark.expressions import (
     ColumnRef,
     Expression,
@@ -93,10 +102,61 @@ def select(block: Block, extra: Sequence[str] = (), *, distinct: bool = False) -
     return f"{sql} {block.tail}".rstrip()
 
 
-def table_block(relation: str, columns: Sequence[str], aliases: Aliases) -> Block:
-    """A named relation of which `columns`, as SQL names, are read."""
+def table_block(relation: str, names: Sequence[str], aliases: Aliases) -> Block:
+    """A named relation of which columns, as SQL names, are read."""
     alias = aliases.new()
-    return Block(f"{relation} AS {alias}", tuple(f"{alias}.{column}" for column in columns))
+    return Block(f"{relation} AS {alias}", tuple(f"{alias}.{name}" for name in names))
+
+
+def columns(schema: Schema) -> list[str]:
+    """The names that fragments give to columns."""
+    return [f"c{i}" for i in range(len(schema))]
+
+
+def operator_block(plan: PhysicalPlan, blocks: Sequence[Block], aliases: Aliases) -> Block:
+    """An operator over the blocks of its inputs.
+
+    Scans, exchanges and common table expressions have inputs of the fragment instead.
+    """
+    match plan.operator, blocks:
+        case Values() as values, []:
+            return values_block(values, aliases)
+        case Filter() as filter_, [child]:
+            return filter_block(filter_, child, aliases)
+        case Project() as project, [child]:
+            return project_block(project, child, aliases)
+        case Aggregate() as aggregate, [child]:
+            return aggregate_block(aggregate, child, aliases)
+        case PartialAggregate(complete=aggregate), [child]:
+            return partial_block(aggregate, child, aliases)
+        case FinalAggregate(complete=aggregate), [child]:
+            return final_block(aggregate, child, aliases)
+        case Distinct(), [child]:
+            return distinct_block(child, aliases)
+        case DistinctOn() as distinct, [child]:
+            return distinct_on_block(distinct, child, aliases)
+        case Window() as window, [child]:
+            return window_block(window, child, aliases)
+        case Unnest() as unnest, [child]:
+            return unnest_block(unnest, child, aliases)
+        case SetOperation() as operation, [left, right]:
+            return set_block(operation, left, right, aliases)
+        case SampleKeys(keys=keys, rows=rows), [child]:
+            return sample_block(keys, rows, child, aliases)
+        case Boundaries(partitions=partitions), [child]:
+            return boundaries_block(partitions, child, aliases)
+        case Sort() as sort, [child]:
+            return sort_block(sort, child, aliases)
+        case (Limit() | TopN()) as limit, [child]:
+            return limit_block(limit, child, aliases)
+        case Join() as join, [left, right]:
+            turned = turned_kind(join, *plan.children)
+            if turned is not None:
+                return turned_join_block(join, turned, left, right, aliases)
+            return join_block(join, left, right, plan.children[1].schema, aliases)
+        case _:
+            message = f"{type(plan.operator).__name__} has no SQL of its own"
+            raise AssertionError(message)
 
 
 def subquery(sql: str, width: int, aliases: Aliases) -> Block:
@@ -116,11 +176,11 @@ def extensible(block: Block, aliases: Aliases) -> Block:
     return block if block.is_open else closed(block, aliases)
 
 
-def scan_block(relation: str, columns: Sequence[str | None], aliases: Aliases) -> Block:
+def scan_block(relation: str, read: Sequence[str | None], aliases: Aliases) -> Block:
     """Columns of a table; for None, just one value per row."""
-    block = table_block(relation, [quote(c) for c in columns if c is not None], aliases)
+    block = table_block(relation, [quote(c) for c in read if c is not None], aliases)
     names = iter(block.names)
-    return replace(block, names=tuple("true" if c is None else next(names) for c in columns))
+    return replace(block, names=tuple("true" if c is None else next(names) for c in read))
 
 
 def filter_block(filter_: Filter, child: Block, aliases: Aliases) -> Block:
@@ -133,11 +193,11 @@ def filter_block(filter_: Filter, child: Block, aliases: Aliases) -> Block:
 
 def project_block(project: Project, child: Block, aliases: Aliases) -> Block:
     """New columns; mere references rename nothing and cost nothing."""
-    used = [e.index for e in project.expressions if isinstance(e, ColumnRef)]
-    plain = len(used) == len(project.expressions)
+    used = [e.index for e in project.outputs if isinstance(e, ColumnRef)]
+    plain = len(used) == len(project.outputs)
     if child.computed and (not plain or len(used) != len(dict.fromkeys(used))):
         child = closed(child, aliases)
-    names = tuple(render(e, child.names) for e in project.expressions)
+    names = tuple(render(e, child.names) for e in project.outputs)
     return replace(child, names=names, computed=child.computed or not plain)
 
 
@@ -390,7 +450,7 @@ def _single(join: Join, left: Block, right: Block, right_schema: Schema, aliases
 
 
 def bucket_column(keys: Sequence[Expression], names: Sequence[str], buckets: int) -> str:
-    """The number of the bucket that a row belongs to; the same in every process and every stage."""
+    """The bucket number of a row; the same in every process and every stage."""
     arguments = ", ".join(render(key, names) for key in keys)
     return f"CAST(hash({arguments}, {HASH_SALT}) % {buckets} AS USMALLINT) AS bucket"
 
