@@ -14,23 +14,25 @@ import pyarrow as pa
 
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.sql.statements import (
+    CopyTo,
+    CreateEnum,
+    CreateTableAs,
+    Deallocate,
+    Definition,
+    DropTable,
+    Execute,
+    Explain,
+    FrontEndCommand,
+    FrontEndQuery,
     ParsedStatement,
-    StatementKind,
-    changes_reserved_setting,
-    copied_query_and_target,
-    executed_name_and_values,
-    fill_parameters,
-    is_shown,
-    prepared_name_and_statement,
-    split_arguments,
+    Prepare,
+    Query,
+    Setting,
+    SetVariable,
+    Show,
+    Write,
 )
-from minishark.compiler.sql.targets import (
-    CreatedTable,
-    created_table,
-    drops_table,
-    may_be_missing,
-    written_target,
-)
+from minishark.compiler.sql.tokens import fill_parameters, split_arguments
 from minishark.dataframe import DataFrame, Runner
 from minishark.errors import CatalogError, QueryError, UnsupportedError
 from minishark.expressions import Schema
@@ -93,9 +95,10 @@ class Statements:
             statements = self.planning.statements(fill_parameters(statements[0].sql, params))
         for statement in statements[:-1]:
             self._statement(statement)
-        if len(statements) > 1:  # those before it may change how it is parsed
-            return self._statement(dataclasses.replace(statements[-1], parsed=None))
-        return self._statement(statements[-1])
+        last = statements[-1]
+        if len(statements) > 1 and isinstance(last, Query):
+            last = Query(last.sql)  # those before it may change how it is parsed
+        return self._statement(last)
 
     @property
     def loaded_tables(self) -> list[str]:
@@ -147,46 +150,44 @@ class Statements:
 
     def _statement(self, statement: ParsedStatement) -> DataFrame:
         sql = statement.sql
-        match statement.kind:
-            case StatementKind.QUERY:
-                return self._query(sql, None, statement.parsed)
-            case StatementKind.EXPLAIN:
-                return self._query(sql, "analyze" if statement.analyze else "plan")
-            case StatementKind.SHOW:
-                return self._show(sql)
-            case StatementKind.HERE:
+        match statement:
+            case Query(parsed=parsed):
+                return self._query(sql, None, parsed)
+            case Explain(analyze=analyze):
+                return self._query(sql, "analyze" if analyze else "plan")
+            case Show():
+                return self._show(statement)
+            case FrontEndQuery():
                 return self._known(self.query_here(sql))
-            case StatementKind.OWN:
+            case FrontEndCommand():
                 return self._run_here(sql)
-            case StatementKind.DEFINITION | StatementKind.SETTING:
+            case Definition() | Setting():
                 return self._define(statement)
-            case StatementKind.VARIABLE:
+            case SetVariable():
                 return self._set_variable(sql)
-            case StatementKind.ENUM:
+            case CreateEnum():
                 return self._create_enum(sql)
-            case StatementKind.WRITE:
-                return self._write(sql)
-            case StatementKind.COPY_OUT:
-                return self._copy(*copied_query_and_target(sql))
-            case StatementKind.PREPARE:
-                name, prepared = prepared_name_and_statement(sql)
+            case Write():
+                return self._write(statement)
+            case CopyTo(query=query, destination=destination):
+                return self._copy(query, destination)
+            case Prepare(name=name, statement=prepared):
                 self._prepared[name] = prepared
                 return self._changed_rows(0)
-            case StatementKind.EXECUTE:
-                name, values = executed_name_and_values(sql)
-                return self.run(self._prepared_statement(name), values)
-            case StatementKind.DEALLOCATE:
-                name, _ = executed_name_and_values(sql)
+            case Execute(name=name, arguments=arguments):
+                return self.run(self._prepared_statement(name), arguments)
+            case Deallocate(name=name):
                 self._prepared_statement(name)
                 del self._prepared[name]
                 return self._changed_rows(0)
             case _:
-                assert_never(statement.kind)
+                assert_never(statement)
 
-    def _show(self, sql: str) -> DataFrame:
+    def _show(self, statement: Show) -> DataFrame:
         """What concerns the catalog only; the planning database's rows are made up."""
+        sql = statement.sql
         self.load_changed()
-        if not is_shown(sql) and self.planning.tables_in(sql):
+        if not statement.is_show and self.planning.tables_in(sql):
             return self._known(self.query_here(sql))
         names = [name for name in self.loaded_tables if not name.startswith(KEPT_PREFIX)]
         return self._known(self.written.catalog(sql, names, self.tables.read))
@@ -238,10 +239,10 @@ class Statements:
             raise QueryError(f"There is no prepared statement called {name}.")
         return self._prepared[name]
 
-    def _define(self, statement: ParsedStatement) -> DataFrame:
+    def _define(self, statement: Definition | Setting) -> DataFrame:
         """A definition or setting, for planning, for executors, and for statements that write."""
-        setting = statement.kind is StatementKind.SETTING
-        if setting and changes_reserved_setting(statement.sql):
+        setting = isinstance(statement, Setting)
+        if isinstance(statement, Setting) and statement.is_reserved:
             raise UnsupportedError("minishark chooses this setting itself; see connect().")
         self.load_changed()
         if self.written.is_elsewhere and not setting:
@@ -276,27 +277,29 @@ class Statements:
         self.queries.set(known)
         return self._changed_rows(0)
 
-    def _write(self, sql: str) -> DataFrame:
+    def _write(self, statement: Write) -> DataFrame:
         """A statement that changes tables; the cluster hears of it before the next query."""
-        created = created_table(sql)
-        target = written_target(sql)
+        sql, target = statement.sql, statement.target
         if self.written.is_elsewhere or (target is not None and not target.is_main):
             return self._run_here(sql)
         name = target.name if target is not None else None
-        if created and name is not None and self._can_create(name, created):
-            self.keep(name, created.query, Layout(replicas=2), replace=True)
-            return self._changed_rows(self.tables.catalog.get(name).rows)
-        if drops_table(sql) and name is not None:
-            return self._drop(name, missing_ok=may_be_missing(sql))
-        self.derived.make(self.planning.tables_in(sql))
-        return self._known(self.written.write(sql, self.loaded_tables, self.tables.read))
+        match statement:
+            case CreateTableAs(query=query) if name and self._can_create(name, statement):
+                self.keep(name, query, Layout(replicas=2), replace=True)
+                return self._changed_rows(self.tables.catalog.get(name).rows)
+            case DropTable(missing_ok=missing_ok) if name:
+                return self._drop(name, missing_ok=missing_ok)
+            case _:
+                self.derived.make(self.planning.tables_in(sql))
+                tables = self.loaded_tables
+                return self._known(self.written.write(sql, target, tables, self.tables.read))
 
     def _copy(self, query: str, target: str) -> DataFrame:
         """COPY ... TO, written by tasks where they can."""
         self.load_changed()
         copy = parsed_copy(target, split_arguments)
         (statement,) = self.planning.statements(query)
-        here = self.written.is_elsewhere or statement.kind is not StatementKind.QUERY
+        here = self.written.is_elsewhere or not isinstance(statement, Query)
         if copy is not None and not here:
             with contextlib.suppress(RefusedError):
                 schema = self._bound_or_none(query)
@@ -313,7 +316,7 @@ class Statements:
                 raise
             return None
 
-    def _can_create(self, name: str, created: CreatedTable) -> bool:
+    def _can_create(self, name: str, created: CreateTableAs) -> bool:
         """Whether a CREATE TABLE AS can run on the cluster.
 
         If not, the session's own database runs it: what exists already, or has columns that Arrow
