@@ -18,10 +18,11 @@ from minishark.worker import run_task
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import FileSlice, OutputKind, StageTask, TaskPayload, TaskProblem
-from minishark.worker.run_task import TaskError, TaskRunner
+from minishark.worker.run_task import TaskRunner
 from minishark.worker.storage import StorageMeter
 from minishark.worker.store import Store
 from minishark.worker.streaming import even_batches, grouped
+from minishark.worker.task_errors import TaskError
 
 COUNT = 300_000
 ROWS = f"SELECT i AS c0, 'row ' || i AS c1 FROM range({COUNT}) r(i)"

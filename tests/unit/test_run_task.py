@@ -12,7 +12,7 @@ import pytest
 from minishark.compiler.hints import FragmentHints
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.expressions import ColumnRef
-from minishark.worker import run_task
+from minishark.worker import duckdb_slot
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
@@ -23,8 +23,9 @@ from minishark.worker.protocol import (
     TaskPayload,
     TaskProblem,
 )
-from minishark.worker.run_task import TaskError, TaskRunner
+from minishark.worker.run_task import TaskRunner
 from minishark.worker.store import FolderMissingError, Store
+from minishark.worker.task_errors import TaskError, task_errors
 
 KEY = ColumnRef(0, "INTEGER")
 
@@ -100,7 +101,7 @@ def test_a_task_uses_as_many_threads_as_it_may(
     runner: TaskRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the stage says, but no more than there are cores; one again for the next."""
-    monkeypatch.setattr(run_task, "usable_cores", lambda: 3)
+    monkeypatch.setattr(duckdb_slot, "usable_cores", lambda: 3)
     for allowed, used in ((1, 1), (2, 2), (8, 3), (1, 1)):
         stage = stage_task("SELECT current_setting('threads') AS c0", ("BIGINT",), threads=allowed)
         assert [(used,)] == rows(inline(runner.run(stage, EMPTY)))
@@ -381,7 +382,7 @@ def test_missing_input_is_named(runner: TaskRunner) -> None:
 )
 def test_classes_of_errors(error: Exception, problem: TaskProblem) -> None:
     """Errors that tests can't provoke are sorted likewise."""
-    with pytest.raises(TaskError) as found, run_task._problems():
+    with pytest.raises(TaskError) as found, task_errors():
         raise error
     assert problem is found.value.detail.problem
     assert found.value.detail.message
@@ -389,7 +390,7 @@ def test_classes_of_errors(error: Exception, problem: TaskProblem) -> None:
 
 def test_bugs_are_not_hidden() -> None:
     """What is nobody's data or resource stays what it is."""
-    with pytest.raises(ZeroDivisionError), run_task._problems():
+    with pytest.raises(ZeroDivisionError), task_errors():
         raise ZeroDivisionError
 
 
@@ -424,14 +425,14 @@ def test_database_that_broke_is_replaced(
     def broken(stage: StageTask, task: TaskPayload) -> TaskOutcome:
         raise kind("a bug")
 
-    before = runner._con
+    before = runner._duckdb.con
     stage = stage_task("SELECT 1 AS c0", ("INTEGER",))
     with monkeypatch.context() as patch:
         patch.setattr(runner, "_run", broken)
         with pytest.raises(TaskError, match="a bug") as found:
             runner.run(stage, EMPTY)
     assert TaskProblem.BIND is found.value.detail.problem
-    assert before is not runner._con
+    assert before is not runner._duckdb.con
     assert [(1,)] == rows(inline(runner.run(stage, EMPTY)))
 
 
