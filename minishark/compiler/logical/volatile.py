@@ -8,22 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minishark.compiler.logical.operators import (
-    Aggregate,
-    Distinct,
-    Filter,
-    Limit,
-    Project,
-    Scan,
-    Sort,
-    TopN,
-)
+from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.expressions import Call, children, is_volatile
 
-_ROW_BY_ROW = (Filter, Project)
+_ROW_BY_ROW = (ops.Filter, ops.Project)
 # Operators that compute nothing twice. Lists of what is allowed, so that a new operator is not.
-_HARMLESS = (*_ROW_BY_ROW, Scan, Aggregate, Sort, TopN, Limit, Distinct)
+_HARMLESS = (*_ROW_BY_ROW, ops.Scan, ops.Aggregate, ops.Sort, ops.TopN, ops.Limit, ops.Distinct)
 
 
 def volatile_reason(plan: LogicalPlan) -> str | None:

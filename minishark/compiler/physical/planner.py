@@ -14,27 +14,7 @@ from itertools import count
 from typing import assert_never
 
 from minishark.catalog import Catalog, Table
-from minishark.compiler.logical.operators import (
-    Aggregate,
-    Cte,
-    CteRef,
-    Distinct,
-    DistinctOn,
-    Filter,
-    Join,
-    JoinCondition,
-    Limit,
-    Project,
-    Scan,
-    SetKind,
-    SetOperation,
-    Sort,
-    Statement,
-    TopN,
-    Unnest,
-    Values,
-    Window,
-)
+from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.aggregates import can_split, state_column
 from minishark.compiler.physical.distribution import (
@@ -137,7 +117,7 @@ class Placer:
     def plan(self, logical: LogicalPlan) -> Planned:
         """The physical plan of one logical node and all below it."""
         operator = logical.operator
-        if isinstance(operator, Cte):
+        if isinstance(operator, ops.Cte):
             return self._cte(operator, logical)  # its definition must be known to its readers
         for rule, own in self._rules:
             found: Planned | None = rule.apply(logical, self, own)
@@ -145,44 +125,44 @@ class Placer:
                 return found
         children = [self.plan(child) for child in logical.children]
         match operator:
-            case Scan():
+            case ops.Scan():
                 return self._scan(operator, logical.schema)
-            case Values():
+            case ops.Values():
                 profile = Profile(float(len(operator.rows)), (None,) * len(operator.schema))
                 return planned(operator, (), logical.schema, Replicated(), profile)
-            case CteRef():
+            case ops.CteRef():
                 return self._cte_ref(operator, logical.schema)
-            case Statement():
+            case ops.Statement():
                 profile = Profile(1.0, (None,) * len(operator.schema))
                 return planned(operator, (), logical.schema, Single(), profile)
-            case Filter():
+            case ops.Filter():
                 return self._filter(operator, children[0], logical.schema)
-            case Project():
+            case ops.Project():
                 return self.project(operator, children[0], logical.schema)
-            case Aggregate():
+            case ops.Aggregate():
                 return self.aggregate(operator, children[0], logical.schema)
-            case Distinct():
+            case ops.Distinct():
                 return self._distinct(children[0], logical.schema)
-            case DistinctOn():
+            case ops.DistinctOn():
                 return self._distinct_on(operator, children[0], logical.schema)
-            case Window():
+            case ops.Window():
                 return self._window(operator, children[0], logical.schema)
-            case Unnest():
+            case ops.Unnest():
                 return self._unnest(operator, children[0], logical.schema)
-            case SetOperation():
+            case ops.SetOperation():
                 return self._set_operation(operator, children[0], children[1], logical.schema)
-            case Join():
+            case ops.Join():
                 return self.join(operator, children[0], children[1], logical.schema)
-            case Sort():
+            case ops.Sort():
                 return self._sort(operator, children[0], logical.schema)
-            case TopN() | Limit():
+            case ops.TopN() | ops.Limit():
                 return self._limited(operator, children[0], logical.schema)
             case _:
                 assert_never(operator)
 
     # Leaves
 
-    def _scan(self, scan: Scan, schema: Schema) -> Planned:
+    def _scan(self, scan: ops.Scan, schema: Schema) -> Planned:
         table = self._catalog.get(scan.table)
         names = {column.name.lower(): i for i, column in enumerate(table.schema)}
         statistics = table.statistics.columns
@@ -190,7 +170,7 @@ class Placer:
         profile = Profile(float(max(1, table.rows)), columns)
         return planned(scan, (), schema, self._scan_distribution(table, scan), profile)
 
-    def _scan_distribution(self, table: Table, scan: Scan) -> Distribution:
+    def _scan_distribution(self, table: Table, scan: ops.Scan) -> Distribution:
         partitions = len(table.partitions)
         if partitions == 1 or self._whole:
             return Replicated()
@@ -201,7 +181,7 @@ class Placer:
         )
         return Hashed(keys, partitions) if all((keys, *keys)) else Spread(partitions)
 
-    def _cte(self, cte: Cte, logical: LogicalPlan) -> Planned:
+    def _cte(self, cte: ops.Cte, logical: LogicalPlan) -> Planned:
         definition = self.plan(logical.children[0])
         self._ctes[cte.index] = definition
         main = self.plan(logical.children[1])
@@ -210,7 +190,7 @@ class Placer:
         )
         return Planned(plan, main.profile)
 
-    def _cte_ref(self, reference: CteRef, schema: Schema) -> Planned:
+    def _cte_ref(self, reference: ops.CteRef, schema: Schema) -> Planned:
         """A reference is distributed as its definition; every task can read a single partition."""
         definition = self._ctes[reference.index]
         distribution = definition.distribution
@@ -220,14 +200,14 @@ class Placer:
 
     # One input
 
-    def _filter(self, filter_: Filter, child: Planned, schema: Schema) -> Planned:
+    def _filter(self, filter_: ops.Filter, child: Planned, schema: Schema) -> Planned:
         rows = filtered_rows(filter_.predicates, child.profile)
         profile = Profile(rows, tuple(child.profile.columns[i] for i in filter_.output))
         distribution = moved(child.distribution, positions_of(filter_.output))
         distribution = _computed(filter_.predicates, distribution)
         return planned(filter_, (child,), schema, distribution, profile)
 
-    def project(self, project: Project, child: Planned, schema: Schema) -> Planned:
+    def project(self, project: ops.Project, child: Planned, schema: Schema) -> Planned:
         """A projection, which leaves rows where they are."""
         columns = tuple(_expression_statistics(e, child.profile) for e in project.outputs)
         profile = Profile(child.profile.rows, columns)
@@ -235,7 +215,7 @@ class Placer:
         distribution = _computed(project.outputs, moved(child.distribution, positions))
         return planned(project, (child,), schema, distribution, profile)
 
-    def aggregate(self, aggregate: Aggregate, child: Planned, schema: Schema) -> Planned:
+    def aggregate(self, aggregate: ops.Aggregate, child: Planned, schema: Schema) -> Planned:
         """An aggregate: in each partition if it holds whole groups, else in two phases."""
         groups = _indexes(aggregate.groups)
         rows = grouped_rows(aggregate.groups, child.profile)
@@ -258,13 +238,13 @@ class Placer:
         return planned(aggregate, (complete,), schema, kept, profile)
 
     def _two_phases(
-        self, aggregate: Aggregate, child: Planned, schema: Schema, profile: Profile
+        self, aggregate: ops.Aggregate, child: Planned, schema: Schema, profile: Profile
     ) -> Planned:
         names = tuple(column.name for column in schema[: len(aggregate.groups)])
         partial = self.partial(aggregate, child, names)
         return self.final(aggregate, partial, schema, profile)
 
-    def partial(self, aggregate: Aggregate, child: Planned, names: Sequence[str]) -> Planned:
+    def partial(self, aggregate: ops.Aggregate, child: Planned, names: Sequence[str]) -> Planned:
         """The first phase of an aggregate, whose groups get these names: groups and states."""
         group_columns = tuple(
             Column(name, group.type) for name, group in zip(names, aggregate.groups, strict=True)
@@ -283,7 +263,7 @@ class Placer:
         )
 
     def final(
-        self, aggregate: Aggregate, partial: Planned, schema: Schema, profile: Profile
+        self, aggregate: ops.Aggregate, partial: Planned, schema: Schema, profile: Profile
     ) -> Planned:
         """The second phase, over groups and states; equal groups are brought together."""
         width = len(aggregate.groups)
@@ -301,10 +281,10 @@ class Placer:
             return self._exchanges.gathered(child)
         return self._exchanges.shuffled(child, keys)
 
-    def _regrouped(self, aggregate: Aggregate, child: Planned) -> Planned:
+    def _regrouped(self, aggregate: ops.Aggregate, child: Planned) -> Planned:
         return self._exchanged_groups(child, () if aggregate.grouping_sets else aggregate.groups)
 
-    def _without_duplicates(self, aggregate: Aggregate, child: Planned) -> Planned:
+    def _without_duplicates(self, aggregate: ops.Aggregate, child: Planned) -> Planned:
         """Fewer rows to exchange: duplicates that DISTINCT aggregates ignore are dropped early."""
         calls = aggregate.aggregates
         inputs = {call.arguments for call in calls}
@@ -315,23 +295,25 @@ class Placer:
         width = len(child.plan.schema)
         if not all(isinstance(e, ColumnRef) for e in needed) or len(needed) != width:
             return child
-        return planned(Distinct(), (child,), child.plan.schema, child.distribution, child.profile)
+        return planned(
+            ops.Distinct(), (child,), child.plan.schema, child.distribution, child.profile
+        )
 
     def _distinct(self, child: Planned, schema: Schema) -> Planned:
         keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(schema))
         profile = replace(child.profile, rows=grouped_rows(keys, child.profile))
         if child.in_one_task or isinstance(child.distribution, Hashed):
-            return planned(Distinct(), (child,), schema, child.distribution, profile)
-        partial = planned(Distinct(), (child,), schema, child.distribution, profile)
+            return planned(ops.Distinct(), (child,), schema, child.distribution, profile)
+        partial = planned(ops.Distinct(), (child,), schema, child.distribution, profile)
         exchanged = self._exchanged_groups(partial, keys)
-        return planned(Distinct(), (exchanged,), schema, exchanged.distribution, profile)
+        return planned(ops.Distinct(), (exchanged,), schema, exchanged.distribution, profile)
 
-    def _distinct_on(self, distinct: DistinctOn, child: Planned, schema: Schema) -> Planned:
+    def _distinct_on(self, distinct: ops.DistinctOn, child: Planned, schema: Schema) -> Planned:
         child = self._grouped_by(distinct.targets, child)
         profile = replace(child.profile, rows=grouped_rows(distinct.targets, child.profile))
         return planned(distinct, (child,), schema, child.distribution, profile)
 
-    def _window(self, window: Window, child: Planned, schema: Schema) -> Planned:
+    def _window(self, window: ops.Window, child: Planned, schema: Schema) -> Planned:
         """Windows that share keys run where the rows of equal keys are together."""
         first, *others = (call.partition_by for call in window.calls)
         shared = tuple(key for key in first if all(key in keys for keys in others))
@@ -347,28 +329,30 @@ class Placer:
             return child
         return self._exchanged_groups(child, keys)
 
-    def _unnest(self, unnest: Unnest, child: Planned, schema: Schema) -> Planned:
+    def _unnest(self, unnest: ops.Unnest, child: Planned, schema: Schema) -> Planned:
         columns = child.profile.columns + (None,) * len(unnest.lists)
         profile = Profile(child.profile.rows * _UNNESTED_LENGTH, columns)
         return planned(unnest, (child,), schema, child.distribution, profile)
 
     def _set_operation(
-        self, operation: SetOperation, left: Planned, right: Planned, schema: Schema
+        self, operation: ops.SetOperation, left: Planned, right: Planned, schema: Schema
     ) -> Planned:
-        rows = left.profile.rows + (right.profile.rows if operation.kind is SetKind.UNION else 0)
+        rows = left.profile.rows + (
+            right.profile.rows if operation.kind is ops.SetKind.UNION else 0
+        )
         profile = Profile(rows, (None,) * len(schema))
         left, right = self._side_by_side(operation, left, right)
         distribution = set_distribution(left.distribution, right.distribution)
         return planned(operation, (left, right), schema, distribution, profile)
 
     def _side_by_side(
-        self, operation: SetOperation, left: Planned, right: Planned
+        self, operation: ops.SetOperation, left: Planned, right: Planned
     ) -> tuple[Planned, Planned]:
         """Both inputs so that the operation can run partition by partition."""
         if left.in_one_task and right.in_one_task:
             return left, right
         same_count = left.distribution.partitions == right.distribution.partitions
-        anywhere = operation.kind is SetKind.UNION and operation.keep_all
+        anywhere = operation.kind is ops.SetKind.UNION and operation.keep_all
         if same_count and (anywhere or hashed_alike(left.distribution, right.distribution)):
             return left, right
         if left.profile.rows + right.profile.rows <= self._options.gather_rows:
@@ -376,7 +360,7 @@ class Placer:
         keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(left.plan.schema))
         return self._exchanges.shuffled(left, keys), self._exchanges.shuffled(right, keys)
 
-    def _sort(self, sort: Sort, child: Planned, schema: Schema) -> Planned:
+    def _sort(self, sort: ops.Sort, child: Planned, schema: Schema) -> Planned:
         """Range by range where there are many rows, else in one task."""
         sort = replace(sort, stable=self._in_source_order(child.plan))
         keys = tuple(key.expression for key in sort.keys)
@@ -395,17 +379,17 @@ class Placer:
     def _in_source_order(self, plan: PhysicalPlan) -> bool:
         """Whether rows come in an order that does not depend on the number of partitions."""
         match plan.operator:
-            case Filter() | Project():
+            case ops.Filter() | ops.Project():
                 return self._in_source_order(plan.children[0])
-            case Scan(table=table):
+            case ops.Scan(table=table):
                 return not self._catalog.get(table).partition_by
             case _:
                 return False
 
-    def _limited(self, operator: TopN | Limit, child: Planned, schema: Schema) -> Planned:
+    def _limited(self, operator: ops.TopN | ops.Limit, child: Planned, schema: Schema) -> Planned:
         """First in each partition, then over what is left of all of them."""
         profile = child.profile
-        if isinstance(operator, TopN):
+        if isinstance(operator, ops.TopN):
             operator = replace(operator, stable=self._in_source_order(child.plan))
         if operator.limit is not None:
             profile = replace(profile, rows=float(min(profile.rows, operator.limit)))
@@ -417,7 +401,7 @@ class Placer:
 
     # Joins
 
-    def join(self, join: Join, left: Planned, right: Planned, schema: Schema) -> Planned:
+    def join(self, join: ops.Join, left: Planned, right: Planned, schema: Schema) -> Planned:
         """A join of two inputs, after the exchanges that it needs."""
         left, right = self._counted(join, *self._joinable(join, left, right))
         rows = joined_rows(join, left.profile, right.profile)
@@ -427,7 +411,7 @@ class Placer:
         )
         return planned(join, (left, right), schema, distribution, Profile(rows, columns))
 
-    def _joinable(self, join: Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
+    def _joinable(self, join: ops.Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
         """Both inputs, moved where necessary, so that the join can run partition by partition."""
         if lie_together(join, left.distribution, right.distribution):
             return left, right
@@ -451,7 +435,7 @@ class Placer:
             case JoinMove.GATHER:
                 return self._exchanges.gathered(left), self._exchanges.gathered(right)
 
-    def _counted(self, join: Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
+    def _counted(self, join: ops.Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
         """Both inputs; first materialized is what a semi or anti join should build.
 
         DuckDB builds the hash table from the input that it estimates to be smaller. Without
@@ -471,7 +455,7 @@ class Placer:
         self,
         moved: Planned,
         target: Planned,
-        keys: Sequence[JoinCondition],
+        keys: Sequence[ops.JoinCondition],
         *,
         left_is_target: bool,
     ) -> Planned:

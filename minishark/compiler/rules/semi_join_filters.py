@@ -21,18 +21,7 @@ from typing import TYPE_CHECKING
 
 from minishark.catalog import Catalog, Table
 from minishark.compiler.hints import InputKeyFilter, KeyFilter
-from minishark.compiler.logical.operators import (
-    Aggregate,
-    Cte,
-    CteRef,
-    Distinct,
-    Filter,
-    Join,
-    JoinKind,
-    Project,
-    Scan,
-    Sort,
-)
+from minishark.compiler.logical import operators as ops
 from minishark.compiler.physical.plan import (
     Broadcast,
     Exchange,
@@ -64,33 +53,38 @@ _TESTED = 0.8
 """Predicates that leave a larger share of the rows are not worth mentioning."""
 
 _LEFT_MAY_DROP = (
-    JoinKind.INNER,
-    JoinKind.RIGHT,
-    JoinKind.SEMI,
-    JoinKind.RIGHT_SEMI,
-    JoinKind.RIGHT_ANTI,
+    ops.JoinKind.INNER,
+    ops.JoinKind.RIGHT,
+    ops.JoinKind.SEMI,
+    ops.JoinKind.RIGHT_SEMI,
+    ops.JoinKind.RIGHT_ANTI,
 )
 _RIGHT_MAY_DROP = (
-    JoinKind.INNER,
-    JoinKind.LEFT,
-    JoinKind.SEMI,
-    JoinKind.RIGHT_SEMI,
-    JoinKind.ANTI,
+    ops.JoinKind.INNER,
+    ops.JoinKind.LEFT,
+    ops.JoinKind.SEMI,
+    ops.JoinKind.RIGHT_SEMI,
+    ops.JoinKind.ANTI,
 )
 """Joins whose rows of that side have no effect if the other side has none of their keys."""
 
-_KEEPS_MATCHES = (JoinKind.INNER, JoinKind.SEMI, JoinKind.RIGHT_SEMI)
+_KEEPS_MATCHES = (ops.JoinKind.INNER, ops.JoinKind.SEMI, ops.JoinKind.RIGHT_SEMI)
 """Joins whose rows have columns that are equal to one of the other side."""
 
 _PASSES_LEFT = (
-    JoinKind.INNER,
-    JoinKind.LEFT,
-    JoinKind.SEMI,
-    JoinKind.ANTI,
-    JoinKind.MARK,
-    JoinKind.SINGLE,
+    ops.JoinKind.INNER,
+    ops.JoinKind.LEFT,
+    ops.JoinKind.SEMI,
+    ops.JoinKind.ANTI,
+    ops.JoinKind.MARK,
+    ops.JoinKind.SINGLE,
 )
-_PASSES_RIGHT = (JoinKind.INNER, JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
+_PASSES_RIGHT = (
+    ops.JoinKind.INNER,
+    ops.JoinKind.RIGHT,
+    ops.JoinKind.RIGHT_SEMI,
+    ops.JoinKind.RIGHT_ANTI,
+)
 """Joins of which each row has the columns of one row of that side, and depends on no other."""
 
 
@@ -184,14 +178,14 @@ class _Filters:
 
     def rewritten(self, plan: PhysicalPlan) -> PhysicalPlan:
         """`plan` with filters; inner joins choose first."""
-        if isinstance(plan.operator, Cte):
+        if isinstance(plan.operator, ops.Cte):
             definition = self.rewritten(plan.children[0])
             self._define(plan.operator.index, definition)
             children: tuple[PhysicalPlan, ...] = (definition, self.rewritten(plan.children[1]))
         else:
             children = tuple(map(self.rewritten, plan.children))
         plan = plan.with_children(children)
-        if not isinstance(plan.operator, Join):
+        if not isinstance(plan.operator, ops.Join):
             return plan
         found = min(self._candidates(plan, plan.operator), key=lambda c: c.share, default=None)
         return plan if found is None else self._filtered(plan, found)
@@ -201,7 +195,7 @@ class _Filters:
         self.storable[index] = self._can_store(definition)
         self.largest[index] = self._largest_table(definition)
 
-    def _candidates(self, plan: PhysicalPlan, join: Join) -> Iterator[_Candidate]:
+    def _candidates(self, plan: PhysicalPlan, join: ops.Join) -> Iterator[_Candidate]:
         left, right = plan.children
         for a, b in _equal_columns(join):
             types = {left.schema[a].type, right.schema[b].type}
@@ -238,7 +232,7 @@ class _Filters:
             )
 
     def _pays(
-        self, scan: Scan, table: Table, left: float, keys: PhysicalPlan, share: float
+        self, scan: ops.Scan, table: Table, left: float, keys: PhysicalPlan, share: float
     ) -> bool:
         """Whether it takes less time to filter a table than to join it as it is.
 
@@ -276,16 +270,16 @@ class _Filters:
         return _is_storable(plan.schema) and self._reads_storable(plan)
 
     def _reads_storable(self, plan: PhysicalPlan) -> bool:
-        if isinstance(plan.operator, CteRef):
+        if isinstance(plan.operator, ops.CteRef):
             return self.storable[plan.operator.index]
         return all(map(self._reads_storable, plan.children))
 
     def _largest_table(self, plan: PhysicalPlan) -> int:
         """The rows of the largest table that a plan reads."""
         match plan.operator:
-            case Scan(table=table):
+            case ops.Scan(table=table):
                 return self.catalog.get(table).rows
-            case CteRef(index=index):
+            case ops.CteRef(index=index):
                 return self.largest[index]
             case _:
                 return max(map(self._largest_table, plan.children), default=0)
@@ -293,13 +287,13 @@ class _Filters:
     def _distinct(self, plan: PhysicalPlan, position: int) -> float:
         """About how many values a column has: no more than any column that it is equal to."""
         operator, found = plan.operator, plan.rows
-        if isinstance(operator, CteRef):
+        if isinstance(operator, ops.CteRef):
             column = (operator.index, position)
             if column not in self.distinct:
                 definition = self.definitions[operator.index]
                 self.distinct[column] = self._distinct(definition, position)
             return min(found, self.distinct[column])
-        if isinstance(operator, Scan):
+        if isinstance(operator, ops.Scan):
             name = operator.columns[position]
             table = self.catalog.get(operator.table)
             known = None if name is None else table.column_statistics(name)
@@ -309,7 +303,7 @@ class _Filters:
             return found
         side, key = below
         found = min(found, self._distinct(plan.children[side], key))
-        if isinstance(operator, Join) and operator.kind in _KEEPS_MATCHES:
+        if isinstance(operator, ops.Join) and operator.kind in _KEEPS_MATCHES:
             for pair in _equal_columns(operator):
                 if pair[side] == key:
                     other = self._distinct(plan.children[1 - side], pair[1 - side])
@@ -322,13 +316,13 @@ class _Filters:
         is_broadcast = isinstance(keys.operator, Broadcast)
         definition = keys.children[0] if is_broadcast else keys
         is_whole = is_broadcast or isinstance(definition.distribution, Replicated)
-        is_shared = isinstance(definition.operator, CteRef)
-        if isinstance(definition.operator, CteRef):
+        is_shared = isinstance(definition.operator, ops.CteRef)
+        if isinstance(definition.operator, ops.CteRef):
             index = definition.operator.index
         else:
             index = next(self.numbers)
             self._define(index, definition)
-            reference = CteRef(index, f"keys_{index}", definition.schema)
+            reference = ops.CteRef(index, f"keys_{index}", definition.schema)
             read_again = replace(definition, operator=reference, children=())
             keys = replace(keys, children=(read_again,)) if is_broadcast else read_again
         key_filter = KeyFilter(
@@ -345,11 +339,11 @@ class _Filters:
         joined = replace(plan, children=children)
         if is_shared:
             return joined
-        operator = Cte(index, f"keys_{index}")
+        operator = ops.Cte(index, f"keys_{index}")
         return replace(joined, operator=operator, children=(definition, joined))
 
 
-def _equal_columns(join: Join) -> Iterator[tuple[int, int]]:
+def _equal_columns(join: ops.Join) -> Iterator[tuple[int, int]]:
     """The columns of both sides that must be equal."""
     for condition in join.conditions:
         if condition.is_equality:
@@ -368,24 +362,24 @@ def _below(plan: PhysicalPlan, position: int) -> tuple[int, int] | None:
     None if it is not just that, or rows without a key could matter to rows that have one.
     """
     match plan.operator:
-        case Filter(output=output) | Sort(output=output):
+        case ops.Filter(output=output) | ops.Sort(output=output):
             return 0, output[position]
-        case Project(outputs=expressions):
+        case ops.Project(outputs=expressions):
             expression = expressions[position]
             return (0, expression.index) if isinstance(expression, ColumnRef) else None
         case (
-            Aggregate(groups=groups, grouping_sets=())
-            | PartialAggregate(complete=Aggregate(groups=groups))
+            ops.Aggregate(groups=groups, grouping_sets=())
+            | PartialAggregate(complete=ops.Aggregate(groups=groups))
         ):
             group = groups[position] if position < len(groups) else None
             return (0, group.index) if isinstance(group, ColumnRef) else None
-        case FinalAggregate(complete=Aggregate(groups=groups, grouping_sets=())):
+        case FinalAggregate(complete=ops.Aggregate(groups=groups, grouping_sets=())):
             return (0, position) if position < len(groups) else None
-        case Distinct():
+        case ops.Distinct():
             return 0, position
-        case Cte():
+        case ops.Cte():
             return 1, position
-        case Join(kind=kind):
+        case ops.Join(kind=kind):
             source = plan.operator.source(position)
             passes = _PASSES_RIGHT if source is not None and source[0] else _PASSES_LEFT
             return source if kind in passes else None
@@ -393,9 +387,9 @@ def _below(plan: PhysicalPlan, position: int) -> tuple[int, int] | None:
             return None
 
 
-def _scan_below(plan: PhysicalPlan, position: int) -> tuple[Scan, str, float] | None:
+def _scan_below(plan: PhysicalPlan, position: int) -> tuple[ops.Scan, str, float] | None:
     """The scan that a column comes from, the table's column, and how many rows filters leave."""
-    if isinstance(plan.operator, Scan):
+    if isinstance(plan.operator, ops.Scan):
         name = plan.operator.columns[position]
         if name is None or plan.operator.hints.key_filter is not None:
             return None
@@ -407,7 +401,7 @@ def _scan_below(plan: PhysicalPlan, position: int) -> tuple[Scan, str, float] | 
     if found is None:
         return None
     scan, name, left = found
-    return scan, name, min(left, plan.rows) if isinstance(plan.operator, Filter) else left
+    return scan, name, min(left, plan.rows) if isinstance(plan.operator, ops.Filter) else left
 
 
 def _with_filter(
@@ -417,7 +411,7 @@ def _with_filter(
 
     The scan's own row count stays: a task reads its key column whole.
     """
-    if isinstance(plan.operator, Scan):
+    if isinstance(plan.operator, ops.Scan):
         hints = replace(plan.operator.hints, key_filter=key_filter)
         return replace(plan, operator=replace(plan.operator, hints=hints))
     below = _below(plan, position)
@@ -431,7 +425,7 @@ def _with_filter(
 def attach_filter(plan: PhysicalPlan, fragment: FragmentWriter) -> None:
     """Let a scan's input lose the rows without a key, once the keys are computed."""
     scan = plan.operator
-    if not isinstance(scan, Scan) or scan.hints.key_filter is None:
+    if not isinstance(scan, ops.Scan) or scan.hints.key_filter is None:
         return
     key_filter, name = scan.hints.key_filter, fragment.scanned(plan, scan)
     known = fragment.key_filters.get(name)
