@@ -49,37 +49,16 @@ class PlanNotLowered(Exception):  # noqa: N818 - a signal inside the planner, ne
 _INT64_MAX = 2**63 - 1
 _INTEGER_TYPES = frozenset(
     [
-        "TINYINT",
-        "SMALLINT",
-        "INTEGER",
-        "BIGINT",
-        "HUGEINT",
-        "UTINYINT",
-        "USMALLINT",
-        "UINTEGER",
-        "UBIGINT",
-        "UHUGEINT",
-    ],
-)
+        "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT",
+        "UINTEGER", "UBIGINT", "UHUGEINT",
+    ]
+)  # fmt: skip
 _SIMPLE_TYPES = _INTEGER_TYPES | frozenset(
     [
-        "BOOLEAN",
-        "FLOAT",
-        "DOUBLE",
-        "VARCHAR",
-        "BLOB",
-        "DATE",
-        "TIME",
-        "TIMESTAMP",
-        "TIMESTAMP_S",
-        "TIMESTAMP_MS",
-        "TIMESTAMP_NS",
-        "INTERVAL",
-        "UUID",
-        "BIT",
-        "BIGNUM",
+        "BOOLEAN", "FLOAT", "DOUBLE", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP",
+        "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "INTERVAL", "UUID", "BIT", "BIGNUM",
     ]
-)
+)  # fmt: skip
 _RENAMED_TYPES = {
     "TIMESTAMP WITH TIME ZONE": "TIMESTAMP WITH TIME ZONE",
     "TIME WITH TIME ZONE": "TIME WITH TIME ZONE",
@@ -295,36 +274,13 @@ def _lower_between(arguments: tuple[Expression, ...], flags: Json) -> Expression
 # What these were bound to is not in their arguments; their text would bind to something else.
 _FUNCTIONS_WITH_HIDDEN_ARGUMENTS = frozenset(
     [
-        "row",
-        "nextval",
-        "currval",
-        "list_transform",
-        "list_filter",
-        "list_reduce",
-        "array_transform",
-        "array_filter",
-        "array_reduce",
-        "apply",
-        "filter",
-        "reduce",
-        "list_apply",
-        "array_apply",
-        "list_aggregate",
-        "aggregate",
-        "array_aggregate",
-        "list_aggr",
-        "array_aggr",
-        "union_value",
-        "constant_or_null",
-        "write_log",
-        "combine",
-        "finalize",
-        "getvariable",
-        "unnest",
-        "current_setting",
-        "in_search_path",
-    ],
-)
+        "row", "nextval", "currval", "list_transform", "list_filter", "list_reduce",
+        "array_transform", "array_filter", "array_reduce", "apply", "filter", "reduce",
+        "list_apply", "array_apply", "list_aggregate", "aggregate", "array_aggregate",
+        "list_aggr", "array_aggr", "union_value", "constant_or_null", "write_log", "combine",
+        "finalize", "getvariable", "unnest", "current_setting", "in_search_path",
+    ]
+)  # fmt: skip
 
 
 def _lower_symbol(name: str, arguments: tuple[Expression, ...], type_: str) -> Expression:

@@ -35,7 +35,7 @@ def split(plan: PhysicalPlan, disabled: Collection[str] = ()) -> tuple[Stage, ..
         disabled: the names of the optimizer rules that are switched off.
     """
     inlined = _inlined_ctes(plan)
-    splitter = _Splitter(inlined, inlined & _early_ctes(plan), disabled)
+    splitter = Splitter(inlined, inlined & _early_ctes(plan), disabled)
     splitter.stage(plan)
     return tuple(splitter.stages)
 
@@ -138,11 +138,19 @@ def _enough_rows(plan: PhysicalPlan) -> int | None:
     return None
 
 
-class _Splitter:
+class Splitter:
+    """The stages of a plan while it is being cut.
+
+    Attributes:
+        stages: those that are complete, in an order in which they can run.
+        inlined: the common table expressions that need no stage of their own.
+        early: those of them that run before the fragment, as filters need their rows.
+        definitions: the common table expressions that are known so far, by index.
+    """
+
     def __init__(
         self, inlined: frozenset[int], early: frozenset[int], disabled: Collection[str]
     ) -> None:
-        """The common table expressions inside fragments, and those of them that run first."""
         self.stages: list[Stage] = []
         self.inlined = inlined
         self.early = early

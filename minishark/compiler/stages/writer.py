@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from minishark.compiler.hints import (
     DictionaryCodes,
@@ -28,30 +28,10 @@ from minishark.compiler.stages import fragment
 from minishark.compiler.stages.fragment import Aliases, Block, columns
 from minishark.compiler.stages.stage import Input, ReadMode, StageInput, TableInput
 
+if TYPE_CHECKING:
+    from minishark.compiler.stages.split import Splitter
+
 _LOWERINGS = [rule.lower for rule in RULES if rule.lower is not None]
-
-
-class Stages(Protocol):
-    """The stages of a plan, as a fragment needs them while it is written."""
-
-    @property
-    def definitions(self) -> dict[int, PhysicalPlan]:
-        """The common table expressions that are known so far, by index."""
-        ...
-
-    @property
-    def inlined(self) -> frozenset[int]:
-        """Those that need no stage of their own."""
-        ...
-
-    @property
-    def early(self) -> frozenset[int]:
-        """Those of the inlined ones whose rows filters need before the fragment runs."""
-        ...
-
-    def stage(self, plan: PhysicalPlan, exchange: PhysicalPlan | None = None) -> int:
-        """The index of the stage that computes `plan`, which is added if it is new."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +41,7 @@ class FragmentWriter:
     Optimizer rules attach hints to it, under the names of inputs.
 
     Attributes:
-        stages: the other stages of the plan.
+        stages: the other stages of the plan, and its common table expressions.
         aliases: names tables in the SQL.
         inputs: what the fragment reads, by what that is.
         ctes: its common table expressions, by name.
@@ -71,7 +51,7 @@ class FragmentWriter:
         group_runs: groups of inputs.
     """
 
-    stages: Stages
+    stages: Splitter
     aliases: Aliases = field(default_factory=Aliases)
     inputs: dict[tuple[str | int, ReadMode, KeyFilter | None], Input] = field(default_factory=dict)
     ctes: dict[str, str] = field(default_factory=dict)
