@@ -25,8 +25,9 @@ from minishark.worker.protocol import (
     decode_stage,
     encode,
 )
-from minishark.worker.run_task import TaskError, TaskRunner
+from minishark.worker.run_task import TaskRunner
 from minishark.worker.store import Store
+from minishark.worker.task_errors import TaskError
 from sparrow_core import SparrowError, TaskFailure
 from sparrow_core.runtime.transport.keys import Keys, read_keys
 

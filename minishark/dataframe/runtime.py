@@ -86,8 +86,8 @@ class Runtime(Protocol):
     def copy(self, query: str, target: str) -> pa.Table:
         """COPY query TO target; `target` is the text after TO. Returns the number of rows."""
 
-    def write(self, sql: str) -> pa.Table:
-        """Run a statement that changes tables, such as INSERT. Returns the number of rows."""
+    def insert(self, name: str, query: str) -> None:
+        """Append the rows of a query to a table."""
 
     # Named tables and views
 

@@ -140,4 +140,4 @@ class DataFrameWriter(CamelCase):
 
     def insert_into(self, name: str) -> None:
         """Add the rows to a table; columns are matched by position."""
-        query_of(self._frame).runtime.write(f"INSERT INTO {ident(name)} {self._frame.sql()}")
+        query_of(self._frame).runtime.insert(name, self._frame.sql())

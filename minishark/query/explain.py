@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from minishark.compiler.logical.display import logical_text
-from minishark.compiler.physical.display import physical_text
+from minishark.compiler.logical.display import plan_text
 from minishark.compiler.stages.display import stages_text
 from minishark.compiler.stages.stage import Stage, TableInput
 from minishark.query.inputs import preferred_nodes
 from minishark.query.planner import QueryPlan
 
 
-def plan_text(plan: QueryPlan, mode: str, *, threads: int) -> str:
+def explain_text(plan: QueryPlan, mode: str, *, threads: int) -> str:
     """A plan as text.
 
     Args:
@@ -21,15 +20,15 @@ def plan_text(plan: QueryPlan, mode: str, *, threads: int) -> str:
     """
     match mode:
         case "logical":
-            return logical_text(plan.logical)
+            return plan_text(plan.logical)
         case "physical":
-            return physical_text(plan.physical)
+            return plan_text(plan.physical)
         case "stages" | "sql":
             return _stages_text(plan, threads=threads, sql=mode == "sql")
         case _:
             phases = (("Logical plan", "logical"), ("Physical plan", "physical"))
             texts = (
-                f"{title}\n{plan_text(plan, phase, threads=threads)}"
+                f"{title}\n{explain_text(plan, phase, threads=threads)}"
                 for title, phase in (*phases, ("Stages", "stages"))
             )
             return "\n\n".join(texts)

@@ -7,7 +7,7 @@ tables, and the outputs that the stage graph has of earlier stages.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -42,20 +42,6 @@ _FUNCTION_COPIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class FragmentOptions:
-    """How executors run fragments.
-
-    Attributes:
-        prepares: whether fragments that come again run as prepared statements.
-        sets_join_sides: whether the plan chooses the build side of joins where it knows more than
-            DuckDB.
-    """
-
-    prepares: bool = True
-    sets_join_sides: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Environment:
     """What holds for all queries of a session, and travels to executors with each stage.
 
@@ -63,19 +49,17 @@ class Environment:
         settings: SET statements.
         definitions: statements that create what a whole statement may name: views, macros, types.
         functions: Python functions that SQL may call.
-        fragments: how executors run fragments.
     """
 
     settings: tuple[str, ...] = ()
     definitions: tuple[str, ...] = ()
     functions: tuple[ScalarFunction, ...] = ()
-    fragments: FragmentOptions = field(default_factory=FragmentOptions)
 
     def called_by(self, stage: Stage) -> tuple[ScalarFunction, ...]:
         """The Python functions that a stage may call; a whole statement may do so by a macro."""
         if not self.functions or stage.is_statement:
             return self.functions
-        text = " ".join((stage.sql, *(step.sql for step in stage.steps))).lower()
+        text = " ".join((stage.sql, *(cte.sql for cte in stage.hints.ctes))).lower()
         return tuple(function for function in self.functions if function.name in text)
 
 
@@ -187,25 +171,19 @@ class JobBuilder:
         }
         environment = self.environment
         task = StageTask(
-            stage.sql,
-            () if stage.is_statement else tuple(column.type for column in stage.schema),
-            shared,
-            OutputKind.BUCKETS if stage.buckets else OutputKind.PIECE,
-            self.folder,
+            sql=stage.sql,
+            types=() if stage.is_statement else tuple(column.type for column in stage.schema),
+            shared_inputs=shared,
+            output=OutputKind.BUCKETS if stage.buckets else OutputKind.PIECE,
+            folder=self.folder,
             prefix=f"{stage.index}-",
             buckets=stage.buckets,
             prelude=environment.settings + (environment.definitions if stage.is_statement else ()),
             rows=stage.plan.rows / stage.tasks,
-            aggregates_early=stage.aggregates_early,
-            joins_as_written=environment.fragments.sets_join_sides and stage.joins_as_written,
             stores=placement.stores,
             scalars=environment.called_by(stage),
             working_folder=self.working_folder,
-            prepares=environment.fragments.prepares,
-            codes=stage.codes,
-            steps=stage.steps,
-            filters=stage.filters,
-            runs=stage.runs,
+            hints=stage.hints,
         )
         if stage.index == self.last:
             task = self.output.stage_task(task, stage.schema)

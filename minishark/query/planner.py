@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -177,12 +177,12 @@ class QueryPlanner:
             tables.add(files.get(name.lower()) or self.catalog.get(name))
         options = self.options if sink is None else sink.options(self.options)
         if files or on_hosts or self._calls_python(logical):
-            options = replace(options, weighs=False)  # the cost of one task can't be estimated
+            options = options.without("one_task")  # the cost of one task can't be estimated
         physical = plan_physical(logical, tables, options)
         if sink is not None:
             physical = sink.shape(physical)
         snapshot = {table.name.lower(): table for table in tables}
-        return QueryPlan(bound, logical, physical, split(physical), snapshot)
+        return QueryPlan(bound, logical, physical, split(physical, options.disabled), snapshot)
 
     def _calls_python(self, logical: LogicalPlan) -> bool:
         names = self.functions.keys()

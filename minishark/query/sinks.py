@@ -8,7 +8,7 @@ tasks have left into a result. Sinks that make tables and files are in `minishar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
@@ -199,7 +199,7 @@ class ApplyFunction(Sink[pa.Table]):
 
     def options(self, options: PlannerOptions) -> PlannerOptions:
         """Several tasks even for few rows: what a function takes does not depend on their size."""
-        return several_tasks(options)
+        return options.in_stages()
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         """The function's rows, for the front end."""
@@ -209,11 +209,6 @@ class ApplyFunction(Sink[pa.Table]):
     def finish(self, run: QueryRun) -> pa.Table:
         """All that the function returned, in the order of partitions."""
         return run.result()
-
-
-def several_tasks(options: PlannerOptions) -> PlannerOptions:
-    """Options under which no query is merged into one task because it is small."""
-    return replace(options, single_task_rows=0, weighs=False)
 
 
 def _with_positional_columns(task: StageTask, schema: Schema) -> StageTask:

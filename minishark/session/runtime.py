@@ -35,8 +35,8 @@ from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.sql.arrow_types import kept_by_arrow
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.compiler.sql.statements import split_arguments
-from minishark.compiler.sql.targets import written_target
+from minishark.compiler.sql.statements import Target
+from minishark.compiler.sql.tokens import split_arguments
 from minishark.dataframe import CachedRows, Cancellation, DataFrame
 from minishark.dataframe.names import ident
 from minishark.errors import (
@@ -51,8 +51,8 @@ from minishark.errors import (
     VerificationError,
 )
 from minishark.expressions import Schema
-from minishark.query.explain import plan_text
-from minishark.query.job_builder import Environment, FragmentOptions
+from minishark.query.explain import explain_text
+from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
 from minishark.query.limits import OpenQueries
 from minishark.query.locality import hosts_of
@@ -109,7 +109,6 @@ class Runtime:
         cluster: Cluster,
         options: PlannerOptions,
         placing: Callable[[], Placement],
-        fragments: FragmentOptions,
     ) -> None:
         limits = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
@@ -123,7 +122,7 @@ class Runtime:
         self.planner = QueryPlanner(self.planning, self.tables.catalog, options)
         self.views: dict[str, DataFrame] = {}  # by name in lower case; keeps what they read alive
         self.placing = placing
-        self.environment = Environment(fragments=fragments)
+        self.environment = Environment()
         self.open_queries = OpenQueries()
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
         self._warnings: list[str] = list(cluster.warnings)
@@ -266,7 +265,7 @@ class Runtime:
             if mode == "analyze":
                 return metrics_text(self._run(sql, CollectRows())[1])
             plan = self.planner.describe(sql, on_hosts=self.on_hosts)
-            return plan_text(plan, mode, threads=self.threads(queries=1))
+            return explain_text(plan, mode, threads=self.threads(queries=1))
 
     def verify(self, sql: str, answer: pa.Table) -> None:
         """Compare an answer with plain DuckDB's.
@@ -449,18 +448,25 @@ class Runtime:
         if not here and not missing_ok:
             self.tables.catalog.get(name)
 
-    def write(self, sql: str) -> pa.Table:
+    def insert(self, name: str, query: str) -> None:
+        """Append the rows of a query to a table."""
+        self.write(f"INSERT INTO {ident(name)} {query}", Target(name, is_main=True))
+
+    def write(self, sql: str, target: Target | None) -> pa.Table:
         """Run a statement that changes tables; the cluster loads the changes before the next query.
+
+        Args:
+            sql: the statement.
+            target: the table that it changes; None if that can't be told.
 
         Returns:
             The number of changed rows, or what RETURNING asks for.
         """
         self.check_open()
-        target = written_target(sql)
         if self.scratch.is_elsewhere or (target is not None and not target.is_main):
             return self.run_in_scratch(sql)
         self.compute(self.planning.tables_in(sql))
-        return self.scratch.write(sql, self.loaded_tables, self.tables.read)
+        return self.scratch.write(sql, target, self.loaded_tables, self.tables.read)
 
     def run_in_scratch(self, sql: str) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ..."""

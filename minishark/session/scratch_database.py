@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from minishark.compiler.sql.arrow_types import kept_by_arrow
 from minishark.compiler.sql.connection import ConnectionUse
-from minishark.compiler.sql.targets import written_target
+from minishark.compiler.sql.statements import Target
 from minishark.errors import (
     CatalogError,
     QueryCancelledError,
@@ -111,11 +111,14 @@ class ScratchDatabase:
         with self._lock:
             how(self._con)
 
-    def write(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
+    def write(
+        self, sql: str, target: Target | None, tables: Iterable[str], read: ReadTable
+    ) -> pa.Table:
         """Run a statement that changes tables.
 
         Args:
             sql: the statement.
+            target: the table that it writes; None if that can't be told.
             tables: the names of the cluster's tables.
             read: gives their rows.
 
@@ -126,7 +129,6 @@ class ScratchDatabase:
             QueryError: DuckDB does not accept it.
             TaskFailedError: it failed on the data.
         """
-        target = written_target(sql)
         name = target.name if target is not None else None
         with self._lock:
             self._show(tables, read)

@@ -28,7 +28,6 @@ from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import OptionError
 from minishark.lazy import imported
-from minishark.query.job_builder import FragmentOptions
 from minishark.query.progress import ProgressHandler
 from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
@@ -59,10 +58,9 @@ class Session(CamelCase):
         planner: PlannerOptions,
         placement: str,
         probe_ratio: float,
-        fragments: FragmentOptions,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
-        self._runtime = Runtime(cluster, planner, placing, fragments)
+        self._runtime = Runtime(cluster, planner, placing)
         self._statements = Statements(self._runtime)
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
@@ -12,22 +11,25 @@ import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql.statements import (
+    CopyTo,
+    CreateEnum,
+    CreateTableAs,
+    Deallocate,
+    Definition,
+    DropTable,
+    Execute,
+    Explain,
+    FrontEndCommand,
+    FrontEndQuery,
     ParsedStatement,
-    StatementKind,
-    changes_reserved_setting,
-    copied_query_and_target,
-    executed_name_and_values,
-    fill_parameters,
-    is_shown,
-    prepared_name_and_statement,
+    Prepare,
+    Query,
+    Setting,
+    SetVariable,
+    Show,
+    Write,
 )
-from minishark.compiler.sql.targets import (
-    CreatedTable,
-    created_table,
-    drops_table,
-    may_be_missing,
-    written_target,
-)
+from minishark.compiler.sql.tokens import fill_parameters
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, UnsupportedError
@@ -70,50 +72,58 @@ class Statements:
             statements = self.runtime.planning.statements(filled)
         for statement in statements[:-1]:
             self._statement(statement)
-        if len(statements) > 1:  # those before it may change how it is parsed
-            return self._statement(dataclasses.replace(statements[-1], parsed=None))
-        return self._statement(statements[-1])
+        last = statements[-1]
+        if len(statements) > 1 and isinstance(last, Query):
+            last = Query(last.sql)  # those before it may change how it is parsed
+        return self._statement(last)
 
     def _statement(self, statement: ParsedStatement) -> DataFrame:
         sql, runtime = statement.sql, self.runtime
-        match statement.kind:
-            case StatementKind.QUERY:
-                return self._query(sql, None, statement.parsed)
-            case StatementKind.EXPLAIN:
-                return self._query(sql, "analyze" if statement.analyze else "plan")
-            case StatementKind.SHOW:
-                return self._known(self._show(sql))
-            case StatementKind.HERE:
-                return self._known(runtime.query_in_front_end(sql))
-            case StatementKind.OWN:
-                return self._known(runtime.run_in_scratch(sql))
-            case StatementKind.DEFINITION:
+        match statement:
+            case Query(parsed=parsed):
+                return self._query(sql, None, parsed)
+            case Explain(analyze=analyze):
+                return self._query(sql, "analyze" if analyze else "plan")
+            case Execute(name=name, arguments=arguments):
+                return self.run(self._prepared_statement(name), arguments)
+            case Show():
+                answer = self._show(statement)
+            case FrontEndQuery():
+                answer = runtime.query_in_front_end(sql)
+            case FrontEndCommand():
+                answer = runtime.run_in_scratch(sql)
+            case Write():
+                answer = self._write(statement)
+            case CopyTo(query=query, destination=destination):
+                answer = self._copy(query, destination)
+            case _:
+                self._define(statement)
+                answer = counted(0)
+        return self._known(answer)
+
+    def _define(
+        self, statement: Definition | Setting | SetVariable | CreateEnum | Prepare | Deallocate
+    ) -> None:
+        """A statement that later ones depend on."""
+        sql, runtime = statement.sql, self.runtime
+        match statement:
+            case Definition():
                 runtime.define(sql)
-            case StatementKind.SETTING:
-                if changes_reserved_setting(sql):
-                    raise UnsupportedError("minishark chooses this setting itself; see connect().")
+            case Setting(is_reserved=True):
+                raise UnsupportedError("minishark chooses this setting itself; see connect().")
+            case Setting():
                 runtime.set(sql)
-            case StatementKind.VARIABLE:
+            case SetVariable():
                 runtime.set_variable(sql)
-            case StatementKind.ENUM:
+            case CreateEnum():
                 runtime.create_enum(sql)
-            case StatementKind.WRITE:
-                return self._known(self._write(sql))
-            case StatementKind.COPY_OUT:
-                return self._known(self._copy(*copied_query_and_target(sql)))
-            case StatementKind.PREPARE:
-                name, prepared = prepared_name_and_statement(sql)
+            case Prepare(name=name, statement=prepared):
                 self._prepared[name] = prepared
-            case StatementKind.EXECUTE:
-                name, values = executed_name_and_values(sql)
-                return self.run(self._prepared_statement(name), values)
-            case StatementKind.DEALLOCATE:
-                name, _ = executed_name_and_values(sql)
+            case Deallocate(name=name):
                 self._prepared_statement(name)
                 del self._prepared[name]
             case _:
-                assert_never(statement.kind)
-        return self._known(counted(0))
+                assert_never(statement)
 
     def _known(self, table: pa.Table) -> DataFrame:
         """The answer of a statement that has run already."""
@@ -152,32 +162,31 @@ class Statements:
         )
         return self._known(pa.table({"explain_value": [f"Runs in the front end\n{plan}"]}))
 
-    def _show(self, sql: str) -> pa.Table:
+    def _show(self, statement: Show) -> pa.Table:
         """Answer a statement about the catalog; the planning database's rows are made up."""
-        runtime = self.runtime
+        sql, runtime = statement.sql, self.runtime
         with runtime.up_to_date():
-            if not is_shown(sql) and runtime.planning.tables_in(sql):
+            if not statement.is_show and runtime.planning.tables_in(sql):
                 return runtime.query_in_front_end(sql)
             names = [n for n in runtime.loaded_tables if not n.startswith(CACHED_PREFIX)]
             return runtime.scratch.catalog(sql, names, runtime.tables.read)
 
     # Statements that write
 
-    def _write(self, sql: str) -> pa.Table:
+    def _write(self, statement: Write) -> pa.Table:
         """A statement that changes tables; on the cluster where it can run there."""
-        runtime, target = self.runtime, written_target(sql)
-        if target is None or not target.is_main or runtime.scratch.is_elsewhere:
-            return runtime.write(sql)
-        created = created_table(sql)
-        if created and self._can_create(target.name, created):
-            runtime.store_query(target.name, created.query, Layout(replicas=2), replace=True)
-            return counted(runtime.tables.catalog.get(target.name).rows)
-        if drops_table(sql):
-            runtime.drop_table(target.name, missing_ok=may_be_missing(sql))
-            return counted(0)
-        return runtime.write(sql)
+        runtime, target = self.runtime, statement.target
+        if target is not None and target.is_main and not runtime.scratch.is_elsewhere:
+            match statement:
+                case CreateTableAs(query=query) if self._can_create(target.name, statement):
+                    runtime.store_query(target.name, query, Layout(replicas=2), replace=True)
+                    return counted(runtime.tables.catalog.get(target.name).rows)
+                case DropTable(missing_ok=missing_ok):
+                    runtime.drop_table(target.name, missing_ok=missing_ok)
+                    return counted(0)
+        return runtime.write(statement.sql, target)
 
-    def _can_create(self, name: str, created: CreatedTable) -> bool:
+    def _can_create(self, name: str, created: CreateTableAs) -> bool:
         """Whether a CREATE TABLE AS can run on the cluster.
 
         The scratch database runs the others: tables that exist already, and those with columns
@@ -199,6 +208,6 @@ class Statements:
         """COPY ... TO; of a query, or of what another statement answers."""
         runtime = self.runtime
         (statement,) = runtime.planning.statements(query)
-        if statement.kind is StatementKind.QUERY and not runtime.scratch.is_elsewhere:
+        if isinstance(statement, Query) and not runtime.scratch.is_elsewhere:
             return runtime.copy(query, target)
         return runtime.scratch.copy(self.run(query).to_arrow(), target)

@@ -197,11 +197,10 @@ class TableLoader:
         schema = self.source.schema
         names = [f"in0.{quote(column.name)}" for column in schema]
         return StageTask(
-            f"SELECT {_columns(schema)}, {_bucket(schema, self.layout, names)} FROM in0",
-            tuple(column.type for column in schema),
-            {},
-            OutputKind.BUCKETS,
-            f"{self.folder}-buckets",
+            sql=f"SELECT {_columns(schema)}, {_bucket(schema, self.layout, names)} FROM in0",
+            types=tuple(column.type for column in schema),
+            output=OutputKind.BUCKETS,
+            folder=f"{self.folder}-buckets",
             buckets=self.layout.partitions,
             stores=self._placed.stores,
         )
@@ -209,11 +208,10 @@ class TableLoader:
     def _storing(self) -> StageTask:
         schema = self.source.schema
         return StageTask(
-            "" if self._is_divided else f"SELECT {_columns(schema)} FROM in0",
-            tuple(column.type for column in schema),
-            {},
-            OutputKind.PARTITION,
-            self.folder,
+            sql="" if self._is_divided else f"SELECT {_columns(schema)} FROM in0",
+            types=tuple(column.type for column in schema),
+            output=OutputKind.PARTITION,
+            folder=self.folder,
             columns=tuple((column.name, column.type) for column in schema),
             stores=self._placed.stores,
         )

@@ -26,7 +26,7 @@ from minishark.compiler.sql.arrow_types import kept_by_arrow
 from minishark.errors import CatalogError
 from minishark.expressions import Column, Schema, numbered
 from minishark.query.run import QueryRun
-from minishark.query.sinks import Layout, Output, Sink, several_tasks
+from minishark.query.sinks import Layout, Output, Sink
 from minishark.tables.load import TableSource, stored_table
 from minishark.tables.sources import SourceSize
 from minishark.tables.tables import Tables
@@ -57,7 +57,7 @@ class StoreAsTable(Sink[Table]):
 
     def options(self, options: PlannerOptions) -> PlannerOptions:
         """With a function, several tasks even for few rows."""
-        return several_tasks(options) if self.function else options
+        return options.in_stages() if self.function else options
 
     def shape(self, plan: PhysicalPlan) -> PhysicalPlan:
         """Rows with equal keys in one partition, if there are keys."""

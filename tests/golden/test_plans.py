@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from minishark.catalog import Catalog
-from minishark.compiler.logical.display import logical_text
-from minishark.compiler.physical.display import physical_text
+from minishark.compiler.logical.display import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.sql.planning import PlanningDatabase
@@ -19,7 +18,7 @@ FOLDER = Path(__file__).parent
 # In stages over the nodes; and with a session's own defaults for four slots, with which the planner
 # runs most of the queries in one task of four threads.
 OPTIONS = {
-    FOLDER: PlannerOptions(partitions=4, weighs=False),
+    FOLDER: PlannerOptions(partitions=4).without("one_task"),
     FOLDER / "default": PlannerOptions(partitions=4, threads=4, slots=4),
 }
 QUERIES = sorted((FOLDER.parents[1] / "queries").glob("q*.sql"))
@@ -32,7 +31,7 @@ def described(
     (statement,) = planning.statements(sql)
     logical = planning.plan(planning.bind(statement.sql))
     physical = plan_physical(logical, catalog, options)
-    stages = split(physical)
+    stages = split(physical, options.disabled)
 
     def preferred(stage: Stage, index: int) -> frozenset[str]:
         inputs = [item for item in stage.inputs if isinstance(item, TableInput)]
@@ -40,8 +39,8 @@ def described(
         return preferred_nodes(stage, tables, index)
 
     parts = {
-        **({} if options.weighs else {"Logical plan": logical_text(logical)}),
-        "Physical plan": physical_text(physical),
+        **({"Logical plan": plan_text(logical)} if options.disabled else {}),
+        "Physical plan": plan_text(physical),
         "Stages": stages_text(stages, preferred, sql=True),
     }
     return "\n\n".join(f"{title}\n{text}" for title, text in parts.items()) + "\n"

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import minishark
+from minishark.compiler.sql.statements import Target
 from minishark.errors import MinisharkError, QueryError, TaskFailedError
 from minishark.session.scratch_database import ScratchDatabase
 from minishark.session.session import Session
@@ -201,7 +202,7 @@ def test_ctrl_c_in_a_statement_that_writes() -> None:
     database.define("SET threads = 1", alone=True)  # DuckDB looks for signals in the main thread
 
     def write(sql: str) -> pa.Table:
-        return database.write(sql, (), lambda _: pa.table({}))
+        return database.write(sql, Target("half", is_main=True), (), lambda _: pa.table({}))
 
     write("CREATE TABLE half (a BIGINT)")
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -71,7 +71,7 @@ class Script:
 
 def completed(task: int, rows: int) -> TaskCompleted:
     """A task that put out rows."""
-    outcome = TaskOutcome(rows, 8 * rows, f"q/0-{task}")
+    outcome = TaskOutcome(rows=rows, nbytes=8 * rows, file=f"q/0-{task}")
     return TaskCompleted(
         task_id=task,
         result=encode(outcome),
@@ -112,7 +112,13 @@ def test_only_limits_in_several_tasks_end_early() -> None:
 def test_a_stage_ends_when_its_first_tasks_gave_enough(tmp_path: Path) -> None:
     """Later tasks are cancelled, and whatever comes of them is not read, not even their errors."""
     late: list[JobEvent] = [
-        TaskFailed(3, "cancelled", encode(ProblemDetail(TaskProblem.INTERRUPTED, "")), "n0", "e0"),
+        TaskFailed(
+            3,
+            "cancelled",
+            encode(ProblemDetail(problem=TaskProblem.INTERRUPTED, message="")),
+            "n0",
+            "e0",
+        ),
         JobFailed("cancelled", "The job was cancelled."),
     ]
     script = Script([completed(2, 9), completed(0, 4), completed(1, 2), *late])
@@ -136,7 +142,7 @@ def test_rows_of_later_tasks_are_not_enough(tmp_path: Path) -> None:
 
 def test_an_error_before_there_is_enough_counts(tmp_path: Path) -> None:
     """A task whose rows are needed, and fails, fails the query."""
-    detail = encode(ProblemDetail(TaskProblem.SQL, "no"))
+    detail = encode(ProblemDetail(problem=TaskProblem.SQL, message="no"))
     failed = [completed(1, 9), TaskFailed(0, "no", detail, "n0", "e0")]
     with pytest.raises(TaskFailedError):
         run(Script(failed), tmp_path)

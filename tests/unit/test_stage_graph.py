@@ -21,7 +21,7 @@ CHAIN = (
 
 def made(file: str, node: str = "a", rows: int = 1) -> TaskOutput:
     """An output of a task, as a file on a node."""
-    return TaskOutput(TaskOutcome(rows, 8 * rows, file), node, (node,))
+    return TaskOutput(TaskOutcome(rows=rows, nbytes=8 * rows, file=file), node, (node,))
 
 
 def finish(graph: StageGraph, submission: Submission, nodes: str = "aaa", suffix: str = "") -> None:
@@ -129,8 +129,14 @@ def test_an_output_with_a_living_holder_is_not_lost() -> None:
     """Replicas are what they are for; and what lies nowhere can't go with a node."""
     graph = StageGraph([StageNode(0, 2)])
     (submission,) = graph.step().submit
-    graph.completed(submission.number, 0, TaskOutput(TaskOutcome(1, 8, "t/0"), "a", ("a", "b")))
-    graph.completed(submission.number, 1, TaskOutput(TaskOutcome(1, 8, None, b"inline"), "a"))
+    graph.completed(
+        submission.number, 0, TaskOutput(TaskOutcome(rows=1, nbytes=8, file="t/0"), "a", ("a", "b"))
+    )
+    graph.completed(
+        submission.number,
+        1,
+        TaskOutput(TaskOutcome(rows=1, nbytes=8, file=None, inline=b"inline"), "a"),
+    )
     graph.ended(submission.number)
     assert 0 == graph.lost_on(("a",))
     assert 1 == graph.lost_on(("a", "b"))

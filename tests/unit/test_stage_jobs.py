@@ -22,7 +22,11 @@ from minishark.worker.protocol import (
 from sparrow_core import JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed, TaskSpec
 
 LACKS = TaskFailed(
-    1, "n1 has no folder q", encode(ProblemDetail(TaskProblem.FOLDER, "it has none")), "n1", "e1"
+    1,
+    "n1 has no folder q",
+    encode(ProblemDetail(problem=TaskProblem.FOLDER, message="it has none")),
+    "n1",
+    "e1",
 )
 
 
@@ -48,7 +52,7 @@ class Run:
             on_event(
                 TaskCompleted(
                     task_id=task,
-                    result=encode(TaskOutcome(1, 8, f"q/{task}")),
+                    result=encode(TaskOutcome(rows=1, nbytes=8, file=f"q/{task}")),
                     node="n0",
                     executor="e0",
                     attempt=1,

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minishark.catalog import Catalog, Partition, Table
+from minishark.compiler.hints import with_ctes
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import Hashed, PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.stages.fragment import HASH_SALT
-from minishark.compiler.stages.inputs import with_ctes
 from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Input, ReadMode, Stage, TableInput
 from minishark.expressions import Column, Schema
@@ -122,7 +122,7 @@ class ToyCluster:
     def _task(self, stage: Stage, done: Mapping[int, list[pa.Table]], index: int) -> pa.Table:
         for item in stage.inputs:
             self._con.register(item.name, self._input(item, done, index))
-        groups = {runs.name: runs.hashed for runs in stage.runs}
+        groups = {runs.name: runs.hashed for runs in stage.hints.group_runs}
         result = self._con.execute(with_ctes(f"FROM ({stage.sql})", {}, groups)).to_arrow_table()
         for item in stage.inputs:
             self._con.unregister(item.name)

@@ -1,9 +1,9 @@
-"""Which side of a join DuckDB makes its hash table of.
+"""Which side of a join DuckDB builds the hash table from.
 
-It chooses by the numbers of rows that it expects, and of Arrow data it knows nothing but their
-rows. A plan was made with the tables' statistics, so its own choice is better as long as it is only
-tables that are read: the right side of each join as it is written. What other stages have put out
-is as large as it turned out to be, which nobody but DuckDB knows then.
+DuckDB chooses by estimated row counts, and of Arrow data it knows nothing but the number of rows.
+A plan was made with the tables' statistics, so its own choice is better as long as only tables are
+read: the right side of each join as it is written. Outputs of other stages are as large as they
+turned out to be, which only DuckDB knows by then.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _TURNED = {
 
 
 def turned_kind(join: Join, left: PhysicalPlan, right: PhysicalPlan) -> JoinKind | None:
-    """The kind of `join` if its sides are exchanged; None if they are to stay as they are."""
+    """The kind of `join` with its sides swapped; None if they should stay as they are."""
     return _TURNED.get(join.kind) if _task_bytes(left) < _task_bytes(right) else None
 
 
 def are_as_written(plan: PhysicalPlan) -> bool:
-    """Whether every hash table that `plan` needs is best made of the right side of its join.
+    """Whether every hash table that `plan` needs is best built from the right side of its join.
 
-    Sides of semi and anti joins can't be exchanged in SQL, though DuckDB can do it.
+    Sides of semi and anti joins can't be swapped in SQL, though DuckDB can swap them.
     """
     return _is_as_written(plan) and all(map(are_as_written, plan.children))
 
@@ -49,5 +49,5 @@ def _is_as_written(plan: PhysicalPlan) -> bool:
 
 
 def _task_bytes(plan: PhysicalPlan) -> float:
-    """About how large a hash table of the rows is that one task has."""
+    """The estimated size of a hash table over the rows of one task."""
     return built_bytes(plan) / plan.distribution.partitions

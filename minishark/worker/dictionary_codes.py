@@ -1,4 +1,4 @@
-"""Text as the numbers that it has in the dictionaries which it is stored with."""
+"""Dictionary codes of text columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from minishark.compiler.stages.inputs import InputCodes
+from minishark.compiler.hints import DictionaryCodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,31 +15,30 @@ class CodedInputs:
     """What a fragment reads, by name.
 
     Attributes:
-        tables: inputs with the columns of numbers that they get, and the relations that tell which
-            text these stand for.
-        are_mapped: whether it all lies in the inputs' files; else there are numbers in memory.
+        tables: inputs with their additional columns of codes, and the dictionaries of these codes.
+        are_mapped: whether everything is in mapped files; else some codes are in memory.
     """
 
     tables: Mapping[str, pa.Table]
     are_mapped: bool
 
 
-def with_codes(inputs: Mapping[str, pa.Table], codes: Iterable[InputCodes]) -> CodedInputs:
-    """Inputs with the numbers of text that a fragment wants.
+def with_codes(inputs: Mapping[str, pa.Table], codes: Iterable[DictionaryCodes]) -> CodedInputs:
+    """Inputs with the dictionary codes that a fragment reads.
 
     Nothing is copied where all partitions of a table have the same dictionary.
     """
     found = dict(inputs)
     are_mapped = True
     for each in codes:
-        table, lists = found[each.name], {}
+        table, lists = found[each.input], {}
         for name, column in each.columns:
             text = table.column(column)
             if not _has_one_dictionary(text):
                 text, are_mapped = _with_one_dictionary(text), False
-            numbers, lists[column] = _numbers(text)
-            table = table.append_column(name, numbers)
-        found[each.name] = table
+            codes_of_text, lists[column] = _codes_and_values(text)
+            table = table.append_column(name, codes_of_text)
+        found[each.input] = table
         found[each.relation] = pa.table(lists)
     return CodedInputs(found, are_mapped)
 
@@ -53,15 +52,15 @@ def _has_one_dictionary(text: pa.ChunkedArray) -> bool:
 def _with_one_dictionary(text: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pa.types.is_dictionary(text.type):
         return text.dictionary_encode()
-    # Together they may have more values than their numbers were made for.
+    # Together they may have more values than their narrow codes can count.
     return text.cast(pa.dictionary(pa.int32(), text.type.value_type)).unify_dictionaries()
 
 
-def _numbers(text: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ListArray]:
-    """The numbers of the values, of which NULL has none, and a row with the values as a list."""
+def _codes_and_values(text: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ListArray]:
+    """The codes, which are NULL for NULL, and one row with the list of values."""
     if not text.num_chunks:
         nothing = pa.chunked_array([], text.type.index_type)
         return nothing, pa.array([[]], pa.list_(text.type.value_type))
     values = text.chunk(0).dictionary
-    numbers = pa.chunked_array([chunk.indices for chunk in text.chunks])
-    return numbers, pa.ListArray.from_arrays([0, len(values)], values)
+    codes = pa.chunked_array([chunk.indices for chunk in text.chunks])
+    return codes, pa.ListArray.from_arrays([0, len(values)], values)
