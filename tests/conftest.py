@@ -58,7 +58,8 @@ def pytest_collection_finish() -> None:
 def _leftovers(config: pytest.Config) -> list[Path]:
     """What the run has left in its own folder, and unowned folders in shared memory."""
     abandoned = frozenset(abandoned_folders(SHARED_MEMORY)) - config.stash[_abandoned_before]
-    return [*config.stash[_own_folder].iterdir(), *sorted(abandoned)]
+    own = config.stash[_own_folder]
+    return [*(own.iterdir() if own.exists() else ()), *sorted(abandoned)]
 
 
 @pytest.hookimpl(trylast=True)
