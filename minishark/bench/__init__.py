@@ -1,6 +1,6 @@
-"""Experiments on placement, for people who study scheduling.
+"""`minishark bench`: all experiments, and those that need SQL.
 
-Most of them are those of `sparrow_core.lab`, which knows nothing of minishark; `live` adds real
-queries on a real cluster. This is the only other place than `minishark.cluster` that knows
-`sparrow_core`, and it knows its laboratory alone.
+`sparrow_core.lab` has the experiments that need no SQL. Here are the registry, which runs all of
+them in the same way, and those with real queries on real clusters: live placement, fault injection
+(chaos) and long load.
 """

@@ -1,8 +1,8 @@
-"""Live: users submit TPC-H queries to a cluster on this machine, placed in one way after another.
+"""Live comparison of placements: users submit TPC-H queries to a cluster on this machine.
 
-The ways of placing tasks alternate in short rounds of one run, so that whatever else the machine
-does hits them alike. Beside each stands its ideal, computed as the papers do: what the queries of
-its rounds would have taken had no task waited, by the service times that were observed.
+Placements alternate in short rounds, so that other load on the machine affects all of them alike.
+Beside each is its ideal, computed as in the papers from observed service times: the response times
+if no task had waited.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from minishark.tpch.queries import load_queries
 from minishark.tpch.tables import find_tables, load_tables
 from sparrow_core.lab.experiment import Advance, Chart, Experiment
 from sparrow_core.lab.findings import Finding, over_all_x, percent
-from sparrow_core.lab.placements import NAMES
+from sparrow_core.lab.placements import COMPARED, NAMES
 from sparrow_core.lab.rows import Response, response
 
 _CALIBRATION_RUNS = 3
@@ -34,16 +34,16 @@ class LivePlacement:
 
     Attributes:
         scale: TPC-H's scale factor; 0 for the bundled sample.
-        data: Folder of generated data; "" for the usual one.
-        queries: Of TPC-H, asked for at random.
+        data: Folder of generated data; "" for the default.
+        queries: Of TPC-H, chosen at random.
         nodes: Of one executor each.
         partitions: Of each large table, on `replicas` nodes.
-        users: Each asks as a Poisson process of its own.
-        load: The work that is asked for, as a share of what `cores` can do.
+        users: Each submits queries as an independent Poisson process.
+        load: Demanded work as a share of the capacity of `cores`.
         cores: Of this machine.
-        placements: In turn.
-        rounds: Of each placement.
-        seconds: How long a round is.
+        placements: To compare.
+        rounds: Per placement.
+        seconds: Length of a round.
     """
 
     scale: float = 0.1
@@ -55,14 +55,14 @@ class LivePlacement:
     users: int = 4
     load: float = 0.6
     cores: int = 2
-    placements: tuple[str, ...] = ("sparrow", "batch", "per_task", "random")
+    placements: tuple[str, ...] = COMPARED
     rounds: int = 4
     seconds: float = 8.0
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A query that was answered: which, how long it took, and how long it would have ideally."""
+    """An answered query: its number, its response time, and its ideal."""
 
     number: int
     took_s: float
@@ -70,7 +70,7 @@ class _Asked:
 
 
 def live_placement(parameters: LivePlacement, seed: int, advance: Advance) -> Sequence[Response]:
-    """Response times of queries under each placement, and what they would be without queueing."""
+    """Response times of queries under each placement, observed and without queueing."""
     queries = load_queries(parameters.queries)
     with minishark.connect(
         nodes=parameters.nodes, executors_per_node=1, partitions=parameters.partitions,
@@ -87,7 +87,7 @@ def live_placement(parameters: LivePlacement, seed: int, advance: Advance) -> Se
         for number in range(parameters.rounds):
             for placement in parameters.placements:
                 session.place(placement)
-                rng = Random(f"{seed} {number}")  # each placement is asked for the same
+                rng = Random(f"{seed} {number}")  # the same queries for each placement
                 asked[placement] += _Round(session, queries, parameters, work_s, rng).run()
                 advance(1 / total)
     if not all(asked.values()):
@@ -96,7 +96,7 @@ def live_placement(parameters: LivePlacement, seed: int, advance: Advance) -> Se
 
 
 def _calibrate(session: Session, queries: dict[int, str]) -> float:
-    """Seconds of service in a query, on average, when nothing else runs."""
+    """Average service time of a query on an idle cluster, in seconds."""
     works = []
     for _ in range(_CALIBRATION_RUNS):
         metrics = [_metrics_of(session, text) for text in queries.values()]
@@ -111,7 +111,7 @@ def _metrics_of(session: Session, text: str) -> QueryMetrics:
 
 
 def ideal_s(metrics: QueryMetrics) -> float:
-    """What a query would take if each task ran as soon as the stages before it are done."""
+    """Response time if each task ran as soon as its stage's predecessors have finished."""
     ends: dict[int, float] = {}
     for stage in metrics.by_stage:
         begin = max((ends[each] for each in stage.after), default=metrics.planning_s)
@@ -120,7 +120,7 @@ def ideal_s(metrics: QueryMetrics) -> float:
 
 
 class _Round:
-    """A few seconds of all users, with one placement."""
+    """A round of all users with one placement."""
 
     def __init__(
         self, session: Session, queries: dict[int, str], parameters: LivePlacement,
@@ -150,7 +150,7 @@ class _Round:
     def _guarded(self, rng: Random, rate: float) -> None:
         try:
             self._ask(rng, rate)
-        except Exception as error:  # noqa: BLE001 - told to the caller, on its own thread
+        except Exception as error:  # noqa: BLE001 - raised again on the caller's thread
             self._errors.append(error)
 
     def _ask(self, rng: Random, rate: float) -> None:
@@ -160,7 +160,7 @@ class _Round:
             time.sleep(max(0.0, started + due_s - time.perf_counter()))
             number = rng.choice(list(self._queries))
             metrics = _metrics_of(self._session, self._queries[number])
-            # From when it was due: a user whose last query took long is not the less impatient.
+            # Measured from the due time (open loop), also if the last query took long.
             took_s = time.perf_counter() - started - due_s
             self._asked.append(_Asked(number, took_s, ideal_s(metrics)))
 
@@ -210,6 +210,6 @@ EXPERIMENTS = (
         ),
         run=live_placement,
         chart=Chart("TPC-H query"),
-        findings=tuple(map(_over_ideal, ("sparrow", "batch", "per_task", "random"))),
+        findings=tuple(map(_over_ideal, COMPARED)),
     ),
 )

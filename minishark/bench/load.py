@@ -1,7 +1,7 @@
-"""Load: many sessions query a cluster at once, for minutes, while its resources are watched.
+"""Load test: many sessions query a cluster for minutes, while its resources are sampled.
 
-Nothing may grow once all are warm: processes, open files, memory, files in shared memory. Every
-answer is compared with plain DuckDB's, and each session gets its share.
+After a warm-up, processes, open files, memory and files in shared memory must not grow. Every
+answer is compared with plain DuckDB's, and sessions must get equal shares.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from sparrow_core.lab.experiment import Advance, Chart, Experiment, Verdict
 from sparrow_core.lab.rows import Point, Row
 
 _SAMPLES = 40
-_WARM = 0.4  # the share of a run after which nothing may grow
+_WARM = 0.4  # the share of a run after which resources must not grow
 _GROWTH_MAX = 1.10
 _FAIRNESS_MIN = 0.9
 _NAME = "load"
 _METRICS = ("processes", "open files", "memory (MB)", "files in shared memory")
-# What may come and go between two samples, such as the files of queries that run.
+# Fluctuation between samples, such as the files of running queries.
 _SLACK = {"processes": 1.0, "open files": 40.0, "memory (MB)": 40.0, "files in shared memory": 100}
 _SHARES, _ANSWERS, _BROKEN = "queries of each session", "queries", "broken promises"
 _TEXT_MAX = 300
@@ -41,14 +41,14 @@ _TEXT_MAX = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """A load run.
+    """A load test.
 
     Attributes:
-        sessions: On one cluster, at once, each with tables of its own.
-        threads: Of each session, which ask one query after the other.
-        seconds: How long.
+        sessions: Concurrent sessions on one cluster, each with its own tables.
+        threads: Per session; each runs one query after the other.
+        seconds: Duration.
         scale: TPC-H's scale factor; 0 for the bundled sample.
-        data: Folder of generated data; "" for the usual one.
+        data: Folder of generated data; "" for the default.
         queries: Of TPC-H, in random order.
         nodes: Of the cluster.
         executors: Of each node.
@@ -65,10 +65,10 @@ class Load:
 
 
 def load(parameters: Load, seed: int, advance: Advance) -> Sequence[Row]:
-    """Run; what was sampled, and what became of the queries, as rows.
+    """Run; returns samples and outcomes of queries as rows.
 
     Raises:
-        OptionError: A parameter makes no sense.
+        OptionError: A parameter is invalid.
     """
     if min(parameters.sessions, parameters.threads) < 1 or parameters.seconds <= 0:
         raise OptionError("Set sessions and threads to 1 or more, and seconds above 0.")
@@ -131,13 +131,16 @@ def _measured(
             worker.finish()
         for worker in everybody:
             worker.join()
-    return [*rows, *_told([[done for worker in own for done in worker.done] for own in workers])]
+    return [
+        *rows,
+        *_outcomes([[done for worker in own for done in worker.done] for own in workers]),
+    ]
 
 
 def _sampled(
     testbed: Testbed, folders: Sequence[str], seconds: float, advance: Advance
 ) -> list[Row]:
-    """The resources that are in use, now and then."""
+    """Samples of the resources in use."""
     rows: list[Row] = []
     started = time.monotonic()
     for number in range(1, _SAMPLES + 1):
@@ -149,7 +152,7 @@ def _sampled(
 
 
 def _sample(testbed: Testbed, folders: Sequence[str]) -> dict[str, float]:
-    """What the run's processes take, this one included."""
+    """Resources of all processes of the run, including this one."""
     family = [psutil.Process(), *testbed.family()]
     opened, memory = 0, 0
     for process in family:
@@ -160,7 +163,7 @@ def _sample(testbed: Testbed, folders: Sequence[str]) -> dict[str, float]:
     return dict(zip(_METRICS, (len(family), opened, memory / 1e6, shared), strict=True))
 
 
-def _told(done: Sequence[Sequence[Done]]) -> list[Row]:
+def _outcomes(done: Sequence[Sequence[Done]]) -> list[Row]:
     everything = [each for own in done for each in own]
     broken = Counter(
         " ".join((each.failure or f"wrong answer of {each.work}: {each.wrong[0]}").split())
@@ -179,7 +182,7 @@ def _by_work(done: Sequence[Done]) -> list[tuple[str, int]]:
 
 
 def verdict(rows: Sequence[Row]) -> Verdict:
-    """The table at the end, and whether nothing grew, all answers were right, and shares fair."""
+    """The summary, and whether nothing grew, all answers were right, and shares were fair."""
     points = [row for row in rows if isinstance(row, Point)]
     panels = {row.panel: [r for r in points if r.panel == row.panel] for row in points}
     lines = [f"{'queries':28}{sum(row.y for row in panels.get(_ANSWERS, ())):.0f}"]
@@ -190,7 +193,7 @@ def verdict(rows: Sequence[Row]) -> Verdict:
         if end > warm * _GROWTH_MAX + _SLACK[name]:
             problems.append(f"{name} grew from {warm:.0f} to {end:.0f}")
     fairness = fairness_of([row.y for row in panels[_SHARES]])
-    lines.append(f"{'fairness of shares':28}{fairness:.3f} (Jain; 1: all alike)")
+    lines.append(f"{'fairness of shares':28}{fairness:.3f} (Jain's index)")
     if fairness < _FAIRNESS_MIN:
         problems.append(f"the sessions' shares differ: {fairness:.2f}")
     lines += [f"{'promises broken':28}{len(problems)}", *(f"  {each}" for each in problems)]
@@ -198,7 +201,7 @@ def verdict(rows: Sequence[Row]) -> Verdict:
 
 
 def _levels(samples: Sequence[Point]) -> tuple[float, float]:
-    """The means of the samples in the middle of a run, and of the last ones."""
+    """Means of samples just after the warm-up and at the end."""
     ys = [row.y for row in samples]
     first, part = int(len(ys) * _WARM), max(1, len(ys) // 5)
     warm, end = ys[first : first + part], ys[-part:]
@@ -206,7 +209,7 @@ def _levels(samples: Sequence[Point]) -> tuple[float, float]:
 
 
 def fairness_of(shares: Sequence[float]) -> float:
-    """Jain's index: 1 if all shares are alike, 1/n if one of n has everything."""
+    """Jain's fairness index: 1 if all shares are equal, 1/n if one of n has everything."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
 

@@ -1,4 +1,4 @@
-"""All experiments by name, and running one with parameters that differ from its own."""
+"""All experiments by name, their parameters, and running them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def find(name: str) -> AnyExperiment:
 
 
 def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[str]) -> Any:
-    """An experiment's parameters, some of them changed.
+    """An experiment's parameters with changes.
 
     Args:
-        experiment: Which.
-        quick: Start from the tiny ones.
-        changes: `name=value` each, with the value as in TOML: 0.8, [0.5, 0.9], "random".
+        experiment: Which one.
+        quick: Change its tiny parameters instead of its own.
+        changes: `name=value` each; the value is TOML: 0.8, [0.5, 0.9], "random".
 
     Raises:
-        OptionError: There is no such parameter, or it cannot have that value.
+        OptionError: There is no such parameter, or the value is invalid.
     """
     chosen = experiment.quick if quick else experiment.parameters
     values = msgspec.to_builtins(chosen)
@@ -71,10 +71,7 @@ def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[s
 
 
 class Report(NamedTuple):
-    """What an experiment found, in tables or a text for a terminal, and the files that it wrote.
-
-    `passed`: whether what it tries has held, if it tries that.
-    """
+    """Tables or text for a terminal, the written files, and whether the checks passed, if any."""
 
     tables: list[Table]
     files: tuple[Path, ...]
@@ -93,19 +90,19 @@ def run_experiment(
     """Run an experiment and write its report.
 
     Raises:
-        SparrowError: A plot needs matplotlib, the folder can't be written to, or it failed.
+        SparrowError: matplotlib is missing, the folder can't be written to, or the run failed.
     """
     require_matplotlib()  # before the work, not after it
     rows = experiment.run(parameters, seed, advance)
     files = write_report(experiment, parameters, seed, rows, folder, plot)
     if experiment.verdict is None:
         return Report(summary(experiment, rows), files)
-    told = experiment.verdict(rows)
-    return Report([], files, told.text, told.passed)
+    verdict = experiment.verdict(rows)
+    return Report([], files, verdict.text, verdict.passed)
 
 
 def describe(experiment: AnyExperiment) -> dict[str, Any]:
-    """An experiment as plain data, for those who list them."""
+    """An experiment as plain data."""
     return {
         "name": experiment.name,
         "title": experiment.title,

@@ -9,11 +9,11 @@ from minishark.tpch.locations import default_data_folder, sample_folder
 
 
 def tpch_folder(scale: float, data: str) -> Path:
-    """The folder of TPC-H's tables at a scale, which are made if they are not there.
+    """The folder of TPC-H's tables at a scale; generated if need be.
 
     Args:
         scale: TPC-H's scale factor; 0 for the bundled sample.
-        data: where scales are kept; "" for the usual place.
+        data: folder of generated data; "" for the default.
     """
     if not scale:
         return sample_folder()
@@ -23,16 +23,16 @@ def tpch_folder(scale: float, data: str) -> Path:
 
 
 class Silent:
-    """Hears of the steps of making and loading data, and says nothing."""
+    """A `Reporter` that prints nothing."""
 
     def step(self, title: str) -> None:
-        """Say nothing."""
+        """Ignored."""
 
     def progress(self, done: int, total: int) -> None:
-        """Say nothing."""
+        """Ignored."""
 
     def detail(self, text: str) -> None:
-        """Say nothing."""
+        """Ignored."""
 
     def warning(self, text: str) -> None:
-        """Say nothing."""
+        """Ignored."""

@@ -1,4 +1,4 @@
-"""The command `sparrow`: a cluster that stands alone, without an embedding program."""
+"""The command `sparrow`: standalone clusters."""
 
 from sparrow_core.cli.app import main
 

@@ -1,4 +1,4 @@
-"""The `sparrow` commands: start processes, submit, look, derive."""
+"""The `sparrow` commands: run daemons, submit jobs, show status, analyze audit logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _config = click.argument("config", type=_FILE)
 
 
 class _Group(click.Group):
-    """Shows the package's own errors as one line, without a traceback."""
+    """Shows errors of this package as one line, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -73,7 +73,7 @@ def node_monitor(config: Path) -> None:
 @main.command()
 @_config
 @click.argument("payloads", nargs=-1, required=True)
-@click.option("--shared", type=_FILE, help="What all tasks share.")
+@click.option("--shared", type=_FILE, help="File with bytes that all tasks share.")
 @click.option("--user", default="default", show_default=True)
 @click.option(
     "--placement",
@@ -82,14 +82,20 @@ def node_monitor(config: Path) -> None:
     show_default=True,
     help="How tasks are placed on nodes.",
 )
-@click.option("--probe-ratio", default=2.0, show_default=True, help="Reservations a task.")
+@click.option("--probe-ratio", default=2.0, show_default=True, help="Reservations per task.")
 @click.option("--prefer", multiple=True, metavar="NODE", help="Run on these nodes only.")
-@click.option("--wait", "wait_s", type=float, help="Seconds after which other nodes do as well.")
-@click.option("--require", multiple=True, metavar="ATTRIBUTE", help="Nodes must have these.")
-@click.option("--framework", default="", help="Whose executors run it.")
-@click.option("--priority", default=0, help="Smaller goes first, where the policy is priority.")
-@click.option("--why", is_flag=True, help="Tell in the end why each task ran where it did.")
-@click.option("--json", "as_json", is_flag=True, help="An event a line.")
+@click.option(
+    "--wait", "wait_s", type=float, help="Seconds after which tasks may run on other nodes."
+)
+@click.option(
+    "--require", multiple=True, metavar="ATTRIBUTE", help="Run on nodes with this attribute only."
+)
+@click.option("--framework", default="", help="Run on executors of this framework.")
+@click.option(
+    "--priority", default=0, help="Smaller runs first, on nodes with the policy priority."
+)
+@click.option("--why", is_flag=True, help="Explain at the end why each task ran where it did.")
+@click.option("--json", "as_json", is_flag=True, help="Print events, one per line.")
 def submit(
     config: Path,
     payloads: tuple[str, ...],
@@ -136,10 +142,12 @@ def submit(
 
 @main.command()
 @_config
-@click.option("--metrics", is_flag=True, help="Of all processes, in the format of Prometheus.")
+@click.option(
+    "--metrics", is_flag=True, help="Metrics of all processes, in the format of Prometheus."
+)
 @click.option("--json", "as_json", is_flag=True)
 def status(config: Path, metrics: bool, as_json: bool) -> None:
-    """Show schedulers, nodes, and what waits and runs on them."""
+    """Show schedulers and nodes, with queued and running tasks."""
     from sparrow_core.cli.connection import connect
 
     with connect(config) as cluster:
@@ -153,7 +161,7 @@ def status(config: Path, metrics: bool, as_json: bool) -> None:
 @_config
 @click.argument("node")
 def drain(config: Path, node: str) -> None:
-    """Let NODE finish what it runs, take nothing new, and end."""
+    """Drain NODE: it finishes its tasks, takes no new ones, and exits."""
     from sparrow_core.cli.connection import connect
 
     with connect(config) as cluster:
@@ -181,10 +189,23 @@ def weights(config: Path, weights: tuple[str, ...]) -> None:
 
 @main.command()
 @click.argument("logs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--why", nargs=2, type=(str, int), metavar="JOB TASK", help="Why did it run there?")
+@click.option(
+    "--why",
+    nargs=2,
+    type=(str, int),
+    metavar="JOB TASK",
+    help="Explain why this task ran where it did.",
+)
 @click.option("--jobs", is_flag=True, help="List the jobs.")
-@click.option("--from", "start_s", default=0.0, help="Jobs that arrived later, s since 1970.")
-@click.option("--to", "end_s", default=1e18, help="Jobs that arrived earlier.")
+@click.option(
+    "--from",
+    "start_s",
+    default=0.0,
+    help="Only jobs that arrived at or after this time (Unix time).",
+)
+@click.option(
+    "--to", "end_s", default=1e18, help="Only jobs that arrived at or before this time (Unix time)."
+)
 @click.option("--json", "as_json", is_flag=True)
 def audit(
     logs: tuple[Path, ...],
@@ -194,7 +215,7 @@ def audit(
     end_s: float,
     as_json: bool,
 ) -> None:
-    """Derive times, utilization and shares from audit LOGS (files, or folders of *.jsonl)."""
+    """Report times, utilization and shares from audit LOGS (files, or folders of *.jsonl)."""
     from sparrow_core.observe.audit import read_events
     from sparrow_core.observe.report import report, why_here
 

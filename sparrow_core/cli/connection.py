@@ -16,14 +16,14 @@ def connect(file: Path) -> Iterator[RemoteCluster]:
     """A connection to the schedulers that a file names.
 
     Raises:
-        ConfigError: The file is senseless, or says not where to listen over tcp.
+        ConfigError: The file is invalid, or does not say where to listen over tcp.
         ClusterStartError: No scheduler answers.
     """
     config = read_config(file)
     listen = config.client.listen
     if listen is None and any(each.startswith("tcp:") for each in config.schedulers):
         raise ConfigError(
-            f"{file}: schedulers over tcp answer to [client] listen, which is missing"
+            f"{file}: with schedulers over tcp, [client] listen is needed for their answers"
         )
     cluster = RemoteCluster(
         config.scheduler_addresses,

@@ -1,4 +1,4 @@
-"""A job under way, shown as it goes."""
+"""Submits a job and prints its events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparrow_core.runtime.specs import JobSpec
 
 
 class Submission:
-    """A job and the events that came of it."""
+    """A job and its events."""
 
     def __init__(self, cluster: Cluster, job: JobSpec) -> None:
         """Submit the job."""
@@ -27,11 +27,11 @@ class Submission:
         self._job_id = cluster.submit(job, self._events.put)
 
     def cancel(self) -> None:
-        """Cancel it; `show` tells the end."""
+        """Cancel it; `show` prints the end."""
         self._cluster.cancel(self._job_id)
 
     def show(self, *, as_json: bool) -> None:
-        """Print until it is over: events as they come, or results in the order of tasks."""
+        """Print until the job ends: events as they come, or results in order of tasks."""
         shown = 0
         while True:
             event = self._events.get()
@@ -50,7 +50,7 @@ class Submission:
                 return
 
     def explain(self) -> None:
-        """Print why each task ran where it did, after `show`, for a job that asked for it."""
+        """Print why each task ran where it did; after `show`, for a job with `explain`."""
         for _, why in sorted(explain(self._job, self._seen).items()):
             for line in why.lines():
                 click.echo(line)

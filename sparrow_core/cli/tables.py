@@ -1,4 +1,4 @@
-"""What the commands print, for people and as JSON."""
+"""Output of the commands, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparrow_core.runtime.specs import NodeStatus
 def show_status(
     schedulers: Mapping[Address, int | None], nodes: Sequence[NodeStatus], *, as_json: bool
 ) -> None:
-    """Schedulers and whether they answer; nodes and what is on them."""
+    """Print schedulers, whether they answer, and nodes."""
     if as_json:
         click.echo(msgspec.json.encode({"schedulers": schedulers, "nodes": nodes}))
         return
@@ -38,7 +38,7 @@ def show_status(
 
 
 def show_report(report: Report, *, as_json: bool) -> None:
-    """What the audit log tells."""
+    """Print a report of audit logs."""
     if as_json:
         click.echo(msgspec.json.encode(report))
         return
@@ -63,7 +63,7 @@ def show_report(report: Report, *, as_json: bool) -> None:
 
 
 def show_jobs(events: Sequence[AuditEvent]) -> None:
-    """The jobs of a log, oldest first."""
+    """Print the jobs of audit logs, oldest first."""
     table = _table("job", "user", "tasks", "scheduler")
     for event in events:
         if event.event == "arrived":

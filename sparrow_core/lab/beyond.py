@@ -1,4 +1,4 @@
-"""Past the papers: shortest remaining work, soft constraints, and a probe ratio that adapts."""
+"""Beyond the papers: shortest remaining work, soft constraints, adaptive probe ratio."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
 from sparrow_core.lab.findings import Finding, Reading, percent_under, times, value
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.rows import Point, Response, response
-from sparrow_core.lab.streams import START_S, Stream, run_for
+from sparrow_core.lab.streams import START_S, Stream, response_times, run_for
 from sparrow_core.policy import sampling as policy
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
@@ -27,13 +27,13 @@ from sparrow_core.sim.workload import Arrival, CentralQueue
 
 @dataclass(frozen=True, kw_only=True)
 class ShortAndLong:
-    """Many short jobs and few long ones, which are most of the work, as in traces of clusters.
+    """Many short jobs, and few long ones that are most of the work, as in cluster traces.
 
     Attributes:
         nodes: Of `slots` slots each.
         short: Tasks and their time of nine jobs in ten, `long` of the tenth.
         loads: Shares of slots that are busy.
-        seconds: How long jobs come; the first fifth is not counted.
+        seconds: How long jobs arrive; the first fifth is not measured.
     """
 
     nodes: int = 100
@@ -59,13 +59,16 @@ def sticky_srpt(parameters: ShortAndLong, seed: int, advance: Advance) -> Sequen
         cluster = ExpressCluster(
             nodes=parameters.nodes, slots=parameters.slots, policy=queue, seed=seed
         )
-        by_stream = [stream.jobs(seed) for stream in streams]
-        jobs = [job for each in by_stream for job in each]
-        ended_s = run_for(cluster, jobs, 3 * parameters.seconds, part)
-        begin_s = START_S + parameters.seconds / 5
-        for stream, own in zip(streams, by_stream, strict=True):
-            counted = [ended_s[each.job.job_id] for each in own if each.at_s >= begin_s]
-            rows.append(response(stream.user, _POLICY_NAMES[queue], load, counted))
+        times = response_times(
+            cluster,
+            streams,
+            seed=seed,
+            until_s=3 * parameters.seconds,
+            counted_from_s=parameters.seconds / 5,
+            advance=part,
+        )
+        for stream, own in zip(streams, times, strict=True):
+            rows.append(response(stream.user, _POLICY_NAMES[queue], load, own))
     return rows
 
 
@@ -97,16 +100,17 @@ def _two_streams(parameters: ShortAndLong, load: float) -> tuple[Stream, Stream]
 
 @dataclass(frozen=True, kw_only=True)
 class HotPartitions:
-    """Tasks that read partitions, some of which are wanted more than others.
+    """Tasks that read partitions with a skewed popularity.
 
     Attributes:
         nodes: Of `slots` slots each.
         partitions: How many, each on `replicas` random nodes; a job reads `tasks` of them.
-        skew: The k-th partition is wanted as k to the power of minus this.
-        remote_factor: How much longer a task takes on a node without its partition.
-        waits_ms: How long a task waits for a node that has it; None for ever (the paper's).
-        loads: Shares of slots that would be busy if all tasks ran at home.
-        jobs: That count at each point, after `warm_up` others.
+        skew: Exponent of the Zipf distribution of reads.
+        remote_factor: Slowdown of a task on a node without its partition.
+        waits_ms: How long a task waits for a node with its partition; None for ever, as in the
+            paper.
+        loads: Shares of slots that would be busy if all tasks ran locally.
+        jobs: Measured per point, after `warm_up` others.
     """
 
     nodes: int = 100
@@ -124,7 +128,7 @@ class HotPartitions:
 
 
 def soft_constraints(parameters: HotPartitions, seed: int, advance: Advance) -> Sequence[Response]:
-    """Response times by how long tasks insist on the nodes that hold their data."""
+    """Response times by how long tasks wait for nodes with their data."""
     cases = [(wait, load) for wait in parameters.waits_ms for load in parameters.loads]
     part = steps(advance, len(cases))
     rows = []
@@ -179,17 +183,17 @@ def _reading_jobs(
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive:
-    """Jobs of exponential tasks; each scheduler chooses the probe ratio by the load that it meets.
+    """Jobs of exponential tasks; each scheduler adapts the probe ratio to the load that it sees.
 
     Attributes:
         nodes: Of one slot each.
         schedulers: Each knows only what its own reservations found.
-        headroom: Reservations are to find this many idle slots a task; that takes
-            `headroom / (1 - load)` of them.
-        ratios: The least and the most.
+        headroom: Idle slots per task that reservations should find, which takes
+            `headroom / (1 - load)` reservations.
+        ratios: Minimum and maximum.
         smoothing: Weight of the latest job in a scheduler's estimate of the load.
         fixed: Probe ratio to compare with.
-        jobs: That count at each point, after `warm_up` others.
+        jobs: Measured per point, after `warm_up` others.
     """
 
     nodes: int = 10_000
@@ -206,7 +210,7 @@ class Adaptive:
 
 
 def adaptive_ratio(parameters: Adaptive, seed: int, advance: Advance) -> Sequence[Point]:
-    """Median response times and reservations a task, with a fixed and an adaptive probe ratio."""
+    """Response times and reservations per task, with fixed and adaptive probe ratio."""
     part = steps(advance, 2 * len(parameters.loads))
     rows: list[Point] = []
     names = {False: f"d = {parameters.fixed:g}", True: "adaptive"}

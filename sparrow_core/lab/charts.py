@@ -1,4 +1,4 @@
-"""Draws rows in the papers' form; needs matplotlib (the extra `bench`)."""
+"""Plots of rows, like those in the papers; needs matplotlib (the extra `bench`)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "sparrow",
 }
-_SPREAD = 0.12  # of the distance between two places on the axis, so that bars do not cover
-_FEW = 15  # a line of so few points shows them
+_SPREAD = 0.12  # share of the distance between two x, so that error bars do not overlap
+_FEW = 15  # lines with at most this many points have markers
 
 
 def require_matplotlib() -> None:
-    """Say what is missing before an experiment runs, not after it.
+    """Check this before an experiment runs, not after it.
 
     Raises:
         SparrowError: matplotlib is not installed.
@@ -44,7 +44,7 @@ def draw(chart: Chart, title: str, rows: Sequence[Row]) -> Any:
         SparrowError: matplotlib is not installed.
     """
     require_matplotlib()
-    import matplotlib as mpl  # noqa: PLC0415 - only those who draw need it
+    import matplotlib as mpl  # noqa: PLC0415 - heavy, and optional
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     drawn = (row.panel for row in rows if row.panel not in chart.figures)
@@ -64,8 +64,8 @@ def draw(chart: Chart, title: str, rows: Sequence[Row]) -> Any:
 
 
 def save(figure: Any, file: Any) -> None:
-    """Write a figure; the same figure gives the same file."""
-    import matplotlib as mpl  # noqa: PLC0415 - whoever has a figure has matplotlib
+    """Write a figure, reproducibly."""
+    import matplotlib as mpl  # noqa: PLC0415 - heavy, and optional
 
     metadata = {"Date": None} if str(file).endswith(".svg") else {"Software": None}
     with mpl.rc_context(_STYLE):
@@ -91,7 +91,7 @@ def _draw_panel(axes: Any, chart: Chart, panel: str, rows: Sequence[Row]) -> Non
 
 
 def _shifts(chart: Chart, rows: Sequence[Row], series: int) -> Callable[[int, float], float]:
-    """Moves points of different series apart a little, where they have bars."""
+    """Shifts the points of different series apart, where they have error bars."""
     places = sorted({row.x for row in rows})
     if chart.style != "responses" or len(places) < 2:
         return lambda _, x: x

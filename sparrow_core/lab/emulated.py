@@ -1,4 +1,4 @@
-"""Emulated: real node monitors, schedulers and ZeroMQ; only the tasks sleep."""
+"""Emulated clusters: real schedulers, node monitors and ZeroMQ, but tasks that sleep."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Sleeping:
     Attributes:
         nodes: Of `slots` slots each, in `processes` processes.
         tasks: Of a job.
-        task_ms: How long each sleeps.
+        task_ms: Sleep time of each.
         loads: Shares of slots that are busy.
-        seconds: How long jobs come at each load; the first fifth is not counted.
+        seconds: How long jobs arrive at each load; the first fifth is not measured.
     """
 
     nodes: int = 100
@@ -99,7 +99,7 @@ class Breakdown:
 
 
 def breakdown(parameters: Breakdown, seed: int, advance: Advance) -> Sequence[Point]:
-    """How long reservations travel, requests for tasks take, tasks wait and run."""
+    """Distributions of message delays, queue times and service times."""
     shape = parameters.cluster
     with EmulatedCluster(
         nodes=shape.nodes, slots=shape.slots, schedulers=shape.schedulers,
@@ -116,7 +116,7 @@ def breakdown(parameters: Breakdown, seed: int, advance: Advance) -> Sequence[Po
 
 
 def _spans(events: Sequence[AuditEvent]) -> dict[str, list[float]]:
-    """Times between events of the log, in seconds."""
+    """Times between events of the audit log, in seconds, by name."""
     begun: dict[tuple[str, str, str, int | None], list[float]] = defaultdict(list)
     spans: dict[str, list[float]] = defaultdict(list)
     starts = {
@@ -150,7 +150,7 @@ def _spans(events: Sequence[AuditEvent]) -> dict[str, list[float]]:
 
 
 def emulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequence[Response]:
-    """Response times of queries by placement, emulated, simulated, and without any queueing."""
+    """Response times of queries by placement: emulated, simulated, and without queueing."""
     part = steps(advance, len(parameters.loads) * len(parameters.placements))
     rows: list[Response] = []
     for load in parameters.loads:
@@ -169,7 +169,7 @@ def emulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequenc
 
 
 def simulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequence[Response]:
-    """The same, but for what is emulated."""
+    """The same without emulation."""
     part = steps(advance, len(parameters.loads))
     rows: list[Response] = []
     for load in parameters.loads:

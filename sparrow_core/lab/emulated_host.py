@@ -1,8 +1,7 @@
-"""A process of an emulated cluster: many nodes, or schedulers, behind one real ZeroMQ driver.
+"""A process of an emulated cluster: many nodes, or schedulers, behind one ZeroMQ driver.
 
-`python -m sparrow_core.lab.emulated_host`, settings on stdin. Node monitors, executors and the
-messages to schedulers are the real ones; only the slots wait instead of working. It ends when its
-stdin ends.
+Run as `python -m sparrow_core.lab.emulated_host` with settings on stdin; it exits at end of file.
+All machines are the production ones; only slots sleep instead of running tasks.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from sparrow_core.runtime.transport.process import calm_collector, run_until_std
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 from sparrow_core.sim.cluster import SimulatedSlot
 
-# Nothing fails, and hundreds of nodes share the processors: a late heartbeat means nothing.
+# Nothing fails, and hundreds of nodes share few cores: late heartbeats must not count.
 _PATIENCE_S = 60.0
 
 
 class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is.
+    """Settings of the process.
 
     Attributes:
         name: Of the process.
         endpoint: Where it listens.
-        nodes: Names of its nodes; their slots are `slots` each.
+        nodes: Names of its nodes, each with `slots` slots.
         own_schedulers: Names of its schedulers.
         schedulers: Addresses of all.
         heartbeat_s: Of nodes.
         policy: Queue discipline of nodes.
         seed: Of placement.
-        audit_dir: Folder for audit logs, if they are wanted.
+        audit_dir: Folder for audit logs; None for no logs.
     """
 
     name: str
@@ -59,7 +58,7 @@ def host_node(
     driver: LocalDriver, name: NodeName, slots: int, schedulers: tuple[Address, ...],
     config: NodeMonitorConfig,
 ) -> None:  # fmt: skip
-    """Host a node with one executor whose slots only take time."""
+    """Host a node with one executor whose slots sleep."""
     monitor = driver.address(f"monitor-{name}")
     driver.host(f"monitor-{name}", NodeMonitor(name, monitor, schedulers, config=config))
     at = driver.address(f"{name}-e0")
@@ -71,14 +70,14 @@ def host_node(
 
 
 def run_host(settings: HostSettings) -> None:
-    """Be the process until stdin ends."""
+    """Run the process until stdin ends."""
     driver = ZmqDriver(settings.endpoint)
     schedulers = tuple(map(Address, settings.schedulers))
     for name in settings.own_schedulers:
         config = SchedulerConfig(
             node_timeout_s=_PATIENCE_S, lease_s=_PATIENCE_S, grace_s=_PATIENCE_S
         )
-        rng = Random(f"{settings.seed} {name}")  # or they would choose the same nodes
+        rng = Random(f"{settings.seed} {name}")  # else all would choose the same nodes
         driver.host(name, Scheduler(driver.address(name), rng, config))
     limits = NodeMonitorConfig(
         policy=settings.policy, heartbeat_s=settings.heartbeat_s, ask_timeout_s=_PATIENCE_S,
@@ -92,13 +91,13 @@ def run_host(settings: HostSettings) -> None:
 
 
 def shares(names: list[str], parts: int) -> Iterator[tuple[str, ...]]:
-    """Names dealt out to processes."""
+    """Split names evenly among processes."""
     for part in range(parts):
         yield tuple(names[part::parts])
 
 
 def main() -> None:
-    """Read the settings and be what they say."""
+    """Read the settings, and run."""
     calm_collector()
     run_host(msgspec.json.decode(sys.stdin.buffer.readline(), type=HostSettings))
 

@@ -1,7 +1,7 @@
-"""An emulated cluster: hundreds of nodes in a few processes, over the real ZeroMQ control plane.
+"""An emulated cluster: hundreds of nodes in a few processes, over the real control plane.
 
 with EmulatedCluster(nodes=100, slots=4) as cluster:
-times = run_queries(cluster, [...])
+times = run_queries(cluster.client, queries)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sparrow_core.protocol.ids import address
 from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.remote import RemoteCluster
 
-_SILENCE_MAX_S = 30.0  # nothing dies; processors are shared by hundreds of nodes
+_SILENCE_MAX_S = 30.0  # nothing dies, but hundreds of nodes share few cores
 _START_S = 60.0
 _END_S = 10.0
 _EVENT_WAIT_S = 60.0
@@ -42,13 +42,13 @@ class EmulatedCluster:
     """Nodes and schedulers in a few processes of this machine.
 
     Attributes:
-        client: Takes jobs.
+        client: To submit jobs to.
 
     Args:
         nodes: How many; they are called n0, n1 ...
         slots: Of each.
         schedulers: How many, all in one process.
-        processes: Into how many processes the nodes go.
+        processes: Number of processes of nodes.
         policy: Queue discipline of nodes.
         seed: Of placement.
         audited: Whether all processes write audit logs.
@@ -115,11 +115,11 @@ class EmulatedCluster:
             time.sleep(0.02)
 
     def __exit__(self, *_: object) -> None:
-        """End all processes and remove their files."""
+        """Stop all processes and remove their files."""
         self.close()
 
     def close(self) -> None:
-        """The same."""
+        """Stop all processes and remove their files."""
         self._end()
         self._folder.cleanup()
 
@@ -138,7 +138,7 @@ class EmulatedCluster:
                 child.wait()
 
     def end_and_read_audit(self) -> list[AuditEvent]:
-        """End all processes; what they logged, in order of time."""
+        """Stop all processes; returns the events of their audit logs, in order of time."""
         assert self._audit_dir is not None, "made without audit"
         self._end()
         return read_events(sorted(Path(self._audit_dir).glob("*.jsonl")))
@@ -160,21 +160,21 @@ def _start(settings: HostSettings) -> subprocess.Popen[bytes]:
 def run_queries(
     cluster: Cluster, queries: Sequence[Query], on_done: Callable[[], None] = lambda: None
 ) -> list[float]:
-    """Submit queries as they become due, whatever becomes of others; their response times.
+    """Submit queries at their times (open loop); returns their response times in seconds.
 
     Args:
-        cluster: Where.
+        cluster: Where to run them.
         queries: In order of time.
         on_done: Called at the end of each.
 
     Raises:
-        SparrowError: A job failed, or nothing is heard for a minute.
+        SparrowError: A job failed, or no event came for a minute.
     """
     return _QueryRuns(cluster, queries, on_done).run()
 
 
 class _QueryRuns:
-    """Queries under way: the stages that they wait for."""
+    """The state of running queries."""
 
     def __init__(
         self, cluster: Cluster, queries: Sequence[Query], on_done: Callable[[], None]
@@ -206,13 +206,13 @@ class _QueryRuns:
     def _handle(
         self, started: float, number: int, stage: int, event: JobEvent, at_s: float
     ) -> bool:
-        """Take the end of a stage; whether its query is over."""
+        """Handle the end of a stage; returns whether its query is over."""
         if isinstance(event, JobFailed):
             raise SparrowError(f"an emulated job failed: {event.message}")
         if not self._pending[number].finish(stage):
             self._submit_ready(number)
             return False
-        # From when it was due: a late submission is the cluster's delay, not a pause.
+        # Measured from the due time, so that late submissions count as delay.
         self._times_s[number] = at_s - started - self._pending[number].query.at_s
         self._on_done()
         return True

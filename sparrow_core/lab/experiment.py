@@ -1,4 +1,4 @@
-"""What an experiment is, and how it is run."""
+"""The type of experiments."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Kind = Literal["paper", "simulated", "emulated", "live"]
 
 @dataclass(frozen=True)
 class Chart:
-    """How rows are drawn: a panel each `panel`, a line each `series`.
+    """How rows are plotted: one panel per `panel`, one line per `series`.
 
     Attributes:
-        x: What the x axis shows.
-        y: What the y axis shows.
+        x: Label of the x axis.
+        y: Label of the y axis.
         style: "responses" (medians with bars from the 5th to the 95th percentile), "lines", or
             "steps" (for distributions).
         log_x: Whether the x axis is logarithmic, `log_y` likewise.
-        same_y: Whether all panels have one scale.
-        figures: Panels that are not drawn: their rows are figures, not curves.
+        same_y: Whether all panels share a y axis.
+        figures: Panels that are not plotted: their rows are numbers, not curves.
     """
 
     x: str
@@ -40,7 +40,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is told at the end of a run, and whether what it tries has held."""
+    """The text at the end of a run, and whether its checks passed."""
 
     text: str
     passed: bool
@@ -48,20 +48,20 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Generic[P]):
-    """A table or figure that anyone can run again.
+    """A table or figure that can be reproduced.
 
     Attributes:
-        name: What is typed.
+        name: For the command line.
         title: What it shows, in a few words.
-        source: The paper and figure, or what it goes beyond.
-        kind: On paper, simulated, emulated (real control plane, tasks that sleep) or live.
+        source: The paper and figure, or how it goes beyond them.
+        kind: Formulas ("paper"), simulated, emulated (real control plane, sleeping tasks) or live.
         parameters: Those of the paper, as far as one machine allows.
-        quick: Tiny ones, that show in a second or so that it works.
-        run: From parameters and a seed to rows; tells how far it is in shares that add up to 1.
-            What is on paper or simulated gives the same rows for the same seed.
-        chart: How the rows are drawn.
+        quick: Tiny parameters for a smoke test of a second or so.
+        run: From parameters and a seed to rows; reports progress in shares that add up to 1.
+            Formulas and simulations are deterministic for a seed.
+        chart: How the rows are plotted.
         findings: Its main figures, beside the paper's.
-        verdict: Sums the rows up, for experiments that try whether something holds.
+        verdict: Evaluates the rows, for experiments that check something.
     """
 
     name: str
@@ -80,5 +80,5 @@ AnyExperiment = Experiment[Any]
 
 
 def steps(advance: Advance, count: int) -> Advance:
-    """Progress of one of `count` equal parts: it takes shares of its part."""
+    """A progress callback for one of `count` equal parts."""
     return lambda share: advance(share / count)

@@ -1,7 +1,7 @@
-"""What an experiment found beside the papers' figures, computed from its rows.
+"""Key figures of experiments, computed from rows, beside those of the papers.
 
-A *finding* needs certain rows. Parameters other than the paper's may not give them; then it is
-left out.
+A finding needs certain rows; if other parameters than the paper's do not produce them, it is left
+out.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Reading = Callable[[Sequence[Row]], float]
 
 @dataclass(frozen=True)
 class Finding:
-    """A figure of an experiment.
+    """A key figure of an experiment.
 
     Attributes:
-        what: It is.
-        paper: What the paper has, or "" where there is none.
-        here: It, from the rows; raises LookupError if they do not hold what it needs.
-        form: How the number is written.
+        what: Its description.
+        paper: The paper's figure; "" for none.
+        here: Computes it from rows; raises LookupError if they lack what it needs.
+        form: Format of the number.
     """
 
     what: str
@@ -33,8 +33,8 @@ class Finding:
     form: str = "{:.1f}"
 
 
-def told(findings: Sequence[Finding], rows: Sequence[Row]) -> list[tuple[str, str, str]]:
-    """What, the paper's figure, and ours, for each finding that the rows hold."""
+def available(findings: Sequence[Finding], rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """Description, paper's figure and ours, of each finding that the rows allow."""
     lines = []
     for each in findings:
         try:
@@ -45,7 +45,7 @@ def told(findings: Sequence[Finding], rows: Sequence[Row]) -> list[tuple[str, st
 
 
 def _row(rows: Sequence[Row], series: str, x: float, panel: str) -> Row:
-    """The row of a series at x, in the first panel whose name begins so.
+    """The row of a series at x, in the first panel with this prefix.
 
     Raises:
         LookupError: There is none.
@@ -69,27 +69,27 @@ def value(series: str, x: float, panel: str = "", field: str = "p50_ms") -> Read
 
 
 def times(more: Reading, less: Reading) -> Reading:
-    """How many times one is the other."""
+    """The ratio of two readings."""
     return lambda rows: more(rows) / less(rows)
 
 
 def percent_over(more: Reading, less: Reading) -> Reading:
-    """By how many percent one is above the other."""
+    """By how many percent the first exceeds the second."""
     return lambda rows: 100 * (more(rows) / less(rows) - 1)
 
 
 def percent(share: Reading) -> Reading:
-    """By how many percent something is above once."""
+    """By how many percent a ratio exceeds 1."""
     return lambda rows: 100 * (share(rows) - 1)
 
 
 def percent_under(less: Reading, more: Reading) -> Reading:
-    """By how many percent one is below the other."""
+    """By how many percent the first is below the second."""
     return lambda rows: 100 * (1 - less(rows) / more(rows))
 
 
 def over_all_x(more: tuple[str, str], less: tuple[str, str], field: str = "p50_ms") -> Reading:
-    """The mean over all x of how many times one series is the other; each is (panel, series)."""
+    """The mean over all x of the ratio of two series; each is (panel, series)."""
 
     def read(rows: Sequence[Row]) -> float:
         panel, series = more
@@ -105,7 +105,7 @@ def over_all_x(more: tuple[str, str], less: tuple[str, str], field: str = "p50_m
 
 
 def mean_between(series: str, begin: float, end: float) -> Reading:
-    """The mean of a line's points from one x to another."""
+    """The mean of a line's points between two x."""
 
     def read(rows: Sequence[Row]) -> float:
         line = [row for row in rows if isinstance(row, Point) and row.series == series]
@@ -118,7 +118,7 @@ def mean_between(series: str, begin: float, end: float) -> Reading:
 
 
 def quantile(series: str, share: float) -> Reading:
-    """The x at which a distribution reaches a share; the series is one whose name begins so."""
+    """A quantile of a distribution; `series` is a prefix of its name."""
 
     def read(rows: Sequence[Row]) -> float:
         xs = [

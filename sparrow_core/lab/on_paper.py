@@ -1,4 +1,4 @@
-"""The papers' closed forms beside simulation: idle slots found, mean responses, idle time."""
+"""The papers' formulas beside simulation: idle slots found, mean responses, idle time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
 from sparrow_core.sim.world import World
 
-_AT_ONCE = Network(0.0, 0.0)  # the formulas know no network
-_QUIET_S = 1000.0  # between heartbeats: nothing fails
+_AT_ONCE = Network(0.0, 0.0)  # the formulas assume no network delay
+_QUIET_S = 1000.0  # heartbeat interval: nothing fails
 _NAMES = {"random": "random", "per_task": "per-task", "batch": "batch", "sparrow": "late binding"}
 
 
@@ -37,9 +37,9 @@ class ZeroWait:
 
     Attributes:
         shapes: Tasks of a job and slots of a node, for each panel.
-        loads: At which it is simulated.
-        nodes: How many are simulated; the formulas are for infinitely many.
-        jobs: For each point, after `warm_up` task times.
+        loads: To simulate.
+        nodes: To simulate; the formulas hold for infinitely many.
+        jobs: Per point, after `warm_up` task times.
     """
 
     shapes: tuple[tuple[int, int], ...] = ((10, 1), (100, 1), (10, 4))
@@ -50,7 +50,7 @@ class ZeroWait:
 
 
 def zero_wait(parameters: ZeroWait, seed: int, advance: Advance) -> Sequence[Point]:
-    """The probability that no task of a job waits, as derived and as simulated."""
+    """The probability that no task of a job waits, by formula and by simulation."""
     rows: list[Point] = []
     placements = ("random", "per_task", "batch")
     part = steps(advance, len(parameters.shapes) * len(placements) * len(parameters.loads))
@@ -110,11 +110,11 @@ class MeanResponse:
     """Jobs of one exponential task of mean 1 on `nodes` nodes of one slot.
 
     Attributes:
-        nodes: The formulas are for infinitely many, except for random placement: queues do not
-            influence each other there, but take far longer to settle, so it gets `random_nodes`
+        nodes: The formulas hold for infinitely many. With random placement the queues are
+            independent, but take far longer to reach a steady state, so it has `random_nodes`
             and `random_jobs`.
-        jobs: By the square of the idle share, as queues settle: at 90 % load 100 times as many. The
-            first fifth is not counted.
+        jobs: Divided by the square of the idle share: at 90 % load, 100 times as many. The first
+            fifth is not measured.
     """
 
     loads: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)
@@ -125,7 +125,7 @@ class MeanResponse:
 
 
 def mean_responses(parameters: MeanResponse, seed: int, advance: Advance) -> Sequence[Point]:
-    """M/M/1, the shorter of two queues, and the less work of two, as derived and as simulated."""
+    """M/M/1, shortest of two queues, least work of two; by formula and by simulation."""
     placements = ("random", "per_task", "sparrow")
     part = steps(advance, len(placements) * len(parameters.loads))
     rows = [
@@ -166,7 +166,7 @@ class IdleTime:
 
 
 def idle_time(parameters: IdleTime, seed: int, advance: Advance) -> Sequence[Point]:
-    """The share of slot time that late binding spends on waiting for answers."""
+    """The share of slot time that late binding spends waiting for answers."""
     part = steps(advance, 2 * len(parameters.ratios))
     round_trip_s = 2 * parameters.delay_ms / 1000
     rows = [

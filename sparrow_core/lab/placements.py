@@ -1,4 +1,4 @@
-"""Thousands of nodes: the papers' simulations of placement, on the vectorised simulator."""
+"""Placement on thousands of nodes: the papers' simulations, on the vectorized simulator."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ NAMES = {
     "per_task": "per-task sampling",
     "random": "random",
 }
+# The four placements that emulated and live experiments compare.
+COMPARED = ("sparrow", "batch", "per_task", "random")
 # Queues under random placement take far longer to fill: a slot's relaxation time at 90 % load is
 # 380 task times.
 _RANDOM_FACTOR = 6
@@ -43,8 +45,8 @@ class Sweep:
         ratios: Probe ratios to compare.
         distributions: Of task times, a panel each.
         arrivals: Of jobs, a panel each.
-        cancellation: Whether reservations are withdrawn that are not needed; a panel each.
-        jobs: That count at each point, after `warm_up` others.
+        cancellation: Whether superfluous reservations are withdrawn; a panel each.
+        jobs: Measured per point, after `warm_up` others.
     """
 
     slots_in_all: int = 10_000
@@ -137,7 +139,7 @@ def _advance(part: Advance, total: int, jobs: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
-    """Short jobs among long ones on a cluster of which `load` is busy.
+    """Short jobs among long ones.
 
     Attributes:
         nodes: How many.
@@ -147,7 +149,7 @@ class Mixture:
         factors: How much longer the tasks of long jobs take, a line each.
         long_shares: Shares of jobs that are long.
         load: Share of slots that are busy.
-        jobs: That count at each point, after `warm_up` others.
+        jobs: Measured per point, after `warm_up` others.
     """
 
     nodes: int = 100

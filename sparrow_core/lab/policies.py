@@ -1,4 +1,4 @@
-"""Shares and priorities: the papers' cluster experiments, simulated on production policies."""
+"""Fair sharing and priorities: the papers' cluster experiments, on production policies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from functools import partial
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
 from sparrow_core.lab.findings import Finding, mean_between, percent_over, quantile, value
 from sparrow_core.lab.rows import Point, Response, distribution, response
-from sparrow_core.lab.streams import (
-    START_S,
-    RunningTasks,
-    Stream,
-    run_for,
-)
+from sparrow_core.lab.streams import START_S, RunningTasks, Stream, response_times, run_for
 from sparrow_core.protocol.types import JobOptions
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.failover import simulated_failover
@@ -25,14 +20,14 @@ _SAMPLE_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class FairShare:
-    """Two users with equal shares; the first wants everything.
+    """Two users with equal shares; the first demands the whole cluster.
 
     Attributes:
         nodes: How many.
         slots: Of each.
         tasks: Of a job; each takes 100 ms.
         demands: Of the second user, as shares of all slots, one after the other.
-        phase_s: How long it keeps to each.
+        phase_s: How long each of them lasts.
         greed: Demand of the first user, as a share of all slots.
     """
 
@@ -45,7 +40,7 @@ class FairShare:
 
 
 def fair_share(parameters: FairShare, seed: int, advance: Advance) -> Sequence[Point]:
-    """How many tasks of each user run, over time."""
+    """Running tasks of each user over time."""
     slots = parameters.nodes * parameters.slots
     end_s = parameters.phase_s * len(parameters.demands)
     streams = [
@@ -89,8 +84,8 @@ class ThreeUsers:
     Attributes:
         nodes: Of `slots` slots each.
         demands: Of the users, as shares of the cluster, a panel each.
-        seconds: How long.
-        warm_up: Share of that time that is not counted.
+        seconds: How long jobs arrive.
+        warm_up: Share of that time that is not measured.
     """
 
     nodes: int = 100
@@ -113,26 +108,27 @@ def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence
         cluster = ExpressCluster(
             nodes=parameters.nodes, slots=parameters.slots, policy="fair", seed=seed
         )
-        by_stream = [stream.jobs(seed) for stream in streams]
-        jobs = [job for each in by_stream for job in each]
-        # The greedy one's last jobs may wait long after the others are through.
-        times = run_for(cluster, jobs, 2 * parameters.seconds, part)
-        begin_s = START_S + parameters.warm_up * parameters.seconds
+        times = response_times(
+            cluster,
+            streams,
+            seed=seed,
+            until_s=2 * parameters.seconds,  # the greedy user's last jobs wait long
+            counted_from_s=parameters.warm_up * parameters.seconds,
+            advance=part,
+        )
         panel = "demands " + ", ".join(f"{share:.0%}" for share in demands)
-        for number, own in enumerate(by_stream):
-            counted = [times[each.job.job_id] for each in own if each.at_s >= begin_s]
-            rows.append(response(panel, f"user {number}", number, counted))
+        rows += [response(panel, f"user {n}", n, own) for n, own in enumerate(times)]
     return rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Isolation:
-    """A user of high priority with a quarter of the cluster, and one of low priority.
+    """A high-priority user with a quarter of the cluster, and a low-priority user.
 
     Attributes:
         nodes: Of `slots` slots each.
-        low: Demand of the low priority user, as shares of the cluster.
-        seconds: How long each; the first fifth is not counted.
+        low: Demands of the low-priority user, as shares of the cluster.
+        seconds: For each of them; the first fifth is not measured.
     """
 
     nodes: int = 100
@@ -144,7 +140,7 @@ class Isolation:
 
 
 def isolation(parameters: Isolation, seed: int, advance: Advance) -> Sequence[Response]:
-    """Response times of both, as the low priority user demands more and more."""
+    """Response times of both users, by demand of the low-priority user."""
     slots = parameters.nodes * parameters.slots
     part = steps(advance, len(parameters.low))
     rows = []
@@ -167,25 +163,23 @@ def isolation(parameters: Isolation, seed: int, advance: Advance) -> Sequence[Re
         cluster = ExpressCluster(
             nodes=parameters.nodes, slots=parameters.slots, policy="priority", seed=seed
         )
-        by_stream = [stream.jobs(seed) for stream in streams]
-        jobs = [job for each in by_stream for job in each]
-        times = run_for(cluster, jobs, parameters.seconds * 1.2, part)
-        begin_s = START_S + parameters.seconds / 5
-        for stream, own in zip(streams, by_stream, strict=True):
-            counted = [
-                times[each.job.job_id]
-                for each in own
-                if each.at_s >= begin_s and each.job.job_id in times
-            ]
-            if counted:
-                total = 100 * (parameters.high + low)
-                rows.append(response("", stream.user, total, counted))
+        times = response_times(
+            cluster,
+            streams,
+            seed=seed,
+            until_s=1.2 * parameters.seconds,
+            counted_from_s=parameters.seconds / 5,
+            advance=part,
+        )
+        total = 100 * (parameters.high + low)
+        pairs = zip(streams, times, strict=True)
+        rows += [response("", stream.user, total, own) for stream, own in pairs if own]
     return rows
 
 
 @dataclass(frozen=True)
 class Failover:
-    """One of two schedulers dies in the middle of a job, again and again."""
+    """One of two schedulers dies in the middle of a job; repeated."""
 
     nodes: int = 10
     slots: int = 2
@@ -193,7 +187,7 @@ class Failover:
 
 
 def failover(parameters: Failover, seed: int, advance: Advance) -> Sequence[Point]:
-    """From the scheduler's death to its discovery, and to the first task that runs again."""
+    """Times from a scheduler's death to its detection, and until tasks run again."""
     part = steps(advance, parameters.repetitions)
     found: list[float] = []
     again: list[float] = []

@@ -1,7 +1,7 @@
-"""Queries of several stages, and running them in simulation.
+"""Multi-stage queries, and their simulation.
 
-A *query* is a directed graph of stages, each a job of tasks that take a given time; a stage is
-submitted when those before it have finished.
+A query is a directed acyclic graph of stages. Each stage is a job whose tasks take given times; it
+is submitted when its predecessors have finished.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from sparrow_core.sim.workload import Arrival
 
 
 class QueryStage(msgspec.Struct, frozen=True):
-    """A job, and the stages of its query that must have finished before."""
+    """A job, and its predecessors: indexes of stages of the query."""
 
     job: JobSpec
     after: tuple[int, ...] = ()
 
 
 class Query(msgspec.Struct, frozen=True):
-    """What a user asks for at a time, in seconds from the start."""
+    """A query that is submitted at a time, in seconds from the start."""
 
     at_s: float
     stages: tuple[QueryStage, ...]
 
 
 class Pending:
-    """The stages of a query that have not been submitted or have not finished."""
+    """The unfinished stages of a query."""
 
     def __init__(self, query: Query) -> None:
-        """Nothing of it has been submitted."""
+        """No stage is submitted yet."""
         self.query = query
         self._unfinished = dict.fromkeys(range(len(query.stages)))
         self._waiting = dict(enumerate(query.stages))
 
     def ready(self) -> Iterator[tuple[int, QueryStage]]:
-        """The stages that can be submitted now, each once."""
+        """The stages that can be submitted now; each is returned once."""
         for index, stage in tuple(self._waiting.items()):
             if not any(each in self._unfinished for each in stage.after):
                 yield index, self._waiting.pop(index)
 
     def finish(self, index: int) -> bool:
-        """A stage has finished; whether the query has."""
+        """A stage has finished; returns whether the query has."""
         del self._unfinished[index]
         return not self._unfinished
 
 
 def simulate_queries(cluster: ExpressCluster, queries: Sequence[Query]) -> list[float]:
-    """Response times of queries that are submitted as they become due, in seconds.
+    """Simulate queries; returns their response times in seconds.
 
     Args:
-        cluster: Idle, and at time 0.
+        cluster: Idle, at time 0.
         queries: In order of time.
     """
     pending = [Pending(query) for query in queries]

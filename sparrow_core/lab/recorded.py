@@ -1,4 +1,4 @@
-"""TPC-H queries as they once ran on minishark, and users who ask for them again."""
+"""Recorded TPC-H queries, and users who submit them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from random import Random
 
 import msgspec
 
+from sparrow_core.lab.placements import COMPARED
 from sparrow_core.lab.queries import Query, QueryStage
 from sparrow_core.lab.rows import Response, response
 from sparrow_core.protocol.types import TaskSpec
@@ -17,7 +18,7 @@ from sparrow_core.sim.cluster import payload_of
 
 
 class RecordedStage(msgspec.Struct, frozen=True):
-    """A stage of a query as it once ran: task times, whether they read the user's partitions."""
+    """A recorded stage: its task times, and whether they read the user's partitions."""
 
     task_ms: tuple[float, ...]
     reads_partitions: bool
@@ -25,14 +26,14 @@ class RecordedStage(msgspec.Struct, frozen=True):
 
 
 class RecordedQuery(msgspec.Struct, frozen=True):
-    """The stages of a query as it once ran."""
+    """The stages of a recorded query."""
 
     name: str
     stages: tuple[RecordedStage, ...]
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """Queries as they once ran, and how that was."""
+    """Recorded queries, and how they were recorded."""
 
     about: str
     queries: tuple[RecordedQuery, ...]
@@ -46,20 +47,20 @@ def shipped_recording() -> Recording:
 
 @dataclass(frozen=True, kw_only=True)
 class TpchUsers:
-    """Users with tables of their own who ask for recorded queries.
+    """Users with tables of their own who submit recorded queries.
 
     Attributes:
         users: Each has a table of as many partitions as stages that read it have tasks.
         nodes: Of `slots` slots each, in `processes` processes.
         replicas: Of each partition, all replicas of a user's partitions striped over different
             nodes if there are enough, as in the papers.
-        mean_task_ms: Recorded task times are scaled to this mean, about the papers'. Make it longer
-            where one machine cannot carry the messages of a hundred.
+        mean_task_ms: Recorded task times are scaled to this mean. The default is about the papers';
+            increase it if one machine cannot process the messages of a hundred nodes.
         queries: Of the recording.
-        arrivals: "regular" as in the papers, whose users ask every so often, in random permutations
-            of the queries; or "poisson", any query at any time.
+        arrivals: "regular" as in the papers: users submit at fixed intervals, in random
+            permutations of the queries; or "poisson": random queries as a Poisson process.
         loads: Shares of slots that are busy.
-        placements: In turn, for each load.
+        placements: To compare, at each load.
         seconds: How long queries come; the first fifth is not counted.
     """
 
@@ -73,13 +74,13 @@ class TpchUsers:
     queries: tuple[str, ...] = ("q1", "q3", "q6", "q12")
     arrivals: str = "regular"
     loads: tuple[float, ...] = (0.65, 0.8)
-    placements: tuple[str, ...] = ("sparrow", "batch", "per_task", "random")
+    placements: tuple[str, ...] = COMPARED
     seconds: float = 30.0
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A user asks for a query (by position) at a time."""
+    """A user submits a query (by position) at a time."""
 
     at_s: float
     user: int
@@ -87,10 +88,10 @@ class _Asked:
 
 
 class TpchPlan:
-    """Which user asks for which query when, and where the partitions lie."""
+    """Which user submits which query when, and which nodes have the partitions."""
 
     def __init__(self, parameters: TpchUsers, load: float, seed: int) -> None:
-        """Draw lots.
+        """Draw arrivals and homes of partitions.
 
         Raises:
             ValueError: There are no such arrivals.
@@ -116,7 +117,7 @@ class TpchPlan:
         self._asked = sorted(asked, key=lambda each: each.at_s)
 
     def queries(self, placement: str) -> list[Query]:
-        """All that is asked for."""
+        """All queries, in order of submission."""
         return [
             Query(asked.at_s, tuple(
                 QueryStage(self._job(placement, asked.user, stage), stage.after)
@@ -139,7 +140,7 @@ class TpchPlan:
         return [ideal[asked.query] for asked in self._asked]
 
     def rows(self, panel: str, series: str, times_s: Sequence[float]) -> list[Response]:
-        """A row for each query."""
+        """One row per query."""
         rows = []
         for number, query in enumerate(self._recorded):
             counted = [

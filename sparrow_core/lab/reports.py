@@ -1,4 +1,4 @@
-"""Writes what an experiment found: a CSV file of rows, a JSON file of how, and a plot."""
+"""Writes the report of an experiment: rows as CSV, parameters as JSON, and a plot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_report(
     folder: Path,
     plot: PlotFormat = "png",
 ) -> tuple[Path, ...]:
-    """Write `<name>.csv`, `<name>.json` and the plot into a folder, which is made if need be.
+    """Write `<name>.csv`, `<name>.json` and the plot into a folder, which is created.
 
     Returns:
         The files.
@@ -86,6 +86,8 @@ def _versions() -> list[tuple[str, str]]:
     for package in _PACKAGES:
         try:
             found.append((package, metadata.version(package)))
-        except metadata.PackageNotFoundError:  # run from a folder, or an extra that is not there
+        except (
+            metadata.PackageNotFoundError
+        ):  # not installed: run from a checkout, or an optional extra
             continue
     return found

@@ -1,10 +1,16 @@
-"""What experiments find: rows of plain values, which become lines of a CSV file."""
+"""Results of experiments: rows of plain values, which become lines of a CSV file."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
+
+from sparrow_core.sim.workload import percentile
+
+__all__ = [
+    "Point", "Response", "Row", "distribution", "mean_and_interval", "percentile", "response",
+]  # fmt: skip
 
 _BATCHES = 20
 _STUDENT = 2.093  # the 97.5 % quantile for as many batches
@@ -15,12 +21,12 @@ class Response:
     """Response times of the jobs of one run, in milliseconds.
 
     Attributes:
-        panel: Which part of the figure.
-        series: Which line of it.
-        x: Where on the line.
-        jobs: How many were counted.
-        mean_ms: Their mean, `ci_ms` half the width of its 95 % confidence interval.
-        p5_ms: The 5th percentile, and so on.
+        panel: The panel of the figure.
+        series: The line in the panel.
+        x: The position on the x axis.
+        jobs: Number of jobs.
+        mean_ms: Their mean; `ci_ms` is half the width of its 95 % confidence interval.
+        p5_ms: The 5th percentile; likewise `p50_ms` and `p95_ms`.
     """
 
     panel: str
@@ -36,7 +42,7 @@ class Response:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a curve; `low` and `high` bound where the true value lies (95 %)."""
+    """A point of a curve, with its 95 % confidence interval from `low` to `high`."""
 
     panel: str
     series: str
@@ -51,9 +57,9 @@ Row = Response | Point
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean of successive values, and half of its 95 % confidence interval, by batch means.
+    """The mean of a time series, and half the width of its 95 % confidence interval.
 
-    Successive response times depend on each other; means of long batches hardly do.
+    By batch means, because successive response times are correlated.
     """
     count = len(values)
     mean = sum(values) / count
@@ -66,13 +72,8 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
     return mean, _STUDENT * math.sqrt(spread / _BATCHES)
 
 
-def percentile(ranked: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile of values in order."""
-    return ranked[min(len(ranked) - 1, int(len(ranked) * percent / 100))]
-
-
 def response(panel: str, series: str, x: float, times_s: Iterable[float]) -> Response:
-    """Sum up the response times of jobs, given in order of arrival."""
+    """Summarize response times of jobs, given in order of arrival."""
     times_ms = [1000 * float(each) for each in times_s]
     mean, interval = mean_and_interval(times_ms)
     ranked = sorted(times_ms)
@@ -93,7 +94,7 @@ def response(panel: str, series: str, x: float, times_s: Iterable[float]) -> Res
 def distribution(
     panel: str, series: str, values: Iterable[float], points: int = 100
 ) -> list[Point]:
-    """A cumulative distribution: at each value, the share of values that are not above it."""
+    """A cumulative distribution function, as points."""
     ranked = sorted(values)
     if not ranked:
         return []

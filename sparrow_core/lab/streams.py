@@ -1,9 +1,9 @@
-"""Users of a simulated cluster: each a stream of equal jobs, and who runs what at a time."""
+"""Users of a simulated cluster: streams of equal jobs, and what became of them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
 from msgspec import Struct
@@ -16,21 +16,21 @@ from sparrow_core.sim.cluster import payload_of
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import ARRIVALS, Arrival
 
-START_S = 1.0  # when streams begin
+START_S = 1.0  # time zero of streams: nodes have registered by then
 
 
 class Stream(Struct, frozen=True, kw_only=True):
     """A user's jobs.
 
     Attributes:
-        user: Whose.
-        demand: Tasks that run on average if they get all slots that they want.
+        user: Their user.
+        demand: Average number of running tasks, given enough slots.
         tasks: Of a job.
-        task_s: The time of each.
-        from_s: When it begins, in seconds from the start; `until_s` when it ends.
+        task_s: Time of each task.
+        from_s: First arrival, in seconds from the start; `until_s` is the last.
         arrivals: Of jobs, a name in `workload.ARRIVALS`.
         options: Of each job.
-        probe_ratio: Reservations a task.
+        probe_ratio: Reservations per task.
     """
 
     user: str
@@ -68,17 +68,39 @@ class Stream(Struct, frozen=True, kw_only=True):
 def run_for(
     cluster: ExpressCluster, jobs: Iterable[Arrival], until_s: float, advance: Advance
 ) -> dict[JobId, float]:
-    """Run jobs until a time from the start; the response times of those that ended, by job."""
+    """Run jobs until a time from the start; returns response times of finished jobs."""
     cluster.run(sorted(jobs, key=lambda job: job.at_s), START_S + until_s)
     advance(1.0)
     return cluster.ended_s
 
 
+def response_times(
+    cluster: ExpressCluster, streams: Sequence[Stream], *, seed: int, until_s: float,
+    counted_from_s: float, advance: Advance,
+) -> list[list[float]]:  # fmt: skip
+    """Run streams until a time from the start.
+
+    Returns:
+        For each stream, the response times of its finished jobs that arrived after
+        `counted_from_s`, in order of arrival.
+    """
+    by_stream = [stream.jobs(seed) for stream in streams]
+    ended_s = run_for(cluster, [job for jobs in by_stream for job in jobs], until_s, advance)
+    return [
+        [
+            ended_s[each.job.job_id]
+            for each in jobs
+            if each.at_s >= START_S + counted_from_s and each.job.job_id in ended_s
+        ]
+        for jobs in by_stream
+    ]
+
+
 class RunningTasks:
-    """How many tasks of each user run now."""
+    """Counts running tasks by user."""
 
     def __init__(self, cluster: ExpressCluster) -> None:
-        """Begin to count."""
+        """Start counting."""
         self.by_user: Counter[str] = Counter()
         cluster.on_run = self._on_run
 

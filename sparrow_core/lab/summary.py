@@ -1,4 +1,4 @@
-"""Sums up the rows of an experiment in tables for a terminal: a line a series, a column an x."""
+"""Tables for a terminal: one line per series, one column per x."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparrow_core.lab.experiment import AnyExperiment
-from sparrow_core.lab.findings import told
+from sparrow_core.lab.findings import available
 from sparrow_core.lab.rows import Point, Response, Row
 
 _COLUMNS_MAX = 12
-_PARTS = 5  # of a line with more points than there is room for
+_PARTS = 5  # columns for lines with more than _COLUMNS_MAX points
 _PERCENTILES = (5, 50, 95)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells under a header."""
+    """A title, a header and lines of cells."""
 
     title: str
     header: tuple[str, ...]
@@ -26,12 +26,12 @@ class Table:
 
 
 def summary(experiment: AnyExperiment, rows: Sequence[Row]) -> list[Table]:
-    """A table for each panel, and one of the figures beside the paper's."""
+    """A table per panel, and one of the key figures beside the paper's."""
     panels = dict.fromkeys(row.panel for row in rows)
     tables = [
         _panel(experiment, panel, [row for row in rows if row.panel == panel]) for panel in panels
     ]
-    if findings := told(experiment.findings, rows):
+    if findings := available(experiment.findings, rows):
         tables.append(Table(experiment.source, ("figure", "paper", "here"), tuple(findings)))
     return tables
 
@@ -48,7 +48,7 @@ def _panel(experiment: AnyExperiment, panel: str, rows: Sequence[Row]) -> Table:
         return _table(title, "", header, cells)
     title += ", median (95th percentile)" if isinstance(rows[0], Response) else ""
     xs = {row.x for row in rows}
-    if not isinstance(rows[0], Response):  # formulas are drawn finer than what is simulated
+    if not isinstance(rows[0], Response):  # formulas have more points than simulations
         xs = min(({row.x for row in line} for line in lines.values()), key=len)
     if len(xs) <= _COLUMNS_MAX:
         header = tuple(f"{x:g}" for x in sorted(xs))
@@ -67,7 +67,7 @@ def _table(title: str, x: str, header: tuple[str, ...], cells: dict[str, list[st
 
 
 def _at(line: Sequence[Row], x: float) -> str:
-    """What a line has at x, or nearest to it if it is one of points."""
+    """The value of a line at x, or for points, nearest to x."""
     row = min(line, key=lambda each: abs(each.x - x))
     if isinstance(row, Response):
         return f"{row.p50_ms:,.0f} ({row.p95_ms:,.0f})" if row.x == x else ""
@@ -80,7 +80,7 @@ def _mean(line: Sequence[Row], begin: float, end: float) -> str:
 
 
 def _percentiles(line: Sequence[Row]) -> list[str]:
-    """Of a distribution: the first x at which it reaches each share."""
+    """Percentiles of a distribution."""
     points = [row for row in line if isinstance(row, Point)]
     return [
         f"{min(point.x for point in points if point.y >= percent / 100):.4g}"

@@ -1,19 +1,24 @@
-"""The client: submits jobs to schedulers in turn, gathers results, moves jobs off lost schedulers.
+"""The client: submits jobs to schedulers round robin, collects results, handles failover.
+
+Life of a job:
 
     submitting ──JobAccepted──▶ open ──all results──▶ JobFinished
-        │  ▲ no answer: again,   │ ╲ TaskError, JobAborted, CancelJob ──▶ JobFailed
-        │  │ to the next one     │
-        │  └─────────────────────┘ scheduler silent, dead, or ignorant of the job
+        │  ▲ no answer: retry    │ ╲ TaskError, JobAborted, CancelJob ──▶ JobFailed
+        │  │ at the next one     │
+        │  └─────────────────────┘ scheduler silent, dead, or does not know the job
         └─ no scheduler answers ──▶ JobFailed
 
-A job that moves is submitted anew with what is unfinished, under a fresh id (`job`, `job~1`, ...),
-so that two schedulers which both believe in it never confuse a node; results of any submission
-count, the first of a task wins: what is committed is never submitted again.
+A job that moves is resubmitted with its unfinished tasks under a new id (`job`, `job~1`, ...), so
+that nodes can tell the submissions apart even if both schedulers are alive. Results of any
+submission count; the first result of a task is committed, and the task is never submitted again.
 
-While jobs are open their schedulers are pinged, and one that is silent for `silence_max_s` loses
-its jobs to another that is not. If it turns out to live, it is told again which jobs it lost.
-Optionally, a job's last tasks are submitted a second time if they take far longer than the others
-(SOSP'13, section 3.4). Bounds: one entry an open job, `_ABANDONED_MAX` lost submissions.
+While jobs are open, their schedulers are pinged. The jobs of one that is silent for `silence_max_s`
+move to another. If it turns out to be alive, it is told to forget them. Optionally, stragglers are
+submitted a second time (SOSP'13, section 3.4).
+
+What the client relies on: results come from executors directly and may be lost or duplicated;
+`PingJob` finds tasks that the scheduler has seen finish but whose results never came, and has them
+run again. Bounds: one entry per open job, `_ABANDONED_MAX` abandoned submissions.
 """
 
 from __future__ import annotations
@@ -58,20 +63,20 @@ from sparrow_core.protocol.types import PlacementStep, TaskSpec
 
 _ABANDONED_MAX = 10_000
 _PINGS_A_SILENCE = 4
-_ELSEWHERE = ("no_nodes", "overloaded")  # another scheduler may do better
+_ELSEWHERE = ("no_nodes", "overloaded")  # reasons that may not hold at another scheduler
 
 
 class ClientConfig(Struct, frozen=True, kw_only=True):
     """Limits of a client.
 
     Attributes:
-        accept_timeout_s: How long the first submission may go unanswered; doubles each time.
+        accept_timeout_s: Timeout of the first submission; doubles each time.
         submissions_max: Unanswered submissions before the job fails.
-        silence_max_s: A scheduler silent for this long loses its jobs to one that is not.
-        ping_s: How often the scheduler is asked about an open job.
-        job_silence_max_s: A job of which its scheduler says nothing for this long is submitted
-            anew, even if there is no better scheduler.
-        result_wait_s: How long the result of a finished task may be on its way.
+        silence_max_s: The jobs of a scheduler that is silent for this long move to another one.
+        ping_s: Interval at which the scheduler is asked about an open job.
+        job_silence_max_s: A job about which its scheduler says nothing for this long is
+            resubmitted, even if there is no other scheduler.
+        result_wait_s: How long the result of a finished task may take before the task is rerun.
     """
 
     accept_timeout_s: float = 0.1
@@ -84,6 +89,20 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
+    """An open job.
+
+    Attributes:
+        missing: Tasks without a result.
+        submission: Number of the current submission, from 0.
+        unanswered: Submissions since the last answer.
+        replaced: Ids of earlier submissions.
+        refusals: By schedulers, for reasons that may not hold elsewhere.
+        overdue: Tasks that the scheduler saw finish without a result, and since when.
+        took_s: Times from the start to each result, to find stragglers.
+        copy: Scheduler and id of the second submission of stragglers.
+        placement: Steps so far; None before the scheduler has reported them.
+    """
+
     start: StartJob
     scheduler: Address
     started_at: float
@@ -91,14 +110,14 @@ class _Job:
     missing: dict[TaskId, TaskSpec]
     submission: int = 0
     unanswered: int = 0
-    replaced: tuple[JobId, ...] = ()  # earlier submissions
+    replaced: tuple[JobId, ...] = ()
     refusals: int = 0
     accepted: bool = False
     generation: int = 0
-    overdue: dict[TaskId, float] = field(default_factory=dict)  # finished, they say; since when
-    took_s: list[float] = field(default_factory=list)  # from the start to each result
-    copy: tuple[Address, JobId] | None = None  # where stragglers run a second time
-    placement: tuple[PlacementStep, ...] | None = None  # None: not told yet how tasks were placed
+    overdue: dict[TaskId, float] = field(default_factory=dict)
+    took_s: list[float] = field(default_factory=list)
+    copy: tuple[Address, JobId] | None = None
+    placement: tuple[PlacementStep, ...] | None = None
 
     @property
     def wire_id(self) -> JobId:
@@ -107,7 +126,7 @@ class _Job:
 
 
 class Client:
-    """The front end's side of the protocol, for any number of jobs."""
+    """The client machine of an embedding program, for any number of jobs."""
 
     inputs: ClassVar[Any] = ClientIn
 
@@ -118,16 +137,18 @@ class Client:
         schedulers: Sequence[Address],
         config: ClientConfig | None = None,
     ) -> None:
-        """Make a client of these schedulers; events go to `sink` as Notify."""
+        """Make a client of these schedulers; events go to `sink` in Notify messages."""
         self.address = address
         self._sink = sink
         self._schedulers = list(schedulers)
         self._config = config or ClientConfig()
-        self._turn = 0
+        self._turn = 0  # round robin
         self._jobs: dict[JobId, _Job] = {}
         self._heard_at: dict[Address, float] = {}
         self._silent: dict[Address, None] = {}
-        self._abandoned: dict[JobId, Address] = {}  # submissions that a silent scheduler may have
+        self._abandoned: dict[
+            JobId, Address
+        ] = {}  # submissions that a silent scheduler may still have
         self._watched_at: float | None = None  # None: no watch timer is running
         self._watch_generation = 0
         self._nodes_lost: str | None = None
@@ -180,6 +201,7 @@ class Client:
             return [self._notify(msg.job_id, failed)]
         if not msg.tasks:
             return [self._notify(msg.job_id, JobFinished())]
+        assert msg.job_id not in self._jobs, "job ids are never reused"
         missing = {task.task_id: task for task in msg.tasks}
         self._turn += 1
         scheduler = self._scheduler_after(self._turn - 1)
@@ -189,7 +211,7 @@ class Client:
         return [*self._submit(job), *self._watch(scheduler, now)]
 
     def _scheduler_after(self, turn: int) -> Address:
-        """The next scheduler in the ring, silent ones last."""
+        """The next scheduler round robin, a silent one only if all are."""
         count = len(self._schedulers)
         ring = [self._schedulers[(turn + step) % count] for step in range(1, count + 1)]
         return min(ring, key=lambda each: each in self._silent)
@@ -221,7 +243,7 @@ class Client:
     def _on_job_timer(self, msg: JobTimer, now: float) -> list[Envelope]:
         job = self._jobs.get(msg.job_id)
         if job is None or job.generation != msg.generation:
-            return []  # an old timer
+            return []  # superseded by a later timer
         if job.accepted:
             return self._ping(job, now)
         job.unanswered += 1
@@ -233,17 +255,19 @@ class Client:
         return self._submit(job)
 
     def _move(self, job: _Job, now: float) -> list[Envelope]:
-        """Submit what is unfinished to the next scheduler, under a new id."""
+        """Submit the unfinished tasks to the next scheduler, under a new id."""
         if not job.missing:
-            return self._finish(job)
+            return self._finish(job)  # only the report of its placement was lost
         if not self._schedulers:
             return self._fail(job, "no_scheduler", self._schedulers_lost)
+        # If the scheduler is alive after all, its copy of the job must not go on.
         end = Envelope(job.scheduler, EndJob(job.wire_id))
         turn = self._turn
         if job.scheduler in self._schedulers:
             turn = self._schedulers.index(job.scheduler)
             self._abandon(job.wire_id, job.scheduler)
         job.scheduler = self._scheduler_after(turn)
+        # All earlier submissions, because a node may have missed that one of them ended.
         job.replaced = (*job.replaced, job.wire_id)
         job.submission += 1
         job.accepted = False
@@ -254,7 +278,7 @@ class Client:
     def _on_job_accepted(self, msg: JobAccepted, now: float) -> list[Envelope]:
         job = self._current(msg.job_id)
         if job is None:
-            return []  # answers an older submission, which has been ended
+            return []  # about an earlier submission
         job.heard_at = now
         heard = self._heard(job.scheduler, now)
         if job.accepted:
@@ -266,7 +290,7 @@ class Client:
     # --- silent schedulers ---------------------------------------------------------------------
 
     def _watch(self, scheduler: Address, now: float) -> list[Envelope]:
-        """A job was given to the scheduler: its silence counts from now on, if it is new to us."""
+        """A job was submitted to the scheduler: watch for its silence from now on."""
         busy = [job for job in self._jobs.values() if job.scheduler == scheduler]
         if len(busy) <= 1:
             self._heard_at[scheduler] = now
@@ -282,7 +306,7 @@ class Client:
 
     def _on_watch_timer(self, msg: WatchTimer, now: float) -> list[Envelope]:
         if self._watched_at is None or msg.generation != self._watch_generation:
-            return []  # a doubled timer
+            return []  # a duplicate: only one timer chain may go on
         self._forgive_stall(now - self._watched_at, now)
         if not self._jobs:
             self._watched_at = None
@@ -300,7 +324,7 @@ class Client:
         return [*out, *pings, self._watch_timer()]
 
     def _forgive_stall(self, slept_s: float, now: float) -> None:
-        """Time in which this client did not run itself is nobody else's silence."""
+        """Do not take time in which this process did not run for silence of schedulers."""
         interval_s = self._config.silence_max_s / _PINGS_A_SILENCE
         stall_s = slept_s - interval_s
         if stall_s > interval_s:
@@ -308,7 +332,7 @@ class Client:
                 self._heard_at[scheduler] = min(now, heard_at + stall_s)
 
     def _fall_silent(self, scheduler: Address, now: float) -> list[Envelope]:
-        """Move the scheduler's jobs to another one that speaks, if there is one."""
+        """Move the scheduler's jobs to another one that is not silent, if there is one."""
         self._silent[scheduler] = None
         out = [Envelope(self._sink, SchedulerSilent(scheduler, True))]
         if any(other not in self._silent for other in self._schedulers):
@@ -317,7 +341,7 @@ class Client:
         return out
 
     def _heard(self, scheduler: Address, now: float) -> list[Envelope]:
-        """The scheduler lives; if it was silent, it must forget the jobs that moved meanwhile."""
+        """The scheduler is alive; if it was silent, it must forget the jobs that have moved."""
         self._heard_at[scheduler] = now
         if scheduler not in self._silent:
             return []
@@ -354,6 +378,7 @@ class Client:
         job.heard_at = now
         finished = [task_id for task_id in msg.finished if task_id in job.missing]
         job.overdue = {task_id: job.overdue.get(task_id, now) for task_id in finished}
+        # Results travel directly from executors, so a status may overtake them: wait a little.
         limit = now - self._config.result_wait_s
         lost = tuple(task_id for task_id, since in job.overdue.items() if since <= limit)
         for task_id in lost:
@@ -385,6 +410,7 @@ class Client:
         if not events:
             return []
         out = [self._notify(job.start.job_id, *events)]
+        # Results may be late instead of lost.
         for event in events if job.overdue else ():
             job.overdue.pop(event.task_id, None)
         if not job.missing:
@@ -399,7 +425,7 @@ class Client:
         return [] if job.missing else self._finish(job)
 
     def _finish_if_told(self, job: _Job) -> list[Envelope]:
-        """A job that is to be explained ends when its scheduler has told of it, or at a ping."""
+        """A job with `explain` ends when its placement has been reported, or at the next ping."""
         explained = job.placement is not None or not job.start.options.explain
         return self._finish(job) if explained else []
 
@@ -409,7 +435,7 @@ class Client:
     # --- stragglers ----------------------------------------------------------------------------
 
     def _expect_stragglers(self, job: _Job, count: int, now: float) -> list[Envelope]:
-        """When half of the tasks are done, say until when the others should be."""
+        """When half of the tasks are done, set a timer for the others."""
         factor = job.start.options.straggler_factor
         if factor <= 0:
             return []
@@ -422,7 +448,7 @@ class Client:
         return [Envelope(self.address, timer, max(0.0, due_s - now))]
 
     def _on_straggler_timer(self, msg: StragglerTimer) -> list[Envelope]:
-        """Submit what is still missing a second time, beside the first."""
+        """Submit the missing tasks a second time, without ending the first submission."""
         job = self._jobs.get(msg.job_id)
         if job is None or job.copy is not None:
             return []
@@ -462,6 +488,7 @@ class Client:
         job_id = job.start.job_id
         del self._jobs[job_id]
         self._abandon(job.wire_id, job.scheduler)
+        # With a copy, tasks that lost the race may still run and must be interrupted.
         finished = isinstance(event, JobFinished) and job.copy is None
         end = EndJob(job.wire_id, finished)
         out = [self._notify(job_id, event), Envelope(job.scheduler, end)]
@@ -489,7 +516,7 @@ class Client:
         return [envelope for job in moving for envelope in self._move(job, now)]
 
     def _await_scheduler(self, scheduler: Address, now: float) -> list[Envelope]:
-        """Move the scheduler's jobs, to itself if there is no other: it will have forgotten."""
+        """Move the jobs of a scheduler that restarts, to itself if it is the only one."""
         self._silent[scheduler] = None
         out = [Envelope(self._sink, SchedulerSilent(scheduler, True))]
         moving = [job for job in self._jobs.values() if job.scheduler == scheduler]
@@ -501,7 +528,7 @@ class Client:
         return [out for job in jobs for out in self._fail(job, "no_nodes", self._nodes_lost)]
 
     def gauges(self) -> dict[str, float]:
-        """How much there is of what."""
+        """Sizes of all tables, by name."""
         return {
             "jobs": len(self._jobs),
             "missing": sum(len(job.missing) for job in self._jobs.values()),
@@ -509,7 +536,7 @@ class Client:
         }
 
     def check(self) -> None:
-        """Assert that open jobs miss something, and only what they consist of."""
+        """Assert that open jobs miss results, and that timers and tables agree."""
         for job_id, job in self._jobs.items():
             assert job.start.job_id == job_id
             assert job.missing or (job.start.options.explain and job.placement is None)

@@ -1,9 +1,20 @@
-"""The executor: gives tasks to its slots, results to clients, and slots back to the node monitor.
+"""The executor: passes tasks to its slots, results to clients, and ends to the node monitor.
 
-A slot is an address (a thread with a runner of its own in reality, a delayed message in
-simulation). An executor outlives jobs; what the tasks of a job share is kept here until EndJob. Its
-heartbeat tells the node monitor what it has, so that lost messages are found. Bounds: tasks by the
-slots that the node monitor counts; shared parts by the open jobs.
+Life of a task:
+
+                       JobShared
+    RunTasks ──▶ unshared ──▶ waiting ──slot free──▶ running ──SlotDone──▶ TaskResults or TaskError
+       │                        ▲                       │                  to the client, TasksEnded
+       └── shared part is here ─┘                       │                  to the node monitor
+                                        StopTask, EndJob: InterruptTask; its outcome is discarded
+
+A slot is an address: a thread with a runner in reality, a delayed message in simulation. Executors
+outlive jobs; the shared part of a job is kept until EndJob.
+
+What the executor relies on: messages from the node monitor may be lost or duplicated (a heartbeat
+lists what it has, so that both sides notice), while slots are in the same process, whose messages
+arrive once and in order. Bounds: tasks by the slots that the node monitor counts; shared parts by
+open jobs.
 """
 
 from __future__ import annotations
@@ -49,7 +60,7 @@ from sparrow_core.protocol.types import (
 
 
 class _Task(Struct):
-    """A task that waits, or is at a slot; `batch` is the message that brought it."""
+    """A task that waits (`slot` is None) or is at a slot; it came with the message `batch`."""
 
     assignment: Assignment
     batch: RunTasks
@@ -62,10 +73,10 @@ class _Job:
     """A job here.
 
     Attributes:
-        slots: Those that have run its tasks.
-        mean_s: How long its tasks run lately.
-        load_max: How many of them a slot may have, one of them running.
-        batch: How many of them a slot is woken for.
+        slots: That have run its tasks, and must be told when it ends.
+        mean_s: Running mean of its task times; None before the first.
+        load_max: Tasks that a slot may have, including the running one.
+        batch: Tasks that a slot is woken up for.
     """
 
     slots: dict[Address, None] = field(default_factory=dict)
@@ -76,7 +87,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Ended:
-    """What is to be told of tasks of one job that have ended together."""
+    """Results and ends of tasks of one job, to be reported together."""
 
     results: list[Result] = field(default_factory=list)
     ends: list[AttemptEnd] = field(default_factory=list)
@@ -98,7 +109,7 @@ class Executor:
         framework: str = "",
         heartbeat_s: float = 0.5,
     ) -> None:
-        """Make an executor whose slots are still to report SlotReady."""
+        """Make an executor whose slots have yet to send SlotReady."""
         self.address = address
         self.name = name_of(address)
         self._node = node
@@ -106,11 +117,11 @@ class Executor:
         self._info = ExecutorInfo(address, pid, len(slots), framework)
         self._heartbeat_s = heartbeat_s
         self._slots = tuple(slots)
-        self._load: dict[Address, int] = {}  # tasks at each slot that is ready
-        self._turn = 0  # the slot that is next, by number
+        self._load: dict[Address, int] = {}  # tasks at each ready slot
+        self._turn = 0  # number of the slot to fill next
         self._unready = dict.fromkeys(slots)
         self._waiting: OrderedDict[TaskKey, _Task] = OrderedDict()
-        self._unshared: dict[TaskKey, _Task] = {}  # those whose JobShared has not come
+        self._unshared: dict[TaskKey, _Task] = {}  # JobShared has not come yet
         self._running: dict[TaskKey, _Task] = {}
         self._shared: dict[JobId, bytes] = {}
         self._jobs: dict[JobId, _Job] = {}
@@ -118,7 +129,7 @@ class Executor:
 
     def on_message(self, msg: ExecutorIn, now: float) -> list[Envelope]:
         """Take one message; see the module docstring."""
-        del now  # an executor measures nothing: slots do
+        del now  # slots measure times
         match msg:
             case RunTasks():
                 return self._on_run_tasks(msg)
@@ -145,11 +156,13 @@ class Executor:
         job_id = msg.job_id
         self._jobs.setdefault(job_id, _Job())
         unshared = msg.has_shared and job_id not in self._shared
-        queue = self._unshared if unshared else self._waiting  # the next tick asks for it
+        queue = (
+            self._unshared if unshared else self._waiting
+        )  # the next tick asks for the shared part
         for assignment in msg.tasks:
             key = TaskKey(job_id, assignment.task_id, assignment.attempt)
             known = (self._waiting, self._unshared, self._running)
-            if not any(key in tasks for tasks in known):  # else told twice
+            if not any(key in tasks for tasks in known):  # else a duplicate
                 queue[key] = _Task(assignment, msg)
         return self._start()
 
@@ -161,9 +174,9 @@ class Executor:
         return self._start()
 
     def _start(self) -> list[Envelope]:
-        """Give tasks that wait to slots, in one message for each of their jobs."""
+        """Pass waiting tasks to slots, in one message per slot and job."""
         started: dict[tuple[Address, JobId], list[_Task]] = {}
-        while self._waiting:
+        while self._waiting:  # in order: no task overtakes another one
             key, task = next(iter(self._waiting.items()))
             job = self._jobs[key.job_id]
             slot = self._slot_for(job)
@@ -185,9 +198,10 @@ class Executor:
         return StartTasks(job_id, shared, tuple([task.assignment for task in tasks]))
 
     def _slot_for(self, job: _Job) -> Address | None:
-        """An idle slot; one that runs something, too, if the job's tasks are short enough.
+        """An idle slot, or one with few tasks if the job's tasks are very short.
 
-        Very short tasks come in batches: to wake a slot for each would take longer than they do.
+        Waking a thread takes longer than a very short task, so that these are passed in batches:
+        a slot is filled up to `batch` before the next one is woken.
         """
         slot = self._slots[self._turn]
         load = self._load.get(slot, job.load_max)
@@ -206,23 +220,24 @@ class Executor:
         for outcome in msg.outcomes:
             task = self._running.get(outcome.key)
             if task is None or task.slot != msg.slot:
-                continue  # told twice
+                continue  # a duplicate
             del self._running[outcome.key]
             self._load[msg.slot] -= 1
+            assert self._load[msg.slot] >= 0
             job_id = outcome.key.job_id
             if job_id not in ended:
                 ended[job_id] = (task.batch.client, _Ended())
             out += self._note_outcome(task, outcome, ended[job_id][1])
         for job_id, (client, each) in ended.items():
-            out += self._tell(job_id, client, each)
+            out += self._report(job_id, client, each)
         return [*out, *self._start()]
 
     def _note_outcome(self, task: _Task, outcome: SlotOutcome, ended: _Ended) -> list[Envelope]:
-        """Note what is to be told of a task; an error is told at once."""
+        """Record an outcome for the report; a permanent failure is sent at once."""
         key, run_s, lost = outcome.key, None, None
         out: list[Envelope] = []
         if task.interrupted:
-            pass  # its outcome is withheld
+            pass  # its outcome is discarded
         elif outcome.message is None:
             run_s = outcome.run_s
             ended.results.append(Result(key.task_id, key.attempt, run_s, outcome.result))
@@ -234,7 +249,7 @@ class Executor:
         ended.ends.append(AttemptEnd(key.task_id, key.attempt, run_s, lost))
         return out
 
-    def _tell(self, job_id: JobId, client: Address, ended: _Ended) -> list[Envelope]:
+    def _report(self, job_id: JobId, client: Address, ended: _Ended) -> list[Envelope]:
         out = []
         if ended.results:
             self._note_times(job_id, ended.results)
@@ -262,6 +277,7 @@ class Executor:
                 del queue[key]
                 dropped.append(AttemptEnd(key.task_id, key.attempt))
         if dropped:
+            # They never ran, but the node monitor counts their slots as taken.
             ends = TasksEnded(job_id, self.address, tuple(dropped))
             out.append(Envelope(self._node_monitor, ends))
         for key in self._running:
@@ -270,7 +286,7 @@ class Executor:
         return [*out, *(Envelope(slot, ForgetJob(job_id)) for slot in job.slots)]
 
     def _interrupt(self, key: TaskKey) -> list[Envelope]:
-        """Withhold the outcome of an attempt and make it stop, if it runs."""
+        """Interrupt a running attempt; its outcome will be discarded."""
         task = self._running.get(key)
         if task is None or task.slot is None:
             return []
@@ -290,7 +306,7 @@ class Executor:
 
     def _on_tick(self, msg: Tick) -> list[Envelope]:
         if msg.generation != self._generation:
-            return []  # a doubled timer
+            return []  # a duplicate: only one timer chain may go on
         self._generation += 1
         out = [Envelope(self.address, Tick(self._generation), self._heartbeat_s)]
         if self._unready:
@@ -299,7 +315,7 @@ class Executor:
         out += [Envelope(slot, TellOutcomes()) for slot, load in self._load.items() if load]
         unshared = dict.fromkeys(key.job_id for key in self._unshared)
         out += [Envelope(self._node_monitor, GetShared(job, self.address)) for job in unshared]
-        out += [  # again: the runner may not have been interruptible at the first time
+        out += [  # again: the runner may not have been interruptible the first time
             interrupt
             for key, task in self._running.items()
             if task.interrupted
@@ -308,7 +324,7 @@ class Executor:
         return out
 
     def gauges(self) -> dict[str, float]:
-        """How much there is of what."""
+        """Sizes of all tables, by name."""
         return {
             "waiting": len(self._waiting) + len(self._unshared),
             "running": len(self._running),
@@ -317,7 +333,7 @@ class Executor:
         }
 
     def check(self) -> None:
-        """Assert that slots have the tasks that they are thought to have."""
+        """Assert that each task is in one state, and the load of slots."""
         assert sorted([*self._load, *self._unready]) == sorted(self._slots)
         load = Counter(task.slot for task in self._running.values())
         assert load == +Counter(self._load)

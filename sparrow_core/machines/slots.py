@@ -1,7 +1,7 @@
-"""The slots of a node: its executors, of one or several frameworks, and what takes which slot.
+"""A node monitor's components: its executors and their slots, and its memory budget.
 
-A slot is *taken* from the moment that a task is asked for until the task ends or none came. The
-node's cap federates its slots among the frameworks, whose executors may have more in sum.
+A slot is *taken* from the request for a task until the task ends or none came. A node's cap lets
+frameworks share slots, of which their executors may have more in sum.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparrow_core.protocol.types import Assignment, AttemptEnd, Claim, ExecutorI
 
 @dataclass(slots=True)
 class Asked:
-    """Tasks of a job that its scheduler was asked for."""
+    """A request for `count` tasks that has not been answered."""
 
     job_id: JobId
     scheduler: Address
@@ -32,9 +32,9 @@ class Asked:
 
 
 class NodeTask(Struct):
-    """An attempt that waits for a slot (`executor` is None) or runs, since `at`.
+    """An attempt that is ready (`executor` is None) or runs, since `at`.
 
-    `answer` is the message that brought it. One is made for each task, so it is cheap.
+    `answer` is the message that brought it. A Struct, because there is one per task.
     """
 
     assignment: Assignment
@@ -45,10 +45,12 @@ class NodeTask(Struct):
 
 @dataclass(slots=True)
 class NodeJob:
-    """What a node keeps of a job.
+    """A job on a node.
 
-    `mean_s` is how long its tasks run lately, `told` are the executors that have had its shared
-    part.
+    Attributes:
+        shared: Its shared part; None if it has none or it has not come.
+        mean_s: Running mean of its task times; None before the first.
+        told: Executors that were sent the shared part.
     """
 
     scheduler: Address
@@ -59,10 +61,7 @@ class NodeJob:
 
 @dataclass(slots=True, kw_only=True)
 class NodeExecutor:
-    """An executor and the attempts that it has.
-
-    `done`, `lost` and `run_s` sum up those that have ended.
-    """
+    """An executor, its running attempts, and counters of those that have ended."""
 
     info: ExecutorInfo
     heard_at: float
@@ -78,33 +77,33 @@ class NodeExecutor:
 
 
 class MemoryBudget:
-    """What the tasks that run on a node need of its memory, as they say.
+    """The declared memory of running tasks, against a limit.
 
-    A task that would bring them above the limit waits, and so do those behind it that need any:
-    none is overtaken for ever. One that needs more than the limit runs when no other needs any.
+    A task that would exceed the limit waits, and so do all later tasks that declare memory, so that
+    none starves. A task that declares more than the limit runs when no other such task runs.
 
     Attributes:
-        used: What those need that run.
+        used: Sum of what running tasks declare, in bytes.
     """
 
     def __init__(self, limit: int | None) -> None:
-        """Start without tasks."""
+        """Start with no running task; `limit` in bytes, None for none."""
         self.used = 0
         self._limit = limit
         self._is_awaited = False
 
     def look_again(self) -> None:
-        """The tasks that wait are about to be looked at, in their order."""
+        """Begin a pass over the ready tasks, in order."""
         self._is_awaited = False
 
     def admits(self, needs: int) -> bool:
-        """Whether the next of them may start, which needs so much."""
+        """Whether the next ready task may start, which declares this much."""
         if self._limit is not None and self.used and self.used + needs > self._limit:
             self._is_awaited = True
         return not self._is_awaited
 
     def take(self, needs: int) -> None:
-        """A task starts."""
+        """A task that declares this much starts."""
         self.used += needs
 
     def give_back(self, needs: int) -> None:
@@ -112,7 +111,7 @@ class MemoryBudget:
         self.used -= needs
 
     def check(self, running: list[int]) -> None:
-        """Assert that these are the needs of what runs, and that more than one fit."""
+        """Assert that `used` is the sum of these, and within the limit unless one runs alone."""
         assert self.used == sum(running)
         together = sum(needs > 0 for needs in running)
         assert self._limit is None or self.used <= self._limit or together == 1
@@ -122,10 +121,10 @@ class SlotPool:
     """All executors of a node.
 
     Attributes:
-        ahead: How many tasks an executor may have beyond one for each slot.
+        ahead: Tasks that an executor may have beyond one per slot.
 
     Args:
-        discipline: Hears of slots that are taken and given back.
+        discipline: Told of slots that are taken and released.
         cap: The node's slots, if fewer than those of its executors.
     """
 
@@ -140,24 +139,24 @@ class SlotPool:
         self._looked_at: float | None = None
 
     def add(self, info: ExecutorInfo, now: float) -> None:
-        """An executor has come."""
+        """An executor has registered."""
         self.executors[info.address] = NodeExecutor(info=info, heard_at=now)
         self._slots[info.framework] += info.slots
 
     def remove(self, address: Address) -> NodeExecutor | None:
-        """An executor has gone; its attempts still take slots until they are released."""
+        """An executor is gone; the slots of its attempts are still to be released."""
         executor = self.executors.pop(address, None)
         if executor is not None:
             self._slots[executor.info.framework] -= executor.info.slots
         return executor
 
     def room(self, framework: str, ahead: int) -> int:
-        """How often a slot may be taken for a job of a framework, `ahead` times beyond once."""
+        """Slots that may be taken for a framework, each `1 + ahead` times."""
         room = self._slots[framework] * (1 + ahead) - self._taken[framework]
         return room if self._cap is None else min(room, self._below(self._cap, ahead))
 
     def total_room(self, ahead: int = 0) -> int:
-        """The same for jobs of any framework."""
+        """The same over all frameworks."""
         room = self._below(self._slots.total(), ahead)
         return room if self._cap is None else min(room, self._below(self._cap, ahead))
 
@@ -165,17 +164,17 @@ class SlotPool:
         return slots * (1 + ahead) - self._taken.total()
 
     def take(self, claim: Claim, count: int = 1) -> None:
-        """Slots are taken for a job."""
+        """Take slots for a job."""
         self._taken[claim.framework] += count
         self._discipline.taken(claim, count)
 
     def release(self, claim: Claim, ran_s: float | None = None, count: int = 1) -> None:
-        """A slot is free again after a task of `ran_s`, or `count` because none came."""
+        """Release a slot after a task of `ran_s` seconds, or `count` slots if no task came."""
         self._taken[claim.framework] -= count
         self._discipline.given_back(claim, ran_s, count)
 
     def idlest(self, framework: str) -> NodeExecutor | None:
-        """Where the framework's next task starts; None if it must wait for a slot."""
+        """The executor with the most free slots; None if none has room."""
         idlest, most = None, 0
         for each in self.executors.values():
             if each.info.framework == framework and (idlest is None or each.free > most):
@@ -185,7 +184,7 @@ class SlotPool:
         return idlest if most + self.ahead * idlest.info.slots > 0 else None
 
     def sum_up(self, address: Address, end: AttemptEnd) -> None:
-        """Count what an executor says that has ended."""
+        """Count the end of an attempt."""
         executor = self.executors.get(address)
         if executor is None:
             return
@@ -195,7 +194,7 @@ class SlotPool:
             executor.run_s += end.run_s
 
     def figures(self) -> Iterator[Figure]:
-        """What each executor has, and has done."""
+        """Slots and counters of each executor."""
         for executor in self.executors.values():
             labels = {"executor": name_of(executor.info.address)}
             yield Figure("executor_slots", labels, executor.info.slots)
@@ -205,9 +204,9 @@ class SlotPool:
             yield Figure("executor_run_seconds_total", labels, executor.run_s, "counter")
 
     def silent(self, now: float, timeout_s: float, interval_s: float) -> list[Address]:
-        """The executors silent for too long; to be asked every `interval_s`.
+        """The executors that have been silent for too long; called every `interval_s`.
 
-        Time in which nobody asked, because this process did not run, is not their silence.
+        Time in which this process did not run is not counted as silence.
         """
         stall_s = 0.0 if self._looked_at is None else now - self._looked_at - interval_s
         self._looked_at = now
@@ -218,7 +217,7 @@ class SlotPool:
         return [at for at, executor in self.executors.items() if executor.heard_at < limit]
 
     def check(self, taken: Counter[str]) -> None:
-        """Assert that exactly these slots are taken, and that no executor has too many tasks."""
+        """Assert that exactly these slots are taken, and that no executor is overloaded."""
         assert +self._taken == +taken
         assert all(count >= 0 for count in self._taken.values())
         slots: Counter[str] = Counter()

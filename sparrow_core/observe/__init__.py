@@ -1,1 +1,1 @@
-"""What happened: audit logs, reports, metrics, and why a task ran where it did."""
+"""Observability: audit logs, reports, metrics, and explanations of placement."""

@@ -1,9 +1,9 @@
-"""The audit log: what happened to every job, one JSON object a line.
+"""The audit log: the history of every job, one JSON object per line.
 
-All that a scheduler does is messages, so the log is a tap on a driver: for each message that a
-machine has taken, and for what it sent, a line. The machines know nothing of it, and the simulator
-writes the same log as processes do. The names of events are those of the original's log where it
-has them. Each process writes its own file; `report` reads them together.
+Everything that machines do is messages, so the log is a tap on a driver: lines are derived from
+the messages that machines take and send. Machines are unaware of it, and the simulator writes the
+same log as real processes. Events are named as in the original Sparrow's log where it has them.
+Each process writes its own file; `report` reads all of them.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True):
         at_s: When, in seconds since 1970 (in the simulator: of its own clock).
         by: The machine that saw it.
         event: One of `EVENTS`.
-        job: The job, as it is called on the wire: `id`, after a failover `id~1` ...
-        node: The node that it is about.
+        job: The job's id on the wire: `id`, after a failover `id~1` ...
+        node: The node concerned.
         task: The task's id.
-        attempt: Which attempt at it, from 1.
-        count: How many tasks, reservations or slots.
+        attempt: Number of the attempt, from 1.
+        count: Number of tasks, reservations or slots.
         user: Of the job.
         text: See `EVENTS`.
         run_s: Time in the runner.
@@ -99,14 +99,14 @@ class Audit:
     """A driver's tap: turns messages into events for `write`."""
 
     def __init__(self, write: Callable[[AuditEvent], None], offset_s: float = 0.0) -> None:
-        """Begin; `offset_s` is added to the driver's clock."""
+        """Make a tap; `offset_s` is added to the driver's clock."""
         self._write = write
         self._offset_s = offset_s
         self._nodes: dict[Address, NodeName] = {}  # by the address of their node monitors
         self._slots: dict[NodeName, int] = {}
 
     def __call__(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        """Note what the machine at that address took and sent."""
+        """Log what the machine at that address took and sent."""
         new = partial(AuditEvent, now + self._offset_s, name_of(at))
         for event in self._taken(new, self._nodes.get(at, NodeName("")), msg):
             self._write(event)
@@ -190,7 +190,7 @@ def _arrived(new: _New, msg: SubmitJob) -> AuditEvent:
 
 
 class AuditFile:
-    """A tap that appends to a file, which is at most `_FLUSH_S` and one message behind."""
+    """A tap that appends to a file; unflushed events are at most `_FLUSH_S` and a message old."""
 
     def __init__(self, file: Path) -> None:
         """Open the file; the driver's clock is `time.monotonic`."""
@@ -200,7 +200,7 @@ class AuditFile:
         self._flushed_at = 0.0
 
     def __call__(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        """Append what happened."""
+        """Append events."""
         self._audit(at, msg, out, now)
         if now > self._flushed_at + _FLUSH_S:
             self._flushed_at = now
@@ -210,12 +210,12 @@ class AuditFile:
         self._out.write(self._encoder.encode(event) + b"\n")
 
     def close(self) -> None:
-        """Write what is buffered."""
+        """Flush and close the file."""
         self._out.close()
 
 
 def read_events(files: Sequence[Path]) -> list[AuditEvent]:
-    """All events of some logs in order of time; a line cut short by a crash is skipped."""
+    """All events of some logs in order of time; lines truncated by a crash are skipped."""
     decoder = msgspec.json.Decoder(AuditEvent)
     events = []
     for file in files:

@@ -1,7 +1,7 @@
 """Metrics in the text format of Prometheus, on request.
 
-A machine beside the others of a process: its driver's tap counts messages for it, and when it is
-asked it reads the others' gauges.
+A machine hosted beside the others of a process. A tap on the driver counts messages for it; gauges
+of the other machines are read when metrics are requested.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparrow_core.protocol.messages import GetMetrics, Message, MetricsText
 
 
 class Metrics:
-    """What a process has done and holds."""
+    """Counters and gauges of a process."""
 
     inputs: ClassVar[Any] = GetMetrics
 
@@ -30,10 +30,10 @@ class Metrics:
         """Make metrics of a process.
 
         Args:
-            source: What the process calls itself.
-            machines: All that its driver hosts, by name.
-            counters: What its driver has counted.
-            figures: What else there is to tell.
+            source: Name of the process.
+            machines: Those of its driver, by name.
+            counters: Those of its driver.
+            figures: Further metrics.
         """
         self._source = source
         self._machines = machines
@@ -42,7 +42,7 @@ class Metrics:
         self._messages: Counter[tuple[str, str, str]] = Counter()
 
     def tap(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        """Count what a machine took and sent."""
+        """Count the messages that a machine took and sent."""
         del now
         name = name_of(at)
         self._messages[name, "in", type(msg).__name__] += 1
@@ -50,19 +50,19 @@ class Metrics:
             self._messages[name, "out", type(envelope.msg).__name__] += 1
 
     def on_message(self, msg: GetMetrics, now: float) -> list[Envelope]:
-        """Answer with the metrics of now."""
+        """Answer with the current metrics."""
         del now
         return [Envelope(msg.asker, MetricsText(self._source, self.text()))]
 
     def check(self) -> None:
-        """Nothing to check."""
+        """No invariants."""
 
     def gauges(self) -> dict[str, float]:
-        """It has none of its own."""
+        """None of its own."""
         return {}
 
     def text(self) -> str:
-        """All metrics, a line each, in a fixed order."""
+        """All metrics, one per line, in a fixed order."""
         return "".join(f"{line}\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""What audit logs tell: response and queue times, launch delays, utilization, shares, and why.
+"""Reports from audit logs: response and queue times, utilization, shares, placement of a task.
 
-Pure functions of events. Times between two events of one machine are exact; times between
-processes of different hosts are as good as the agreement of their clocks.
+Pure functions of events. Times between events on different hosts are only as accurate as their
+clocks are synchronized.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RESUBMITTED = re.compile(r"~\d+$")
 
 
 class Quantiles(Struct, frozen=True):
-    """A distribution in short; all 0 if there was nothing."""
+    """Quantiles of a distribution; all 0 if it is empty."""
 
     count: int
     p5: float
@@ -29,23 +29,23 @@ class Quantiles(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What a cluster did; times in milliseconds.
+    """Summary of a cluster's work; times in milliseconds.
 
     Attributes:
-        jobs: How many were seen.
+        jobs: Number of jobs.
         failed: Jobs that ended without all results, by reason.
         response_ms: From a job's arrival at a scheduler to its end.
-        ideal_ms: Its longest task: the response of an empty cluster.
-        queue_ms: A task, from its job's arrival to its launch on a node.
-        get_task_ms: A node, from asking for tasks to the answer: the idle time of late binding.
-        run_ms: A task, from its launch to its end.
-        refill_ms: A slot, from the end of a task to the launch of the next one.
-        utilization: Share of the slots' time in which they ran a task.
+        ideal_ms: A job's longest task: its response time on an empty cluster.
+        queue_ms: From a job's arrival to the launch of a task on a node.
+        get_task_ms: From a node's request to the answer: the idle time of late binding.
+        run_ms: From the launch of a task to its end.
+        refill_ms: From the end of a task to the next launch in the slot.
+        utilization: Share of slot time in which tasks ran.
         shares: Share of the running time by user.
-        reservations: How many were queued at nodes.
-        useless: Those of them that were not needed to launch a task.
-        removed: Share of the useless ones that left a queue without asking for a task.
-        lost: Attempts that were lost.
+        reservations: Queued at nodes, in all.
+        useless: Reservations that launched no task.
+        removed: Share of useless reservations that were withdrawn without a request.
+        lost: Lost attempts.
     """
 
     jobs: int
@@ -77,7 +77,7 @@ class _Run:
 
 @dataclass(slots=True, kw_only=True)
 class _Log:
-    """Events sorted out."""
+    """Events of interest, by kind."""
 
     arrived: dict[str, AuditEvent] = field(default_factory=dict)
     ended: dict[str, AuditEvent] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class _Log:
 
 
 def quantiles(values: Iterable[float]) -> Quantiles:
-    """The distribution of some values."""
+    """Quantiles of some values."""
     ranked = sorted(values)
     if not ranked:
         return Quantiles(0, 0.0, 0.0, 0.0, 0.0)
@@ -107,8 +107,8 @@ def report(events: Sequence[AuditEvent], start_s: float = 0.0, end_s: float = 1e
 
     Args:
         events: Of all processes.
-        start_s: Jobs that arrived before are left out.
-        end_s: So are those that arrived later.
+        start_s: Only jobs that arrived at or after this time.
+        end_s: Only jobs that arrived at or before this time.
     """
     log = _sort_out(events, start_s, end_s)
     useless = log.enqueued - len(log.runs)
@@ -195,7 +195,7 @@ def _ideals_ms(log: _Log) -> Iterable[float]:
 
 
 def _refills_ms(log: _Log) -> Iterator[float]:
-    """An executor's idle slots: each launch is matched with the longest waiting end."""
+    """Match each launch on an executor with the slot that has been idle longest."""
     moments: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for run in _ended_runs(log):
         moments[run.executor] += [(run.start_s, 1), (run.end_s, 0)]
@@ -226,12 +226,12 @@ def _shares(log: _Log) -> dict[str, float]:
 
 
 def why_here(events: Sequence[AuditEvent], job: str, task: int) -> tuple[str, ...]:
-    """Why a task ran where it did, line by line: constraint, probes, answers, binding, result.
+    """Why a task ran where it did: lines of constraint, probes, answers, binding and result.
 
     Args:
         events: Of all processes, in order of time.
-        job: The job's id, as its client knows it.
-        task: The task.
+        job: The client's id of the job.
+        task: The task's id.
 
     Returns:
         Nothing if the job is not in the log.
@@ -245,7 +245,7 @@ def why_here(events: Sequence[AuditEvent], job: str, task: int) -> tuple[str, ..
 
 
 def _explain(event: AuditEvent, task: int) -> str | None:
-    """One line of the story; None for what does not concern the task."""
+    """The line of an event; None if it does not concern the task."""
     match event:
         case AuditEvent(event="arrived"):
             return f"{event.by} has job {event.job} of {event.count} tasks; {_rule(event, task)}"

@@ -1,9 +1,8 @@
 """Why a task ran where it did, for the program that submitted it.
 
-A job with `JobOptions(explain=True)` ends with a `JobFinished` that has the steps of its placement;
-with those, the job and its events, `explain` answers for each task which constraint held, which
-nodes were probed, and who answered when. Other jobs pay nothing for it. What the audit log tells of
-any job, see `report.why_here`.
+With `JobOptions(explain=True)`, a job's `JobFinished` has the steps of its placement. From these,
+the job and its events, `explain` derives for each task its constraint, the probed nodes, and who
+answered when. Other jobs have no overhead. For the same from audit logs, see `report.why_here`.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ class Why(Struct, frozen=True, kw_only=True):
     Attributes:
         task_id: The task.
         node: Where it ran.
-        executor: What ran it.
+        executor: Which executor ran it.
         attempt: 1 for the first attempt.
-        constraint: Which nodes were allowed, in words.
-        steps: What passed between the job's scheduler and nodes until the task was bound, in
-            order; the last one binds it. Empty if that is not known: its scheduler died.
+        constraint: Which nodes were allowed, as a sentence.
+        steps: Messages between scheduler and nodes until the task was bound, in order; the last
+            one binds it. Empty if unknown, because the scheduler died.
     """
 
     task_id: int
@@ -40,12 +39,12 @@ class Why(Struct, frozen=True, kw_only=True):
 
     @property
     def probed(self) -> tuple[str, ...]:
-        """The nodes that were asked for their load or got reservations, each once."""
+        """The nodes that were probed or got reservations, each once."""
         asked = (step.node for step in self.steps if step.what in {"probed", "reserved"})
         return tuple(dict.fromkeys(asked))
 
     def lines(self) -> Iterator[str]:
-        """The story in words, a line a step."""
+        """The explanation as text, a line per step."""
         yield f"task {self.task_id} ran on {self.executor}, attempt {self.attempt}"
         yield f"           {self.constraint}"
         for step in self.steps:
@@ -53,14 +52,14 @@ class Why(Struct, frozen=True, kw_only=True):
 
 
 def explain(job: JobSpec, events: Sequence[JobEvent]) -> dict[int, Why]:
-    """Why each completed task of a job ran where it did.
+    """Explain the placement of each completed task of a job.
 
     Args:
-        job: As it was submitted, with `JobOptions(explain=True)`.
-        events: What came of it.
+        job: As submitted, with `JobOptions(explain=True)`.
+        events: All events of the job.
 
     Returns:
-        By task id; in the order of completion.
+        By task id, in order of completion.
     """
     steps = tuple(
         step for event in events if isinstance(event, JobFinished) for step in event.placement

@@ -1,9 +1,9 @@
-"""Queue disciplines: which job's reservation gets the next free slot of a node.
+"""Queue disciplines: which job gets the next free slot of a node.
 
-A discipline is chosen by name for each node. It sees the queued jobs in their order of arrival, and
-hears when a slot is taken for a job and when it is given back. The queue itself belongs to the node
-monitor. Jobs that a discipline does not tell apart but by arrival are in one *lane*, of which it
-needs to see the first only: a choice costs as many steps as there are users, not jobs.
+A discipline is chosen by name per node. It sees the queued jobs in order of arrival, and is told
+when slots are taken and released; the queue itself belongs to the node monitor. Jobs between which
+a discipline decides by arrival alone form a *lane*, and only the first job of each lane is a
+candidate: the cost of a choice depends on the number of users or priorities, not of jobs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _FIRST_GUESS_S = 0.1  # of that mean
 class Queued:
     """A job's reservations on a node.
 
-    `asked` are slots that wait for its scheduler's answer, `ahead` how many tasks of it a slot may
-    have beyond one.
+    Attributes:
+        count: Reservations in the queue.
+        since: When it was queued or last chosen.
+        asked: Slots that wait for the scheduler's answer.
+        ahead: Tasks of it that a slot may have beyond one.
     """
 
     scheduler: Address
@@ -40,13 +43,13 @@ Candidates = Iterator[tuple[JobId, Queued]]
 
 
 class Discipline:
-    """First in, first out; the others say how they differ.
+    """First in, first out.
 
     Attributes:
-        sticky: A reservation stays until its job has nothing left for the node (Eagle's sticky
-            batch probing): a node that served a job asks for more of it.
-        unbounded: Free slots limit nothing.
-        steady: The next choice is the same, for as long as the job may have another slot.
+        sticky: A reservation stays until its job has nothing left for the node, so that the node
+            asks for one task after the other (Eagle's sticky batch probing).
+        unbounded: Ignore the number of free slots.
+        steady: The next choice is the same job, as long as it may have another slot.
     """
 
     sticky = False
@@ -54,12 +57,12 @@ class Discipline:
     steady = True
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
-        """What the job has in common with those before which it is chosen only if it is older."""
+        """Key of the job's lane: within a lane, the oldest job is always chosen."""
         del job_id
         return claim.framework
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        """The job that gets a slot, out of those that may have one; None if there is none."""
+        """The candidate that gets a slot; None if there is no candidate."""
         del now
         return next((job_id for job_id, _ in candidates), None)
 
@@ -67,20 +70,20 @@ class Discipline:
         """Slots were taken for a job."""
 
     def given_back(self, claim: Claim, ran_s: float | None, count: int = 1) -> None:
-        """Slots were given back, one after a task of `ran_s`, or `count` if no task came."""
+        """Slots were released, one after a task of `ran_s` seconds, or `count` if none came."""
 
     def set_weights(self, weights: dict[str, float]) -> None:
-        """Shares of users from now on; 1 for those not named."""
+        """Set the users' weights; 1 for those not named."""
 
 
 class NoQueue(Discipline):
-    """A task for every reservation at once; executors queue what exceeds their slots."""
+    """No queue: a task for every reservation at once; executors queue what exceeds their slots."""
 
     unbounded = True
 
 
 class StrictPriority(Discipline):
-    """Smallest priority number first, by arrival within one; nothing is preempted."""
+    """Strict priority: smallest number first, by arrival within a priority; no preemption."""
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
         """Jobs of one priority."""
@@ -88,16 +91,16 @@ class StrictPriority(Discipline):
         return claim.framework, claim.priority
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        """The first of the most urgent."""
+        """The oldest job of the most urgent priority."""
         del now
         first = min(candidates, key=lambda each: each[1].claim.priority, default=None)
         return first[0] if first else None
 
 
 class ShortestRemaining(Discipline):
-    """Least remaining work first, with sticky reservations and a cap on starvation (Eagle).
+    """Shortest remaining work first, with sticky reservations and bounded starvation (Eagle).
 
-    A reservation that was passed over for `_PATIENCE` times its own task time goes first.
+    A job that has not been chosen for `_PATIENCE` times its task time goes first.
     """
 
     sticky = True
@@ -105,12 +108,12 @@ class ShortestRemaining(Discipline):
     _PATIENCE = 5.0
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
-        """The work that is left of a job changes, so none is always behind another."""
+        """A lane per job: remaining work changes, so no order is fixed."""
         del claim
         return job_id
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        """The longest starving one, or the one with the least work waiting."""
+        """The job that has starved longest, or the one with the least waiting work."""
         first = min(candidates, key=lambda each: self._rank(each[1], now), default=None)
         return first[0] if first else None
 
@@ -123,7 +126,7 @@ class ShortestRemaining(Discipline):
 
 @dataclass(slots=True)
 class _Share:
-    """A user's service so far in seconds by weight, running tasks, and mean task time."""
+    """A user's service so far (seconds / weight), running tasks, and mean task time."""
 
     served_s: float = 0.0
     running: int = 0
@@ -131,11 +134,11 @@ class _Share:
 
 
 class WeightedFair(Discipline):
-    """Slot time in proportion to weights among the users that want it.
+    """Weighted fair sharing of slot time among the users with queued jobs.
 
-    Start-time fair queueing over users: the user with the least (service + what its running tasks
-    are expected to take) / weight is next. Who comes back from idleness starts at the level of the
-    user served last: idleness earns no credit.
+    Start-time fair queueing: the user with the least (service + expected time of running tasks) /
+    weight is next. A user that was idle starts at the level of the user served last, so that
+    idleness earns no credit.
     """
 
     steady = False
@@ -152,7 +155,7 @@ class WeightedFair(Discipline):
         return claim.framework, claim.user
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        """The oldest job of the user that is furthest behind."""
+        """The oldest job of the user with the lowest level."""
         del now
         first: dict[str, JobId] = {}
         for job_id, queued in candidates:
@@ -174,11 +177,11 @@ class WeightedFair(Discipline):
         return self._weights.get(user, 1.0)
 
     def taken(self, claim: Claim, count: int = 1) -> None:
-        """The user has more slots."""
+        """The user has more running tasks."""
         self._shares.setdefault(claim.user, _Share()).running += count
 
     def given_back(self, claim: Claim, ran_s: float | None, count: int = 1) -> None:
-        """Charge the user with the time of the task."""
+        """Charge the user for the task's time."""
         share = self._shares[claim.user]
         share.running -= count
         assert share.running >= 0
@@ -189,14 +192,14 @@ class WeightedFair(Discipline):
             del self._shares[claim.user]  # a newcomer would start at the same level
 
     def set_weights(self, weights: dict[str, float]) -> None:
-        """Charge by the new weights from now on."""
+        """Use these weights for later charges."""
         self._weights = weights
 
 
 class Lanes:
-    """The jobs of a queue by lane: of each lane, a discipline chooses the oldest job or none.
+    """The jobs of a queue by lane.
 
-    A lane is of one framework, so that if its oldest job may not have a slot, none of it may.
+    A lane has jobs of one framework only: if its oldest job has no free slot, none of it has.
     """
 
     def __init__(self, discipline: Discipline) -> None:
@@ -207,21 +210,21 @@ class Lanes:
         self._arrivals = 0
 
     def add(self, job_id: JobId, claim: Claim) -> None:
-        """A job that is not there comes last."""
+        """Append a job that is not queued."""
         lane = self._discipline.lane(job_id, claim)
         self._lane_of[job_id] = lane
         self._arrivals += 1
         self._lanes.setdefault(lane, OrderedDict())[job_id] = self._arrivals
 
     def remove(self, job_id: JobId) -> None:
-        """The job is queued no more."""
+        """Remove a job."""
         lane = self._lane_of.pop(job_id)
         del self._lanes[lane][job_id]
         if not self._lanes[lane]:
             del self._lanes[lane]
 
     def heads(self) -> Iterable[JobId]:
-        """The oldest job of each lane, in order of arrival; to be read before the next change."""
+        """The oldest job of each lane, in order of arrival; consume before the next change."""
         if len(self._lanes) == len(self._lane_of):
             return self._lane_of
         oldest = [next(iter(lane.items())) for lane in self._lanes.values()]

@@ -1,4 +1,4 @@
-"""Where reservations go: pure functions of a random generator and what is known.
+"""Sampling of nodes for reservations, and batch sizes; pure functions.
 
 Sparrow (SOSP'13, section 3): batch sampling puts d*m reservations for the m tasks of a job on
 random nodes; per-task sampling, for tasks with placement constraints, puts d reservations for each
@@ -24,16 +24,16 @@ def smoothed(mean_s: float | None, latest_s: float) -> float:
 
 
 def batch_size(mean_s: float | None) -> int:
-    """How many tasks a slot is woken for: as many as take `BATCH_S` together."""
+    """Tasks that a slot is woken up for: as many as take `BATCH_S` together."""
     return max(1, int(BATCH_S / mean_s)) if mean_s else 1
 
 
 def tasks_ahead(mean_s: float | None) -> int:
-    """How many tasks a slot may be given beyond the one that it runs.
+    """How many tasks a slot may have beyond the running one.
 
-    Tasks much shorter than a message's way would leave a slot idle between any two. As many are
-    fetched ahead as take a millisecond together; for longer tasks, or unknown ones, none: they are
-    bound late, as the paper wants it.
+    With tasks much shorter than a round trip, slots would mostly wait for messages. So as many are
+    fetched ahead as take a millisecond together. For longer tasks, or unknown task times, none:
+    they are bound late.
     """
     if mean_s is None or mean_s > _BRISK_S:
         return 0
@@ -41,7 +41,7 @@ def tasks_ahead(mean_s: float | None) -> int:
 
 
 def reservation_count(tasks: int, probe_ratio: float) -> int:
-    """ceil(d * m), not fooled by binary fractions (1.1 * 10 is 11)."""
+    """ceil(d * m), up to rounding errors (1.1 * 10 is 11)."""
     return math.ceil(tasks * probe_ratio - _ROUNDING)
 
 
@@ -50,8 +50,7 @@ def spread_reservations(rng: Random, nodes: Sequence[NodeName], count: int) -> d
 
     Returns:
         Reservations by node: one each on `count` random nodes, or, when there are more
-        reservations than nodes, every node with floor or ceil of the mean (forgetting this case
-        would leave tasks without any reservation).
+        reservations than nodes, every node with floor or ceil of the mean.
     """
     if count <= len(nodes):
         return dict.fromkeys(rng.sample(nodes, count), 1)
@@ -69,7 +68,7 @@ def choose_preferred(
 
 
 def without(nodes: Sequence[NodeName], avoid: Collection[NodeName]) -> Sequence[NodeName]:
-    """The nodes but those to avoid, or all of them if nothing else is left."""
+    """The nodes except those to avoid, or all nodes if none would remain."""
     if not avoid:
         return nodes
     return [node for node in nodes if node not in avoid] or nodes

@@ -1,15 +1,15 @@
-"""What can go wrong, as types.
+"""The exceptions of this package.
 
 SparrowError
-├── InvalidJob            a job that no cluster could run: doubled task ids, bad probe ratio ...
+├── InvalidJob            a job that no cluster could run: duplicate task ids, bad probe ratio ...
 ├── Unsatisfiable         a placement constraint that no live node satisfies
-├── NoNodes               there is no node at all
-├── RunnerError           a runner could not be loaded or made
-├── ClusterStartError     a local cluster did not come up; carries the tail of the log
-├── InsecureTransport     tcp without keys, or a key or socket that others can reach
-├── ConfigError           a configuration file that cannot be read or says senseless things
-├── ClusterClosed         a call on a cluster that is closed
-└── TaskFailure           raised by a *runner*: the task failed (retryable or for good)
+├── NoNodes               the cluster has no live node
+├── RunnerError           a runner could not be loaded or created
+├── ClusterStartError     a cluster did not start; the message has the tail of the log
+├── InsecureTransport     tcp without keys, or a key or socket accessible to others
+├── ConfigError           a configuration file that is missing or invalid
+├── ClusterClosed         a call on a closed cluster
+└── TaskFailure           raised by a *runner*: the task failed, permanently or retryably
 """
 
 
@@ -17,15 +17,15 @@ class SparrowError(Exception):
     """Base of all errors of this package."""
 
 
-class InvalidJob(SparrowError):  # noqa: N818 - it says what is the matter
+class InvalidJob(SparrowError):  # noqa: N818 - a condition, not an error name
     """A job description that no cluster could run."""
 
 
-class Unsatisfiable(SparrowError):  # noqa: N818 - it says what is the matter
+class Unsatisfiable(SparrowError):  # noqa: N818 - a condition, not an error name
     """A placement constraint that no live node satisfies."""
 
 
-class NoNodes(SparrowError):  # noqa: N818 - it says what is the matter
+class NoNodes(SparrowError):  # noqa: N818 - a condition, not an error name
     """The cluster has no live node."""
 
 
@@ -34,32 +34,32 @@ class RunnerError(SparrowError):
 
 
 class ClusterStartError(SparrowError):
-    """A local cluster did not come up in time, or a process of it died at once."""
+    """A cluster did not start in time, or one of its processes died."""
 
 
-class InsecureTransport(SparrowError):  # noqa: N818 - it says what is the matter
-    """Others could listen or pretend to be somebody: tcp without keys, files open to others."""
+class InsecureTransport(SparrowError):  # noqa: N818 - a condition, not an error name
+    """Messages could be read or forged: tcp without keys, files accessible to others."""
 
 
 class ConfigError(SparrowError):
-    """A configuration file is missing, malformed, or asks for the impossible."""
+    """A configuration file is missing, malformed or inconsistent."""
 
 
-class ClusterClosed(SparrowError):  # noqa: N818 - it says what is the matter
+class ClusterClosed(SparrowError):  # noqa: N818 - a condition, not an error name
     """The cluster has been closed."""
 
 
-class TaskFailure(SparrowError):  # noqa: N818 - it says what is the matter
-    """Raised by a runner to say that its task failed.
+class TaskFailure(SparrowError):  # noqa: N818 - a condition, not an error name
+    """Raised by a runner when its task failed.
 
     Args:
-        message: A sentence for the user.
-        detail: Opaque bytes that travel to the embedding program (e.g. a pickled exception).
+        message: For the user, one sentence.
+        detail: Opaque bytes for the embedding program, such as a pickled exception.
         retryable: True if another attempt, perhaps on another node, may succeed.
     """
 
     def __init__(self, message: str, detail: bytes = b"", retryable: bool = False) -> None:
-        """Keep message, detail and whether another attempt makes sense."""
+        """See the class."""
         super().__init__(message)
         self.message = message
         self.detail = detail

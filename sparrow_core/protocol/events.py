@@ -1,4 +1,4 @@
-"""What an embedding program hears about its job, in order."""
+"""The events of a job, which its callback gets in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparrow_core.protocol.types import PlacementStep
 
 
 class TaskCompleted(Struct, frozen=True, tag=True, gc=False, kw_only=True):
-    """A task's result, exactly once a task.
+    """A task's result; exactly one per task.
 
     Attributes:
         task_id: The task.
@@ -16,7 +16,7 @@ class TaskCompleted(Struct, frozen=True, tag=True, gc=False, kw_only=True):
         node: Where it ran.
         executor: The executor that ran it.
         attempt: 1 for the first attempt.
-        queue_s: Time from submission to the result, without `run_s`: waiting and messages.
+        queue_s: Time from submission to the result, minus `run_s`.
         run_s: Time in the runner.
     """
 
@@ -30,7 +30,7 @@ class TaskCompleted(Struct, frozen=True, tag=True, gc=False, kw_only=True):
 
 
 class TaskFailed(Struct, frozen=True, tag=True, gc=False):
-    """A task failed for good; `JobFailed` follows at once."""
+    """A task failed permanently; `JobFailed` follows."""
 
     task_id: int
     message: str
@@ -43,15 +43,15 @@ class JobFinished(Struct, frozen=True, tag=True, repr_omit_defaults=True):
     """All tasks have completed; the job's last event.
 
     Attributes:
-        placement: How the tasks came to their nodes, if `JobOptions.explain` asked for it: what
-            schedulers did, in order; `why.explain` reads it.
+        placement: With `JobOptions.explain`, the steps of placing the tasks, in order; the input of
+            `why.explain`.
     """
 
     placement: tuple[PlacementStep, ...] = ()
 
 
 class JobFailed(Struct, frozen=True, tag=True):
-    """The job is over without all results; its last event.
+    """The job ended without all results; its last event.
 
     Attributes:
         kind: "task_failed", "task_lost" (no attempts left), "unsatisfiable", "no_nodes",

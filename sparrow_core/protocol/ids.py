@@ -1,7 +1,8 @@
-"""Names for things, so that a type checker tells a node from an address.
+"""Types of ids, so that a type checker distinguishes a node's name from an address.
 
 An address is `<endpoint>#<name>`: the endpoint says which process (`ipc:///run/n0.sock`,
-`tcp://host:port`), the name which machine in it. Machines that share an endpoint share a process.
+`tcp://host:port`), the name which machine in it. Machines with the same endpoint are in one
+process.
 """
 
 from typing import NewType

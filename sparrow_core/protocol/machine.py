@@ -1,10 +1,10 @@
-"""The contract of the state machines.
+"""The contract of the sans-IO state machines.
 
-A machine changes only in `on_message`, and the envelopes that this returns are its only effect: no
-clock, no randomness of its own, no socket, no thread. A timer is an envelope to oneself with a
-delay. Drivers (ZeroMQ, in memory, simulator) deliver; they decide nothing. Between any two
-machines messages may be lost, late or doubled, except between machines of one process, where they
-arrive in order.
+A machine's state changes only in `on_message`, and the returned envelopes are its only effect: no
+clock, no random numbers of its own, no socket, no thread. A timer is an envelope to itself with a
+delay. Drivers (ZeroMQ, in-memory, simulator) deliver messages and make no decision. Messages
+between processes may be lost, delayed, duplicated or reordered; within a process they arrive once
+and in order.
 """
 
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -18,7 +18,7 @@ In_contra = TypeVar("In_contra", contravariant=True)
 
 
 class Envelope(Struct, frozen=True, gc=False):
-    """A message on its way; a machine's only output."""
+    """A message to be delivered after `delay_s`; a machine's only output."""
 
     to: Address
     msg: Message
@@ -26,7 +26,7 @@ class Envelope(Struct, frozen=True, gc=False):
 
 
 class Figure(Struct, frozen=True):
-    """A number for an operator to see, about a part of a machine that `labels` name."""
+    """A metric of a part of a machine, which `labels` identify."""
 
     name: str
     labels: dict[str, str]
@@ -35,16 +35,16 @@ class Figure(Struct, frozen=True):
 
 
 class Machine(Protocol[In_contra]):
-    """A sans-IO state machine; `inputs` is the union that its messages are decoded with."""
+    """A sans-IO state machine; `inputs` is the union of the messages that it takes."""
 
     inputs: ClassVar[Any]
 
     def on_message(self, msg: In_contra, now: float) -> list[Envelope]:
-        """Take one message at time `now` (seconds of any steady clock) and say what to send."""
+        """Take a message at time `now` (seconds of a monotonic clock); returns what to send."""
         ...
 
     def gauges(self) -> dict[str, float]:
-        """How much there is of what, for an operator to see."""
+        """Sizes of internal tables, by name, for metrics."""
         ...
 
     def check(self) -> None:

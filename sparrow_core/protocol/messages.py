@@ -1,9 +1,8 @@
-"""The whole wire vocabulary.
+"""All messages of the protocol.
 
-Every message is a frozen, tagged struct that travels as a msgpack array, so the order of fields
-*is* the wire format: fields are only ever appended. Each machine has one input union; a driver
-decodes a message with the union of the machine that it is for, so that a misdirected message dies
-at the boundary.
+Every message is a frozen, tagged struct that is encoded as a msgpack array, so the order of fields
+*is* the wire format: fields are only ever appended. Each machine has one input union, with which
+drivers decode messages to it; a misdirected message is rejected as malformed.
 
     client        SubmitJob ─▶ scheduler  Reserve ─▶ node monitor
     node monitor  GetTasks ─▶ scheduler  JobShared, AssignTasks ─▶ node monitor  (late binding)
@@ -12,9 +11,9 @@ at the boundary.
     node monitor  JobReport, in the next GetTasks or heartbeat ─▶ scheduler
     client        EndJob ─▶ scheduler ─▶ node monitors ─▶ executors
 
-Two periodic messages heal what the network lost: `RegisterNode` (node monitor to scheduler) and
-`ExecutorStatus` (executor to node monitor) say what the sender has; the receiver answers for
-whatever it knew otherwise. What concerns several tasks of a job at one time is one message.
+Two heartbeats make up for lost messages: `RegisterNode` (node monitor to scheduler) and
+`ExecutorStatus` (executor to node monitor) list what the sender has; the receiver corrects every
+difference from what it expected. Several tasks of a job are handled in one message.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Tick(Message, frozen=True):
 
 
 class Flush(Message, frozen=True):
-    """A node monitor's note to itself: act on all that has just come in, in few messages."""
+    """A node monitor's message to itself: act on all that has come in since, in few messages."""
 
 
 class JobTimer(Message, frozen=True):
@@ -68,25 +67,25 @@ class JobTimer(Message, frozen=True):
 
 
 class WatchTimer(Message, frozen=True):
-    """A client's timer, while it has jobs: which schedulers are silent?"""
+    """A client's timer while it has jobs: look for silent schedulers."""
 
     generation: int
 
 
 class StragglerTimer(Message, frozen=True):
-    """A client's timer: what the job still misses takes unusually long."""
+    """A client's timer: the job's remaining tasks take unusually long."""
 
     job_id: JobId
 
 
 class ProbeTimer(Message, frozen=True):
-    """A scheduler's timer: place the job with the loads that have been told by now."""
+    """A scheduler's timer: place the job with the loads that are known by now."""
 
     job_id: JobId
 
 
 class WidenTimer(Message, frozen=True):
-    """A scheduler's timer: these tasks have waited long enough for the nodes that they prefer."""
+    """A scheduler's timer: these tasks give up their preferred nodes (delay scheduling)."""
 
     job_id: JobId
     tasks: tuple[TaskId, ...]
@@ -96,7 +95,7 @@ class WidenTimer(Message, frozen=True):
 
 
 class StartJob(Message, frozen=True, kw_only=True):
-    """Run these tasks; events go to the client's sink."""
+    """Run a job; its events go to the client's sink."""
 
     job_id: JobId
     user: str
@@ -114,7 +113,7 @@ class CancelJob(Message, frozen=True):
 
 
 class SchedulerLost(Message, frozen=True):
-    """The scheduler's process is known to be dead; it `returns` if it is being started anew."""
+    """The scheduler's process is dead; `returns` if it is being restarted."""
 
     scheduler: Address
     returns: bool = False
@@ -122,7 +121,7 @@ class SchedulerLost(Message, frozen=True):
 
 
 class AllNodesLost(Message, frozen=True):
-    """No node is left: every job, open or still to come, fails. `reason`: how the last ended."""
+    """No node is left, so every job fails, now and later. `reason`: how the last node ended."""
 
     reason: str = ""
 
@@ -135,7 +134,7 @@ class Notify(Message, frozen=True):
 
 
 class SchedulerSilent(Message, frozen=True):
-    """A scheduler has fallen silent, and its jobs have moved; or it is heard again."""
+    """A scheduler has fallen silent, so that its jobs move; or it is heard again."""
 
     scheduler: Address
     silent: bool
@@ -145,9 +144,9 @@ class SchedulerSilent(Message, frozen=True):
 
 
 class SubmitJob(Message, frozen=True, kw_only=True):
-    """A job, or (after a failover) what is left of it under a new id.
+    """A job, or after a failover the rest of it under a new id.
 
-    It `replaces` earlier submissions, which nodes must forget whether or not their schedulers live.
+    It `replaces` earlier submissions, which nodes must drop, whether their schedulers live or not.
     """
 
     version: int
@@ -169,7 +168,7 @@ class JobAccepted(Message, frozen=True):
 
 
 class JobAborted(Message, frozen=True):
-    """The scheduler gives the job up; `kind` is one of the kinds of `events.JobFailed`."""
+    """The scheduler aborted the job; `kind` as in `events.JobFailed`."""
 
     job_id: JobId
     kind: str
@@ -178,14 +177,14 @@ class JobAborted(Message, frozen=True):
 
 
 class JobPlaced(Message, frozen=True):
-    """All tasks of a job that is to be explained are bound; what was done since the last time."""
+    """All tasks of a job with `explain` are bound; the placement steps since the last time."""
 
     job_id: JobId
     steps: tuple[PlacementStep, ...]
 
 
 class PingJob(Message, frozen=True):
-    """Do you still have the job, and which of the tasks that I miss do you think finished?"""
+    """Asks whether the scheduler has the job, and which of the missing tasks have finished."""
 
     job_id: JobId
     client: Address
@@ -201,14 +200,14 @@ class JobStatus(Message, frozen=True):
 
 
 class RerunTasks(Message, frozen=True):
-    """The results of these finished tasks never came: run the tasks again."""
+    """The results of these finished tasks were lost: run the tasks again."""
 
     job_id: JobId
     tasks: tuple[TaskId, ...]
 
 
 class Ping(Message, frozen=True):
-    """Are you alive? A client asks the schedulers of its open jobs, several times a timeout."""
+    """Health check of a scheduler, several times per timeout."""
 
     client: Address
 
@@ -220,7 +219,7 @@ class Pong(Message, frozen=True):
 
 
 class GetNodes(Message, frozen=True):
-    """Which nodes do you know?"""
+    """Asks a scheduler for its live nodes."""
 
     client: Address
 
@@ -233,10 +232,10 @@ class KnownNodes(Message, frozen=True):
 
 
 class EndJob(Message, frozen=True):
-    """The job is over: drop what waits, interrupt what runs, forget it.
+    """The job is over: drop its reservations, interrupt its tasks, free its state.
 
-    It travels client -> scheduler -> node monitors -> executors. If the job has `finished`, nothing
-    of it runs and there is no hurry: nodes hear of it in answer to their next heartbeats.
+    It travels client -> scheduler -> node monitors -> executors. If the job has `finished`, no
+    task runs, and nodes are told in answer to their next heartbeats.
     """
 
     job_id: JobId
@@ -244,7 +243,7 @@ class EndJob(Message, frozen=True):
 
 
 class EndJobs(Message, frozen=True):
-    """These jobs are over; answers a heartbeat that names them."""
+    """These jobs are over; the answer to a heartbeat that names them."""
 
     job_ids: tuple[JobId, ...]
 
@@ -253,9 +252,9 @@ class EndJobs(Message, frozen=True):
 
 
 class SetWeights(Message, frozen=True):
-    """The users' shares under weighted fairness (1 if not named); a newer version replaces all.
+    """Weights of users for fair sharing (default 1); a newer version replaces all.
 
-    Operator to scheduler; from there it spreads with heartbeats.
+    From an operator to a scheduler; heartbeats spread it to all others.
     """
 
     version: int = 0
@@ -263,7 +262,7 @@ class SetWeights(Message, frozen=True):
 
 
 class RegisterNode(Message, frozen=True, kw_only=True):
-    """A node's heartbeat: who it is and what it has of the receiving scheduler's jobs."""
+    """A node's heartbeat: its description, and what it has of the receiving scheduler's jobs."""
 
     version: int
     name: NodeName
@@ -281,19 +280,19 @@ class RegisterNode(Message, frozen=True, kw_only=True):
 
 
 class NodeLeft(Message, frozen=True):
-    """The node has drained: nothing of any job is left there."""
+    """The node has drained: it has no reservation and no task left."""
 
     name: NodeName
 
 
 class NodeRefused(Message, frozen=True):
-    """The scheduler does not take the node."""
+    """The scheduler rejects the node, because of its protocol version."""
 
     message: str
 
 
 class NodeLost(Message, frozen=True):
-    """The node is known to be dead."""
+    """The node's process is dead."""
 
     node: NodeName
     reason: str
@@ -309,7 +308,7 @@ class Reserve(Message, frozen=True):
 
 
 class RefuseReservations(Message, frozen=True):
-    """The node's queue is full, or it drains: `count` reservations must go elsewhere."""
+    """The node's queue is full, or it is draining: `count` reservations must go elsewhere."""
 
     job_id: JobId
     node: NodeName
@@ -317,14 +316,14 @@ class RefuseReservations(Message, frozen=True):
 
 
 class ProbeLoad(Message, frozen=True):
-    """How loaded are you? For placements that bind tasks early."""
+    """Asks a node for its load, for placements that bind tasks early."""
 
     job_id: JobId
     scheduler: Address
 
 
 class NodeLoad(Message, frozen=True):
-    """Answer to ProbeLoad: reservations in the queue, or minus the free slots if there are any."""
+    """Answer to ProbeLoad: queue length, or if that is 0, minus the number of free slots."""
 
     job_id: JobId
     node: NodeName
@@ -332,7 +331,7 @@ class NodeLoad(Message, frozen=True):
 
 
 class GetTasks(Message, frozen=True):
-    """A node has `count` slots for reservations of the job; `reports` are of any job."""
+    """A node has `count` free slots for the job; `reports` may be of any job."""
 
     job_id: JobId
     node: NodeName
@@ -342,15 +341,15 @@ class GetTasks(Message, frozen=True):
 
 
 class ReportTasks(Message, frozen=True):
-    """Lost attempts, when there is nothing to ask for; successes can wait for a heartbeat."""
+    """Reports lost attempts at once; successes wait for a GetTasks or a heartbeat."""
 
     reports: tuple[JobReport, ...]
 
 
 class AssignTasks(Message, frozen=True, kw_only=True):
-    """Answer to GetTasks: 0 to `count` tasks; `drained` if the job has nothing more for the node.
+    """Answer to GetTasks: up to `count` tasks; `drained` if the job has no more for the node.
 
-    `has_shared`: the tasks need the job's JobShared. `claim`: as in Reserve, brought up to date.
+    `has_shared`: the tasks need the job's JobShared. `claim`: the current one, see Reserve.
     """
 
     job_id: JobId
@@ -366,14 +365,14 @@ class AssignTasks(Message, frozen=True, kw_only=True):
 class CancelReservations(Message, frozen=True):
     """All tasks of the job are bound: drop its reservations.
 
-    It also answers what the node has asked for the job meanwhile: there is nothing.
+    It also answers, with no task, all requests for the job that the node has sent meanwhile.
     """
 
     job_id: JobId
 
 
 class JobShared(Message, frozen=True):
-    """What all tasks of a job share; precedes the first of them to a node, and to an executor."""
+    """Bytes that all tasks of a job share; sent before its first task to a node or executor."""
 
     job_id: JobId
     scheduler: Address
@@ -381,7 +380,7 @@ class JobShared(Message, frozen=True):
 
 
 class GetShared(Message, frozen=True):
-    """JobShared was lost: send it again to `asker`."""
+    """JobShared was lost: send it to `asker` again."""
 
     job_id: JobId
     asker: Address
@@ -391,18 +390,18 @@ class GetShared(Message, frozen=True):
 
 
 class Drain(Message, frozen=True):
-    """Take no new job; leave when those that the node has reservations of are done."""
+    """Take no new reservations; leave when the queue is empty and no task runs."""
 
 
 class Drained(Message, frozen=True):
-    """The node monitor has nothing left to do, and the schedulers know."""
+    """The node monitor has drained and told the schedulers."""
 
 
 # --- node monitor and executor -----------------------------------------------------------------
 
 
 class ExecutorStatus(Message, frozen=True):
-    """An executor's heartbeat, its first one registers it: what it has."""
+    """An executor's heartbeat: the jobs and tasks that it has. The first one registers it."""
 
     info: ExecutorInfo
     jobs: tuple[JobId, ...]
@@ -417,7 +416,7 @@ class ExecutorLost(Message, frozen=True):
 
 
 class RunTasks(Message, frozen=True):
-    """Run these, with the job's JobShared if `has_shared`; results go to `client`."""
+    """Run these tasks, with the job's JobShared if `has_shared`; results go to `client`."""
 
     job_id: JobId
     client: Address
@@ -426,13 +425,13 @@ class RunTasks(Message, frozen=True):
 
 
 class StopTask(Message, frozen=True):
-    """The attempt has been given up: interrupt it and withhold its result."""
+    """The attempt was given up: interrupt it and discard its result."""
 
     key: TaskKey
 
 
 class TasksEnded(Message, frozen=True):
-    """Attempts at tasks of a job ended on the executor, and their slots are free."""
+    """Attempts at tasks of a job have ended on the executor; their slots are free."""
 
     job_id: JobId
     executor: Address
@@ -449,7 +448,7 @@ class TaskResults(Message, frozen=True):
 
 
 class TaskError(Message, frozen=True):
-    """A task failed for good, executor to client."""
+    """A permanent failure of a task, executor to client."""
 
     key: TaskKey
     node: NodeName
@@ -462,13 +461,13 @@ class TaskError(Message, frozen=True):
 
 
 class SlotReady(Message, frozen=True):
-    """The slot's runner has been made."""
+    """The slot's runner is ready."""
 
     slot: Address
 
 
 class StartTasks(Message, frozen=True):
-    """Run these on the slot's runner, one after the other."""
+    """Run these tasks one after the other."""
 
     job_id: JobId
     shared: bytes
@@ -476,23 +475,23 @@ class StartTasks(Message, frozen=True):
 
 
 class InterruptTask(Message, frozen=True):
-    """If the slot still runs this attempt, make it stop."""
+    """Interrupt this attempt if it still runs."""
 
     key: TaskKey
 
 
 class TellOutcomes(Message, frozen=True):
-    """Tell of tasks that have ended now, not when more have: the next one may take long."""
+    """Report outcomes now instead of batching them: the next task may take long."""
 
 
 class ForgetJob(Message, frozen=True):
-    """Drop what the runner keeps for the job."""
+    """Free what the runner caches for the job."""
 
     job_id: JobId
 
 
 class SlotDone(Message, frozen=True):
-    """The slot has done with these tasks."""
+    """The outcomes of tasks that the slot has run."""
 
     slot: Address
     outcomes: tuple[SlotOutcome, ...]
@@ -502,7 +501,7 @@ class SlotDone(Message, frozen=True):
 
 
 class GetMetrics(Message, frozen=True):
-    """What have you done, and what do you hold? To the machine "metrics" of a process."""
+    """Asks the machine "metrics" of a process for its metrics."""
 
     asker: Address
 

@@ -1,6 +1,7 @@
-"""What messages are made of: tasks, attempts, executors, nodes, and what is asked for jobs.
+"""Parts of messages: tasks, attempts, executors, nodes, and options of jobs.
 
-They travel as msgpack arrays, so the order of fields is the wire format: fields are only appended.
+They are encoded as msgpack arrays, so the order of fields is the wire format: fields are only ever
+appended.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from msgspec import Meta, Struct
 
 from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
 
-Count = Annotated[int, Meta(ge=0)]  # a message with a negative one is malformed
+Count = Annotated[int, Meta(ge=0)]  # negative numbers are rejected when decoding
 Seconds = Annotated[float, Meta(ge=0)]
 StepKind = Literal["probed", "told", "reserved", "asked"]
 
@@ -21,11 +22,11 @@ class TaskSpec(Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         task_id: Unique within the job.
-        payload: Opaque to everything but the runner.
+        payload: Opaque bytes for the runner.
         preferred_nodes: If not empty, the task runs on one of these nodes.
-        wait_s: None if that is a hard constraint; else, when the task has waited for so long, or
-            none of them lives, any node will do (delay scheduling).
-        memory_bytes: About how much memory it needs; 0 if that is nobody's concern.
+        wait_s: None if that is a hard constraint. Otherwise the task may run on any node after
+            waiting this long, or if none of the preferred nodes is alive (delay scheduling).
+        memory_bytes: Estimated memory use, for the node's memory budget; 0 for none.
     """
 
     task_id: TaskId
@@ -36,16 +37,16 @@ class TaskSpec(Struct, frozen=True, array_like=True, gc=False):
 
 
 class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """What is asked for a whole job.
+    """Options of a job.
 
     Attributes:
         framework: Only executors of this framework run it.
-        priority: Smaller goes first, where a node's policy is strict priority.
-        requires: Attributes that a node must have, such as "gpu" or "zone=a".
-        task_s: About how long a task runs, for shortest remaining work first.
-        straggler_factor: If above 0, a task is submitted a second time when half of the job's
-            tasks are done and it has taken this many times as long as their median.
-        explain: Let `JobFinished` tell how the tasks came to their nodes; see `why.explain`.
+        priority: Smaller runs first, on nodes with the policy "priority".
+        requires: Attributes that nodes must have, such as "gpu" or "zone=a".
+        task_s: Estimated time of a task, for the policy "srpt".
+        straggler_factor: If above 0, tasks that take this many times the median of the finished
+            ones are submitted a second time, once half of the tasks have finished.
+        explain: Record the steps of placement in `JobFinished`; see `why.explain`.
     """
 
     framework: str = ""
@@ -57,7 +58,7 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
 
 
 class Claim(Struct, frozen=True, array_like=True, gc=False):
-    """What a node's queue discipline may know of a job; `waiting` tasks are not bound yet."""
+    """What a node's queue discipline knows of a job; `waiting` is its number of unbound tasks."""
 
     user: str = ""
     framework: str = ""
@@ -67,15 +68,15 @@ class Claim(Struct, frozen=True, array_like=True, gc=False):
 
 
 class PlacementStep(Struct, frozen=True, array_like=True, gc=False):
-    """What passed between a scheduler and a node while it placed a job's tasks.
+    """A step in placing a job's tasks, between its scheduler and a node.
 
     Attributes:
-        at_s: When, since the scheduler had the job.
+        at_s: Seconds since the scheduler got the job.
         node: The node.
-        what: The scheduler "probed" it for its load; it "told" its load; the scheduler "reserved"
-            there; or the node had free slots and "asked" for tasks.
-        count: The load, or how many reservations or tasks.
-        tasks: Those that were bound to a node that asked.
+        what: The scheduler "probed" the node for its load; the node "told" its load; the scheduler
+            "reserved" there; or the node had free slots and "asked" for tasks.
+        count: The load, or the number of reservations or tasks.
+        tasks: Those bound to the node that asked.
     """
 
     at_s: float
@@ -86,7 +87,7 @@ class PlacementStep(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Assignment(Struct, frozen=True, array_like=True, gc=False):
-    """A task bound to a node; `attempt` counts from 1, `memory_bytes` is what the task needs."""
+    """A task bound to a node; `attempt` counts from 1."""
 
     task_id: TaskId
     attempt: Count
@@ -103,7 +104,7 @@ class TaskKey(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Result(Struct, frozen=True, array_like=True, gc=False):
-    """A task's result, and how long the runner took."""
+    """A task's result, and the runner's time."""
 
     task_id: TaskId
     attempt: Count
@@ -118,7 +119,7 @@ class AttemptEnd(Struct, frozen=True, array_like=True, gc=False):
         task_id: The task.
         attempt: Which attempt at it.
         run_s: Time in the runner; None if it was not run to its end.
-        lost: Why it must be tried again, if so.
+        lost: Why it must be retried; None if it need not.
     """
 
     task_id: TaskId
@@ -128,7 +129,7 @@ class AttemptEnd(Struct, frozen=True, array_like=True, gc=False):
 
 
 class SlotOutcome(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """What a slot made of a task: a result, or an error (`message` is not None)."""
+    """The outcome of a task: a result, or an error if `message` is not None."""
 
     key: TaskKey
     run_s: Seconds
@@ -139,7 +140,7 @@ class SlotOutcome(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
 
 
 class Loss(Struct, frozen=True, array_like=True, gc=False):
-    """An attempt on an executor that must be tried again, and why."""
+    """An attempt that must be retried, and why."""
 
     task_id: TaskId
     attempt: Count
@@ -148,7 +149,7 @@ class Loss(Struct, frozen=True, array_like=True, gc=False):
 
 
 class JobReport(Struct, frozen=True, array_like=True, gc=False):
-    """How attempts at tasks of a job ended on a node: which tasks are done, which were lost."""
+    """Completion report of a job on a node: finished tasks and lost attempts."""
 
     job_id: JobId
     done: tuple[TaskId, ...] = ()
@@ -156,7 +157,7 @@ class JobReport(Struct, frozen=True, array_like=True, gc=False):
 
 
 class ExecutorInfo(Struct, frozen=True, array_like=True, gc=False):
-    """An executor of a node, which runs the jobs of one framework."""
+    """An executor of a node; it runs jobs of one framework."""
 
     address: Address
     pid: int
@@ -165,16 +166,17 @@ class ExecutorInfo(Struct, frozen=True, array_like=True, gc=False):
 
 
 class HeldJob(Struct, frozen=True, array_like=True, gc=False):
-    """A job of which a node holds `reservations` (0: only its shared part)."""
+    """A job of which a node has `reservations` (0: only tasks or the shared part)."""
 
     job_id: JobId
     reservations: Count
 
 
 class NodeInfo(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """A live node as a scheduler knows it; `queued` and `running` are of all its schedulers.
+    """A live node as a scheduler knows it.
 
-    `deaths` of its executors; `last_death` says how the last of them ended.
+    `queued` reservations and `running` tasks are those of all schedulers; `deaths` counts its
+    executors' deaths, of which `last_death` describes the last.
     """
 
     name: NodeName

@@ -1,4 +1,4 @@
-"""`python -m sparrow_core.sim`: response times of all placements at a load."""
+"""`python -m sparrow_core.sim`: simulated response times of all placements at a load."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--schedulers", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=500)
-    parser.add_argument("--tasks", type=int, default=10, help="in each job")
-    parser.add_argument("--task-ms", type=float, default=100.0, help="mean")
+    parser.add_argument("--tasks", type=int, default=10, help="tasks per job")
+    parser.add_argument("--task-ms", type=float, default=100.0, help="mean task time")
     parser.add_argument("--distribution", choices=tuple(DISTRIBUTIONS), default="exponential")
     parser.add_argument("--probe-ratio", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=1)

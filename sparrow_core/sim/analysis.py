@@ -1,7 +1,7 @@
-"""What the papers derive on paper: the simulator is tested against it (batch sampling, section 4).
+"""Formulas of the papers (Batch Sampling, section 4), against which the simulator is tested.
 
-Everywhere `load` is the share of busy slots, `tasks` those of a job, and `ratio` the probes a task;
-networks are instantaneous and nodes many.
+`load` is the share of busy slots, `tasks` the number of tasks of a job, `ratio` the probes per
+task. Messages take no time, and the number of nodes is infinite.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def mean_response(placement: str, load: float) -> float:
     """The mean response time of jobs of one exponential task of mean 1, with ratio 2, one slot.
 
     Random placement is M/M/1; per-task sampling joins the shorter of two queues; late binding joins
-    the one with less work, as nobody knows it before.
+    the queue with less work, which nobody needs to know.
     """
     match placement:
         case "random":
@@ -47,5 +47,5 @@ def mean_response(placement: str, load: float) -> float:
 
 
 def late_binding_idle_share(ratio: float, round_trip_s: float, task_s: float) -> float:
-    """At most this share of slot time is spent on waiting for answers to requests for tasks."""
+    """Upper bound of the share of slot time spent waiting for answers to GetTasks."""
     return ratio * round_trip_s / (task_s + ratio * round_trip_s)

@@ -1,4 +1,4 @@
-"""A simulated cluster: production machines, slots that only take time, and one client."""
+"""A simulated cluster: production machines, slots that sleep, and one client."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _RESPAWN_S = 0.3
 def payload_of(
     duration_s: float, homes: Sequence[str] = (), remote_factor: float = 1.0
 ) -> bytes:  # fmt: skip
-    """The payload of a simulated task: how long it runs.
+    """The payload of a simulated task: its duration.
 
-    If it has homes (nodes that hold its data), it takes `remote_factor` times as long elsewhere.
+    On other nodes than its `homes`, if it has any, it takes `remote_factor` times as long.
     """
     if not homes:
         return _DURATION.pack(duration_s)
@@ -50,7 +50,7 @@ def payload_of(
 
 
 def duration_of(payload: bytes, node: str = "") -> float:
-    """How long a simulated task runs on a node (at home, if none is named), in seconds."""
+    """The duration of a simulated task on a node (at home if none is given), in seconds."""
     duration_s: float = _DURATION.unpack_from(payload)[0]
     if len(payload) == _DURATION.size or not node:
         return duration_s
@@ -60,7 +60,7 @@ def duration_of(payload: bytes, node: str = "") -> float:
 
 
 class SimulatedSlot:
-    """A slot whose tasks take the time that their payload says, and return it."""
+    """A slot whose tasks take the time in their payload, and return that."""
 
     inputs: ClassVar[Any] = SlotIn | SlotDone
 
@@ -72,7 +72,7 @@ class SimulatedSlot:
         slowness: float,
         node: str = "",
     ) -> None:
-        """Make a slot; `on_run` is told of each start; tasks take `slowness` times their time."""
+        """Make a slot; `on_run` is called at each start, tasks take `slowness` times as long."""
         self._node = node
         self._slowness = slowness
         self._address = at
@@ -82,7 +82,7 @@ class SimulatedSlot:
         self._queue: dict[TaskKey, bytes] = {}
 
     def on_message(self, msg: SlotIn | SlotDone, now: float) -> list[Envelope]:
-        """Start a task (a SlotDone to oneself is its end) or interrupt it."""
+        """Start or interrupt a task; a SlotDone to itself is the end of a task."""
         del now
         match msg:
             case StartTasks():
@@ -122,21 +122,21 @@ class SimulatedSlot:
         return [Envelope(self._address, done, duration_s)]
 
     def gauges(self) -> dict[str, float]:
-        """Whether it runs something."""
+        """Number of running tasks."""
         return {"running": float(self._running is not None)}
 
     def check(self) -> None:
-        """Nothing to check."""
+        """No invariants."""
 
 
 class Recorder:
-    """The sink of a simulated client: what became of jobs, and when."""
+    """The sink of a simulated client: records the results and ends of jobs."""
 
     inputs: ClassVar[Any] = Notify | KnownNodes | SchedulerSilent
 
     def __init__(self) -> None:
-        """Start with nothing."""
-        self.completed: dict[JobId, dict[int, int]] = {}  # how often each task was committed
+        """Start with no event."""
+        self.completed: dict[JobId, dict[int, int]] = {}  # commits per task: must be 1
         self.ended: dict[JobId, JobFinished | JobFailed] = {}
         self.ended_at: dict[JobId, float] = {}
         self.silences: list[tuple[float, SchedulerSilent]] = []
@@ -160,7 +160,7 @@ class Recorder:
             self.ended_at[job_id] = now
 
     def gauges(self) -> dict[str, float]:
-        """How many jobs are over."""
+        """Number of jobs that have ended."""
         return {"ended": len(self.ended)}
 
     def check(self) -> None:
@@ -174,15 +174,15 @@ class SimulatedCluster:
     Args:
         world: Where.
         nodes: How many; they are called n0, n1 ...
-        slots: Of each executor; a node has one for each framework.
+        slots: Of each executor; a node has one executor per framework.
         schedulers: How many, each a process of its own.
         heartbeat_s: Of nodes and executors.
         attributes: Of a node.
-        frameworks: Which have an executor on each node.
+        frameworks: Of the executors of each node.
         monitor: Policy and limits of the nodes.
         scheduler: Limits of the schedulers.
         client: Limits of the client.
-        slowness: Factor on the time of a node's tasks.
+        slowness: Factor on the task times of a node.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class SimulatedCluster:
         client: ClientConfig | None = None,
         slowness: Callable[[NodeName], float] = lambda _: 1.0,
     ) -> None:
-        """Host all machines; nodes register as time begins to run."""
+        """Host all machines; nodes register when the world runs."""
         self.world = world
         self.recorder = Recorder()
         self.starts: dict[TaskKey, int] = {}
@@ -230,11 +230,11 @@ class SimulatedCluster:
         world.host(self.client, Client(self.client, sink, self.schedulers, client))
 
     def start_scheduler(self, at: Address) -> None:
-        """Start a scheduler process (anew)."""
+        """Start or restart a scheduler process."""
         self.world.host(at, Scheduler(at, self.world.rng, self._scheduler_config))
 
     def start_node(self, name: NodeName) -> None:
-        """Start a node's process (anew) and its executors."""
+        """Start or restart a node's process and its executors."""
         at = self.monitor_of(name)
         monitor = NodeMonitor(
             name, at, self.schedulers,
@@ -246,13 +246,13 @@ class SimulatedCluster:
             self._start_executor(name, framework)
 
     def kill_node(self, name: NodeName) -> None:
-        """End a node's process and its executors."""
+        """Kill a node's process and its executors."""
         self.world.kill(endpoint_of(self.monitor_of(name)))
         for executor in self._executors[name]:
             self.world.kill(endpoint_of(executor))
 
     def kill_executor(self, name: NodeName) -> None:
-        """End a node's executors; their supervisor sees it at once and starts others."""
+        """Kill a node's executors; the supervisor notices at once and restarts them."""
         executors, self._executors[name] = self._executors[name], []
         for executor, framework in zip(executors, self._frameworks, strict=False):
             self.world.kill(endpoint_of(executor))
@@ -260,7 +260,7 @@ class SimulatedCluster:
             self._respawn_later(name, framework)
 
     def freeze_executor(self, name: NodeName, until_s: float) -> None:
-        """Stop the processes of a node's executors for a while."""
+        """Stop (SIGSTOP) a node's executors for a while."""
         for executor in self._executors[name]:
             self.world.freeze(endpoint_of(executor), until_s)
 

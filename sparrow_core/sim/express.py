@@ -1,11 +1,11 @@
-"""A third simulator: event-driven like `world`, but of what is decided alone, and so far quicker.
+"""The express simulator: event-driven like `world`, with production policies but no machines.
 
-Production placers decide where reservations go and who gets which task, production disciplines
-whose turn it is at a node. Left out is all that decides nothing while nothing fails: heartbeats,
-reports, acknowledgements, executors, and messages as objects. Those of one instant to many nodes
-are one event; all delays between nodes are equal, so they wait in a queue and not in a heap. With
-the same seed, jobs take as long as on the production machines, to rounding: the tests hold it to
-that. It is for a quiet network, tasks of a millisecond or more, and nodes that never change.
+Production placers and queue disciplines make all decisions. Left out is whatever has no effect
+without faults: heartbeats, reports, acknowledgements, executors, and messages as objects. Messages
+to many nodes at one instant are one event; all delays between nodes are equal, so that events wait
+in a queue instead of a heap. With the same seed, response times equal those of `sim.world` up to
+rounding; tests compare them. It requires a network without faults, tasks of at least a millisecond,
+and a fixed set of nodes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from sparrow_core.sim.workload import Arrival
 
 _NOBODY = Address("")
 _NO_CLAIM = Claim()
-_MESSAGE, _TIMER, _ARRIVAL = range(3)  # what may be due next
+_MESSAGE, _TIMER, _ARRIVAL = range(3)  # kinds of events
 
 
 class _Ask:
-    """Tasks of a job that a node asks for, and its scheduler's answer."""
+    """A request for tasks of a job, and the scheduler's answer."""
 
     __slots__ = ("answered", "claim", "count", "drained", "job", "node", "tasks")
 
@@ -67,7 +67,7 @@ class _Job:
         self.last_s = 0.0
 
     def claim_now(self) -> Claim:
-        """What queue disciplines may know of the job now."""
+        """What queue disciplines know of the job at this moment."""
         options = self.start.options
         return Claim(
             self.start.user, options.framework, options.priority, options.task_s,
@@ -86,7 +86,7 @@ class _Held(Queued):
 
 
 class _Node:
-    """A node's queue and slots, and the requests that it awaits answers to."""
+    """A node's queue, free slots and unanswered requests."""
 
     __slots__ = (
         "asks", "discipline", "flush_due", "lanes", "name", "plain", "queue", "queued", "room",
@@ -96,8 +96,8 @@ class _Node:
         self.name = name
         self.room = slots
         self.discipline = make_discipline(policy)
-        self.plain = type(self.discipline) is Discipline  # first in, first out: nothing to keep
-        self.lanes = Lanes(self.discipline)  # empty if it is plain
+        self.plain = type(self.discipline) is Discipline  # FIFO needs no state
+        self.lanes = Lanes(self.discipline)  # unused if plain
         self.queue: dict[JobId, _Held] = {}
         self.asks: list[_Ask] = []
         self.queued = 0
@@ -116,20 +116,20 @@ class _Node:
 
 
 class ExpressCluster:
-    """Nodes and schedulers in which nothing fails.
+    """Nodes and schedulers without faults.
 
     Attributes:
-        ended_s: Response times of jobs that have ended, in seconds, by job.
-        on_run: Called with each start of a task (job, 1, time) and its end (job, -1, time), if set.
-        on_last: Called when a job's last task starts, with the time at which its client will hear
-            that the job has ended, if set.
+        ended_s: Response times of finished jobs, in seconds.
+        on_run: If set, called at the start (job, 1, time) and end (job, -1, time) of each task.
+        on_last: If set, called when a job's last task starts, with the time at which the client
+            will get its result.
 
     Args:
         nodes: How many; they are called n0, n1 ...
         slots: Of each.
         policy: Queue discipline of the nodes.
         seed: Of placement.
-        network: Its delays; no loss, no jitter.
+        network: Delays; loss and jitter are ignored.
         cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
     """
 
@@ -156,13 +156,13 @@ class ExpressCluster:
         self._names = [NodeName(f"n{number}") for number in range(nodes)]
         self._nodes = {name: _Node(name, slots, policy) for name in self._names}
         self._order = count()
-        # What is due when: how it is handled, and what it is. All messages take `delay_s`.
+        # (time, handler, subject). All messages take `delay_s`, so they are in order.
         self._messages: deque[tuple[float, Callable[[Any], None], Any]] = deque()
         self._timers: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._flushes: deque[_Node] = deque()
 
     def run(self, arrivals: Sequence[Arrival], until_s: float = float("inf")) -> None:
-        """Let jobs arrive, in order of time, and run until nothing is left or until a time."""
+        """Submit jobs, which are in order of time, and run until nothing is left or a time."""
         with _without_collector():
             self._run(deque(arrivals), until_s)
 
@@ -178,7 +178,7 @@ class ExpressCluster:
             if flushes and next_s > self.now:
                 while flushes:
                     self._flush(flushes.popleft())
-                continue  # what they asked for may be due first
+                continue  # their requests may be due first
             if next_s > until_s or next_s == never:
                 return
             self.now = next_s
@@ -192,11 +192,11 @@ class ExpressCluster:
                 self._arrive(coming.popleft())
 
     def submit(self, arrival: Arrival) -> None:
-        """Let a job arrive at its time, which has not been yet; also while it runs."""
+        """Submit a job at a time in the future; also from callbacks."""
         self._wait(arrival.at_s, self._arrive, arrival)
 
     def call(self, at_s: float, action: Callable[[], None]) -> None:
-        """Do something at a time."""
+        """Call a function at a time."""
         self._wait(at_s, _call, action)
 
     def _send(self, handle: Callable[[Any], None], subject: Any) -> None:
@@ -260,7 +260,7 @@ class ExpressCluster:
         job = ask.job
         placer, name = job.placer, ask.node.name
         if name in job.cancelled and not placer.offers(name):
-            return  # the cancellation answers
+            return  # answered by the cancellation
         ask.tasks = tasks = placer.take(name, ask.count)
         ask.drained = drained = not placer.offers(name)
         held = job.reserved.pop(name, 0) - len(tasks)
@@ -286,7 +286,7 @@ class ExpressCluster:
     def _queue(self, placed: tuple[_Job, dict[NodeName, int], Claim]) -> None:
         job, reservations, claim = placed
         nodes, flushes, job_id = self._nodes, self._flushes, job.job_id
-        single = _Held(job, 1, claim, self.now)  # first in, first out takes it whole or not at all
+        single = _Held(job, 1, claim, self.now)  # shared: FIFO takes it whole or not at all
         for name, number in reservations.items():
             node = nodes[name]
             if number > 1 or not node.plain or node.queue.setdefault(job_id, single) is not single:
@@ -318,7 +318,7 @@ class ExpressCluster:
                     self._wake(node)
 
     def _flush(self, node: _Node) -> None:
-        """Ask for as many tasks as slots are free, one message a job."""
+        """Ask for as many tasks as slots are free, one request per job."""
         node.flush_due = False
         queue = node.queue
         if not node.plain:
@@ -441,7 +441,7 @@ def _call(action: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """No cycles are made here, and a million waiting events are slow to look through in vain."""
+    """Disable the garbage collector: there are no cycles, but millions of objects to scan."""
     enabled = gc.isenabled()
     gc.disable()
     try:

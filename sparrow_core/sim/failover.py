@@ -1,4 +1,4 @@
-"""How long a job stands still when its scheduler dies, on the production machines."""
+"""Interruption of a job by the death of its scheduler, on production machines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TASK_S = 0.2
 
 
 class FailoverTimes(Struct, frozen=True):
-    """From the death of a scheduler to its discovery, and to the first task that runs again."""
+    """Times from a scheduler's death to its detection, and until a task runs again."""
 
     found_s: float
     again_s: float

@@ -1,4 +1,4 @@
-"""A tap on a simulated cluster that counts messages, and what reservations came to."""
+"""Counts messages and reservations of a simulated cluster."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from sparrow_core.sim.world import World
 
 
 class Meter:
-    """Counts what passes in a world from now on.
+    """Counts the messages of a world from now on.
 
     Attributes:
-        network: Messages between nodes, schedulers and front ends, by type.
+        network: Messages between nodes, schedulers and clients, by type.
         local: Messages between the processes of a node, by type.
         reserved: Reservations that were sent.
         bound: Tasks that were bound to a node.
         requested: Tasks that node monitors asked for.
-        late: How many of them were asked for when all tasks of their job had been bound already.
-        waited_s: Slot time spent on waiting for answers.
+        late: Those asked for when all tasks of their job had been bound already.
+        waited_s: Slot time spent waiting for answers.
     """
 
     def __init__(self, world: World) -> None:
@@ -48,7 +48,7 @@ class Meter:
 
     @property
     def removed(self) -> int:
-        """Useless reservations that were never asked for after their job's last task was bound."""
+        """Useless reservations that were withdrawn before a node asked for them."""
         return self.useless - self.late
 
     def _tap(self, to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:

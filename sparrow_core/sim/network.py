@@ -1,4 +1,4 @@
-"""What a simulated network does to a message between processes: delays, losses, doubles."""
+"""The simulated network: delay, loss and duplication of messages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from msgspec import Struct
 
 
 class Network(Struct, frozen=True):
-    """A network without order.
+    """A network that may reorder messages.
 
     Attributes:
-        delay_s: The least time of a message between processes.
-        local_delay_s: The same between processes of a node.
-        jitter_s: At most this much is added, uniformly; messages overtake each other.
+        delay_s: Minimum delay between processes.
+        local_delay_s: Minimum delay between processes of a node.
+        jitter_s: Maximum of the added uniform delay; messages may overtake each other.
         loss: Probability that a message is lost.
         duplication: Probability that it arrives twice.
     """
@@ -25,7 +25,7 @@ class Network(Struct, frozen=True):
     duplication: float = 0.0
 
     def delays_s(self, rng: Random, *, local: bool = False) -> tuple[float, ...]:
-        """The delay of each copy that arrives: none, one or two."""
+        """The delays of all copies that arrive: zero, one or two."""
         delay_s = self.local_delay_s if local else self.delay_s
         if not (self.loss or self.duplication or self.jitter_s):
             return (delay_s,)

@@ -1,11 +1,11 @@
-"""A second simulator, of first-in-first-out queues only: a job is a few array operations.
+"""The vectorized simulator, for FIFO queues only: a job is a few array operations.
 
 Reservations are served in order of arrival, so a job's outcome follows from the times at which the
 probed nodes are free next, whatever comes later: no event heap is needed. With late binding the
 first m nodes to ask get the m tasks; the others lose the slot until the cancellation reaches them,
-or nothing if it does so before they ask. All messages of the protocol take the time that they take
-in `sim.network`, so that, given the same random choices, response times are those of the
-event-driven simulator on the production machines, to rounding. The tests hold it to that.
+or nothing if it does so before they ask. All messages have the delays of `sim.network`. Given the
+same random choices, response times equal those of `sim.world` on production machines up to
+rounding; tests compare them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from sparrow_core.sim.workload import (
 Floats = NDArray[np.float64]
 Indexes = NDArray[np.int64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
-# Those of which a job's outcome follows from when slots are free, without a queue of events.
+# Placements for which a job's outcome follows from the times at which slots are free.
 VECTORIZED = ("central", "sparrow", "batch", "per_task", "random")
 
-_JOBS_AT_ONCE = 64  # random numbers are drawn for as many jobs together
+_JOBS_AT_ONCE = 64  # for which random numbers are drawn together
 _ORDER_S = 1e-12  # between messages that are sent together, so that they stay in order
-_RING = 8  # reservations remembered a node, at first
+_RING = 8  # initial number of remembered reservations per node
 
 
-# Task times with mean 1, as in `workload.DISTRIBUTIONS`: a row for each job.
+# Task times with mean 1, as in `workload.DISTRIBUTIONS`: one row per job.
 DISTRIBUTIONS: dict[str, Draw] = {
     "exponential": lambda rng, shape: rng.exponential(size=shape),
     "exponential_jobs": lambda rng, shape: np.broadcast_to(
@@ -68,16 +68,16 @@ ARRIVALS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 
 
 class VectorCluster:
-    """Nodes as arrays of the times at which their slots are free next.
+    """Nodes as arrays of the next free times of their slots.
 
-    Jobs are given in order of arrival; each method returns the job's response time in seconds.
+    Jobs are submitted in order of arrival; methods return a job's response time in seconds.
 
     Args:
         nodes: How many.
         slots: Of each.
-        network: Its delays; it loses nothing.
+        network: Delays; there is no loss.
         cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
-        remembers: Whether nodes can tell their loads (`shortest_queue` needs it).
+        remembers: Whether nodes know their queue lengths, for `loads`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class VectorCluster:
         self._ring = _Ring(nodes) if remembers else None
 
     def late_binding(self, at_s: float, probes: Indexes, times_s: Floats) -> float:
-        """A reservation on each of the probed nodes; the first that ask get the tasks."""
+        """Reserve on the probed nodes; the first that ask get the tasks."""
         delay_s, tasks = self._delay_s, len(times_s)
         reserved_at = at_s + 2 * delay_s
         asks = np.maximum(self._free[probes, 0], reserved_at)
@@ -115,7 +115,7 @@ class VectorCluster:
         first_asks = asks[first]
         asks[first] = np.inf
         ends = first_asks + (2 * delay_s + self._local_s) + times_s
-        # Who asks in vain hears it when the cancellation comes; who has not asked, never asks.
+        # Nodes that ask in vain lose a slot until the cancellation comes; others never ask.
         cancelled_at = bound_at + 2 * delay_s
         if self._cancellation:
             vain = np.flatnonzero(asks < cancelled_at)
@@ -128,7 +128,7 @@ class VectorCluster:
         return float(ends.max() + delay_s - at_s)
 
     def bound(self, at_s: float, chosen: Indexes, times_s: Floats, ways: int = 2) -> float:
-        """Each task is bound to a node when the job arrives, `ways` messages before it is there."""
+        """Bind each task to a node at arrival; it gets there `ways` messages later."""
         reserved_at = at_s + ways * self._delay_s
         last_s = 0.0
         waiting = np.arange(len(chosen))
@@ -146,18 +146,18 @@ class VectorCluster:
         return last_s + self._delay_s - at_s
 
     def busy_share(self, at_s: float, probes: Indexes) -> float:
-        """The share of the probed nodes whose reservation of a job will wait."""
+        """The share of probed nodes that are busy when the reservations arrive."""
         reached_at = at_s + 2 * self._delay_s
         return float((self._free[probes, 0] > reached_at).mean())
 
     def loads(self, at_s: float, probes: Indexes) -> Indexes:
-        """What the probed nodes of a job answer: reservations in the queue, or minus free slots."""
+        """The answers of probed nodes: queue lengths, or minus free slots."""
         assert self._ring is not None, "made without memory"
         # The slots are full whenever there is a queue.
         return self._ring.count(probes, at_s + 2 * self._delay_s) - self._slots
 
     def _occupy(self, nodes: Indexes, until: Floats) -> None:
-        """The first free slot of each of these different nodes is taken until then."""
+        """Take the first free slot of each of these distinct nodes until then."""
         if self._slots == 1:
             self._free[nodes, 0] = until
             return
@@ -168,7 +168,7 @@ class VectorCluster:
 
 
 class _Ring:
-    """The latest reservations of each node, by the time at which they give their slot back."""
+    """The latest reservations of each node, by the times at which they release their slots."""
 
     def __init__(self, nodes: int) -> None:
         self._ends = np.zeros((nodes, _RING))
@@ -176,11 +176,11 @@ class _Ring:
         self._under_way: deque[tuple[float, Indexes, Floats]] = deque()
 
     def note(self, nodes: Indexes, reserved_at: float, ends: Floats) -> None:
-        """A reservation comes to each of these different nodes."""
+        """Add a reservation on each of these distinct nodes."""
         self._under_way.append((reserved_at, nodes, ends))
 
     def count(self, nodes: Indexes, at_s: float) -> Indexes:
-        """How many reservations are queued or have a slot."""
+        """Number of reservations that are queued or have a slot."""
         while self._under_way and self._under_way[0][0] <= at_s:
             self._arrive(*self._under_way.popleft())
         return np.asarray((self._ends[nodes] > at_s).sum(axis=1))
@@ -194,7 +194,7 @@ class _Ring:
         self._next[nodes] = (place + 1) % self._ends.shape[1]
 
     def _grow(self) -> None:
-        """Twice as many, where what would be forgotten next is not over."""
+        """Double the capacity, because the oldest entries are still needed."""
         nodes, size = self._ends.shape
         oldest_first = (self._next[:, None] + np.arange(size)) % size
         ends = np.zeros((nodes, 2 * size))
@@ -235,9 +235,9 @@ def choose_each(probes: Indexes, loads: Indexes) -> Indexes:
 
 
 def distinct(rng: np.random.Generator, nodes: int, count: int, jobs: int) -> Iterator[Indexes]:
-    """For each job that many different random nodes.
+    """For each job, `count` distinct random nodes.
 
-    The first different ones of random draws are a fair sample, and quicker than a shuffle.
+    The first distinct values of random draws are a uniform sample, and faster than a shuffle.
     """
     if count * 4 > nodes:
         for _ in range(jobs):
@@ -253,7 +253,7 @@ def distinct(rng: np.random.Generator, nodes: int, count: int, jobs: int) -> Ite
 
 
 def _rows_of_distinct(rng: np.random.Generator, nodes: int, shape: tuple[int, int]) -> Indexes:
-    """Rows of different random nodes each: rows with a double are drawn again."""
+    """Rows of distinct random nodes; rows with duplicates are redrawn."""
     rows = rng.integers(0, nodes, shape)
     while True:
         ordered = np.sort(rows, axis=1)
@@ -273,23 +273,23 @@ def response_times_s(
     cancellation: bool = True,
     on_jobs: Callable[[int], None] = lambda _: None,
 ) -> Floats:
-    """Simulate a workload from idle nodes on; the response times of its jobs as they arrive.
+    """Simulate a workload; returns response times of its jobs in order of arrival.
 
     Args:
-        workload: What runs; placement constraints and queue disciplines are not for this simulator.
+        workload: Without placement constraints.
         nodes: At least as many as a job has probes.
         slots: Of each node.
         seed: Of all random choices.
         network: Its delays.
-        cancellation: Of reservations that are not needed.
-        on_jobs: Called now and then with the number of further jobs that are done.
+        cancellation: Whether superfluous reservations are withdrawn.
+        on_jobs: Called with the number of jobs done since the last call.
 
     Raises:
-        ValueError: Not for this simulator.
+        ValueError: This simulator does not support the workload.
     """
     probes = policy.reservation_count(workload.tasks, workload.probe_ratio)
     if workload.replicas or (probes > nodes and workload.placement in ("sparrow", "batch")):
-        raise ValueError("the vectorised simulator knows no constraints and one probe a node")
+        raise ValueError("the vectorized simulator supports no constraints, and one probe per node")
     if workload.placement not in VECTORIZED:
         raise ValueError(f"placement {workload.placement!r} is none of {', '.join(VECTORIZED)}")
     rng = np.random.default_rng(seed)
@@ -331,7 +331,7 @@ def response_times_s(
 
 
 def _task_times_s(workload: Workload, rng: np.random.Generator, jobs: int) -> Floats:
-    """A row for each job."""
+    """One row per job."""
     shape = (jobs, workload.tasks)
     if workload.trace_s:
         return rng.choice(np.array(workload.trace_s), shape)

@@ -1,4 +1,4 @@
-"""Workloads: jobs that arrive at random, and how long they took."""
+"""Random workloads, and response times under them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sparrow_core.sim.world import World
 
 _WARM_UP_S = 1.0
 PARETO_SHAPE = 1.5
-# Two kinds of tasks, as in traces of clusters: most are short, few are long.
+# As in cluster traces, most tasks are short and few are long.
 BIMODAL_LONG_SHARE = 0.1
 BIMODAL_RATIO = 10.0
 BIMODAL_SHORT = 1 / (1 + BIMODAL_LONG_SHARE * (BIMODAL_RATIO - 1))
 # Bursty arrivals: hyperexponential, with balanced means and this squared coefficient of variation.
 BURSTY_SCV = 9.0
 BURSTY_SHARE = (1 + math.sqrt((BURSTY_SCV - 1) / (BURSTY_SCV + 1))) / 2
-_QUIET_HEARTBEAT_S = 1000.0  # nothing fails, so heartbeats would only cost time
+_QUIET_HEARTBEAT_S = 1000.0  # nothing fails, so heartbeats would only slow the simulation
 
 # Task times of a job with mean 1, by name of their distribution.
 DISTRIBUTIONS: dict[str, Callable[[Random, int], list[float]]] = {
@@ -57,15 +57,15 @@ class Workload(Struct, frozen=True, kw_only=True):
     """Jobs of equal size.
 
     Attributes:
-        load: Share of all slots that is busy on average.
-        jobs: How many.
-        tasks: In each job.
+        load: Average share of busy slots.
+        jobs: Number of jobs.
+        tasks: Per job.
         task_s: Mean time of a task.
         distribution: Of task times, a name in `DISTRIBUTIONS`.
-        trace_s: If not empty, task times are drawn from these, and replace the two above.
+        trace_s: If not empty, task times are drawn from these instead.
         arrivals: Of jobs, a name in `ARRIVALS`.
-        placement: One of `placement.PLACEMENTS`, or "central": an omniscient scheduler.
-        probe_ratio: Reservations a task.
+        placement: A name of `placement.PLACEMENTS`, or "central" for an omniscient scheduler.
+        probe_ratio: Reservations per task.
         replicas: If above 0, each task prefers this many random nodes.
         options: Of every job.
     """
@@ -145,7 +145,7 @@ def response_times_s(
     seed: int,
     monitor: NodeMonitorConfig | None = None,
 ) -> list[float]:
-    """Simulate a workload on a faultless cluster; the sorted response times of its jobs."""
+    """Simulate a workload without faults; returns the sorted response times of its jobs."""
     names = [NodeName(f"n{number}") for number in range(nodes)]
     arrivals = make_jobs(workload, names, slots, Random(f"workload {seed}"))
     if workload.placement == "central":
@@ -160,7 +160,7 @@ def response_times_s(
 
 
 def run_jobs(cluster: SimulatedCluster, arrivals: Sequence[Arrival]) -> list[float]:
-    """Run jobs to their end, as they must all finish; their response times."""
+    """Run jobs, which must all finish; returns their response times."""
     world, ended = cluster.world, cluster.recorder.ended
     for arrival in arrivals:
         world.post(cluster.client, arrival.job, arrival.at_s - world.now)
@@ -171,10 +171,10 @@ def run_jobs(cluster: SimulatedCluster, arrivals: Sequence[Arrival]) -> list[flo
 
 
 class CentralQueue:
-    """An omniscient scheduler: each task, first come first served, on the slot that is free first.
+    """An omniscient scheduler: each task, in order of arrival, on the first free slot.
 
-    The bound that decentralised schedulers are held against: one message of `delay_s` for the job,
-    one to start a task, one for its result, and never a slot idle while a task waits.
+    A lower bound for decentralized schedulers: one message of `delay_s` for the job, one to start
+    a task, one for its result, and no slot is idle while a task waits.
     """
 
     def __init__(self, slots: int, delay_s: float) -> None:
@@ -183,7 +183,7 @@ class CentralQueue:
         self._delay_s = delay_s
 
     def run(self, at_s: float, times_s: Sequence[float]) -> float:
-        """The response time of a job that comes after all before."""
+        """The response time of the next job, in order of arrival."""
         last_s = 0.0
         reached_s = at_s + 2 * self._delay_s
         for time_s in times_s:
@@ -205,5 +205,5 @@ def central_response_times_s(
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile of values in order."""
+    """The nearest-rank percentile of sorted values."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]

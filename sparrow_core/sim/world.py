@@ -1,9 +1,9 @@
-"""The event heap: delivers envelopes among machines in simulated time.
+"""The discrete-event simulator: drives production machines in simulated time.
 
-It also kills and starts processes. An address's endpoint is its process, as in reality, and what
-stands before a "-" in it is the node of the process: messages within a process arrive at once and
-in order, messages between processes go through the network. Equal times stay in order of sending,
-so that a seed reproduces a run to the last event.
+As in reality, an address's endpoint is its process; the part of it before a "-" is the process's
+node. Messages within a process arrive at once and in order, messages between processes go through
+the simulated network. Ties in time are broken by order of sending, so a seed reproduces a run
+exactly.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class World:
     """Simulated time, machines, and the network between them.
 
     Args:
-        seed: Of the network, and of `rng`, which the machines share.
-        network: What happens to messages between processes.
-        wire: Encode and decode each of them, as the ZeroMQ driver does.
-        checked: Call a machine's `check` after each of its messages.
-        trace: Called with each message that is delivered.
+        seed: Of the network and of `rng`, which machines share.
+        network: Delays and faults of messages between processes.
+        wire: Encode and decode messages, as the ZeroMQ driver does.
+        checked: Call a machine's `check` after each message.
+        trace: Called with each delivered message.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class World:
         checked: bool = False,
         trace: Trace | None = None,
     ) -> None:
-        """Start at time 0 with no machine."""
+        """Start at time 0 without machines."""
         self.now = 0.0
         self.events = 0
         self.rng = Random(seed)
@@ -62,35 +62,35 @@ class World:
         self._heap: list[tuple[float, int, Callable[[], None] | tuple[Address, Message]]] = []
 
     def host(self, at: Address, machine: Machine[Any]) -> Address:
-        """Host a machine, and start its periodic timer if it has one."""
+        """Host a machine; starts its periodic timer if it has one."""
         self.machines[at] = machine
         if Tick in get_args(machine.inputs):
             self.post(at, Tick(0))
         return at
 
     def kill(self, endpoint: str) -> None:
-        """End a process: all its machines vanish."""
+        """Kill a process: its machines are gone."""
         for at in [at for at in self.machines if endpoint_of(at) == endpoint]:
             del self.machines[at]
 
     def cut_off(self, endpoints: Collection[str], until_s: float) -> None:
-        """Partition: until that time nothing passes between these processes and the others."""
+        """Network partition: until then, no message passes between these processes and others."""
         self._cuts.append((endpoints, until_s))
 
     def freeze(self, endpoint: str, until_s: float) -> None:
-        """A process is stopped; what is sent to it, its own timers too, comes when it goes on."""
+        """Stop a process (SIGSTOP) until then; its messages and timers are delivered afterwards."""
         self._frozen[endpoint] = until_s
 
     def post(self, to: Address, msg: Message, delay_s: float = 0.0) -> None:
-        """Deliver a message, without the network."""
+        """Deliver a message, bypassing the network."""
         heapq.heappush(self._heap, (self.now + delay_s, next(self._order), (to, msg)))
 
     def call(self, at_s: float, action: Callable[[], None]) -> None:
-        """Do something at a time."""
+        """Call a function at a time."""
         heapq.heappush(self._heap, (at_s, next(self._order), action))
 
     def run(self, until_s: float, *, done: Callable[[], bool] = lambda: False) -> None:
-        """Let events happen until a time, or until `done` (asked after each)."""
+        """Process events until a time, or until `done` (called before each event)."""
         while self._heap and self._heap[0][0] <= until_s and not done():
             self.now, _, event = heapq.heappop(self._heap)
             self.events += 1

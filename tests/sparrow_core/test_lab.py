@@ -240,7 +240,7 @@ def test_findings_are_read_from_rows() -> None:
     rows = [at("p 1", "a", 0.8, 110.0), at("p 1", "b", 0.8, 100.0), at("p 1", "a", 0.9, 150.0),
             at("p 1", "b", 0.9, 100.0)]  # fmt: skip
     a, b = findings.value("a", 0.8, "p"), findings.value("b", 0.8)
-    found = findings.told(
+    found = findings.available(
         [
             Finding("over", "within 12", findings.percent_over(a, b)),
             Finding("under", "", findings.percent_under(b, a), "{:.2f}"),

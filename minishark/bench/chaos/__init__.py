@@ -1,12 +1,13 @@
-"""Chaos: real processes are killed and stopped while queries run, and every answer is checked.
+"""Fault injection: processes are killed and stopped while queries run; every answer is checked.
 
 | module | what it does |
 |---|---|
-| `schedule` | which faults, and when: from a seed, pure |
-| `victims` | which process a fault can hit, so that somebody is left |
-| `testbed` | the cluster under test, in folders of its own, and what it leaves behind |
-| `peer_session` | the program of another session, to be killed |
-| `work` | what threads ask of the session, with the right answers |
-| `injector` | sends the signals, at their times |
-| `experiment` | all of it, with a watchdog, and what is told in the end |
+| `schedule` | which faults, and when; pure |
+| `victims` | which processes a fault may hit, so that work can go on |
+| `testbed` | the cluster under test in folders of its own, and leak checks |
+| `peer_session` | another session's program, to be killed |
+| `work` | statements and their expected answers |
+| `injector` | sends signals at the scheduled times |
+| `findings` | figures, and whether all checks passed; pure |
+| `experiment` | the run, with a watchdog |
 """

@@ -1,7 +1,7 @@
-"""A chaos run: threads work on a session while its processes are killed and stopped.
+"""A chaos run: threads run statements while processes of their cluster are killed and stopped.
 
-A watchdog makes a hang a failure: a piece of work that takes too long ends the run, with the stacks
-of all processes on stderr.
+A watchdog turns a hang into a failure: a statement that takes too long ends the run, with the
+stacks of all processes on stderr.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ class Chaos:
     """A chaos run.
 
     Attributes:
-        faults: How many.
-        seconds: Over which time.
-        kinds: What is hit, and how; see `minishark.bench.chaos.schedule.KINDS`.
-        cluster: "own" (the session's, of processes) or "hosts" (nodes that share nothing but the
-            network, here over the loopback with keys, and that an operator starts again).
+        faults: Number of faults.
+        seconds: Length of the run.
+        kinds: Of faults, from `minishark.bench.chaos.schedule.KINDS`.
+        cluster: "own" (the session's) or "hosts" (nodes that share nothing but the network, here
+            the loopback with keys, and that an operator restarts).
         scale: TPC-H's scale factor; 0 for the bundled sample.
-        data: Folder of generated data; "" for the usual one.
-        queries: Of TPC-H; besides them there are shuffles, sorts, and statements that load, keep,
-            make and write rows.
+        data: Folder of generated data; "" for the default.
+        queries: Of TPC-H; besides, there are shuffles, sorts, and statements that load, persist,
+            create and write rows.
         nodes: Of the cluster, two of them with a scheduler.
         executors: Of each node.
         partitions: Of each large table, on `replicas` nodes.
-        threads: That ask, one thing after the other.
-        stop_max_s: For how long a process is stopped at most.
-        hang_s: What takes longer hangs.
+        threads: That run one statement after the other.
+        stop_max_s: Maximum time that a process is stopped.
+        hang_s: Statements that take longer count as hanging.
     """
 
     faults: int = 150
@@ -77,16 +77,16 @@ class Chaos:
 
 
 def chaos(parameters: Chaos, seed: int, advance: Advance) -> Sequence[Row]:
-    """Run; what happened, as rows."""
+    """Run; returns the findings as rows."""
     return run_chaos(parameters, seed, advance).rows()
 
 
 def run_chaos(parameters: Chaos, seed: int, advance: Advance) -> Findings:
-    """Run; what happened.
+    """Run; returns the findings.
 
     Raises:
-        OptionError: A parameter makes no sense.
-        MinisharkError: The data can't be made, the cluster can't be started, a table not loaded.
+        OptionError: A parameter is invalid.
+        MinisharkError: Data can't be generated or loaded, or the cluster can't be started.
     """
     if min(parameters.nodes, parameters.executors, parameters.threads) < 1:
         raise OptionError("Set nodes, executors and threads to 1 or more.")
@@ -110,7 +110,7 @@ def run_chaos(parameters: Chaos, seed: int, advance: Advance) -> Findings:
 
 @contextlib.contextmanager
 def _session(testbed: Testbed, parameters: Chaos) -> Iterator[tuple[Session, str | None]]:
-    """A session, and the address of its cluster if that is not its own."""
+    """A session, and the address of its cluster unless that is its own."""
     nodes, executors = parameters.nodes, parameters.executors
     address = testbed.start_hosts(nodes, executors) if parameters.cluster == "hosts" else None
     session = minishark.connect(
@@ -128,7 +128,7 @@ def _session(testbed: Testbed, parameters: Chaos) -> Iterator[tuple[Session, str
 
 
 def _within(seconds: float, end: object) -> None:
-    """Call something that must not keep us for ever, even if it hangs."""
+    """Call something, but do not wait longer than this even if it hangs."""
     assert callable(end)
     thread = threading.Thread(target=end, daemon=True)
     thread.start()
@@ -155,7 +155,7 @@ class _Run:
         self._phases: dict[str, list[Done]] = {}
 
     def under(self, injector: Injector) -> None:
-        """Work before, while and after the injector's faults happen.
+        """Run statements before, during and after the faults.
 
         Raises:
             Exception: the injector itself failed.
@@ -181,7 +181,7 @@ class _Run:
             self._all_work("after", injector)
 
     def findings(self, injector: Injector, left: Sequence[str]) -> Findings:
-        """What came of it."""
+        """The findings."""
         quiet, during, after = (self._phases.get(n, []) for n in ("quiet", "during", "after"))
         return Findings(
             injected=injector.injected,
@@ -198,7 +198,7 @@ class _Run:
         return [Worker(n, self._session, self._works, rng) for n, rng in enumerate(rngs)]
 
     def _all_work(self, phase: str, injector: Injector | None = None) -> None:
-        """Each piece of work once, by as many threads as later."""
+        """Run each statement once, split among the threads."""
         workers = self._workers(phase)
         for worker in workers:
             worker.once(self._works[worker.number :: len(workers)])
@@ -223,7 +223,7 @@ class _Run:
 
 
 def _show_stacks(testbed: Testbed) -> None:
-    """The stacks of all threads of all processes, and what these have logged, on stderr."""
+    """Print the stacks of all threads of all processes, and their logs, to stderr."""
     faulthandler.dump_traceback(all_threads=True)
     for process in testbed.family():
         with contextlib.suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""What a chaos run has found: figures, rows for files, and whether all promises were kept. Pure."""
+"""Figures of a chaos run, and whether all checks passed. Pure."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _BROKEN_MAX = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What happened.
+    """Outcome of a run.
 
     Attributes:
-        injected: faults that happened.
-        skipped: faults that could hit nobody.
-        quiet: work before the first fault.
-        done: work while faults happened.
-        after: work after the last one.
-        hung: what did not end, and for how long it was watched.
-        left: what was left behind.
+        injected: faults.
+        skipped: faults without a possible victim.
+        quiet: statements before the first fault.
+        done: statements during faults.
+        after: statements after the last fault.
+        hung: statements that did not end in time.
+        left: leaks.
     """
 
     injected: Sequence[Injected]
@@ -44,7 +44,7 @@ class Findings:
     left: Sequence[str]
 
     def rows(self) -> list[Row]:
-        """All of it as rows: curves, and figures as points whose y is a number of times."""
+        """Curves, and figures as points whose y is a count."""
         done = [*self.quiet, *self.done, *self.after]
         late = [f"after the last fault, {each.work}: {each.failure}" for each in self.after]
         late = [text for each, text in zip(self.after, late, strict=True) if each.failure]
@@ -73,13 +73,13 @@ class Findings:
         return found or [Point(LONGER, "none", 0.0, 1.0)]
 
     def _usual_s(self) -> dict[str, float]:
-        """How long each piece of work takes that no fault touches."""
+        """Median time of each statement without a fault."""
         calm = [d for d in (*self.quiet, *self.done) if d.is_right and not self._hit_by(d)]
         names = dict.fromkeys(done.work for done in calm)
         return {name: median(d.took_s for d in calm if d.work == name) for name in names}
 
     def _hit_by(self, done: Done, kind: str | None = None) -> bool:
-        """Whether a fault (of that kind) fell into the time of a piece of work."""
+        """Whether a fault (of that kind) overlapped with a statement."""
         return any(
             each.began_s <= done.ended_s and done.began_s <= each.ended_s
             for each in self.injected
@@ -93,7 +93,7 @@ def _counted(panel: str, names: Iterable[str]) -> list[Point]:
 
 
 def verdict(rows: Sequence[Row]) -> Verdict:
-    """The table at the end of a run, and whether nothing that is promised was broken."""
+    """The summary of a run, and whether all checks passed."""
     points = [row for row in rows if isinstance(row, Point)]
     figures = {panel: [row for row in points if row.panel == panel] for panel in FIGURES}
     hits = [row for row in figures[FAULTS] if row.series != "could hit nobody"]

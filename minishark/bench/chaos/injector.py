@@ -1,4 +1,4 @@
-"""Sends signals at the times of a schedule, and lets stopped processes go on."""
+"""Sends signals at the scheduled times, and resumes stopped processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MEND_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A fault that happened: to whom, from when to when (in seconds of `time.monotonic`)."""
+    """An injected fault, its victim, and its times (`time.monotonic`)."""
 
     fault: Fault
     victim: str
@@ -32,12 +32,12 @@ class Injected:
 
 
 class Injector(threading.Thread):
-    """Lets faults happen.
+    """Injects faults.
 
     Attributes:
-        injected: what has happened so far.
-        skipped: faults that could hit nobody for ten seconds.
-        errors: what went wrong in the harness itself.
+        injected: faults so far.
+        skipped: faults for which there was no victim for ten seconds.
+        errors: of the harness itself.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Injector(threading.Thread):
         address: str | None,
         advance: Callable[[float], None],
     ) -> None:
-        """Prepare; `start` lets time begin.
+        """Make an injector; times count from `start`.
 
         Args:
             testbed: whose processes are hit.
             faults: in order of time.
-            nodes: tells of the cluster's nodes.
-            address: what another session connects to; None for a cluster of its own.
-            advance: hears of shares of all faults.
+            nodes: returns the state of the cluster's nodes.
+            address: for the other session; None for a cluster of its own.
+            advance: progress callback.
         """
         super().__init__(name="chaos-injector", daemon=True)
         self.injected: list[Injected] = []
@@ -66,15 +66,15 @@ class Injector(threading.Thread):
         self._nodes = nodes
         self._address = address
         self._advance = advance
-        self._visited = any(fault.role == "session" for fault in faults)
+        self._has_peer = any(fault.role == "session" for fault in faults)
         self._heads: frozenset[str] = frozenset()
         self._killed: set[int] = set()
-        self._stopped: dict[int, float] = {}  # until when
+        self._stopped: dict[int, float] = {}  # pids, and when to resume them
         self._mended_s = 0.0
         self._over = threading.Event()
 
     def run(self) -> None:
-        """All faults, in turn."""
+        """Inject all faults in order."""
         try:
             self._heads = self._testbed.heads(len(self._nodes()))
             started = time.monotonic()
@@ -86,23 +86,23 @@ class Injector(threading.Thread):
                 self._advance(1 / len(self._faults))
             while self._stopped and not self._over.is_set():
                 self._wait_until(time.monotonic() + _POLL_S)
-        except Exception as error:  # noqa: BLE001 - told to the caller, on its own thread
+        except Exception as error:  # noqa: BLE001 - raised again on the caller's thread
             self.errors.append(error)
         finally:
             self._resume(everybody=True)
 
     def finish(self) -> None:
-        """End soon; whoever is stopped goes on."""
+        """End soon, and resume stopped processes."""
         self._over.set()
         self.join()
 
     def mend(self) -> None:
-        """Start again what does not by itself: hosts, the other session."""
+        """Restart what does not restart by itself: hosts, the other session."""
         if time.monotonic() - self._mended_s < _MEND_EVERY_S:
             return
         self._testbed.mend()
-        if self._visited:
-            self._testbed.visit(self._address)
+        if self._has_peer:
+            self._testbed.start_peer(self._address)
         self._mended_s = time.monotonic()
 
     def _wait_until(self, moment: float) -> None:
@@ -130,14 +130,12 @@ class Injector(threading.Thread):
         except ClusterError:
             nodes = ()
         told = {node.pid for node in nodes} | {e.pid for n in nodes for e in n.executors}
-        self._killed &= told  # the others' numbers may be somebody else's by now
-        return Scene(
-            nodes, self._heads, self._testbed.peer_session, self._killed | set(self._stopped)
-        )
+        self._killed &= told  # pids of others may have been reused
+        return Scene(nodes, self._heads, self._testbed.peer_pid, self._killed | set(self._stopped))
 
     def _hit(self, fault: Fault, victim: Victim) -> bool:
         if not self._testbed.is_ours(victim.pid):
-            self._killed.add(victim.pid)  # dead already, though the cluster does not know
+            self._killed.add(victim.pid)  # dead already, but the cluster has not noticed
             return False
         now = time.monotonic()
         try:

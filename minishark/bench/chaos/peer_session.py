@@ -1,4 +1,4 @@
-"""The program of another session: it works until its stdin ends, or somebody kills it."""
+"""The program of another session: it runs queries until its stdin ends, or it is killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROWS = 20_000
 
 
 def main() -> None:
-    """Query a table of its own, again and again."""
+    """Query a table repeatedly."""
     faulthandler.register(signal.SIGUSR1)
     address, keys = msgspec.json.decode(sys.stdin.readline(), type=tuple[str | None, str | None])
     over = threading.Event()

@@ -1,4 +1,4 @@
-"""Which faults happen, and when. Pure: the same seed gives the same faults."""
+"""Which faults are injected, and when. Pure: the same seed gives the same faults."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ KINDS = (
     "head-stop",
     "session-kill",
 )
-"""What can be hit: an executor, a node without a scheduler, a head (a node with one), the program
-of another session. A kill is SIGKILL; a stop is SIGSTOP, and SIGCONT after a while."""
+"""Victims are an executor, a node without a scheduler, a head (a node with one), or the program of
+another session. A kill is SIGKILL; a stop is SIGSTOP, then SIGCONT after a while."""
 
 _STOP_MIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault that is to happen.
+    """A scheduled fault.
 
     Attributes:
-        at_s: when, in seconds since the start.
+        at_s: seconds from the start.
         kind: one of KINDS.
-        draw: from 0 to 1; chooses among those that can be hit.
-        stopped_s: for how long the process is stopped; 0 for a kill.
+        draw: from 0 to 1; selects one of the possible victims.
+        stopped_s: how long the process is stopped; 0 for a kill.
     """
 
     at_s: float
@@ -41,24 +41,24 @@ class Fault:
 
     @property
     def role(self) -> str:
-        """What is hit: "executor", "node", "head" or "session"."""
+        """Kind of victim: "executor", "node", "head" or "session"."""
         return self.kind.partition("-")[0]
 
 
 def plan_faults(
     seed: int, count: int, seconds: float, kinds: Sequence[str], stop_max_s: float
 ) -> tuple[Fault, ...]:
-    """Faults at random moments, in order of time.
+    """Faults at random times, in order.
 
     Args:
         seed: of all random choices.
-        count: how many.
-        seconds: over which time.
-        kinds: of which kinds; each is as likely.
-        stop_max_s: how long a process is stopped at most.
+        count: number of faults.
+        seconds: length of the run.
+        kinds: to choose from, with equal probability.
+        stop_max_s: maximum time of a stop.
 
     Raises:
-        OptionError: a kind is unknown, there is none, or a number makes no sense.
+        OptionError: an unknown kind, no kind, or an invalid number.
     """
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:

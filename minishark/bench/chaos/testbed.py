@@ -1,7 +1,7 @@
-"""The cluster under test, in folders of its own; and what it has left behind in the end.
+"""The cluster under test in folders of its own, and checks for leaks.
 
-All that belongs to a run carries a mark in its environment, which children inherit: only marked
-processes are ever hit, and those that live on in the end were left behind.
+All processes of a run have a mark in their environment, which children inherit: only marked
+processes are ever killed, and those that are still alive at the end are leaks.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from minishark.cluster.status import ExecutorState, NodeState
 from minishark.errors import ClusterError
 
 ClusterKind: TypeAlias = Literal["own", "hosts"]
-"""Where queries run: on the session's own cluster, or on nodes that stand for hosts of their own
-(tcp, keys, nothing shared), which an operator starts again when they die."""
+"""Where queries run: on the session's own cluster, or on nodes that emulate separate hosts (tcp,
+keys, nothing shared), which an operator restarts when they die."""
 
 _MARK = "MINISHARK_CHAOS"
 _SETTLE_S = 20.0
@@ -51,9 +51,9 @@ class Testbed:
     """Folders and a mark for one run.
 
     Attributes:
-        folder: where temporary files of all processes of the run go.
+        folder: for temporary files of all processes of the run.
         mark: in the environment of all of them.
-        strange: folders in shared memory that nobody owned before.
+        strange: unowned folders in shared memory from before the run.
     """
 
     folder: Path
@@ -65,7 +65,7 @@ class Testbed:
     # Processes
 
     def is_ours(self, pid: int) -> bool:
-        """Whether the process belongs to this run, and lives."""
+        """Whether the process belongs to this run and is alive."""
         try:
             process = psutil.Process(pid)
             alive = process.status() != psutil.STATUS_ZOMBIE
@@ -74,14 +74,14 @@ class Testbed:
             return False
 
     def family(self) -> list[psutil.Process]:
-        """All processes of the run but this one."""
+        """All other processes of the run."""
         found = [each for each in psutil.process_iter() if each.pid != os.getpid()]
         return [each for each in found if self.is_ours(each.pid)]
 
-    # Nodes that are hosts of their own
+    # Nodes that emulate separate hosts
 
     def start_hosts(self, count: int, executors: int) -> str:
-        """Start nodes that share nothing but the network; the address of the first."""
+        """Start nodes that share nothing but the network; returns the first one's address."""
         keys = self.folder / "keys"
         make_keys(keys)
         paths = [f"tcp://127.0.0.1:{port}" for port in _free_ports(count)]
@@ -99,7 +99,7 @@ class Testbed:
         return paths[0]
 
     def seen(self, nodes: Sequence[NodeState]) -> tuple[NodeState, ...]:
-        """Nodes with their processes, of which a session is not told where they are other hosts."""
+        """Nodes with their process ids, which a session does not know of other hosts."""
         if not self._hosts:
             return tuple(nodes)
         own = {host.record.nodes[0].name: host.record for host in self._hosts}
@@ -107,7 +107,7 @@ class Testbed:
 
     @property
     def keys(self) -> Path | None:
-        """The folder of keys; None where there is no tcp."""
+        """The folder of keys; None without tcp."""
         return self.folder / "keys" if self._hosts else None
 
     def heads(self, nodes: int) -> frozenset[str]:
@@ -117,19 +117,21 @@ class Testbed:
         return frozenset(names[:_HEADS])
 
     def mend(self) -> None:
-        """What an operator does: start dead nodes again, at their addresses."""
+        """Restart dead nodes at their addresses, as an operator does."""
         for host in self._hosts:
             if not host.record.is_alive:
                 forget_cluster(host.record)
-                with contextlib.suppress(ClusterError):  # its address is not free yet: later
+                with contextlib.suppress(
+                    ClusterError
+                ):  # its address is not free yet: retried later
                     host.record = _start_host(host.options)
 
     # Another session
 
-    def visit(self, address: str | None) -> None:
-        """Let the program of another session run, if it does not."""
+    def start_peer(self, address: str | None) -> None:
+        """Start the other session's program unless it runs."""
         if self._peer_session is None or self._peer_session.poll() is not None:
-            self._see_off()
+            self._end_peer()
             self._peer_session = subprocess.Popen(
                 [sys.executable, "-m", "minishark.bench.chaos.peer_session"],
                 stdin=subprocess.PIPE,
@@ -143,12 +145,12 @@ class Testbed:
             self._peer_session.stdin.flush()
 
     @property
-    def peer_session(self) -> int | None:
-        """The process of the other session, if one runs."""
+    def peer_pid(self) -> int | None:
+        """The process id of the other session, if it runs."""
         running = self._peer_session is not None and self._peer_session.poll() is None
         return self._peer_session.pid if running and self._peer_session is not None else None
 
-    def _see_off(self) -> None:
+    def _end_peer(self) -> None:
         if self._peer_session is not None and self._peer_session.stdin is not None:
             with contextlib.suppress(OSError):
                 self._peer_session.stdin.close()
@@ -158,15 +160,15 @@ class Testbed:
     # The end
 
     def close(self) -> None:
-        """End the other session and the nodes."""
-        self._see_off()
+        """Stop the other session and the nodes."""
+        self._end_peer()
         for host in self._hosts:
             with contextlib.suppress(ClusterError):
                 stop_cluster(host.record.name)
             forget_cluster(host.record)
 
     def left_behind(self) -> list[str]:
-        """Processes, sockets, files and folders that are still there some seconds later."""
+        """Leaks: processes, sockets, files and folders that are still there after some seconds."""
         deadline = time.monotonic() + _SETTLE_S
         while (found := self._remains()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -191,7 +193,7 @@ class _Host:
 
 @contextlib.contextmanager
 def open_testbed() -> Iterator[Testbed]:
-    """Folders of a run's own, for this process and its children; gone in the end, with them."""
+    """Folders for this process and its children; removed at the end, with all processes."""
     folder = Path(tempfile.mkdtemp(prefix="ms-chaos-"))
     testbed = Testbed(folder, secrets.token_hex(8), tuple(unlocked_folders(SHARED_MEMORY)))
     (folder / "written").mkdir()
@@ -246,7 +248,7 @@ def _with_processes(node: NodeState, record: ClusterRecord) -> NodeState:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free, each with the next one."""
+    """Free ports whose successors are free, too."""
     found: list[int] = []
     while len(found) < count:
         with socket.socket() as first, socket.socket() as second:

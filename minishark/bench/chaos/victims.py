@@ -1,8 +1,7 @@
-"""Which process a fault can hit. Pure: from what the cluster tells of its nodes.
+"""Which process a fault can hit. Pure: a function of the state of the nodes.
 
-Somebody is always left: a fault hits no executor, node or head unless another one lives and is not
-stopped, on another node. Where nobody is left a query cannot be answered, only fail; that has tests
-of its own.
+A fault hits no executor, node or head unless another one, on another node, is alive and not
+stopped: otherwise queries could only fail, which other tests cover.
 """
 
 from __future__ import annotations
@@ -24,13 +23,14 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Who is there at one moment.
+    """The possible victims at a moment.
 
     Attributes:
-        nodes: as the cluster tells.
+        nodes: as reported by the cluster.
         heads: the names of those with a scheduler.
-        session: the process of another session, if one runs.
-        hit: processes that must not be hit again: killed ones that are still told of, stopped ones.
+        session: the process id of the other session, if it runs.
+        hit: processes that must not be hit again: stopped ones, and killed ones that are still
+            reported.
     """
 
     nodes: Sequence[NodeState]
@@ -39,7 +39,7 @@ class Scene:
     hit: Collection[int]
 
     def candidates(self, role: str) -> tuple[Victim, ...]:
-        """Those that a fault in this role can hit."""
+        """Possible victims of this role."""
         match role:
             case "session":
                 return () if self.session is None else (Victim("session", self.session),)
@@ -51,7 +51,7 @@ class Scene:
                 return tuple(Victim(node.name, node.pid) for node in wanted if self._spared(node))
 
     def choose(self, fault: Fault) -> Victim | None:
-        """Whom a fault hits now; None if it can hit nobody."""
+        """The victim of a fault; None if there is none."""
         found = self.candidates(fault.role)
         return found[int(fault.draw * len(found))] if found else None
 
@@ -66,6 +66,6 @@ class Scene:
         return [n for n in self._up() if n.name != node.name and self._executors(n)]
 
     def _spared(self, node: NodeState) -> bool:
-        """Whether tasks, and a scheduler, have a place without this node."""
+        """Whether there is a scheduler and an executor without this node."""
         heads = [n for n in self._up() if n.name in self.heads and n.name != node.name]
         return bool(heads) and bool(self._others(node))

@@ -1,7 +1,7 @@
-"""What threads ask of a session while faults happen, and what became of it.
+"""The statements that threads run while faults are injected, and their outcomes.
 
-Each piece of work is asked of plain DuckDB first, over the same files, so that every answer can be
-judged. Besides queries there are statements that load, keep, make and write rows.
+Each statement is first run by plain DuckDB over the same files, to know the right answer. Besides
+queries there are statements that load, persist, create and write rows.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _CUSTOMERS = "SELECT count(*) AS n, sum(c_acctbal) AS s, min(c_name) AS first"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A piece of work with its right answer.
+    """A statement with its right answer.
 
     Attributes:
         name: a TPC-H query's number, or what it does.
-        ask: does it, for the worker of that number; gives the answer.
-        expected: what plain DuckDB answers.
+        ask: runs it, given the number of the worker; returns the answer.
+        expected: plain DuckDB's answer.
         order: the columns by which the answer is ordered.
     """
 
@@ -55,13 +55,13 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a piece of work.
+    """The outcome of a statement.
 
     Attributes:
         work: its name.
-        began_s: when, in seconds of `time.monotonic`; `ended_s` likewise.
-        wrong: what distinguishes its answer from the right one; empty if nothing does.
-        failure: the type of the error that it raised, with its message; empty if none.
+        began_s: its start (`time.monotonic`); `ended_s` is its end.
+        wrong: differences from the right answer, if any.
+        failure: type and message of the error, if any.
     """
 
     work: str
@@ -72,17 +72,17 @@ class Done:
 
     @property
     def took_s(self) -> float:
-        """How long it took."""
+        """Elapsed seconds."""
         return self.ended_s - self.began_s
 
     @property
     def is_right(self) -> bool:
-        """Whether it gave the right answer."""
+        """Whether the answer was right."""
         return not self.wrong and not self.failure
 
 
 def work_list(tables: Mapping[str, str], queries: Sequence[int], folder: Path) -> tuple[Work, ...]:
-    """All pieces of work, with their answers.
+    """All statements, with their answers.
 
     Args:
         tables: a path, or a glob of paths, by table name.
@@ -141,11 +141,11 @@ def _copy(folder: Path, session: Session, worker: int) -> pa.Table:
 
 
 class Worker(threading.Thread):
-    """A thread that does one piece of work after the other, chosen at random.
+    """A thread that runs one random statement after the other.
 
     Attributes:
         number: of the thread.
-        done: what became of its work so far.
+        done: outcomes so far.
     """
 
     def __init__(self, number: int, session: Session, works: Sequence[Work], rng: Random) -> None:
@@ -160,35 +160,35 @@ class Worker(threading.Thread):
         self._busy: tuple[str, float] | None = None
 
     def once(self, works: Sequence[Work]) -> None:
-        """Do these instead, each once, and end."""
+        """Run each of these once instead, and end."""
         self._once = list(works)
 
     def run(self) -> None:
-        """Work until told to end."""
+        """Work until `finish`."""
         for work in self._once or ():
             self._do(work)
         while self._once is None and not self._over.is_set():
             self._do(self._rng.choice(self._works))
 
     def _do(self, work: Work) -> None:
-        """Do a piece of work, and note what became of it."""
+        """Run a statement, and record its outcome."""
         began_s = time.monotonic()
         self._busy = (work.name, began_s)
         try:
             answer = work.ask(self._session, self.number)
             wrong = tuple(differences(work.expected, answer, ordered_by=work.order))
             self.done.append(Done(work.name, began_s, time.monotonic(), wrong))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told in the end
+        except Exception as error:  # noqa: BLE001 - recorded, whatever it is
             failure = f"{type(error).__name__}: {error}"
             self.done.append(Done(work.name, began_s, time.monotonic(), failure=failure))
         finally:
             self._busy = None
 
     def finish(self) -> None:
-        """End after the current piece of work."""
+        """End after the current statement."""
         self._over.set()
 
     def busy_for(self) -> tuple[str, float]:
-        """What it works on, and for how many seconds by now."""
+        """The current statement, and its elapsed seconds."""
         busy = self._busy
         return ("", 0.0) if busy is None else (busy[0], time.monotonic() - busy[1])
