@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minishark.cli.options import debug_option, keys_option, memory_option
+from minishark.cli.options import count_option, debug_option, keys_option, memory_option
 
 if TYPE_CHECKING:
     from minishark.cluster.survey import Survey
@@ -56,18 +56,8 @@ def cluster() -> None:
 
 @cluster.command(epilog=_START_EXAMPLES)
 @click.option("--name", default=_DEFAULT, show_default=True, help="Name of the cluster.")
-@click.option(
-    "--nodes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Nodes to start.  [default: 2, or 1 with --listen]",
-)
-@click.option(
-    "--executors-per-node",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help=f"{_EXECUTORS_HELP}  [default: CPUs / nodes]",
-)
+@count_option("--nodes", "Nodes to start.  [default: 2, or 1 with --listen]")
+@count_option("--executors-per-node", f"{_EXECUTORS_HELP}  [default: CPUs / nodes]")
 @memory_option
 @click.option(
     "--listen",
@@ -116,14 +106,7 @@ def start(
     show_default=True,
     help="Name of the cluster.",
 )
-@click.option(
-    "--executors",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=1,
-    show_default=True,
-    help=_EXECUTORS_HELP,
-)
+@count_option("--executors", _EXECUTORS_HELP, default=1)
 @memory_option
 @click.option(
     "--listen",

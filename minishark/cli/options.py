@@ -70,16 +70,21 @@ def cluster_option(command: _Command) -> _Command:
     )(command)
 
 
-def nodes_option(command: _Command) -> _Command:
-    """Add --nodes to a command."""
+def count_option(
+    name: str, description: str, *, default: int | None = None
+) -> Callable[[_Command], _Command]:
+    """An option that takes a positive integer; `description` is its help."""
     return click.option(
-        "--nodes",
+        name,
         type=click.IntRange(min=1),
         metavar="N",
-        default=2,
-        show_default=True,
-        help="Nodes of the local cluster.",
-    )(command)
+        default=default,
+        show_default=default is not None,
+        help=description,
+    )
+
+
+nodes_option = count_option("--nodes", "Nodes of the local cluster.", default=2)
 
 
 def memory_option(command: _Command) -> _Command:

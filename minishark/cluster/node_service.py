@@ -80,15 +80,15 @@ class NodeService(Service):
         storage_bytes: int | None = None,
         task_bytes: int = 0,
     ) -> None:
-        """Listen; see `Service`.
+        """Bind the socket, as `Service` does.
 
         Args:
-            endpoint: its address for others.
+            endpoint: see `Service`, as are `bind` and `keys`.
             node: the node's location, without its service.
             cluster: the cluster's name.
             schedulers: addresses of the cluster's schedulers.
-            bind: the interface to bind to over tcp, if not that of `endpoint`.
-            keys: needed for tcp.
+            bind: see `Service`.
+            keys: see `Service`.
             storage_bytes: limit of its files in shared memory; None for what is free there.
             task_bytes: memory that each of its tasks can use at least.
         """

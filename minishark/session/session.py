@@ -336,7 +336,9 @@ class Session(CamelCase, PartitionedJobs):
         if self._stopped:
             raise ClusterError("The session is stopped; connect again.")
         if os.getpid() != self._pid:
-            raise ClusterError("This process is a copy of the one with the session; connect anew.")
+            raise ClusterError(
+                "Sessions do not survive fork(): call connect() in the child process."
+            )
 
     @property
     def is_stopped(self) -> bool:
