@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class _ArrowData(DuckDBPyArrowData):
-    """What ibis makes of an Arrow table; decimals stay, as ibis guesses wrong scales."""
+    """ibis's conversion of Arrow tables, except decimals, whose scales ibis guesses wrong."""
 
     @classmethod
     def convert_column(cls, column: pa.ChunkedArray, dtype: Any) -> pa.ChunkedArray:

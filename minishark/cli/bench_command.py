@@ -107,7 +107,7 @@ def _folder(out: Path | None, *, quick: bool) -> Iterator[Path]:
 
 
 def _progress(reporter: Reporter) -> Callable[[float], None]:
-    """Adds up shares of the whole, and tells the reporter."""
+    """A function that adds a share of the whole work to the progress."""
     done = 0.0
 
     def advance(share: float) -> None:

@@ -21,12 +21,7 @@ _FILES = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 
 
 def chosen_tables(scale: float | None, data: Sequence[Path]) -> Mapping[str, str]:
-    """The tables that --scale and --data choose: a path, or a glob of paths, by table name.
-
-    Raises:
-        DataError: they do not exist.
-        OptionError: two have the same name.
-    """
+    """The tables that --scale and --data choose: a path, or a glob of paths, by table name."""
     if scale is not None:
         if len(data) > 1:
             raise OptionError("With --scale, pass --data once: the folder of all TPC-H data.")
@@ -44,11 +39,7 @@ def chosen_tables(scale: float | None, data: Sequence[Path]) -> Mapping[str, str
 
 
 def tables_at(path: Path) -> Mapping[str, str]:
-    """The tables of a folder, or one of the file's name.
-
-    Raises:
-        DataError: there are none.
-    """
+    """The tables of a folder, or one of the file's name."""
     if path.is_file():
         if path.name.lower().removesuffix(".gz").endswith(_FILES):
             return {path.name.partition(".")[0]: str(path)}

@@ -48,11 +48,7 @@ def write_text(table: pa.Table, form: str, stream: TextIO) -> None:
 
 
 def write_file(table: pa.Table, form: str, path: Path) -> None:
-    """Write a result to a file in one of FILE_FORMATS, atomically.
-
-    Raises:
-        OptionError: the file is not writable.
-    """
+    """Write a result to a file in one of FILE_FORMATS, atomically."""
     with _replacing(path) as part:
         if form == "parquet":
             _copy(table, part)

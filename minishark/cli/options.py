@@ -122,11 +122,7 @@ def cluster_arguments(nodes: int, cluster: str | None, memory_limit: int | None)
 def check_scale(
     _context: click.Context, _parameter: click.Parameter, scale: float | None
 ) -> float | None:
-    """A click callback: the scale is a positive number.
-
-    Raises:
-        OptionError: It is not.
-    """
+    """A click callback: the scale is a positive number."""
     if scale is not None and not (math.isfinite(scale) and scale > 0):
         raise OptionError(f"The scale must be a positive number such as 0.1, not {scale:g}.")
     return scale
@@ -135,11 +131,7 @@ def check_scale(
 def check_output_file(
     _context: click.Context, _parameter: click.Parameter, file: Path | None
 ) -> Path | None:
-    """A click callback: the file can be written, which should fail before a long run, not after.
-
-    Raises:
-        OptionError: It can't.
-    """
+    """A click callback: the file can be written, which should fail before a long run, not after."""
     if file is None:
         return None
     folder = file.parent

@@ -51,11 +51,7 @@ class Output:
         return self._console.width
 
     def redirect(self, path: Path | None) -> None:
-        """Write later results to a file; None for the screen.
-
-        Raises:
-            OptionError: the format needs a file.
-        """
+        """Write later results to a file; None for the screen."""
         if path is None:
             self._check_file(self.form, path)
         self.close()
@@ -66,11 +62,7 @@ class Output:
             raise OptionError(f"The format {form} needs a file: pass its path.")
 
     def set_form(self, form: str, path: Path | None = None) -> None:
-        """Set the format of later results, and their file.
-
-        Raises:
-            OptionError: the format needs a file, and there is none.
-        """
+        """Set the format of later results, and their file."""
         self._check_file(form, path or self._path)
         if path is not None or (self.form in FILE_FORMATS and form not in FILE_FORMATS):
             self.close()
@@ -83,9 +75,6 @@ class Output:
         Args:
             table: the result.
             note: appended to the last line of a table on the screen.
-
-        Raises:
-            OptionError: the file is not writable.
         """
         if self.form in FILE_FORMATS:
             assert self._path is not None

@@ -8,11 +8,7 @@ from typing import Any
 
 
 def shell(*, scale: float | None, data: Sequence[Path], nodes: int, **cluster: Any) -> None:
-    """Load tables into a cluster, then read and run statements until the user quits.
-
-    Raises:
-        MinisharkError: The data is missing, or the cluster does not start.
-    """
+    """Load tables into a cluster, then read and run statements until the user quits."""
     import minishark
     from minishark.cli.console import standard_error, standard_output
     from minishark.cli.data import chosen_tables, load_all

@@ -88,12 +88,7 @@ def interpreter(
     nodes: int,
     **cluster: Any,
 ) -> Iterator[Interpreter]:
-    """A session with the tables that a script needs, and an interpreter for it.
-
-    Raises:
-        MinisharkError: The tables are missing, or the cluster does not start.
-        ClosedPipeError: The reader of stdout is gone.
-    """
+    """A session with the tables that a script needs, and an interpreter for it."""
     import minishark
     from minishark.cli.console import standard_error, standard_output
     from minishark.cli.data import chosen_tables, load_all

@@ -72,7 +72,7 @@ class Backend(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """How a query's tasks are placed.
 

@@ -59,7 +59,7 @@ class _Session:
     kept: KeepSession | None
     heard_s: float
 
-    def lives(self, host: str, now: float) -> bool:
+    def is_alive(self, host: str, now: float) -> bool:
         if self.kept is None or self.kept.location.host != host:
             return now - self.heard_s < LEASE_S
         return live_process(self.kept.pid, self.kept.started_s) is not None
@@ -199,7 +199,7 @@ class NodeService(Service):
                 # session's heartbeat may be on its way.
                 self._sessions.setdefault(folder.name, _Session(None, now))
         for name, session in list(self._sessions.items()):
-            if not session.lives(self.node.host, now):
+            if not session.is_alive(self.node.host, now):
                 self._remove_session(name)
                 if session.kept is not None and session.kept.location.host == self.node.host:
                     for path in (session.kept.location.memory, session.kept.location.disk):

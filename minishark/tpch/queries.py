@@ -13,11 +13,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?")
 
 
 def parse_selection(text: str) -> tuple[int, ...]:
-    """Parse a list of query numbers such as "1,3,5-7"; keeps the order, drops duplicates.
-
-    Raises:
-        OptionError: The list is malformed, or a number is outside 1 to 22.
-    """
+    """Parse a list of query numbers such as "1,3,5-7"; keeps the order, drops duplicates."""
     numbers: dict[int, None] = {}
     for item in text.split(","):
         numbers.update(dict.fromkeys(_parse_range(item.strip())))
@@ -25,11 +21,7 @@ def parse_selection(text: str) -> tuple[int, ...]:
 
 
 def load_queries(numbers: Sequence[int]) -> dict[int, str]:
-    """Load query texts by number, in the order of `numbers`.
-
-    Raises:
-        OptionError: A number is outside 1 to 22.
-    """
+    """Load query texts by number, in the order of `numbers`."""
     folder = queries_folder()
     return {
         _checked(number): (folder / f"q{number:02}.sql").read_text(encoding="utf-8")

@@ -22,9 +22,6 @@ def find_tables(folder: Path) -> dict[str, str]:
 
     Returns:
         A path, or a glob of paths, by table name, sorted by name.
-
-    Raises:
-        DataError: The folder does not exist, or has no tables.
     """
     try:
         entries = sorted(folder.iterdir())

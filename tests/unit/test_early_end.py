@@ -82,7 +82,7 @@ def run(script: Script, folder: Path) -> QueryRun:
         lambda: {"t": TABLE},
         script,
         Store(paths, "n0"),
-        lambda: Placement("sparrow", 2.0, ("n0",)),
+        lambda: Placement(policy="sparrow", probe_ratio=2.0, nodes=("n0",)),
         "q",
         Ending(Gathered(), ("a",)),
     )

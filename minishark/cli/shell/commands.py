@@ -57,12 +57,7 @@ class Command:
 
 
 def run_command(shell: Interpreter, line: str) -> None:
-    """Run a dot-command.
-
-    Raises:
-        OptionError: unknown command, or invalid arguments.
-        MinisharkError: it failed.
-    """
+    """Run a dot-command."""
     name, _, argument = line.partition(" ")
     command = COMMANDS.get(name)
     if command is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,7 @@ class Interpreter:
     session: Session
     output: Output
     errors: Console
+    _: KW_ONLY
     confirm: Callable[[str], bool] | None = None
     timer: bool = False
     last: DataFrame | None = None
@@ -60,9 +61,6 @@ class Interpreter:
         Args:
             text: statements and dot-commands; the last statement needs no semicolon.
             source: the name of the text in errors, such as its file.
-
-        Raises:
-            MinisharkError: an entry failed; a note has source and line.
         """
         entries = split(text)
         for entry in entries:
@@ -76,11 +74,7 @@ class Interpreter:
                 raise
 
     def run(self, entry: Entry) -> None:
-        """Run one entry.
-
-        Raises:
-            MinisharkError: it failed.
-        """
+        """Run one entry."""
         if entry.is_command:
             from minishark.cli.shell.commands import run_command
 
@@ -112,12 +106,7 @@ class Interpreter:
         self._warned = len(self.session.warnings)
 
     def read(self, path: Path) -> None:
-        """Run a script.
-
-        Raises:
-            OptionError: it can't be read, or reads itself.
-            MinisharkError: an entry failed.
-        """
+        """Run a script."""
         if len(self._reading) >= _READ_DEPTH_MAX:
             raise OptionError(f"{path}: .read is nested more than {_READ_DEPTH_MAX} levels deep.")
         self._reading.append(path)
@@ -127,11 +116,7 @@ class Interpreter:
             self._reading.pop()
 
     def run_last(self, action: Callable[[DataFrame], str]) -> None:
-        """Print a text about the last query.
-
-        Raises:
-            QueryError: no query has run.
-        """
+        """Print a text about the last query."""
         if self.last is None:
             raise QueryError("No query has run yet.")
         with shown_progress(self.session, self.errors):
@@ -152,11 +137,7 @@ def table_columns(session: Session) -> Mapping[str, list[tuple[str, str]]]:
 
 
 def read_script(path: Path) -> str:
-    """Read a script.
-
-    Raises:
-        OptionError: it can't be read.
-    """
+    """Read a script."""
     try:
         return path.expanduser().read_text(encoding="utf-8")
     except OSError as error:
