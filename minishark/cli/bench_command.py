@@ -67,10 +67,11 @@ def bench(
     plot: Literal["png", "svg"],
     as_json: bool,
 ) -> int:
-    """Run an experiment: a figure of the Sparrow papers, fault injection, sustained load, ...
+    """Run an experiment and print its figures.
 
-    Prints the figures, next to the paper's if it has them, and writes NAME.csv (results), NAME.json
-    (parameters, seed, versions) and a plot.
+    Experiments reproduce the Sparrow papers, inject faults, or sustain load. The figures stand next
+    to the paper's, if it has them; NAME.csv (results), NAME.json (parameters, seed, versions) and a
+    plot are written.
     """
     from minishark.bench.registry import EXPERIMENTS, find
 

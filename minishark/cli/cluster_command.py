@@ -80,7 +80,10 @@ def start(
     join: tuple[str, ...],
     keys: Path | None,
 ) -> None:
-    """Start a cluster in the background, or more nodes of one, and print its address."""
+    """Start a cluster in the background, and print its address.
+
+    With --join, start more nodes of a running cluster.
+    """
     from minishark.cluster.launch import StartOptions, default_executors, start_cluster
 
     count = nodes or (1 if listen else 2)
@@ -129,7 +132,10 @@ def node(
     join: tuple[str, ...],
     keys: Path | None,
 ) -> int:
-    """Run one node in the foreground, for Slurm, ssh and other launchers."""
+    """Run one node in the foreground.
+
+    For Slurm, ssh, systemd and other launchers; ends on SIGTERM.
+    """
     from minishark.cluster.launch import bind_address, node_name
     from minishark.cluster.node import NodeOptions, run
 
@@ -169,7 +175,10 @@ def status(*, which: str, as_json: bool, keys: Path | None) -> None:
 @click.argument("name", default=_DEFAULT)
 @debug_option
 def stop(*, name: str) -> None:
-    """Stop a cluster's nodes on this machine; sessions lose what these store."""
+    """Stop a cluster's nodes on this machine.
+
+    Its sessions lose the tables stored on these nodes.
+    """
     from minishark.cluster.launch import stop_cluster
 
     record = stop_cluster(name)
@@ -180,7 +189,7 @@ def stop(*, name: str) -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 @debug_option
 def keygen(*, folder: Path) -> None:
-    """Generate a key pair in FOLDER, and print the public key.
+    """Generate keys in FOLDER, and print the public key.
 
     Copy FOLDER to all machines. Or generate keys on each, and add all public keys to each
     allowed.keys; addresses then include the public key of the node: tcp://HOST:PORT/KEY.

@@ -246,7 +246,7 @@ if not child:
         try:
             use()
         except minishark.errors.ClusterError as error:
-            print("copy" in str(error), flush=True)
+            print("fork()" in str(error), flush=True)
     print(session.is_stopped, flush=True)
     sys.exit(0)
 os.waitpid(child, 0)

@@ -36,7 +36,7 @@ _OTHER_SHELLS = {
     ".once": ".output",
     ".open": ".load",
 }
-_HELP_NOTE = "Statements end with a semicolon. Ctrl-C cancels a query, Ctrl-D leaves."
+_HELP_NOTE = "Statements end with a semicolon. Ctrl-C cancels a query, Ctrl-D quits."
 
 
 @dataclass(frozen=True)
