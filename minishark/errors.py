@@ -1,23 +1,23 @@
 """Every error that minishark raises.
 
     MinisharkError
-    ├── QueryError            the statement is wrong; the message is DuckDB's own
-    │   └── ColumnError           a DataFrame has no such column, or several
-    ├── CatalogError          a table that is unknown, or can't be made
-    ├── DataError             input data that is missing, unreadable or unfit
-    ├── OptionError           an option with a value that means nothing
-    ├── UnsupportedError      right SQL that minishark does not run (yet)
-    ├── ExecutionError        the statement failed while it ran
-    │   ├── TaskFailedError       a task raised; carries the task's own message
-    │   ├── FunctionError         a Python function failed, or gave what its schema does not say
-    │   ├── TasksLostError        nodes died, with tasks or with what tasks need
-    │   │   └── PartitionsLostError   with all replicas of a table's partition
-    │   ├── ResourceError         memory, shared memory or disk ran out
-    │   └── VerificationError     the answer is not the one that plain DuckDB gives
-    ├── QueryCancelledError   somebody cancelled it
-    └── ClusterError          the cluster did not start, or is gone
+    ├── QueryError            invalid statement; the message is DuckDB's
+    │   └── ColumnError           unknown or ambiguous column of a DataFrame
+    ├── CatalogError          unknown or existing table, or invalid name
+    ├── DataError             input data is missing, unreadable or unsuitable
+    ├── OptionError           invalid option or argument
+    ├── UnsupportedError      valid SQL that minishark does not run
+    ├── ExecutionError        the statement failed during execution
+    │   ├── TaskFailedError       a task raised; carries the task's message
+    │   ├── FunctionError         a user's function failed, or returned what its schema excludes
+    │   ├── TasksLostError        nodes died, with running tasks or with their input
+    │   │   └── PartitionsLostError   all replicas of a table's partition are lost
+    │   ├── ResourceError         out of memory, shared memory or disk
+    │   └── VerificationError     the answer differs from plain DuckDB's
+    ├── QueryCancelledError   the query was cancelled
+    └── ClusterError          the cluster did not start, or does not answer
 
-The first argument of each is one plain sentence that says what to do.
+The first argument of each is a plain sentence that says what to do.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ class MinisharkError(Exception):
 
 
 class QueryError(MinisharkError):
-    """The statement does not parse or bind; the message is DuckDB's own."""
+    """The statement does not parse or bind; the message is DuckDB's."""
 
 
 class ColumnError(QueryError):
-    """A name that means no column of a DataFrame, or more than one."""
+    """A DataFrame has no column of that name, or several."""
 
 
 class CatalogError(MinisharkError):
-    """A table that does not exist, exists already, or can't be made."""
+    """The table does not exist, exists already, or has an invalid name."""
 
 
 class DataError(MinisharkError):
-    """Input data that is missing, unreadable or unfit."""
+    """Input data is missing, unreadable or unsuitable."""
 
 
 class OptionError(MinisharkError):
-    """An option or argument with a value that means nothing here."""
+    """An option or argument is invalid."""
 
 
 class UnsupportedError(MinisharkError):
-    """A correct statement that minishark does not run."""
+    """The statement is valid, but minishark does not run it."""
 
 
 class ExecutionError(MinisharkError):
-    """The statement failed while it ran."""
+    """The statement failed during execution."""
 
 
 class TaskFailedError(ExecutionError):
@@ -60,15 +60,15 @@ class TaskFailedError(ExecutionError):
 
 
 class FunctionError(ExecutionError):
-    """A Python function failed in a task, or gave what its schema does not say.
+    """A user's Python function failed in a task, or returned rows that its schema excludes.
 
-    It is raised itself where there is no exception of the function's that could travel; else it is
-    the `__cause__` of that one.
+    If the function raised an exception that can be pickled, that one is raised, with a
+    FunctionError as its `__cause__`.
 
     Attributes:
-        partition: the number of the partition that the function was on.
-        node: where it ran.
-        traceback: the remote traceback as text; empty if nothing was raised.
+        partition: index of the partition that the function was processing.
+        node: name of the node where it ran.
+        traceback: the remote traceback as text; empty if the function did not raise.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class FunctionError(ExecutionError):
 
 
 class TasksLostError(ExecutionError):
-    """Tasks were lost with their nodes too often, or what they need is on no node that lives."""
+    """Tasks were lost with their nodes too often, or no live node has their input."""
 
 
 class PartitionsLostError(TasksLostError):
-    """All nodes that held partitions of a table are gone, and it can't be made again by itself.
+    """All replicas of partitions of a table are lost, and it can't be recomputed.
 
     Attributes:
         table: its name.
-        partitions: the numbers of those partitions.
-        files: where they were stored.
+        partitions: indexes of the lost partitions.
+        files: their stored files.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class PartitionsLostError(TasksLostError):
         numbers = ", ".join(map(str, partitions))
         several = "s" if len(partitions) > 1 else ""
         super().__init__(
-            f"All nodes that held partition{several} {numbers} of table {table} are gone{why}. "
-            "Load the table again; more replicas survive more nodes."
+            f"All replicas of partition{several} {numbers} of table {table} are lost{why}. "
+            "Load the table again; more replicas survive the loss of more nodes."
         )
         self.table = table
         self.partitions = partitions
@@ -112,16 +112,16 @@ class PartitionsLostError(TasksLostError):
 
 
 class ResourceError(ExecutionError):
-    """Memory, shared memory or disk ran out."""
+    """Memory, shared memory or disk is exhausted."""
 
 
 class VerificationError(ExecutionError):
-    """The answer of a query that was to be verified is not the one that plain DuckDB gives."""
+    """The answer of a query that ran with `verify=True` differs from plain DuckDB's."""
 
 
 class QueryCancelledError(MinisharkError):
-    """The query was cancelled before it ended."""
+    """The query was cancelled."""
 
 
 class ClusterError(MinisharkError):
-    """The cluster did not start, lost all of its nodes, or was stopped."""
+    """The cluster did not start, does not answer, or was stopped."""

@@ -1,14 +1,14 @@
-"""DB-API 2.0 (PEP 249): minishark as a database that any Python tool can open.
+"""DB-API 2.0 (PEP 249): minishark as a database for Python tools.
 
     >>> from minishark import dbapi
     >>> with dbapi.connect(nodes=1) as connection, connection.cursor() as cursor:
     ...     cursor.execute("SELECT ? + 1", [41]).fetchall()
     [(42,)]
 
-Parameters are `?` or `$1` with a sequence, `$name` with a mapping. Each statement is a transaction
-of its own: `commit` has nothing to do, and `rollback` raises NotSupportedError. A connection may be
-shared by threads, a cursor may not. Values are Python's: Decimal, date, UUID, timedelta, int for
-HUGEINT, datetime with microseconds for every TIMESTAMP.
+Parameters are `?` or `$1` with a sequence, `$name` with a mapping. Every statement is committed at
+once: `commit` does nothing, and `rollback` raises NotSupportedError. Threads may share a connection
+but not a cursor. Values are Python's: Decimal, date, UUID, timedelta, int for HUGEINT, datetime
+with microseconds for every TIMESTAMP.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -48,7 +47,7 @@ class Error(Exception):
 
 
 class InterfaceError(Error):
-    """The interface was used wrongly: a closed connection or cursor."""
+    """Misuse of the interface, such as a closed connection or cursor."""
 
 
 class DatabaseError(Error):
@@ -56,7 +55,7 @@ class DatabaseError(Error):
 
 
 class DataError(DatabaseError):
-    """A value does not fit: division by zero, a text that is no number, unreadable input."""
+    """A problem with the data: division by zero, a failed cast, unreadable input."""
 
 
 class OperationalError(DatabaseError):
@@ -68,19 +67,19 @@ class IntegrityError(DatabaseError):
 
 
 class InternalError(DatabaseError):
-    """PEP 249's class for a database out of step; never raised."""
+    """PEP 249's class for internal errors; never raised."""
 
 
 class ProgrammingError(DatabaseError):
-    """The statement is wrong, a table is missing, or the parameters do not fit."""
+    """The statement or its parameters are wrong, or a table is missing."""
 
 
 class NotSupportedError(DatabaseError):
-    """Something that minishark does not do, such as transactions."""
+    """A feature that minishark lacks, such as transactions."""
 
 
 class TypeObject:
-    """Equal to the type code of every column of its kind."""
+    """A set of types, equal to the type codes of its columns, as PEP 249 defines it."""
 
     def __init__(self, *names: str) -> None:
         self.names = frozenset(names)
@@ -113,17 +112,17 @@ Binary = bytes
 
 
 def DateFromTicks(ticks: float) -> date:  # noqa: N802 - the name is PEP 249's
-    """The date of a number of seconds since 1970, in UTC."""
+    """The UTC date of a Unix timestamp."""
     return datetime.fromtimestamp(ticks, UTC).date()
 
 
 def TimeFromTicks(ticks: float) -> time:  # noqa: N802 - the name is PEP 249's
-    """The time of day of a number of seconds since 1970, in UTC."""
+    """The UTC time of day of a Unix timestamp."""
     return datetime.fromtimestamp(ticks, UTC).time()
 
 
 def TimestampFromTicks(ticks: float) -> datetime:  # noqa: N802 - the name is PEP 249's
-    """The time of a number of seconds since 1970, in UTC, without a time zone."""
+    """The UTC date and time of a Unix timestamp, without a time zone."""
     return datetime.fromtimestamp(ticks, UTC).replace(tzinfo=None)
 
 
@@ -131,25 +130,25 @@ def connect(*args: Any, session: Session | None = None, **options: Any) -> Conne
     """Open a connection.
 
     Args:
-        args: for `minishark.connect`.
-        session: a session to use; it stays open when the connection is closed. Without one, a
-            session is started, and stopped with the connection.
-        options: for `minishark.connect`.
+        args: arguments of `minishark.connect`.
+        session: an open session, which stays open when the connection is closed. None starts a
+            session that is stopped with the connection.
+        options: arguments of `minishark.connect`.
 
     Raises:
         OperationalError: the cluster does not start.
-        ProgrammingError: an option makes no sense.
+        ProgrammingError: an option is invalid.
     """
     if session is not None:
         if args or options:
-            raise ProgrammingError("Options belong to a session that is started; pass no session.")
+            raise ProgrammingError("Pass either a session, or options for a new one.")
         return Connection(session, owns_session=False)
     with _translated():
         return Connection(connect_session(*args, **options), owns_session=True)
 
 
 class Connection:
-    """A connection to a session, for use by many threads; `connect` makes one."""
+    """A connection to a session, safe to share between threads; `connect` creates one."""
 
     Warning = Warning
     Error = Error
@@ -169,7 +168,7 @@ class Connection:
 
     @property
     def session(self) -> Session:
-        """The session behind the connection.
+        """The session that runs the statements.
 
         Raises:
             InterfaceError: the connection is closed.
@@ -184,19 +183,19 @@ class Connection:
         return Cursor(self)
 
     def execute(self, operation: str, parameters: Parameters | None = None) -> Cursor:
-        """Run a statement on a cursor of its own."""
+        """Run a statement on a new cursor, and return the cursor."""
         return self.cursor().execute(operation, parameters)
 
     def commit(self) -> None:
-        """Nothing to do: each statement has been committed when it has run."""
+        """Do nothing: every statement is committed at once."""
         _ = self.session
 
     def rollback(self) -> None:
-        """Always raise NotSupportedError: each statement is a transaction of its own."""
-        raise NotSupportedError("Each statement is a transaction of its own; none can be undone.")
+        """Always raise NotSupportedError: every statement is committed at once."""
+        raise NotSupportedError("Can't roll back: every statement is committed at once.")
 
     def close(self) -> None:
-        """Close the connection; stops the session if `connect` started it. May be called twice."""
+        """Close the connection, and stop the session if `connect` started it; idempotent."""
         self._closed = True
         if self._owns_session:
             self._session.stop()
@@ -204,24 +203,19 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class Cursor:
-    """Runs one statement after the other, and hands out rows; for one thread at a time.
+    """Runs statements and returns their rows; not safe to share between threads.
 
     Attributes:
-        connection: whose cursor it is.
+        connection: the cursor's connection.
         arraysize: how many rows `fetchmany` fetches by default.
-        description: name, type code (DuckDB's name of the type), None, None, precision, scale and
-            None for each column; None after a statement without rows.
-        rowcount: rows of the answer, or rows that were changed; -1 before the first statement.
+        description: for each column name, type code (DuckDB's name of the type), None, None,
+            precision, scale and None; None after a statement without rows.
+        rowcount: rows of the result, or changed rows; -1 before the first statement.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -235,16 +229,16 @@ class Cursor:
         self._closed = False
 
     def execute(self, operation: str, parameters: Parameters | None = None) -> Self:
-        """Run a statement, or several with semicolons between; the last one's rows are fetched.
+        """Run a statement, or several separated by semicolons; the last one's rows can be fetched.
 
         Args:
             operation: SQL.
             parameters: values for `?` and `$1` (a sequence) or `$name` (a mapping).
 
         Raises:
-            ProgrammingError: it is wrong.
+            ProgrammingError: the statement is wrong.
             DataError: it failed on a value.
-            OperationalError: it could not be run to its end.
+            OperationalError: the cluster failed, or ran out of memory.
         """
         session = self._open_session()
         self._forget()
@@ -266,14 +260,14 @@ class Cursor:
         return self
 
     def executemany(self, operation: str, sets: Iterable[Parameters]) -> Self:
-        """Run a statement once for each set of parameters; `rowcount` is the sum of all."""
+        """Run a statement with each set of parameters; `rowcount` is the sum of their counts."""
         self._open_session()
         count = 0
         for parameters in sets:
             count += self.execute(operation, parameters).rowcount
             if self.description is not None:
                 self._forget()
-                raise ProgrammingError("executemany is for statements that write; use execute.")
+                raise ProgrammingError("executemany can't run queries; use execute.")
         self._forget()
         self.rowcount = count
         return self
@@ -292,33 +286,33 @@ class Cursor:
         return rows
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """All rows that are left."""
+        """All remaining rows."""
         return self.fetchmany(self._answer().num_rows)
 
     def fetch_arrow_table(self) -> pa.Table:
-        """All rows that are left, as an Arrow table."""
+        """All remaining rows, as an Arrow table."""
         rest = self._answer().slice(self._fetched)
         self._fetched += rest.num_rows
         self._rows = iter(())
         return rest
 
     def fetchdf(self) -> pd.DataFrame:
-        """All rows that are left, as a pandas frame (needs pandas)."""
+        """All remaining rows, as a pandas DataFrame."""
         return self.fetch_arrow_table().to_pandas()
 
     @property
     def rownumber(self) -> int | None:
-        """How many rows have been fetched; None if there is no answer."""
+        """How many rows have been fetched; None if there is no result."""
         return None if self._table is None else self._fetched
 
     def setinputsizes(self, sizes: Sequence[Any]) -> None:
-        """Nothing to do: PEP 249 asks for this method, and values need no sizes here."""
+        """Do nothing; required by PEP 249."""
 
     def setoutputsize(self, size: int, column: int | None = None) -> None:
-        """Nothing to do: PEP 249 asks for this method, and values need no sizes here."""
+        """Do nothing; required by PEP 249."""
 
     def close(self) -> None:
-        """Close the cursor; may be called twice."""
+        """Close the cursor; idempotent."""
         self._forget()
         self._closed = True
 
@@ -334,12 +328,7 @@ class Cursor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open_session(self) -> Session:
@@ -350,7 +339,7 @@ class Cursor:
     def _answer(self) -> pa.Table:
         self._open_session()
         if self._table is None:
-            raise ProgrammingError("There is no answer to fetch from; execute a query first.")
+            raise ProgrammingError("No result to fetch from; execute a query first.")
         return self._table
 
     def _forget(self) -> None:

@@ -1,4 +1,4 @@
-"""minishark as a back end of ibis (the extra `ibis`).
+"""minishark as a backend of ibis (the extra `ibis`).
 
     >>> import ibis
     >>> backend = ibis.minishark.connect(nodes=1)
@@ -7,8 +7,8 @@
     6
     >>> backend.disconnect()
 
-ibis writes DuckDB's SQL, minishark runs it. Tables are those of the session; there are no databases
-and no user-defined functions.
+ibis generates SQL in DuckDB's dialect, and minishark runs it over the session's tables. Databases
+and user-defined functions are not supported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if importlib.util.find_spec("pyarrow_hotfix") is None:
-    # ibis imports it always, but it mends only a pyarrow that is older than the one we ask for.
+    # ibis imports it unconditionally, but it fixes only versions of pyarrow older than required.
     sys.modules["pyarrow_hotfix"] = types.ModuleType("pyarrow_hotfix")
 
 import ibis.backends.sql.compilers as sc
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class _ArrowData(DuckDBPyArrowData):
-    """What ibis makes of an Arrow table; decimals stay, as ibis guesses wrong scales."""
+    """ibis's conversion of Arrow tables, except decimals, whose scales ibis guesses wrong."""
 
     @classmethod
     def convert_column(cls, column: pa.ChunkedArray, dtype: Any) -> pa.ChunkedArray:
@@ -60,7 +60,7 @@ class _ArrowData(DuckDBPyArrowData):
 
 
 class Backend(SQLBackend, NoUrl):
-    """A session of minishark, for ibis; `ibis.minishark.connect` makes one."""
+    """The ibis backend over a session; `ibis.minishark.connect` creates one."""
 
     name = "minishark"
     compiler = sc.duckdb.compiler
@@ -69,19 +69,19 @@ class Backend(SQLBackend, NoUrl):
         """Use a session, or start one.
 
         Args:
-            session: the session; it goes on when ibis disconnects. None starts one.
-            options: for `minishark.connect`.
+            session: an open session, which stays open on disconnect. None starts one.
+            options: arguments of `minishark.connect`.
         """
         self.con = session if session is not None else minishark.connect(**options)
         self._owns_session = session is None
 
     @classmethod
     def from_connection(cls, con: Session, /, **_: Any) -> Backend:
-        """A back end over a session that is there already."""
+        """A backend over an open session."""
         return cls().connect(con)
 
     def disconnect(self) -> None:
-        """Stop the session, if `connect` started it."""
+        """Stop the session if `connect` started it."""
         if self._owns_session:
             self.con.stop()
 
@@ -121,7 +121,7 @@ class Backend(SQLBackend, NoUrl):
         limit: int | str | None = None,
         **_: Any,
     ) -> pa.Table:
-        """Run an expression; its rows as an Arrow table, array or scalar."""
+        """Run an expression; an Arrow table, array or scalar."""
         answer = self._answer(expr, params, limit)
         return expr.__pyarrow_result__(answer, data_mapper=_ArrowData)
 
@@ -135,7 +135,7 @@ class Backend(SQLBackend, NoUrl):
         chunk_size: int = 1_000_000,
         **_: Any,
     ) -> pa.RecordBatchReader:
-        """Run an expression; its rows as Arrow record batches of at most a size."""
+        """Run an expression; Arrow record batches of at most `chunk_size` rows."""
         answer = self.to_pyarrow(expr.as_table(), params=params, limit=limit)
         return pa.RecordBatchReader.from_batches(answer.schema, answer.to_batches(chunk_size))
 
@@ -148,7 +148,7 @@ class Backend(SQLBackend, NoUrl):
         limit: int | str | None = None,
         **_: Any,
     ) -> pd.DataFrame | pd.Series | Any:
-        """Run an expression; its rows as a pandas frame, series or scalar."""
+        """Run an expression; a pandas DataFrame, Series or scalar."""
         import pandas as pd  # noqa: PLC0415 - an optional dependency
 
         answer = self._answer(expr, params, limit)
@@ -168,7 +168,7 @@ class Backend(SQLBackend, NoUrl):
         return self.con.sql(self.compile(expr.as_table(), params=params, limit=limit)).to_arrow()
 
     def raw_sql(self, query: Any) -> Any:
-        """Run a statement; a DataFrame of minishark."""
+        """Run a statement; a minishark DataFrame."""
         text = query if isinstance(query, str) else query.sql(dialect=self.dialect)
         return self.con.sql(text)
 
@@ -190,16 +190,16 @@ class Backend(SQLBackend, NoUrl):
         """Load a table into the cluster.
 
         Args:
-            name: its name.
-            obj: an expression, or rows: what `ibis.memtable` takes.
-            schema: its columns, if there is no `obj`, or those to which `obj` is cast.
-            database: none; there are no databases.
-            temp: refused; every table ends with the session.
-            overwrite: whether a table of that name is replaced.
+            name: the table's name.
+            obj: an expression, or rows as `ibis.memtable` takes them.
+            schema: the columns to which `obj` is cast, or those of an empty table without `obj`.
+            database: not supported.
+            temp: not supported; all tables end with the session.
+            overwrite: whether to replace a table of that name.
         """
         _refuse_database(database)
         if temp:
-            raise exc.UnsupportedArgumentError("Every table ends with the session; pass no temp.")
+            raise exc.UnsupportedArgumentError("All tables end with the session; omit temp.")
         wanted = None if schema is None else sch.schema(schema).to_pyarrow()
         if isinstance(obj, ir.Expr):
             data = self._answer(obj, None, None)
@@ -218,7 +218,7 @@ class Backend(SQLBackend, NoUrl):
     def drop_table(
         self, name: str, /, *, database: tuple[str, str] | str | None = None, force: bool = False
     ) -> None:
-        """Remove a table; `force` allows that there is none."""
+        """Drop a table; with `force`, it need not exist."""
         _refuse_database(database)
         with contextlib.suppress(*((CatalogError,) if force else ())):
             self.con.drop_table(name)
@@ -226,7 +226,7 @@ class Backend(SQLBackend, NoUrl):
     def drop_view(
         self, name: str, /, *, database: tuple[str, str] | str | None = None, force: bool = False
     ) -> None:
-        """Remove a view; `force` allows that there is none."""
+        """Drop a view; with `force`, it need not exist."""
         _refuse_database(database)
         self.con.sql(f"DROP VIEW {'IF EXISTS ' if force else ''}{quote(name)}")
 
@@ -234,7 +234,9 @@ class Backend(SQLBackend, NoUrl):
         if found := expr.op().find(ops.ScalarUDF):
             kinds = [udf for udf in found if udf.__input_type__.name != "BUILTIN"]
             if kinds:
-                raise exc.UnsupportedOperationError("Python functions do not travel through ibis.")
+                raise exc.UnsupportedOperationError(
+                    "The minishark backend does not support Python functions."
+                )
 
     def _register_in_memory_table(self, op: ops.InMemoryTable) -> None:
         self.con.create_table(op.name, op.data.to_pyarrow(op.schema), replace=True)
@@ -251,4 +253,4 @@ class Backend(SQLBackend, NoUrl):
 
 def _refuse_database(database: object) -> None:
     if database is not None:
-        raise exc.UnsupportedArgumentError("minishark has no databases: name tables alone.")
+        raise exc.UnsupportedArgumentError("minishark has no databases: omit the database.")

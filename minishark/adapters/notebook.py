@@ -1,13 +1,13 @@
-"""`%load_ext minishark`: statements in notebook cells (the extra `notebook`).
+"""`%load_ext minishark`: SQL magics for notebooks (the extra `notebook`).
 
     %sql SELECT count(*) FROM lineitem
     %%sql --out late
     SELECT o_orderpriority, count(*) FROM orders WHERE o_orderdate < $day ...
 
-A query runs and its first rows are shown; with `--out NAME` it becomes a lazy DataFrame called NAME
-instead. `--params NAME` takes values for `?` or `$name` from a variable. The session is the one in
-the notebook's variables, or the one that `--session NAME` names; if there is none, one is started
-and called `session`.
+A query runs and shows its first rows; with `--out NAME` it is assigned to NAME as a lazy DataFrame
+instead. `--params NAME` takes values for `?` or `$name` from a variable. The session is the only
+one among the notebook's variables, or the one of `--session NAME`; if there is none, one is started
+and assigned to `session`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _OPTIONS = {"out": "out", "o": "out", "params": "params", "p": "params", "sessio
 
 
 class SqlAnswer:
-    """The rows of a query that ran in a cell; a notebook shows the first of them.
+    """The result of a cell; a notebook shows its first rows.
 
     Attributes:
-        table: the rows.
+        table: all rows.
     """
 
     def __init__(self, table: pa.Table, dtypes: Sequence[tuple[str, str]]) -> None:
@@ -46,11 +46,11 @@ class SqlAnswer:
         self._dtypes = dtypes
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas frame (needs pandas)."""
+        """The rows as a pandas DataFrame."""
         return self.table.to_pandas()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The rows for any library that reads Arrow streams."""
+        """The rows by the Arrow PyCapsule interface."""
         return self.table.__arrow_c_stream__(requested_schema)
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ class SqlMagics(Magics):
         if name is not None:
             found = self._variable(name)
             if not isinstance(found, Session):
-                raise UsageError(f"The variable {name} is no session of minishark.")
+                raise UsageError(f"The variable {name} is not a minishark session.")
             return found
         names = [
             name
@@ -117,29 +117,29 @@ class SqlMagics(Magics):
         sessions = {id(self.shell.user_ns[name]): self.shell.user_ns[name] for name in names}
         if len(sessions) > 1:
             raise UsageError(
-                f"There are several sessions: choose by --session {' or '.join(names)}."
+                f"There are several sessions: choose with --session {' or '.join(names)}."
             )
         if sessions:
             session: Session = next(iter(sessions.values()))
             return session
-        print("Started a session on this machine; it is called session.")  # noqa: T201
+        print("Started a session on this machine: the variable session.")  # noqa: T201
         started = minishark.connect()
         self.shell.user_ns["session"] = started
         return started
 
 
 def _split_options(line: str) -> tuple[dict[str, str], str]:
-    """The options at the start of a line, and the rest of it."""
+    """Parse the options at the start of a line; returns them and the rest."""
     options: dict[str, str] = {}
     position = 0
     while found := _OPTION.match(line, position):
         if found[1] not in _OPTIONS:
-            raise UsageError(f"There is no option --{found[1]}: --out, --params and --session are.")
+            raise UsageError(f"Unknown option --{found[1]}: use --out, --params or --session.")
         options[_OPTIONS[found[1]]] = found[2]
         position = found.end()
     return options, line[position:].strip()
 
 
 def load(shell: InteractiveShell) -> None:
-    """Make the magic known; `%load_ext minishark` calls this."""
+    """Register the magics; `%load_ext minishark` calls this."""
     shell.register_magics(SqlMagics)

@@ -1,4 +1,4 @@
-"""Arrow tables as rows of Python values, as DuckDB's own client gives them."""
+"""Conversion of Arrow tables to rows of Python values, as DuckDB's own client returns them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pyarrow as pa
 from minishark.errors import DataError
 
 _BATCH_ROWS = 1024
-_DAYS_PER_MONTH = 30  # what DuckDB makes of an INTERVAL in Python
+_DAYS_PER_MONTH = 30  # as DuckDB converts INTERVAL to timedelta
 
 
 def python_rows(table: pa.Table, types: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """The rows of an answer, converted a batch at a time.
+    """The rows of a table, converted one batch at a time.
 
     Args:
-        table: the answer.
-        types: DuckDB's type of each column; where it is unknown, Arrow's.
+        table: the rows.
+        types: DuckDB's type of each column, or Arrow's if that is unknown.
 
     Raises:
-        DataError: a value has no form in Python, such as a date in the year 10000.
+        DataError: Python can't represent a value, such as a date in the year 10000.
     """
     for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
         columns = [
@@ -39,7 +39,7 @@ def _values(column: pa.Array, type_: str, name: str) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError) as error:
-        raise DataError(f"A value of column {name} does not fit into Python: {error}") from error
+        raise DataError(f"Python can't represent a value of column {name}: {error}") from error
     convert = _converter(column.type, type_)
     return values if convert is None else [None if v is None else convert(v) for v in values]
 

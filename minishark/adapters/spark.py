@@ -1,4 +1,4 @@
-"""PySpark's API over minishark, by SQLFrame (the extra `spark`).
+"""PySpark's API over minishark by SQLFrame (the extra `spark`).
 
     >>> from minishark.adapters.spark import connect
     >>> spark = connect(nodes=1)
@@ -6,10 +6,10 @@
     3
     >>> spark.stop()
 
-SQLFrame writes SQL, minishark runs it. The text of `spark.sql` is Spark's dialect; pass
-`dialect="duckdb"` for DuckDB's. `cache` and `persist` keep rows in the cluster; `repartition` and
-`coalesce` raise UnsupportedError, for they would change nothing here. SQLFrame has one session a
-process: a second `connect` takes the place of the first.
+SQLFrame generates SQL, and minishark runs it. `spark.sql` takes Spark's dialect; pass
+`dialect="duckdb"` for DuckDB's. `cache` and `persist` store rows in the cluster; `repartition` and
+`coalesce` raise UnsupportedError, as they have no effect on generated SQL. SQLFrame has one session
+per process: a second `connect` replaces the first.
 """
 
 from __future__ import annotations
@@ -35,43 +35,43 @@ _cached_numbers = itertools.count()
 
 
 class SparkDataFrame(DuckDBDataFrame):
-    """A DataFrame of SQLFrame whose rows minishark computes."""
+    """A DataFrame of SQLFrame that minishark computes."""
 
-    _kept_as: str | None = None
+    _cached_as: str | None = None
 
     def cache(self) -> SparkDataFrame:
-        """Run the query and keep its rows in the cluster's memory, as `persist` does."""
+        """Run the query and store its rows in the cluster's memory; see `persist`."""
         return self.persist()
 
     def persist(self, storageLevel: object = None) -> SparkDataFrame:  # noqa: N803 - PySpark's name
-        """Run the query and keep its rows in the cluster's memory, until `unpersist`.
+        """Run the query and store its rows in the cluster's memory, until `unpersist`.
 
-        The DataFrame that is returned reads them; this one still runs the query.
+        The returned DataFrame reads the stored rows; this one still runs the query.
 
         Raises:
-            UnsupportedError: a storage level was named.
+            UnsupportedError: a storage level was passed.
         """
         if storageLevel is not None:
-            raise UnsupportedError("Rows are kept in memory, on two nodes; pass no storage level.")
+            raise UnsupportedError("Rows are stored in memory, on two nodes: omit storageLevel.")
         session: SparkSession = self.session
         name = f"sqlframe_cached_{next(_cached_numbers)}"
         session.minishark.create_table(name, self.toArrow())
-        kept: SparkDataFrame = session.table(name)
-        kept._kept_as = name
-        return kept
+        cached: SparkDataFrame = session.table(name)
+        cached._cached_as = name
+        return cached
 
     def unpersist(self, blocking: bool = False) -> SparkDataFrame:
-        """Free the rows that `persist` kept.
+        """Free the rows that `persist` stored.
 
         Raises:
-            UnsupportedError: this is not what `persist` returned.
+            UnsupportedError: `persist` did not return this DataFrame.
         """
         del blocking
-        if self._kept_as is None:
-            raise UnsupportedError("Only what persist or cache returned can be unpersisted.")
+        if self._cached_as is None:
+            raise UnsupportedError("Call unpersist on the DataFrame that persist returned.")
         session: SparkSession = self.session
-        session.minishark.drop_table(self._kept_as)
-        self._kept_as = None
+        session.minishark.drop_table(self._cached_as)
+        self._cached_as = None
         return self
 
     def repartition(self, *_: object) -> NoReturn:
@@ -82,7 +82,7 @@ class SparkDataFrame(DuckDBDataFrame):
     repartitionByRange = repartition  # noqa: N815 - PySpark's name
 
     def toArrow(self, batch_size: int | None = None) -> Any:  # noqa: N802 - PySpark's name
-        """Run the query; its rows as an Arrow table, or a reader of batches of a size."""
+        """Run the query; an Arrow table, or a RecordBatchReader if a batch size is passed."""
         self._collect(skip_rows=True)
         table: pa.Table = self.session._cur.fetch_arrow_table()  # noqa: SLF001 - SQLFrame's seam
         if batch_size is None:
@@ -100,20 +100,20 @@ class SparkDataFrame(DuckDBDataFrame):
 
 
 class SparkTable(SparkDataFrame, _BaseTable):
-    """A table of the session; SQLFrame wants a class of its own for it."""
+    """A table of the session, for which SQLFrame requires a class of its own."""
 
     _df = SparkDataFrame
 
 
 class SparkSession(DuckDBSession):
-    """A session of SQLFrame over one of minishark; `connect` makes one."""
+    """A session of SQLFrame over one of minishark; `connect` creates one."""
 
     _df = SparkDataFrame
     _table = SparkTable
 
     def __init__(self, conn: dbapi.Connection | None = None, *args: Any, **kwargs: Any) -> None:
         self.eager_validation = False
-        # Not DuckDBSession's: it makes functions in a DuckDB that is not there.
+        # Skips DuckDBSession's constructor, which creates functions in a local DuckDB.
         super(DuckDBSession, self).__init__(conn, *args, **kwargs)
 
     @property
@@ -129,16 +129,16 @@ class SparkSession(DuckDBSession):
 
     def table(self, tableName: str) -> Any:  # noqa: N803 - PySpark's name
         """All rows of a table."""
-        self._tell_tables()
+        self._register_tables()
         return super().table(tableName)
 
     def sql(self, sqlQuery: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803 - PySpark's name
         """A query, in Spark's dialect unless `dialect` names another."""
-        self._tell_tables()
+        self._register_tables()
         return super().sql(sqlQuery, *args, **kwargs)
 
-    def _tell_tables(self) -> None:
-        """Tell SQLFrame the columns of tables, which it wants to know for `*`."""
+    def _register_tables(self) -> None:
+        """Register the columns of all tables with SQLFrame, which expands `*` itself."""
         for name in self.minishark.tables:
             columns = dict(self.minishark.table(name).dtypes)
             self.catalog.add_table(name, columns)
@@ -154,11 +154,11 @@ class SparkSession(DuckDBSession):
 
 
 def connect(session: Session | None = None, **options: Any) -> SparkSession:
-    """A session with PySpark's API.
+    """Create a session with PySpark's API.
 
     Args:
-        session: the session that runs the queries; one is started if there is none.
-        options: for `minishark.connect`.
+        session: the session that runs the queries; None starts one.
+        options: arguments of `minishark.connect`.
     """
     _BaseSession._instance = None  # noqa: SLF001 - SQLFrame's one session a process
     return SparkSession(dbapi.connect(session=session, **options))

@@ -109,11 +109,7 @@ def group(context: click.Context, /, **options: Any) -> None:
 
 
 def _refuse_options_before(context: click.Context, command: str) -> None:
-    """Refuse options of the shell before a command, which would ignore them.
-
-    Raises:
-        click.UsageError: There are some.
-    """
+    """Refuse options of the shell before a command, which would ignore them."""
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "")
         if parameter.expose_value and given is ParameterSource.COMMANDLINE:

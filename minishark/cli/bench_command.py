@@ -67,10 +67,11 @@ def bench(
     plot: Literal["png", "svg"],
     as_json: bool,
 ) -> int:
-    """Run an experiment: a figure of the Sparrow papers, fault injection, sustained load, ...
+    """Run an experiment and print its figures.
 
-    Prints the figures, next to the paper's if it has them, and writes NAME.csv (results), NAME.json
-    (parameters, seed, versions) and a plot.
+    Experiments reproduce the Sparrow papers, inject faults, or sustain load. The figures stand next
+    to the paper's, if it has them; NAME.csv (results), NAME.json (parameters, seed, versions) and a
+    plot are written.
     """
     from minishark.bench.registry import EXPERIMENTS, find
 
@@ -107,7 +108,7 @@ def _folder(out: Path | None, *, quick: bool) -> Iterator[Path]:
 
 
 def _progress(reporter: Reporter) -> Callable[[float], None]:
-    """Adds up shares of the whole, and tells the reporter."""
+    """A function that adds a share of the whole work to the progress."""
     done = 0.0
 
     def advance(share: float) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minishark.cli.options import debug_option, keys_option, memory_option
+from minishark.cli.options import count_option, debug_option, keys_option, memory_option
 
 if TYPE_CHECKING:
     from minishark.cluster.survey import Survey
@@ -56,18 +56,8 @@ def cluster() -> None:
 
 @cluster.command(epilog=_START_EXAMPLES)
 @click.option("--name", default=_DEFAULT, show_default=True, help="Name of the cluster.")
-@click.option(
-    "--nodes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Nodes to start.  [default: 2, or 1 with --listen]",
-)
-@click.option(
-    "--executors-per-node",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help=f"{_EXECUTORS_HELP}  [default: CPUs / nodes]",
-)
+@count_option("--nodes", "Nodes to start.  [default: 2, or 1 with --listen]")
+@count_option("--executors-per-node", f"{_EXECUTORS_HELP}  [default: CPUs / nodes]")
 @memory_option
 @click.option(
     "--listen",
@@ -90,7 +80,10 @@ def start(
     join: tuple[str, ...],
     keys: Path | None,
 ) -> None:
-    """Start a cluster in the background, or more nodes of one, and print its address."""
+    """Start a cluster in the background, and print its address.
+
+    With --join, start more nodes of a running cluster.
+    """
     from minishark.cluster.launch import StartOptions, default_executors, start_cluster
 
     count = nodes or (1 if listen else 2)
@@ -116,14 +109,7 @@ def start(
     show_default=True,
     help="Name of the cluster.",
 )
-@click.option(
-    "--executors",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=1,
-    show_default=True,
-    help=_EXECUTORS_HELP,
-)
+@count_option("--executors", _EXECUTORS_HELP, default=1)
 @memory_option
 @click.option(
     "--listen",
@@ -146,7 +132,10 @@ def node(
     join: tuple[str, ...],
     keys: Path | None,
 ) -> int:
-    """Run one node in the foreground, for Slurm, ssh and other launchers."""
+    """Run one node in the foreground.
+
+    For Slurm, ssh, systemd and other launchers; ends on SIGTERM.
+    """
     from minishark.cluster.launch import bind_address, node_name
     from minishark.cluster.node import NodeOptions, run
 
@@ -186,7 +175,10 @@ def status(*, which: str, as_json: bool, keys: Path | None) -> None:
 @click.argument("name", default=_DEFAULT)
 @debug_option
 def stop(*, name: str) -> None:
-    """Stop a cluster's nodes on this machine; sessions lose what these store."""
+    """Stop a cluster's nodes on this machine.
+
+    Its sessions lose the tables stored on these nodes.
+    """
     from minishark.cluster.launch import stop_cluster
 
     record = stop_cluster(name)
@@ -197,7 +189,7 @@ def stop(*, name: str) -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 @debug_option
 def keygen(*, folder: Path) -> None:
-    """Generate a key pair in FOLDER, and print the public key.
+    """Generate keys in FOLDER, and print the public key.
 
     Copy FOLDER to all machines. Or generate keys on each, and add all public keys to each
     allowed.keys; addresses then include the public key of the node: tcp://HOST:PORT/KEY.

@@ -1,4 +1,4 @@
-"""What the terminal shows: progress on stderr, answers on stdout."""
+"""Consoles and progress reporters: results on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from minishark.tpch.reporter import Reporter
 
-# Where nobody looks at the lines there is no width that they must fit into.
-_PIPE_WIDTH = 10_000
+_PIPE_WIDTH = 10_000  # a pipe or file has no width to wrap to
 
 
 def standard_output() -> Console:
-    """A console on stdout that never folds or cuts what goes into a pipe or file."""
-    console = _Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
-    return console
+    """A console on stdout that wraps and truncates for terminals only."""
+    return _unwrapped(_Console(highlight=False))
 
 
 def standard_error() -> Console:
-    """A console on stderr."""
-    console = Console(stderr=True, highlight=False)
+    """A console on stderr that wraps for terminals only."""
+    return _unwrapped(Console(stderr=True, highlight=False))
+
+
+def _unwrapped(console: Console) -> Console:
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console
 
 
 class _Console(Console):
-    """A console that leaves it to its user what a closed pipe means."""
+    """A console that passes BrokenPipeError on, instead of exiting."""
 
     def on_broken_pipe(self) -> None:
-        raise  # noqa: PLE0704 - called where the BrokenPipeError is handled
+        raise  # noqa: PLE0704 - rich calls this from its except block
 
 
 @contextmanager
 def open_reporter(*, verbose: bool) -> Iterator[Reporter]:
-    """A reporter on stderr: bars on a terminal, a line a step elsewhere."""
+    """A reporter on stderr: progress bars on a terminal, else one line per step."""
     console = standard_error()
     if not console.is_terminal:
         yield _LineReporter(console, verbose=verbose)
@@ -68,7 +67,7 @@ class _LineReporter:
         self._console.print(title, markup=False)
 
     def progress(self, done: int, total: int) -> None:
-        """Nothing: a log is no place for moving bars."""
+        """Ignored: a log can't show a moving bar."""
 
     def detail(self, text: str) -> None:
         if self._verbose:
@@ -79,7 +78,7 @@ class _LineReporter:
 
 
 class _BarReporter(_LineReporter):
-    """Shows a bar for the current step; the bars vanish at the end."""
+    """Shows a bar for the current step, and removes it at the end."""
 
     def __init__(self, progress: Progress, *, verbose: bool) -> None:
         super().__init__(progress.console, verbose=verbose)

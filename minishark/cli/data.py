@@ -1,29 +1,30 @@
-"""Which tables a command works on: from files and folders, TPC-H at a scale, or the sample."""
+"""The tables that a command works on: files and folders, TPC-H data, or the sample."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from minishark.cli.console import open_reporter
 from minishark.errors import DataError, OptionError
 from minishark.tpch.generate import scale_folder, scale_text
 from minishark.tpch.locations import default_data_folder, sample_folder
-from minishark.tpch.tables import find_tables, tpch_tables
+from minishark.tpch.run import default_replicas
+from minishark.tpch.tables import find_tables, load_tables, tpch_tables
+
+if TYPE_CHECKING:
+    from minishark.session.session import Session
 
 _DEFAULT_SCALE = 0.1
 _FILES = (".parquet", ".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 
 
 def chosen_tables(scale: float | None, data: Sequence[Path]) -> Mapping[str, str]:
-    """A path, or a glob of paths, by table name: what the options --scale and --data mean.
-
-    Raises:
-        DataError: they are not there.
-        OptionError: two have the same name.
-    """
+    """The tables that --scale and --data choose: a path, or a glob of paths, by table name."""
     if scale is not None:
         if len(data) > 1:
-            raise OptionError("With --scale, --data names one folder: where the scales are kept.")
+            raise OptionError("With --scale, pass --data once: the folder of all TPC-H data.")
         return _scale_tables(scale, data[0] if data else default_data_folder())
     if data:
         tables: dict[str, str] = {}
@@ -38,15 +39,11 @@ def chosen_tables(scale: float | None, data: Sequence[Path]) -> Mapping[str, str
 
 
 def tables_at(path: Path) -> Mapping[str, str]:
-    """The tables of a folder, or the one of a file, called as the file is.
-
-    Raises:
-        DataError: there are none.
-    """
+    """The tables of a folder, or one of the file's name."""
     if path.is_file():
         if path.name.lower().removesuffix(".gz").endswith(_FILES):
             return {path.name.partition(".")[0]: str(path)}
-        raise DataError(f"{path} is none of the files that can be loaded: {', '.join(_FILES)}.")
+        raise DataError(f"Can't load {path}: only {', '.join(_FILES)} are supported.")
     return find_tables(path)
 
 
@@ -55,12 +52,23 @@ def sample_tables() -> Mapping[str, str]:
     return find_tables(sample_folder())
 
 
+def load_all(
+    session: Session, tables: Mapping[str, str], nodes: int, *, verbose: bool = False
+) -> None:
+    """Load tables into a new session, with progress, and print the session's warnings."""
+    with open_reporter(verbose=verbose) as reporter:
+        reporter.detail(f"Tables: {', '.join(tables.values()) or 'none'}")
+        load_tables(session, tables, reporter, replicas=default_replicas(nodes))
+        for warning in session.warnings:
+            reporter.warning(warning)
+
+
 def _scale_tables(scale: float, root: Path) -> Mapping[str, str]:
     folder = scale_folder(root, scale)
     if not folder.is_dir():
         text = scale_text(scale)
         raise DataError(
             f"There is no TPC-H data at scale {text} in {root}: "
-            f"make it with minishark tpch --scale {text}"
+            f"generate it with minishark tpch --scale {text}"
         )
     return tpch_tables(folder)

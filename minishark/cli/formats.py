@@ -1,4 +1,4 @@
-"""The forms in which answers are written: for eyes, for programs, to files."""
+"""Writers of the output formats, except `table`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from minishark.display import json_rows, text_rows
 from minishark.errors import OptionError
 from minishark.expressions import quote
 
-# Numbers that DuckDB writes and JSON has not.
+# Numbers that DuckDB writes but JSON does not have; strings are matched to skip them.
 _NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
 
 
 def write_text(table: pa.Table, form: str, stream: TextIO) -> None:
-    """Write an answer in one of TEXT_FORMATS.
+    """Write a result in one of TEXT_FORMATS.
 
-    Values are as DuckDB writes them. NULL is an empty field in CSV and TSV (an empty text is
-    quoted), null in JSON, where NaN and infinities become null too.
+    Values are cast to text by DuckDB. NULL is an empty field in CSV and TSV (an empty string is
+    quoted), and null in JSON, as are NaN and infinities.
     """
     match form:
         case "csv" | "tsv":
@@ -48,11 +48,7 @@ def write_text(table: pa.Table, form: str, stream: TextIO) -> None:
 
 
 def write_file(table: pa.Table, form: str, path: Path) -> None:
-    """Write an answer to a file in one of FILE_FORMATS; an error leaves the file as it was.
-
-    Raises:
-        OptionError: the file can't be written.
-    """
+    """Write a result to a file in one of FILE_FORMATS, atomically."""
     with _replacing(path) as part:
         if form == "parquet":
             _copy(table, part)
@@ -62,7 +58,7 @@ def write_file(table: pa.Table, form: str, path: Path) -> None:
 
 
 def format_of(path: Path) -> str:
-    """The format that a file's name asks for; csv if it asks for none."""
+    """The format of a file's extension; csv for unknown ones."""
     endings = {
         ".jsonl": "jsonlines",
         ".ndjson": "jsonlines",
@@ -84,7 +80,7 @@ def _json(table: pa.Table) -> Iterator[str]:
 
 
 def _write_delimited(table: pa.Table, delimiter: str, stream: TextIO) -> None:
-    # Python's csv writer can't tell NULL from an empty text.
+    # Python's csv writer can't distinguish NULL from an empty string.
     names = delimiter.join(_field(name, delimiter) for name in table.column_names)
     stream.write(f"{names}\n")
     stream.writelines(
@@ -135,7 +131,7 @@ def _copy(table: pa.Table, path: Path) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place when all has been written."""
+    """A temporary file beside `path` that replaces it if the block succeeds."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield part

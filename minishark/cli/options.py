@@ -70,16 +70,21 @@ def cluster_option(command: _Command) -> _Command:
     )(command)
 
 
-def nodes_option(command: _Command) -> _Command:
-    """Add --nodes to a command."""
+def count_option(
+    name: str, description: str, *, default: int | None = None
+) -> Callable[[_Command], _Command]:
+    """An option that takes a positive integer; `description` is its help."""
     return click.option(
-        "--nodes",
+        name,
         type=click.IntRange(min=1),
         metavar="N",
-        default=2,
-        show_default=True,
-        help="Nodes of the local cluster.",
-    )(command)
+        default=default,
+        show_default=default is not None,
+        help=description,
+    )
+
+
+nodes_option = count_option("--nodes", "Nodes of the local cluster.", default=2)
 
 
 def memory_option(command: _Command) -> _Command:
@@ -117,11 +122,7 @@ def cluster_arguments(nodes: int, cluster: str | None, memory_limit: int | None)
 def check_scale(
     _context: click.Context, _parameter: click.Parameter, scale: float | None
 ) -> float | None:
-    """A click callback: the scale is a positive number.
-
-    Raises:
-        OptionError: It is not.
-    """
+    """A click callback: the scale is a positive number."""
     if scale is not None and not (math.isfinite(scale) and scale > 0):
         raise OptionError(f"The scale must be a positive number such as 0.1, not {scale:g}.")
     return scale
@@ -130,11 +131,7 @@ def check_scale(
 def check_output_file(
     _context: click.Context, _parameter: click.Parameter, file: Path | None
 ) -> Path | None:
-    """A click callback: the file can be written, which should fail before a long run, not after.
-
-    Raises:
-        OptionError: It can't.
-    """
+    """A click callback: the file can be written, which should fail before a long run, not after."""
     if file is None:
         return None
     folder = file.parent

@@ -1,4 +1,4 @@
-"""Where answers go, and in which form."""
+"""The destination and format of results."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from minishark.cli.options import FILE_FORMATS
 from minishark.display import print_table
 from minishark.errors import OptionError
 
-# A table on the screen shows these at least, and leaves room for its frame and the next prompt.
-_ROWS_MIN = 10
-_LINES_BESIDE = 8
+_ROWS_MIN = 10  # of a table on the screen
+_LINES_BESIDE = 8  # of the screen, for the table's frame and the next prompt
 
 
 class Output:
-    """Writes answers in a form, to the screen or to a file.
+    """Writes results to the screen or to a file.
 
-    Answers in forms of text follow each other; a file of another form holds the last one.
+    Results in text formats are appended; a file in another format has the last result only.
 
     Attributes:
         form: one of FORMATS.
-        rows_max: how many rows a table on the screen shows; None for all.
-        fits_screen: whether it also shows no more than the screen can.
+        rows_max: rows of a table to show on the screen; None for all.
+        fits_screen: whether to limit them to the screen's height, too.
     """
 
     def __init__(
@@ -43,47 +42,39 @@ class Output:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the form is for people, who also want to know what has no rows."""
+        """Whether the format is for people, who also read messages."""
         return self.form == "table"
 
     @property
     def width(self) -> int:
-        """Of the screen, in characters; large where there is none."""
+        """Width of the screen in characters; large for a pipe."""
         return self._console.width
 
     def redirect(self, path: Path | None) -> None:
-        """Write what follows to a file; None for the screen again.
-
-        Raises:
-            OptionError: the form needs a file.
-        """
-        if path is None and self.form in FILE_FORMATS:
-            raise OptionError(f"Answers as {self.form} need a file; name one.")
+        """Write later results to a file; None for the screen."""
+        if path is None:
+            self._check_file(self.form, path)
         self.close()
         self._path = path
 
-    def set_form(self, form: str, path: Path | None = None) -> None:
-        """Choose the form of what follows, and a file for it.
+    def _check_file(self, form: str, path: Path | None) -> None:
+        if form in FILE_FORMATS and path is None:
+            raise OptionError(f"The format {form} needs a file: pass its path.")
 
-        Raises:
-            OptionError: the form needs a file, and there is none.
-        """
-        if form in FILE_FORMATS and path is None and self._path is None:
-            raise OptionError(f"Answers as {form} need a file; name one.")
+    def set_form(self, form: str, path: Path | None = None) -> None:
+        """Set the format of later results, and their file."""
+        self._check_file(form, path or self._path)
         if path is not None or (self.form in FILE_FORMATS and form not in FILE_FORMATS):
             self.close()
             self._path = path
         self.form = form
 
     def write(self, table: pa.Table, note: str = "") -> None:
-        """Write an answer.
+        """Write a result.
 
         Args:
-            table: the answer.
-            note: for the last line of a table on the screen.
-
-        Raises:
-            OptionError: the file can't be written.
+            table: the result.
+            note: appended to the last line of a table on the screen.
         """
         if self.form in FILE_FORMATS:
             assert self._path is not None
@@ -104,12 +95,12 @@ class Output:
         return self.rows_max
 
     def say(self, sentence: str) -> None:
-        """Tell people what has no rows: to the screen, and only if they read it."""
+        """Print a message on the screen, if the format is for people."""
         if self.is_readable:
             self._console.print(sentence, style="dim", highlight=False, markup=False)
 
     def print(self, text: str) -> None:
-        """Write text as it is, such as a plan."""
+        """Write text, such as a plan, unformatted."""
         stream = self._text_stream()
         stream.write(f"{text}\n")
         stream.flush()

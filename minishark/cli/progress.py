@@ -1,4 +1,4 @@
-"""How far a query is, on the terminal, for anything that takes more than a moment."""
+"""Live progress of running queries on the terminal."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _STAGES_MAX = 8
 
 @contextmanager
 def shown_progress(session: Session, console: Console) -> Iterator[None]:
-    """Show how far the session's queries are, while the block runs, once it has run a moment.
+    """Show the progress of the session's queries while the block runs, after a short delay.
 
-    Nothing is shown where `console` is no terminal, and nothing stays on the screen.
+    Shows nothing if `console` is not a terminal; leaves nothing on the screen.
     """
     if not console.is_terminal:
         yield
@@ -43,7 +43,7 @@ def shown_progress(session: Session, console: Console) -> Iterator[None]:
 
 
 class _Display:
-    """A thread that draws what it last heard."""
+    """A thread that redraws the last reported progress."""
 
     def __init__(self, session: Session, console: Console) -> None:
         self._session = session
@@ -86,20 +86,20 @@ class _Display:
             return ()
         try:
             return self._session.nodes()
-        except ClusterError:  # it was stopped at this moment
+        except ClusterError:  # the session was stopped concurrently
             return ()
 
 
 def progress_lines(
     stages: Sequence[StageProgress], elapsed_s: float, quiet_s: float, nodes: Sequence[NodeState]
 ) -> Group:
-    """What is shown: a line per stage that runs, and what the query waits for if nothing happens.
+    """A line per running stage, and what the query waits for if it makes no progress.
 
     Args:
-        stages: all stages; none while it is planned, or runs in the front end.
-        elapsed_s: since the query was asked for.
-        quiet_s: since something was heard.
-        nodes: the cluster's nodes, if nothing was heard for a while.
+        stages: all stages; empty while the query is planned, or runs in the front end.
+        elapsed_s: seconds since the query was submitted.
+        quiet_s: seconds since the last progress.
+        nodes: the cluster's nodes, if there was no progress for a while.
     """
     open_stages = [stage for stage in stages if stage.started and stage.done < stage.tasks]
     lines = [_stage_line(stage) for stage in open_stages[:_STAGES_MAX]]
@@ -115,17 +115,17 @@ def progress_lines(
 
 
 def waiting_text(quiet_s: float, nodes: Sequence[NodeState]) -> str:
-    """What a query waits for, judged from what the nodes do."""
+    """What a query is probably waiting for, judged by the state of the nodes."""
     lost = [node.name for node in nodes if not node.alive]
     slots = sum(node.slots for node in nodes if node.alive)
     running = sum(node.running for node in nodes if node.alive)
     waited = f"for {quiet_s:.0f} s"
     if not slots:
-        return f"waiting {waited}: no executor is there"
+        return f"waiting {waited}: no executor is alive"
     gone = f", lost: {', '.join(lost)}" if lost else ""
     if running >= slots:
         return f"waiting {waited} for slots: {slots} of {slots} are busy{gone}"
-    return f"waiting {waited} for tasks: {running} of {slots} slots are busy{gone}"
+    return f"no progress {waited}: {running} of {slots} slots are busy{gone}"
 
 
 def _stage_line(stage: StageProgress) -> Text:

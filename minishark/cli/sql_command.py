@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,21 +37,6 @@ Examples:
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """The options of `sql` and `run`: tables, cluster and output."""
-
-    scale: float | None
-    data: Sequence[Path]
-    nodes: int
-    memory_limit: int | None
-    cluster: str | None
-    form: str | None
-    output: Path | None
-    rows_max: int
-    verbose: bool
-
-
 @click.command(epilog=_SQL_EXAMPLES)
 @click.argument("statement")
 @data_options
@@ -66,7 +50,7 @@ def sql(*, statement: str, **options: Any) -> None:
 
     Exit status: 0; 1 if a statement fails; 2 for wrong usage; 130 after Ctrl-C.
     """
-    with interpreter(statement, RunOptions(**options)) as shell:
+    with interpreter(statement, **options) as shell:
         shell.run_text(statement, "")
 
 
@@ -83,7 +67,7 @@ def run(*, file: Path, **options: Any) -> None:
     from minishark.cli.shell.interpreter import read_script
 
     text = sys.stdin.read() if str(file) == "-" else read_script(file)
-    with interpreter(text, RunOptions(**options)) as shell:
+    with interpreter(text, **options) as shell:
         shell.run_text(text, "stdin" if str(file) == "-" else str(file))
 
 
@@ -92,35 +76,34 @@ class ClosedPipeError(Exception):
 
 
 @contextmanager
-def interpreter(text: str, options: RunOptions) -> Iterator[Interpreter]:
-    """A session with the tables that a script needs, and an interpreter for it.
-
-    Raises:
-        MinisharkError: The tables are missing, or the cluster does not start.
-        ClosedPipeError: The reader of stdout is gone.
-    """
+def interpreter(
+    text: str,
+    *,
+    form: str | None,
+    output: Path | None,
+    rows_max: int,
+    verbose: bool,
+    scale: float | None,
+    data: Sequence[Path],
+    nodes: int,
+    **cluster: Any,
+) -> Iterator[Interpreter]:
+    """A session with the tables that a script needs, and an interpreter for it."""
     import minishark
-    from minishark.cli.console import open_reporter, standard_error, standard_output
-    from minishark.cli.data import chosen_tables
+    from minishark.cli.console import standard_error, standard_output
+    from minishark.cli.data import chosen_tables, load_all
     from minishark.cli.formats import format_of
     from minishark.cli.output import Output
     from minishark.cli.shell.interpreter import Interpreter
-    from minishark.tpch.run import default_replicas
-    from minishark.tpch.tables import load_tables
 
-    form = options.form or (format_of(options.output) if options.output else "table")
-    if form in FILE_FORMATS and options.output is None:
+    form = form or (format_of(output) if output else "table")
+    if form in FILE_FORMATS and output is None:
         raise click.BadParameter(f"{form} is a binary format: name a file with --output.")
-    needed = _needed(text, chosen_tables(options.scale, options.data))
-    answers = Output(standard_output(), rows_max=options.rows_max or None)
-    answers.set_form(form, options.output)
-    cluster = cluster_arguments(options.nodes, options.cluster, options.memory_limit)
-    with minishark.connect(**cluster) as session:
-        with open_reporter(verbose=options.verbose) as reporter:
-            reporter.detail(f"Tables: {', '.join(needed.values()) or 'none'}")
-            load_tables(session, needed, reporter, replicas=default_replicas(options.nodes))
-            for warning in session.warnings:
-                reporter.warning(warning)
+    needed = _needed(text, chosen_tables(scale, data))
+    answers = Output(standard_output(), rows_max=rows_max or None)
+    answers.set_form(form, output)
+    with minishark.connect(**cluster_arguments(nodes, **cluster)) as session:
+        load_all(session, needed, nodes, verbose=verbose)
         try:
             yield Interpreter(session, answers, standard_error())
         except BrokenPipeError as error:

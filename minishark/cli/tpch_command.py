@@ -11,6 +11,7 @@ from minishark.cli.options import (
     check_output_file,
     check_scale,
     cluster_option,
+    count_option,
     debug_option,
     memory_option,
     nodes_option,
@@ -44,28 +45,11 @@ Examples:
     help="Queries to run, such as 1,3,5-7.",
 )
 @nodes_option
-@click.option(
-    "--executors",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=1,
-    show_default=True,
-    help="Executors of each node.",
-)
+@count_option("--executors", "Executors of each node.", default=1)
 @cluster_option
 @memory_option
-@click.option(
-    "--partitions",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Partitions of each large table.  [default: the cluster's slots]",
-)
-@click.option(
-    "--replicas",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Replicas of each partition.  [default: 2, or 1 on one node]",
-)
+@count_option("--partitions", "Partitions of each large table.  [default: the cluster's slots]")
+@count_option("--replicas", "Replicas of each partition.  [default: 2, or 1 on one node]")
 @click.option(
     "--placement",
     type=click.Choice(list(PLACEMENTS)),
@@ -73,13 +57,10 @@ Examples:
     show_default=True,
     help="Placement policy of tasks; random takes any node that holds their data.",
 )
-@click.option(
+@count_option(
     "--repetitions",
-    type=click.IntRange(min=1),
-    metavar="N",
+    "Runs of each query, both ways; the table shows the best and the median.",
     default=1,
-    show_default=True,
-    help="Runs of each query, both ways; the table shows the best and the median.",
 )
 @click.option(
     "--data",

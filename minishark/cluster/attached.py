@@ -22,7 +22,7 @@ from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.connections import Connections
 from minishark.cluster.executor import load_keys
 from minishark.cluster.folders import make_folders
-from minishark.cluster.joining import Listening, greet, open_schedulers
+from minishark.cluster.joining import greet, open_schedulers, own_endpoint
 from minishark.cluster.machine import default_limit_bytes
 from minishark.cluster.node import service_address, store_of, this_host
 from minishark.cluster.node_service import SESSION_PREFIX
@@ -86,15 +86,15 @@ class AttachedCluster:
             self.scratch = self._folders.disk
             self.memory_limit_bytes = default_limit_bytes()
             self.task_bytes = welcome.task_bytes  # assumes that all nodes are alike
-            listening = Listening(service, self._folders.disk)
-            self._service = Service(listening.endpoint("service"), paths, self._name, keys=keys)
+            listen = own_endpoint(service, self._folders.disk, "service")
+            self._service = Service(listen, paths, self._name, keys=keys)
             undo.callback(self._service.stop)
             self._service.start()
             self._own = StoreLocation(
                 self._name, self._host, str(paths.memory), str(paths.disk), self._service.endpoint
             )
             self.paths = paths
-            front = listening.endpoint("front")
+            front = own_endpoint(service, self._folders.disk, "front")
             self._sparrow = open_schedulers(welcome, front, keys, _has_executors)
             undo.callback(self._sparrow.close)
             started_s = psutil.Process().create_time()

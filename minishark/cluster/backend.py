@@ -70,7 +70,7 @@ class Backend(Protocol):
         """Stop a job; its last event is a JobFailed of kind "cancelled"."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """How a query's tasks are placed.
 

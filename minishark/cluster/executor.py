@@ -74,7 +74,7 @@ class ExecutorRunner:
         self._store = Store(self._paths, config["node"], config.get("host", ""), files, meter)
         self._runner = TaskRunner(self._store, memory=memory, spill_folder=str(spill))
         self._stages: dict[str, StageTask] = {}
-        self._own_process = bool(config["own_process"])
+        self._own_process = "own_process" in config
         self._closing = threading.Event()
         self._tidying = threading.Thread(target=self._tidy, name="minishark-tidy", daemon=True)
         self._tidying.start()

@@ -43,32 +43,21 @@ def greet(connections: Connections, service: str) -> Welcome:
     return reply
 
 
-class Listening:
-    """Endpoints for this program's sockets, of the same transport as its cluster's."""
+def own_endpoint(service: str, folder: Path, name: str) -> str:
+    """An endpoint for a socket of this program, by the transport of its cluster's service.
 
-    def __init__(self, service: str, folder: Path) -> None:
-        """Choose the transport: ipc in `folder`, or tcp on the interface towards the cluster.
+    That is ipc in `folder`, or any tcp port on the network interface towards the service.
 
-        Raises:
-            ClusterError: the cluster is unreachable.
-        """
-        self._folder = folder
-        self._host = None if service.startswith("ipc://") else _interface_towards(service)
-
-    def endpoint(self, name: str) -> str:
-        """The endpoint of one socket."""
-        if self._host is None:
-            return f"ipc://{self._folder}/{name}.sock"
-        return f"tcp://{self._host}:*"
-
-
-def _interface_towards(service: str) -> str:
-    """This machine's address on the network that leads to a node."""
+    Raises:
+        ClusterError: the service is unreachable.
+    """
+    if service.startswith("ipc://"):
+        return f"ipc://{folder}/{name}.sock"
     host, _, port = service.removeprefix("tcp://").partition("/")[0].rpartition(":")
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, int(port)))  # looks up the route; UDP sends nothing
-            return str(probe.getsockname()[0])
+            return f"tcp://{probe.getsockname()[0]}:*"
     except OSError as error:
         raise ClusterError(f"Can't reach {host}: {error}") from error
 
@@ -123,7 +112,7 @@ def peer_session(
         stack.callback(connections.close)
         welcome = greet(connections, service)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="minishark-visit-"))
-        listen = Listening(service, Path(folder)).endpoint("front")
+        listen = own_endpoint(service, Path(folder), "front")
         sparrow = open_schedulers(welcome, listen, keys, complete)
         stack.callback(sparrow.close)
         yield welcome, connections, sparrow

@@ -23,10 +23,11 @@ from minishark.cluster.executor import load_keys
 from minishark.cluster.folders import inherit_folders, make_folders
 from minishark.cluster.machine import node_memory
 from minishark.cluster.node_service import NodeService
-from minishark.cluster.runner_config import RUNNER, shared_runner_config
+from minishark.cluster.runner_config import RUNNER, runner_config
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.memory import NodeMemory
+from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorGroup, SparrowError
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
@@ -210,7 +211,8 @@ def _settings(
     own_schedulers: tuple[str, ...],
     keys: Keys | None,
 ) -> NodeSettings:
-    config = shared_runner_config(node, memory, options.keys)
+    paths = StorePaths(Path(node.memory), Path(node.disk))
+    config = runner_config(node.name, paths, memory, host=node.host, keys=options.keys)
     return NodeSettings(
         name=options.name,
         endpoint=sparrow_endpoint(options.listen),

@@ -59,7 +59,7 @@ class _Session:
     kept: KeepSession | None
     heard_s: float
 
-    def lives(self, host: str, now: float) -> bool:
+    def is_alive(self, host: str, now: float) -> bool:
         if self.kept is None or self.kept.location.host != host:
             return now - self.heard_s < LEASE_S
         return live_process(self.kept.pid, self.kept.started_s) is not None
@@ -80,15 +80,15 @@ class NodeService(Service):
         storage_bytes: int | None = None,
         task_bytes: int = 0,
     ) -> None:
-        """Listen; see `Service`.
+        """Bind the socket, as `Service` does.
 
         Args:
-            endpoint: its address for others.
+            endpoint: see `Service`, as are `bind` and `keys`.
             node: the node's location, without its service.
             cluster: the cluster's name.
             schedulers: addresses of the cluster's schedulers.
-            bind: the interface to bind to over tcp, if not that of `endpoint`.
-            keys: needed for tcp.
+            bind: see `Service`.
+            keys: see `Service`.
             storage_bytes: limit of its files in shared memory; None for what is free there.
             task_bytes: memory that each of its tasks can use at least.
         """
@@ -199,7 +199,7 @@ class NodeService(Service):
                 # session's heartbeat may be on its way.
                 self._sessions.setdefault(folder.name, _Session(None, now))
         for name, session in list(self._sessions.items()):
-            if not session.lives(self.node.host, now):
+            if not session.is_alive(self.node.host, now):
                 self._remove_session(name)
                 if session.kept is not None and session.kept.location.host == self.node.host:
                     for path in (session.kept.location.memory, session.kept.location.disk):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
-from minishark.worker.protocol import StoreLocation
 from minishark.worker.storage import StorageMeter
 
 RUNNER = "minishark.cluster.executor:make_runner"
 
 
 def runner_config(
-    node: str, paths: StorePaths, memory: NodeMemory, *, own_process: bool
+    node: str,
+    paths: StorePaths,
+    memory: NodeMemory,
+    *,
+    own_process: bool = True,
+    host: str | None = None,
+    keys: str | None = None,
 ) -> dict[str, str]:
     """Configure the executors of a node.
 
@@ -22,25 +25,20 @@ def runner_config(
         paths: its folders.
         memory: its memory limits.
         own_process: whether an executor is a process, which may exit to end a blocked task.
+        host: the id of its machine, if nodes do not share their folders.
+        keys: the folder of its keys, for tcp.
     """
-    return {
-        "own_process": "yes" if own_process else "",
+    config = {
+        "own_process": "yes" if own_process else None,
         "node": node,
         "memory": str(paths.memory),
         "disk": str(paths.disk),
         "memory_limit_bytes": str(memory.limit_bytes),
         "slots": str(memory.slots),
+        "host": host,
+        "keys": keys,
     }
-
-
-def shared_runner_config(
-    node: StoreLocation, memory: NodeMemory, keys_folder: str | None
-) -> dict[str, str]:
-    """Configure the executors of a node with folders of its own."""
-    paths = StorePaths(Path(node.memory), Path(node.disk))
-    config = runner_config(node.name, paths, memory, own_process=True)
-    config |= {"host": node.host}
-    return config | ({"keys": keys_folder} if keys_folder is not None else {})
+    return {name: value for name, value in config.items() if value is not None}
 
 
 def node_meter(paths: StorePaths, node: str, memory: NodeMemory) -> StorageMeter:

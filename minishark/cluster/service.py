@@ -186,57 +186,58 @@ class Service:
             traceback.print_exc()
 
     def _receive(self) -> None:
-        asker, *frames = self._socket.recv_multipart()
+        peer, *frames = self._socket.recv_multipart()
         try:
             request = decode_request(frames[0] if frames else b"")
         except MALFORMED:
-            self._reply(asker, Failure("Malformed request."))
+            self._reply(peer, Failure("Malformed request."))
             return
         match request:
             case Fetch():
-                self._begin(asker, request)
+                self._begin(peer, request)
             case Credit(count):
-                self._continue(asker, count)
+                self._continue(peer, count)
             case _:
-                self._answer(asker, request)
+                self._answer(peer, request)
 
-    def _answer(self, asker: bytes, request: Request) -> None:
+    def _answer(self, peer: bytes, request: Request) -> None:
         try:
             long = self.work(request)
             if long is None:
-                self._reply(asker, self.answer(request))
+                self._reply(peer, self.answer(request))
                 return
         except (OSError, ClusterError) as error:
-            self._reply(asker, Failure(str(error)))
+            self._reply(peer, Failure(str(error)))
             return
         except Exception as error:  # noqa: BLE001 - one bad request must not end the service
             traceback.print_exc()
-            self._reply(asker, Failure(f"{type(error).__name__}: {error}"))
+            self._reply(peer, Failure(f"{type(error).__name__}: {error}"))
             return
         if self._working >= _REPLICATIONS_MAX:
-            self._reply(asker, Failure(f"{self._store_name} is fetching too many files."))
+            self._reply(peer, Failure(f"{self._store_name} is fetching too many files."))
             return
         self._working += 1
-        self._workers.submit(self._work, asker, long)
+        self._workers.submit(self._work, peer, long)
 
-    def _work(self, asker: bytes, long: Callable[[], Reply]) -> None:
+    def _work(self, peer: bytes, long: Callable[[], Reply]) -> None:
         try:
             reply = long()
         except Exception as error:  # noqa: BLE001 - the peer waits for a reply in any case
             reply = Failure(f"{type(error).__name__}: {error}")
-        self._finished.put((asker, reply))
+        self._finished.put((peer, reply))
         self._wake()
 
     def _send_finished(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                asker, reply = self._finished.get_nowait()
+                peer, reply = self._finished.get_nowait()
                 self._working -= 1
-                self._reply(asker, reply)
+                assert self._working >= 0
+                self._reply(peer, reply)
 
-    def _reply(self, asker: bytes, reply: Reply) -> None:
+    def _reply(self, peer: bytes, reply: Reply) -> None:
         with contextlib.suppress(zmq.ZMQError):  # the peer is gone
-            self._socket.send_multipart([asker, encode_message(reply)], zmq.NOBLOCK)
+            self._socket.send_multipart([peer, encode_message(reply)], zmq.NOBLOCK)
 
     # Files
 
@@ -251,25 +252,25 @@ class Service:
             raise ClusterError(f"Invalid path in a node's storage: {name!r}.")
         return path
 
-    def _begin(self, asker: bytes, request: Fetch) -> None:
+    def _begin(self, peer: bytes, request: Fetch) -> None:
         if len(self._transfers) >= _TRANSFERS_MAX:
-            self._reply(asker, Failure(f"{self._store_name} is sending too many files."))
+            self._reply(peer, Failure(f"{self._store_name} is sending too many files."))
             return
         try:
             found = self._paths.find(str(self.path(request.file)), (self._store_name,))
             if found is None:
                 self._reply(
-                    asker, Failure(f"{self._store_name} has no {request.file}", missing=True)
+                    peer, Failure(f"{self._store_name} has no {request.file}", missing=True)
                 )
                 return
             chunks = _ended(_chunks(found, request.first, request.last))
-            self._transfers[asker] = _Transfer(chunks, 0, time.monotonic())
-            self._continue(asker, request.credit)
+            self._transfers[peer] = _Transfer(chunks, 0, time.monotonic())
+            self._continue(peer, request.credit)
         except Exception as error:  # noqa: BLE001 - one bad request must not end the service
-            self._fail(asker, error)
+            self._fail(peer, error)
 
-    def _continue(self, asker: bytes, credit: int) -> None:
-        transfer = self._transfers.get(asker)
+    def _continue(self, peer: bytes, credit: int) -> None:
+        transfer = self._transfers.get(peer)
         if transfer is None:
             return  # late credit, for a transfer whose last chunk has been sent
         transfer.heard_s = time.monotonic()
@@ -279,22 +280,22 @@ class Service:
                 chunk, last = next(transfer.chunks)
                 transfer.credit -= 1
                 self._socket.send_multipart(
-                    [asker, encode_message(Chunk(last)), chunk], zmq.NOBLOCK, copy=False
+                    [peer, encode_message(Chunk(last)), chunk], zmq.NOBLOCK, copy=False
                 )
                 if last:
-                    del self._transfers[asker]
+                    del self._transfers[peer]
                     return
         except Exception as error:  # noqa: BLE001 - one bad request must not end the service
-            self._fail(asker, error)
+            self._fail(peer, error)
 
-    def _fail(self, asker: bytes, error: Exception) -> None:
-        self._transfers.pop(asker, None)
-        self._reply(asker, Failure(str(error)))
+    def _fail(self, peer: bytes, error: Exception) -> None:
+        self._transfers.pop(peer, None)
+        self._reply(peer, Failure(str(error)))
 
     def _drop_silent(self, now: float) -> None:
-        for asker, transfer in list(self._transfers.items()):
+        for peer, transfer in list(self._transfers.items()):
             if now - transfer.heard_s > _TRANSFER_SILENCE_MAX_S:
-                del self._transfers[asker]
+                del self._transfers[peer]
 
     # The end
 

@@ -1,5 +1,5 @@
-"""TPC-H: its schema and queries, its data, a run over all of it, and the comparison of answers.
+"""TPC-H: schema, queries, data, and a run that compares all answers with DuckDB's.
 
-A client of the engine, at the top of the layers: it uses only what `minishark.connect()` gives,
-so that what it measures is what a user gets.
+A client of the engine at the top of the layers: it uses `minishark.connect()`, so that it measures
+what users get.
 """

@@ -1,8 +1,8 @@
-"""Makes TPC-H data with tpchgen-cli, all or nothing, and keeps it for the next run.
+"""Generates TPC-H data with tpchgen-cli, atomically, and keeps it for later runs.
 
 The generator writes into a hidden folder beside the final one, which is renamed when all eight
-tables are there. So `scale-<s>` is complete whenever it exists, however a run ended, and two
-runs at once do not disturb each other.
+tables are complete. So `scale-<s>` is complete whenever it exists, even after a crash, and
+concurrent runs do not disturb each other.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import psutil
 from minishark.errors import DataError, MinisharkError, ResourceError
 from minishark.tpch.schema import TABLES
 
-# What a scale of 1 takes as Snappy-compressed Parquet: for progress, and to see early that the
-# disk is too small.
+# Size of scale 1 as Snappy-compressed Parquet: for progress, and to notice early that the disk is
+# too small.
 BYTES_PER_SCALE = 363_000_000
 _POLL_S = 0.1
 
@@ -39,7 +39,7 @@ class GeneratorMissingError(MinisharkError):
 
 
 class GeneratorFailedError(MinisharkError):
-    """The generator ended with an error; the message is its own."""
+    """The generator failed; the message is its own."""
 
 
 def scale_folder(root: Path, scale: float) -> Path:
@@ -48,31 +48,31 @@ def scale_folder(root: Path, scale: float) -> Path:
 
 
 def scale_text(scale: float) -> str:
-    """A scale as people write it: 1, 0.1, 100."""
+    """A scale without exponent or trailing zeros: 1, 0.1, 100."""
     return f"{Decimal(repr(scale)).normalize():f}"
 
 
 def default_parts(scale: float) -> int:
-    """How many files a table is made in: at least 4, more where they would become large."""
+    """Files per table: at least 4, and more for large scales, so that each stays small."""
     return min(64, max(4, round(2 * scale)))
 
 
 def generate(scale: float, root: Path, *, parts: int, on_progress: OnProgress) -> Path:
-    """Makes one scale's data, unless it is there.
+    """Generate one scale's data, unless it exists.
 
     Args:
         scale: TPC-H's scale factor; 1 is about 1 GB as text.
-        root: The folder that holds one `scale-<s>` folder a scale; made if it is missing.
-        parts: How many files a table is split into.
+        root: The parent of the `scale-<s>` folders; created if it is missing.
+        parts: Files per table.
         on_progress: Called with the bytes written so far and the bytes expected.
 
     Returns:
-        The folder that holds one folder of Parquet files a table.
+        The folder with one folder of Parquet files per table.
 
     Raises:
         GeneratorMissingError: tpchgen-cli is not installed.
-        GeneratorFailedError: It ended with an error.
-        DataError: The folder can't be written to, or lacks a table.
+        GeneratorFailedError: It failed.
+        DataError: The folder is not writable, or lacks a table.
         ResourceError: The disk is full, or too small.
     """
     target = scale_folder(root, scale)
@@ -95,19 +95,20 @@ def generate(scale: float, root: Path, *, parts: int, on_progress: OnProgress) -
 
 
 def _find_generator() -> str:
-    # Beside the interpreter comes first: a virtual environment need not be activated.
+    # Look beside the interpreter first: its virtual environment may not be activated.
     beside = Path(sys.executable).parent / "tpchgen-cli"
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("tpchgen-cli")
     if found is None:
         raise GeneratorMissingError(
-            "tpchgen-cli, which makes TPC-H data, is not installed: pip install 'minishark[tpch]'"
+            "tpchgen-cli, the generator of TPC-H data, is not installed: "
+            "pip install 'minishark[tpch]'"
         )
     return found
 
 
 @contextlib.contextmanager
 def _unfinished_folder(root: Path, name: str) -> Iterator[Path]:
-    """A hidden folder in `root` that is gone at the end, unless it was renamed."""
+    """A hidden folder in `root`, removed at the end unless it was renamed."""
     prefix = f".{name}.{platform.node()}."
     unfinished = root / f"{prefix}{os.getpid()}"
     try:
@@ -127,7 +128,7 @@ def _make_folder(root: Path, folder: Path, prefix: str) -> None:
 
 
 def _remove_abandoned(root: Path, prefix: str) -> None:
-    """Removes what runs of this host that were killed have left."""
+    """Remove the unfinished folders of killed processes of this host."""
     for folder in root.glob(f"{prefix}*"):
         process = folder.name.removeprefix(prefix)
         if process == str(os.getpid()) or not (
@@ -137,7 +138,7 @@ def _remove_abandoned(root: Path, prefix: str) -> None:
 
 
 def _run_generator(command: list[str], on_poll: Callable[[], None]) -> None:
-    # Its messages go to a file: nobody empties a pipe while we wait.
+    # Its messages go to a file: a pipe that nobody reads would block it when full.
     with tempfile.TemporaryFile() as messages:
         environment = os.environ | {"RUST_BACKTRACE": "0"}
         with _signals_later() as received:
@@ -155,7 +156,7 @@ def _run_generator(command: list[str], on_poll: Callable[[], None]) -> None:
             try:
                 _wait(child, on_poll, received)
             finally:
-                # After Ctrl-C, too: the child must not outlive us, nor write on.
+                # Also after Ctrl-C: the child must not outlive us and go on writing.
                 child.kill()
                 child.wait()
         if child.returncode != 0:
@@ -166,10 +167,10 @@ def _run_generator(command: list[str], on_poll: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _signals_later() -> Iterator[list[int]]:
-    """Signals wait until the end, and are in the list until then.
+    """Defer signals to the end of the block; the list has those received so far.
 
-    One within Popen would leave a child that nobody knows, one within its `wait` could leave a
-    lock taken for which the next `wait` waits for ever.
+    An exception within Popen's constructor would leak the child; one within its `wait` could leave
+    its lock held, and the next `wait` would deadlock.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -189,7 +190,7 @@ def _signals_later() -> Iterator[list[int]]:
 
 
 def _wait(child: subprocess.Popen[bytes], on_poll: Callable[[], None], received: list[int]) -> None:
-    """Wait for the end of a child, or for a signal."""
+    """Wait until a child ends or a signal is received."""
     while not received:
         try:
             child.wait(timeout=_POLL_S)
@@ -212,7 +213,7 @@ def _written_bytes(folder: Path) -> int:
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            # A file is renamed when it is finished, perhaps between the two calls.
+            # The generator renames finished files, perhaps between walk and stat.
             with contextlib.suppress(FileNotFoundError):
                 total += Path(parent, name).stat().st_size
     return total
@@ -222,7 +223,7 @@ def _check_free_space(root: Path, expected: int) -> None:
     free = shutil.disk_usage(root).free
     if free < expected:
         raise ResourceError(
-            f"The data takes about {_megabytes(expected)} MB and {root} has only "
+            f"The data needs about {_megabytes(expected)} MB, and {root} has only "
             f"{_megabytes(free)} MB free: choose a smaller scale, or another folder with --data."
         )
 
@@ -231,7 +232,7 @@ def _check_complete(folder: Path) -> None:
     for table in TABLES:
         if not any((folder / table.name).glob("*.parquet")):
             raise DataError(
-                f"{folder} lacks the table {table.name}: delete the folder, and it is made again."
+                f"{folder} lacks the table {table.name}: delete the folder to generate it again."
             )
 
 
@@ -239,7 +240,7 @@ def _publish(unfinished: Path, target: Path) -> None:
     try:
         unfinished.rename(target)
     except OSError as error:
-        # Another run was quicker: its data is the same, for the generator is deterministic.
+        # A concurrent run was faster: its data is the same, as the generator is deterministic.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise _folder_error(target.parent, error) from error
 

@@ -1,7 +1,7 @@
-"""Where the queries, the sample and generated data lie: in a checkout, or around a wheel.
+"""Locations of the queries, the sample and generated data, in a checkout or a wheel.
 
-A wheel carries `queries/` and `data/sample/` as folders inside the package (setup.py maps them);
-in a checkout they stand at the top level, beside the package.
+A wheel has `queries/` and `data/sample/` inside the package (setup.py maps them); a checkout has
+them at the top level, beside the package.
 """
 
 from __future__ import annotations
@@ -18,19 +18,16 @@ def queries_folder() -> Path:
 
 
 def sample_folder() -> Path:
-    """The folder of the tiny sample: one Parquet file a table."""
+    """The folder of the tiny sample: one Parquet file per table."""
     return _resource("sample", PACKAGE.parent / "data" / "sample")
 
 
 def default_data_folder() -> Path:
-    """Where generated TPC-H data goes when nobody says otherwise.
-
-    That is `data/tpch` in a checkout, and the user's cache folder for an installed wheel.
-    """
+    """The default folder of generated data: `data/tpch` in a checkout, else the user's cache."""
     checkout = PACKAGE.parent
     if (checkout / "setup.py").is_file() and (checkout / "data" / "sample").is_dir():
         return checkout / "data" / "tpch"
-    # The XDG specification: a path that is not absolute is to be ignored.
+    # The XDG specification: relative paths must be ignored.
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not cache.is_absolute():
         cache = Path.home() / ".cache"

@@ -1,4 +1,4 @@
-"""The 22 query texts, and which of them a run takes."""
+"""The texts of the 22 queries, and selections of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?")
 
 
 def parse_selection(text: str) -> tuple[int, ...]:
-    """The query numbers that a text such as "1,3,5-7" names, in its order, each once.
-
-    Raises:
-        OptionError: The text is no such list, or a number is outside 1 to 22.
-    """
+    """Parse a list of query numbers such as "1,3,5-7"; keeps the order, drops duplicates."""
     numbers: dict[int, None] = {}
     for item in text.split(","):
         numbers.update(dict.fromkeys(_parse_range(item.strip())))
@@ -25,11 +21,7 @@ def parse_selection(text: str) -> tuple[int, ...]:
 
 
 def load_queries(numbers: Sequence[int]) -> dict[int, str]:
-    """The texts of these queries, by number, in this order.
-
-    Raises:
-        OptionError: A number is outside 1 to 22.
-    """
+    """Load query texts by number, in the order of `numbers`."""
     folder = queries_folder()
     return {
         _checked(number): (folder / f"q{number:02}.sql").read_text(encoding="utf-8")
@@ -40,7 +32,7 @@ def load_queries(numbers: Sequence[int]) -> dict[int, str]:
 def _parse_range(item: str) -> range:
     match = _RANGE.fullmatch(item)
     if match is None:
-        raise OptionError(f"{item!r} is no query number and no range; write for example 1,3,5-7.")
+        raise OptionError(f"{item!r} is no query number or range; write for example 1,3,5-7.")
     first = _checked(int(match[1]))
     last = _checked(int(match[2] or match[1]))
     if last < first:
@@ -50,5 +42,5 @@ def _parse_range(item: str) -> range:
 
 def _checked(number: int) -> int:
     if not 1 <= number <= QUERY_COUNT:
-        raise OptionError(f"There is no query {number}: the numbers go from 1 to {QUERY_COUNT}.")
+        raise OptionError(f"There is no query {number}: choose from 1 to {QUERY_COUNT}.")
     return number

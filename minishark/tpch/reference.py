@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from types import TracebackType
 from typing import Self
 
 import duckdb
@@ -33,12 +32,7 @@ class Reference:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # A query that has not started yet clears the interrupt: repeat it.
         while self._running is not None and not wait([self._running], _INTERRUPT_S).done:
             self._connection.interrupt()

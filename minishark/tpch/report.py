@@ -122,8 +122,8 @@ class Report(msgspec.Struct, frozen=True):
     def to_json(self) -> bytes:
         """The whole report, with every repetition and the totals, as indented JSON.
 
-        The fields of a query's runs as planned stand beside its number, those of its runs in
-        stages under `staged`; totals alike.
+        A query has the fields of its runs as planned, and those of its runs in stages below
+        `staged`; so have the totals.
         """
         fields = msgspec.to_builtins(self)
         queries = fields.pop("outcomes")

@@ -1,4 +1,4 @@
-"""How a long run tells what it is doing; the command line decides how that looks."""
+"""The interface by which long runs report progress; the command line renders it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Protocol
 
 
 class Reporter(Protocol):
-    """Hears of a run's steps, one after the other."""
+    """Receives the progress of a run's sequential steps."""
 
     def step(self, title: str) -> None:
-        """A step begins, and the one before it is over."""
+        """A step begins, and the previous one has ended."""
 
     def progress(self, done: int, total: int) -> None:
-        """Part of the current step is done."""
+        """`done` of `total` units of the current step are done."""
 
     def detail(self, text: str) -> None:
-        """Something that only a curious user wants to read."""
+        """A message for verbose output."""
 
     def warning(self, text: str) -> None:
-        """Something that the user should know, though the run goes on."""
+        """A warning; the run goes on."""

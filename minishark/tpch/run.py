@@ -91,7 +91,7 @@ def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
 
 
 def default_replicas(nodes: int) -> int:
-    """Two, to survive the loss of a node; but a node holds a partition only once."""
+    """Two, to survive the loss of a node, or one on a single node."""
     return min(2, nodes)
 
 
@@ -157,7 +157,7 @@ def _run_query(
     order = reference.order(text, expected)
     # The same cluster and tables serve both ways: only the planner's options differ.
     planned = _run_all(session, text, repetitions, expected, order)
-    with session._planned_in_stages():  # noqa: SLF001 - of use to nobody but a comparison
+    with session._planned_in_stages():  # noqa: SLF001 - useful for comparisons only
         staged = _run_all(session, text, repetitions, expected, order)
     return QueryOutcome(number, tuple(time_s for _, time_s in answers), planned, staged)
 

@@ -1,4 +1,4 @@
-"""The eight TPC-H tables: their keys, and how a run partitions them."""
+"""The eight TPC-H tables: their keys and partitioning."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ class Table(msgspec.Struct, frozen=True):
     """A TPC-H table.
 
     Attributes:
-        name: The table's name, which is that of its folder too.
+        name: The name of the table and its folder.
         primary_key: The columns that identify a row.
-        partition_by: The column that its rows are partitioned by. None leaves it to the engine,
-            which keeps a copy of a small table on every node.
+        partition_by: The partition key; None for a single partition, replicated on every node.
     """
 
     name: str
@@ -20,8 +19,8 @@ class Table(msgspec.Struct, frozen=True):
     partition_by: str | None
 
 
-# lineitem and orders are partitioned alike, by the order's key, so that they join without a
-# shuffle. The small tables come first, so that a mistake shows early.
+# lineitem and orders are co-partitioned by the order's key, so that they join without a shuffle.
+# Small tables come first, so that errors show early.
 TABLES = (
     Table("region", ("r_regionkey",), None),
     Table("nation", ("n_nationkey",), None),

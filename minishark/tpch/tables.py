@@ -1,4 +1,4 @@
-"""Folders of Parquet files as tables, in a minishark session and in plain DuckDB."""
+"""Folders of Parquet files as tables of a session, and of plain DuckDB."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ if TYPE_CHECKING:
 
 
 def find_tables(folder: Path) -> dict[str, str]:
-    """The Parquet tables in a folder: a file `<table>.parquet`, or a folder `<table>` of files.
+    """The Parquet tables in a folder: files `<table>.parquet`, or folders `<table>` of files.
 
     Returns:
-        A path, or a glob of paths, by table name, in the order of names.
-
-    Raises:
-        DataError: There is no such folder, or no table in it.
+        A path, or a glob of paths, by table name, sorted by name.
     """
     try:
         entries = sorted(folder.iterdir())

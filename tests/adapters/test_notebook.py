@@ -88,9 +88,9 @@ def test_answers_are_shown_and_kept(magics: SqlMagics, capsys: pytest.CaptureFix
     ("line", "words"),
     [
         ("", "Write a statement"),
-        ("--outt x SELECT 1", "no option --outt"),
+        ("--outt x SELECT 1", "Unknown option --outt"),
         ("--params nowhere SELECT ?", "no variable called nowhere"),
-        ("--session key SELECT 1", "no session"),
+        ("--session key SELECT 1", "not a minishark session"),
         ("SELEC 1", "syntax error"),
         ("SELECT x FROM nation", "LINE 1: SELECT x"),
     ],

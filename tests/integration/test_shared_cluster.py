@@ -222,7 +222,7 @@ def test_wrong_addresses(running: ClusterRecord, monkeypatch: pytest.MonkeyPatch
         minishark.connect("nobody")
     with pytest.raises(ClusterError, match="No cluster answers"):
         minishark.connect(f"{running.address}.not")
-    with pytest.raises(OptionError, match="is no address"):
+    with pytest.raises(OptionError, match="Invalid address"):
         minishark.connect("http://localhost:1")
     with pytest.raises(ClusterError, match="tcp needs the cluster's keys"):
         minishark.connect("tcp://localhost:1")
@@ -281,6 +281,6 @@ def test_a_node_dies(state: Path) -> None:
 
 def test_a_node_that_cannot_start_leaves_nothing(state: Path, tmp_path: Path) -> None:
     """A start that fails says why, and ends what it had begun."""
-    with pytest.raises(ClusterError, match="of no use"):
+    with pytest.raises(ClusterError, match="Can't use the keys"):
         start_cluster(StartOptions(name="bad", listen="tcp://127.0.0.1:9", keys=str(tmp_path)))
     assert not list(state.glob("bad.*"))

@@ -89,7 +89,7 @@ def run(script: Script, folder: Path) -> QueryRun:
     query = QueryRun(
         stages=LIMITED,
         tables=lambda: {"t": TABLE},
-        site=Site(script, lambda: Placement("sparrow", 2.0, ("n0",))),
+        site=Site(script, lambda: Placement(policy="sparrow", probe_ratio=2.0, nodes=("n0",))),
         store=Store(paths, "n0"),
         folder="q",
         output=Output(kind=OutputKind.RESULT, columns=("a",)),

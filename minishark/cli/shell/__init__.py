@@ -1,4 +1,4 @@
 """The shell: statements and dot-commands from a prompt, a file or a pipe.
 
-`splitting` and `completion` are pure; `interpreter` runs what was typed; `prompt` asks for it.
+`splitting` and `completion` are pure; `interpreter` runs entries; `prompt` reads them.
 """

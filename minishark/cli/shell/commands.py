@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from minishark.cli.console import open_reporter
 from minishark.cli.data import sample_tables, tables_at
 from minishark.cli.options import FORMATS
-from minishark.cli.shell.interpreter import Interpreter
+from minishark.cli.shell.interpreter import Interpreter, table_columns
 from minishark.dataframe import EXPLAIN_MODES
 from minishark.display import human_bytes
 from minishark.errors import ClusterError, OptionError
@@ -27,7 +27,7 @@ from minishark.tpch.schema import TABLES
 from minishark.tpch.tables import load_tables
 
 _REPLICAS = 2
-# Commands of the shells of DuckDB and SQLite, and what does the same here.
+# Commands of the DuckDB and SQLite shells, and their equivalents.
 _OTHER_SHELLS = {
     ".databases": ".tables",
     ".describe": ".schema",
@@ -36,7 +36,7 @@ _OTHER_SHELLS = {
     ".once": ".output",
     ".open": ".load",
 }
-_HELP_NOTE = "Statements end with a semicolon. Ctrl-C cancels a query, Ctrl-D leaves."
+_HELP_NOTE = "Statements end with a semicolon. Ctrl-C cancels a query, Ctrl-D quits."
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Command:
     """A dot-command.
 
     Attributes:
-        usage: how it is written.
-        help: what it does.
-        run: does it, given what follows its name.
+        usage: its name and arguments.
+        help: one line of help.
+        run: the function, called with the text after the name.
         arguments: what completion offers: words, or "*path", "*table" or "*statement".
     """
 
@@ -57,12 +57,7 @@ class Command:
 
 
 def run_command(shell: Interpreter, line: str) -> None:
-    """Run a dot-command.
-
-    Raises:
-        OptionError: there is no such command, or it was written wrongly.
-        MinisharkError: it failed.
-    """
+    """Run a dot-command."""
     name, _, argument = line.partition(" ")
     command = COMMANDS.get(name)
     if command is None:
@@ -71,7 +66,7 @@ def run_command(shell: Interpreter, line: str) -> None:
 
 
 def _hint(name: str) -> str:
-    """The command that was probably meant: abbreviated, another shell's, or misspelt."""
+    """Suggest the command that was meant: abbreviated, of another shell, or misspelt."""
     near = [known for known in COMMANDS if len(name) > 1 and known.startswith(name)]
     near += [_OTHER_SHELLS[name]] if name in _OTHER_SHELLS else []
     near += difflib.get_close_matches(name, COMMANDS, n=1)
@@ -97,7 +92,7 @@ def _help_lines(command: Command, indent: int, width: int) -> str:
 
 def _tables(shell: Interpreter, argument: str) -> None:
     _no_argument(".tables", argument)
-    columns = shell.columns()
+    columns = table_columns(shell.session)
     if not columns:
         shell.output.say("No tables. .sample loads some; .load PATH loads files.")
         return
@@ -109,7 +104,7 @@ def _tables(shell: Interpreter, argument: str) -> None:
 
 
 def _replicas(info: TableInfo) -> str:
-    """On how many nodes a table's partitions lie, in words."""
+    """The fewest live replicas of a table's partitions, of how many are wanted."""
     if info.replicas is None:
         return ""
     healing = f", healing {info.healing} partitions" if info.healing else ""
@@ -117,7 +112,8 @@ def _replicas(info: TableInfo) -> str:
 
 
 def _schema(shell: Interpreter, argument: str) -> None:
-    columns = {name.lower(): (name, found) for name, found in shell.columns().items()}
+    found_columns = table_columns(shell.session)
+    columns = {name.lower(): (name, found) for name, found in found_columns.items()}
     wanted = argument.strip('"').lower()
     if wanted and wanted not in columns:
         near = difflib.get_close_matches(wanted, columns, n=1)
@@ -199,8 +195,8 @@ def _cluster(shell: Interpreter, argument: str) -> None:
     ]
     shell.output.write(pa.Table.from_pylist(rows))
     for node in nodes:
-        if node.last_death:  # a cell would cut it
-            shell.output.say(f"The last death on {node.name}: {node.last_death}")
+        if node.last_death:  # the table may truncate it
+            shell.output.say(f"Last death on {node.name}: {node.last_death}")
     tables = shell.session.catalog.list_tables()
     if short := [f"{info.name} {_replicas(info)}" for info in tables if info.healing]:
         shell.output.say(f"Replicas: {'; '.join(short)}")
@@ -209,7 +205,7 @@ def _cluster(shell: Interpreter, argument: str) -> None:
 def _read(shell: Interpreter, argument: str) -> None:
     path = _path(argument)
     if path is None:
-        raise OptionError("Write .read and the path of a file.")
+        raise OptionError("Write .read FILE.")
     shell.read(path)
 
 
@@ -217,25 +213,25 @@ def _load(shell: Interpreter, argument: str) -> None:
     text, _, name = argument.rpartition(" AS ") if " AS " in argument else (argument, "", "")
     path = _path(text)
     if path is None:
-        raise OptionError("Write .load and the path of a file or folder.")
+        raise OptionError("Write .load PATH or .load PATH AS TABLE.")
     found = tables_at(path)
     if name:
         if len(found) != 1:
-            raise OptionError(f"{path} holds {len(found)} tables; AS goes with one.")
+            raise OptionError(f"{path} has {len(found)} tables; AS names a single one.")
         found = {name.strip(): next(iter(found.values()))}
+    _load_tables(shell, found)
+
+
+def _load_tables(shell: Interpreter, tables: Mapping[str, str]) -> None:
     with open_reporter(verbose=False) as reporter:
-        load_tables(shell.session, found, reporter, replicas=_REPLICAS)
-    shell.output.say(f"Loaded {', '.join(found)}")
+        load_tables(shell.session, tables, reporter, replicas=_REPLICAS)
+    shell.output.say(f"Loaded {', '.join(tables)}" if tables else "All tables are loaded already")
 
 
 def load_sample(shell: Interpreter) -> None:
-    """Load those tables of the bundled sample that are not there."""
+    """Load the tables of the bundled sample that do not exist yet."""
     present = {name.lower() for name in shell.session.tables}
-    missing = {name: path for name, path in sample_tables().items() if name not in present}
-    with open_reporter(verbose=False) as reporter:
-        load_tables(shell.session, missing, reporter, replicas=_REPLICAS)
-    loaded = f"Loaded {', '.join(missing)}" if missing else "All tables are there already"
-    shell.output.say(loaded)
+    _load_tables(shell, {n: path for n, path in sample_tables().items() if n not in present})
 
 
 def _sample(shell: Interpreter, argument: str) -> None:
@@ -269,13 +265,13 @@ def _kill_executor(shell: Interpreter, argument: str) -> None:
         raise OptionError("This cluster runs inside the shell's own process.")
     try:
         process = psutil.Process(victim.pid)
-        # The number may be another process's by now, or one's on another machine.
+        # The pid may be reused by now, or belong to another machine.
         if not process.cmdline()[-1].endswith(f"/{victim.name}.log"):
             raise ClusterError(f"Executor {victim.name} is not a process of this machine.")
         process.kill()
     except (psutil.Error, IndexError):
-        raise ClusterError(f"Executor {victim.name} is gone already; try again.") from None
-    shell.output.say(f"Killed executor {victim.name} (pid {victim.pid}); its node starts another.")
+        raise ClusterError(f"Executor {victim.name} is dead already; try again.") from None
+    shell.output.say(f"Killed executor {victim.name} (pid {victim.pid}); its node restarts it.")
 
 
 def _quit(shell: Interpreter, argument: str) -> None:
@@ -285,7 +281,7 @@ def _quit(shell: Interpreter, argument: str) -> None:
 
 def _no_argument(name: str, argument: str) -> None:
     if argument:
-        raise OptionError(f"{name} takes nothing after it.")
+        raise OptionError(f"{name} takes no arguments.")
 
 
 def _path(text: str) -> Path | None:
@@ -302,33 +298,37 @@ def _name(name: str) -> str:
 COMMANDS = {
     command.usage.split()[0]: command
     for command in (
-        Command(".help [COMMAND]", "list the commands", _help),
+        Command(".help [COMMAND]", "list the commands, or explain one", _help),
         Command(".tables", "list tables and views", _tables),
-        Command(".schema [TABLE]", "columns and types", _schema, ("*table",)),
+        Command(".schema [TABLE]", "show columns and types", _schema, ("*table",)),
         Command(
             ".explain [MODE] [STATEMENT]",
-            f"plan and stages, of the last query or a new one; modes: {', '.join(EXPLAIN_MODES)}",
+            f"show the plan of the last query or another one; modes: {', '.join(EXPLAIN_MODES)}",
             _explain,
             (*EXPLAIN_MODES, "*statement"),
         ),
         Command(
             ".profile [tasks|why STAGE TASK]",
-            "what each stage of the last query did; run again: each task, and why it ran there",
+            "show figures per stage of the last query; with arguments, run it again for figures "
+            "per task, or for why a task ran on its node",
             _profile,
             ("tasks", "why"),
         ),
-        Command(".timer on|off", "whether times are shown", _timer, ("on", "off")),
+        Command(".timer on|off", "show execution times or not", _timer, ("on", "off")),
         Command(
             ".mode FORMAT [FILE]",
-            f"how answers are written: {', '.join(FORMATS)}",
+            f"set the output format: {', '.join(FORMATS)}",
             _mode,
             FORMATS,
         ),
         Command(
-            ".output [FILE]", "write answers to a file; to the screen again", _output, ("*path",)
+            ".output [FILE]",
+            "write results to a file; without it, to the screen",
+            _output,
+            ("*path",),
         ),
-        Command(".rows N", "how many rows of a table are shown; 0: all", _rows),
-        Command(".read FILE", "run a file of statements", _read, ("*path",)),
+        Command(".rows N", "set how many rows of a table to print; 0 prints all", _rows),
+        Command(".read FILE", "run a script", _read, ("*path",)),
         Command(".load PATH [AS TABLE]", "load a file, or a folder of tables", _load, ("*path",)),
         Command(".sample", "load the bundled TPC-H sample", _sample),
         Command(
@@ -337,9 +337,11 @@ COMMANDS = {
             _tpch,
             tuple(map(str, range(1, QUERY_COUNT + 1))),
         ),
-        Command(".cluster", "nodes, processes, slots, memory", _cluster),
-        Command(".kill-executor [NODE]", "kill an executor, to see recovery", _kill_executor),
-        Command(".quit", "leave; so does Ctrl-D", _quit),
+        Command(".cluster", "show nodes, processes, slots and memory", _cluster),
+        Command(
+            ".kill-executor [NODE]", "kill an executor, to demonstrate recovery", _kill_executor
+        ),
+        Command(".quit", "quit; so does Ctrl-D", _quit),
     )
 }
-COMMANDS[".exit"] = Command(".exit", "the same as .quit", _quit)
+COMMANDS[".exit"] = Command(".exit", "quit", _quit)

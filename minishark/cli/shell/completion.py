@@ -1,4 +1,4 @@
-"""What could be typed next. Pure but for `path_suggestions`, which looks at the disk."""
+"""Completion of SQL and dot-commands. Pure, except that `path_suggestions` lists folders."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ _SUGGESTIONS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What there is to name.
+    """All names that completion can offer.
 
     Attributes:
-        columns: the columns of each table and view.
-        functions: the functions of DuckDB.
-        keywords: the words of SQL, in capitals.
-        commands: each dot-command, and what can follow it: words, or one of "*path", "*table" and
-            "*statement".
+        columns: columns by table or view.
+        functions: DuckDB's functions.
+        keywords: SQL keywords, in upper case.
+        commands: arguments by dot-command: words, or "*path", "*table" or "*statement".
     """
 
     columns: Mapping[str, Sequence[str]]
@@ -39,11 +38,11 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A text that could take the place of what is before the cursor.
+    """A completion.
 
     Attributes:
         text: the whole word.
-        length: how many characters before the cursor it replaces.
+        length: number of characters before the cursor that it replaces.
         kind: "table", "column", "function", "keyword", "command" or "path".
     """
 
@@ -53,12 +52,12 @@ class Suggestion:
 
 
 def suggestions(before: str, after: str, names: Names) -> list[Suggestion]:
-    """What could stand at the cursor, the likeliest first.
+    """Completions at the cursor, the most likely first.
 
     Args:
         before: the text before the cursor; only its last statement counts.
         after: the text after it.
-        names: what there is to name.
+        names: the known names.
     """
     if before.lstrip().startswith("."):
         return _command_suggestions(before.lstrip(), names)
@@ -83,7 +82,7 @@ def suggestions(before: str, after: str, names: Names) -> list[Suggestion]:
 
 
 def path_suggestions(typed: str) -> list[Suggestion]:
-    """Files and folders whose paths start with what was typed."""
+    """Files and folders whose paths start with `typed`."""
     folder, name = os.path.split(typed)
     try:
         entries = sorted(Path(folder).expanduser().iterdir())
@@ -116,7 +115,7 @@ def _command_suggestions(line: str, names: Names) -> list[Suggestion]:
 
 
 def _qualified(qualifier: str, word: str, statement: str, names: Names) -> list[Suggestion]:
-    """The columns behind `table.` or `alias.`."""
+    """The columns after `table.` or `alias.`."""
     for table, columns in names.columns.items():
         alias = _ALIAS.format(table=re.escape(table), alias=re.escape(qualifier))
         if table.lower() == qualifier.lower() or re.search(alias, statement, re.IGNORECASE):
@@ -125,7 +124,7 @@ def _qualified(qualifier: str, word: str, statement: str, names: Names) -> list[
 
 
 def _named(statement: str, names: Names) -> list[str]:
-    """The tables that a statement names."""
+    """The tables whose names occur in a statement."""
     words = {word.lower() for word in re.findall(r"\w+", statement)}
     return [table for table in names.columns if table.lower() in words]
 

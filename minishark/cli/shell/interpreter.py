@@ -1,11 +1,11 @@
-"""Runs statements and dot-commands: the part of the shell that knows no prompt."""
+"""Runs statements and dot-commands; the part of the shell without the prompt."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,21 +29,22 @@ _CHANGES_ROWS = re.compile(r"(INSERT|UPDATE|DELETE|MERGE|COPY)\b", re.IGNORECASE
 
 @dataclass
 class Interpreter:
-    """Runs one entry after the other.
+    """Runs entries sequentially.
 
     Attributes:
-        session: where statements run.
-        output: where answers go.
-        errors: a console for progress and remarks.
-        confirm: asks the user a question; None where nobody can answer.
-        timer: whether times are shown.
-        last: the last query that ran.
-        is_over: whether `.quit` was said.
+        session: the session that runs statements.
+        output: the destination of results.
+        errors: a console for progress and warnings.
+        confirm: asks the user a yes/no question; None if not interactive.
+        timer: whether execution times are shown.
+        last: the last query.
+        is_over: whether `.quit` was entered.
     """
 
     session: Session
     output: Output
     errors: Console
+    _: KW_ONLY
     confirm: Callable[[str], bool] | None = None
     timer: bool = False
     last: DataFrame | None = None
@@ -52,17 +53,14 @@ class Interpreter:
     _warned: int = 0
 
     def __post_init__(self) -> None:
-        self._warned = len(self.session.warnings)  # whoever started it has told these
+        self._warned = len(self.session.warnings)  # these were printed when the session started
 
     def run_text(self, text: str, source: str) -> None:
-        """Run all entries of a text until one fails or says `.quit`.
+        """Run all entries of a text, until an error or `.quit`.
 
         Args:
             text: statements and dot-commands; the last statement needs no semicolon.
-            source: what the text is called in errors.
-
-        Raises:
-            MinisharkError: an entry failed; a note names the place.
+            source: the name of the text in errors, such as its file.
         """
         entries = split(text)
         for entry in entries:
@@ -76,11 +74,7 @@ class Interpreter:
                 raise
 
     def run(self, entry: Entry) -> None:
-        """Run one entry.
-
-        Raises:
-            MinisharkError: it failed.
-        """
+        """Run one entry."""
         if entry.is_command:
             from minishark.cli.shell.commands import run_command
 
@@ -106,20 +100,15 @@ class Interpreter:
         self._tell_warnings()
 
     def _tell_warnings(self) -> None:
-        """Tell what the session has warned of since the last time."""
+        """Print the session's new warnings."""
         for warning in self.session.warnings[self._warned :]:
             self.errors.print(f"Warning: {warning}", style="yellow", markup=False)
         self._warned = len(self.session.warnings)
 
     def read(self, path: Path) -> None:
-        """Run a file.
-
-        Raises:
-            OptionError: it can't be read, or reads itself.
-            MinisharkError: an entry of it failed.
-        """
+        """Run a script."""
         if len(self._reading) >= _READ_DEPTH_MAX:
-            raise OptionError(f"{path}: files read each other more than {_READ_DEPTH_MAX} deep.")
+            raise OptionError(f"{path}: .read is nested more than {_READ_DEPTH_MAX} levels deep.")
         self._reading.append(path)
         try:
             self.run_text(read_script(path), str(path))
@@ -127,51 +116,44 @@ class Interpreter:
             self._reading.pop()
 
     def run_last(self, action: Callable[[DataFrame], str]) -> None:
-        """Print something about the last query.
-
-        Raises:
-            QueryError: there was none.
-        """
+        """Print a text about the last query."""
         if self.last is None:
             raise QueryError("No query has run yet.")
         with shown_progress(self.session, self.errors):
             text = action(self.last)
         self.output.print(text)
 
-    def columns(self) -> Mapping[str, list[tuple[str, str]]]:
-        """Name and type of the columns of each table and view, by name."""
-        found = self.session.sql(
-            "SELECT table_name, column_name, data_type FROM duckdb_columns() "
-            "WHERE NOT internal ORDER BY table_name, column_index"
-        ).to_arrow()
-        columns: dict[str, list[tuple[str, str]]] = {}
-        for table, column, type_ in zip(*(c.to_pylist() for c in found.columns), strict=True):
-            columns.setdefault(table, []).append((column, type_))
-        return columns
+
+def table_columns(session: Session) -> Mapping[str, list[tuple[str, str]]]:
+    """The columns of each table and view, as (name, type), by table."""
+    found = session.sql(
+        "SELECT table_name, column_name, data_type FROM duckdb_columns() "
+        "WHERE NOT internal ORDER BY table_name, column_index"
+    ).to_arrow()
+    columns: dict[str, list[tuple[str, str]]] = {}
+    for table, column, type_ in zip(*(c.to_pylist() for c in found.columns), strict=True):
+        columns.setdefault(table, []).append((column, type_))
+    return columns
 
 
 def read_script(path: Path) -> str:
-    """The text of a file of statements.
-
-    Raises:
-        OptionError: it can't be read.
-    """
+    """Read a script."""
     try:
         return path.expanduser().read_text(encoding="utf-8")
     except OSError as error:
         raise OptionError(f"Can't read {path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise OptionError(f"{path} is no text in UTF-8: {error.reason}.") from error
+        raise OptionError(f"{path} is not UTF-8 text: {error.reason}.") from error
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, with DuckDB's excerpt of the statement and the place in a file."""
+    """An error's message with DuckDB's excerpt of the statement, and its notes."""
     text = re.sub(r"\n\n(?=LINE \d+: )", "\n", str(error)).rstrip()
     return "\n".join([text, *getattr(error, "__notes__", ())])
 
 
 def duration_text(seconds: float) -> str:
-    """A time as people read it."""
+    """A duration for people: 12 ms, 1.23 s, 2 min 3 s."""
     if seconds < 1:
         return f"{seconds * 1e3:.0f} ms"
     minutes, rest = divmod(seconds, 60)
@@ -186,6 +168,6 @@ def _changed(sql: str, table: pa.Table) -> str:
 
 
 def _line(entry: Entry, error: MinisharkError) -> int:
-    """The line of a file where an entry went wrong."""
+    """The line of the script where an entry failed."""
     place = _PLACE.search(str(error))
     return entry.line + (int(place[1]) - 1 if place and not entry.is_command else 0)

@@ -1,4 +1,4 @@
-"""The prompt: asks for statements and dot-commands until the user leaves."""
+"""The interactive prompt: reads statements and dot-commands until the user quits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rich.console import Console
 from minishark.cli.options import debugging
 from minishark.cli.shell.commands import COMMANDS
 from minishark.cli.shell.completion import Names, suggestions
-from minishark.cli.shell.interpreter import Interpreter, error_text
+from minishark.cli.shell.interpreter import Interpreter, error_text, table_columns
 from minishark.cli.shell.splitting import is_complete, split
 from minishark.display import human_bytes
 from minishark.errors import MinisharkError
@@ -50,7 +50,7 @@ _STYLE = Style.from_dict(
 
 
 def ask_until_over(shell: Interpreter) -> None:
-    """Ask for entries and run them until the user leaves; errors are told, and it goes on."""
+    """Read and run entries until the user quits; errors are printed and do not end the loop."""
     shell.confirm = confirm
     prompt = _prompt(shell.session)
     with _Interrupts() as interrupts:
@@ -65,12 +65,12 @@ def ask_until_over(shell: Interpreter) -> None:
 
 
 class _Interrupts:
-    """What Ctrl-C does while something runs: KeyboardInterrupt, but not twice within seconds.
+    """The handler of Ctrl-C while an entry runs: KeyboardInterrupt, but not twice within seconds.
 
-    Who is impatient would interrupt the cancelling, and leave the shell with it.
+    A second one would interrupt the cancellation, and end the shell.
 
     Attributes:
-        wanted: whether something runs; at other times the signal is ignored.
+        wanted: whether an entry runs; at other times the signal is ignored.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class _Interrupts:
         self._last_s = -math.inf
 
     def begin(self) -> None:
-        """Something runs from now on."""
+        """An entry starts to run."""
         self._last_s = -math.inf
         self.wanted = True
 
@@ -108,14 +108,14 @@ def _run(shell: Interpreter, text: str, interrupts: _Interrupts) -> None:
         shell.errors.print("Cancelled.", style="yellow")
     except MinisharkError as error:
         print_error(shell.errors, error)
-    except Exception as error:  # noqa: BLE001 - a bug of ours shall not end the user's session
+    except Exception as error:  # noqa: BLE001 - a bug must not end the user's session
         print_error(shell.errors, error)
     finally:
         interrupts.wanted = False
 
 
 def print_error(console: Console, error: Exception) -> None:
-    """Tell what went wrong; with a traceback only if the user asked for them."""
+    """Print an error, with a traceback if debugging."""
     if debugging():
         traceback.print_exception(error)
     kind = "" if isinstance(error, MinisharkError) else f"{type(error).__name__}: "
@@ -123,17 +123,17 @@ def print_error(console: Console, error: Exception) -> None:
     console.print(f"Error: {kind}{first}", style="bold red", markup=False)
     for line in rest.splitlines():
         is_mark = bool(line) and not line.strip(" ^")
-        is_excerpt = is_mark or line.startswith("LINE ")  # a mark stands under its place
+        is_excerpt = is_mark or line.startswith("LINE ")  # wrapping would shift the mark
         style = "bold red" if is_mark else ""
         console.print(line, style=style, markup=False, soft_wrap=is_excerpt)
 
 
 def confirm(question: str) -> bool:
-    """Whether the user agrees; Enter does, and leaving does not."""
+    """Ask a yes/no question; Enter means yes, Ctrl-C and Ctrl-D mean no."""
     try:
         answer = input(f"{question} [Y/n] ")
     except (EOFError, KeyboardInterrupt):
-        print()  # noqa: T201 - what is typed next starts on a line of its own
+        print()  # noqa: T201 - the next prompt starts on a new line
         return False
     return answer.strip().lower() in ("", "y", "yes")
 
@@ -163,7 +163,7 @@ def _continuation(width: int, _line: int, wrapped: int) -> StyleAndTextTuples:
 
 
 def _key_bindings() -> KeyBindings:
-    """Enter runs what is complete, and starts a new line in what is not."""
+    """Enter runs a complete entry, and inserts a newline into an incomplete one."""
     bindings = KeyBindings()
 
     @bindings.add("enter", filter=completion_is_selected)
@@ -187,7 +187,7 @@ def _key_bindings() -> KeyBindings:
 
 
 def history_file() -> Path:
-    """Where the history lies: in the user's state folder, as the XDG specification has it."""
+    """The history file, in the user's state folder by the XDG specification."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         state = Path.home() / ".local" / "state"
@@ -199,13 +199,13 @@ def _history() -> History:
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file.touch(mode=0o600)
-    except OSError:  # a home that can't be written to
+    except OSError:  # the home folder is read-only
         return InMemoryHistory()
     return FileHistory(str(file))
 
 
 class _SessionCompleter(Completer):
-    """Completion with what the session knows."""
+    """Completion with the names of the session's catalog."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -214,23 +214,17 @@ class _SessionCompleter(Completer):
         self._commands = {name: command.arguments for name, command in COMMANDS.items()}
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
-        del event  # Tab or not makes no difference
+        del event  # required by the interface
         names = Names(self._columns(), self._functions, self._keywords, self._commands)
         for found in suggestions(document.text_before_cursor, document.text_after_cursor, names):
             yield Completion(found.text, -found.length, display_meta=found.kind)
 
     def _columns(self) -> dict[str, list[str]]:
         try:
-            rows = self._session.sql(_COLUMNS).to_arrow().to_pylist()
+            found = table_columns(self._session)
         except MinisharkError:
             return {}
-        columns: dict[str, list[str]] = {}
-        for row in rows:
-            columns.setdefault(row["table_name"], []).append(row["column_name"])
-        return columns
-
-
-_COLUMNS = "SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal"
+        return {table: [name for name, _ in columns] for table, columns in found.items()}
 
 
 def _functions(session: Session) -> list[str]:
@@ -249,7 +243,7 @@ def _keywords(session: Session) -> list[str]:
 
 
 class _StatusLine:
-    """The line at the bottom: what the cluster is doing."""
+    """The status line at the bottom: the state of the cluster."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""A text as statements and dot-commands. Pure."""
+"""Splits a text into statements and dot-commands. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Entry:
     """A statement with its semicolon, or a dot-command.
 
     Attributes:
-        text: from its first word on.
-        line: the line on which that stands, from 1.
-        is_command: whether it is a dot-command, which is one line.
-        is_complete: whether it ends: a statement does with a semicolon.
+        text: the text, without leading whitespace and comments.
+        line: the line number of its start, from 1.
+        is_command: whether it is a dot-command, which is a single line.
+        is_complete: False for a statement without its semicolon.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Entry:
 
 
 def split(text: str) -> tuple[Entry, ...]:
-    """The statements and dot-commands in a text, in order; comments around them are left out.
+    """The statements and dot-commands in a text, in order, without comments between them.
 
     A line that starts with a dot where a statement could start is a command. Only the last entry
     can be incomplete.
@@ -35,7 +35,7 @@ def split(text: str) -> tuple[Entry, ...]:
 
 
 def is_complete(text: str) -> bool:
-    """Whether nothing is open at the end of a text: all statements end with a semicolon."""
+    """Whether all statements in a text end with a semicolon."""
     return all(entry.is_complete for entry in split(text))
 
 
@@ -56,7 +56,7 @@ def _entries(text: str) -> Iterator[Entry]:
 
 
 def _statements(text: str, start: int) -> tuple[int, list[Entry]]:
-    """The statements up to the next dot-command, and where they end."""
+    """The end of the statements before the next dot-command, and the statements."""
     found: list[Entry] = []
     first: int | None = None
     for offset, _, _ in sql_tokens(text[start:]):
