@@ -20,7 +20,7 @@ from minishark.errors import QueryError, UnsupportedError
 KIND = StatementKind
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
     """What parses."""
     with duckdb.connect() as connection:
