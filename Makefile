@@ -38,7 +38,7 @@ tpch: $(READY)
 	@$(BIN)/minishark tpch --scale $(SCALE)
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n auto
+	@$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-all: $(READY)
 	@$(BIN)/python -m pytest -m "slow or not slow"

@@ -1,20 +1,22 @@
-"""Is this checkout slower than the last release, or than another checkout? Exit status 1 if so.
+"""Fail if this checkout is slower than the last release, or than another checkout.
 
-    python benchmarks/ratchet.py                               # than the last release
-    python benchmarks/ratchet.py --against ../other            # than another checkout
-    python benchmarks/ratchet.py --checkout ../v0.2 --record   # at a release: what to compare with
+    python benchmarks/ratchet.py                               # against the last release
+    python benchmarks/ratchet.py --against ../other            # against another checkout
+    python benchmarks/ratchet.py --checkout ../v0.2 --record   # at a release: record the baseline
 
-Times of one machine move by more than 3 % within minutes, so nothing is compared with a time that
-was measured earlier. Contestants live in processes of their own and take turns: each query, each
-planned text, each start follows at once on the other's, and who goes first changes every time. The
-contestants are two checkouts; or this one and a yardstick on the same machine, of which only the
-ratio is recorded: DuckDB for starts, planning (its EXPLAIN) and queries, `multiprocessing.Pool` for
-tasks.
+The exit status is 1 if a figure is more than 3 % worse, beyond noise.
 
-A figure is measured once a round by each contestant, so that each round has one ratio. Reported is
-the median of these ratios; its noise is half the width of its 95 % bootstrap interval. Against the
-last release there are two such ratios, then and now, and the noise is that of their quotient. A
-figure is worse if it is worse by more than 3 % and the noise.
+On one machine, times drift by more than 3 % within minutes, so nothing is compared with a time that
+was measured earlier. The contestants run in processes of their own and alternate: each query, each
+planned text and each start-up of one is followed at once by the other's, and the order flips. They
+are two checkouts; or this checkout and a yardstick on the same machine, and only their ratio is
+recorded. The yardstick is DuckDB for start-up, planning (its EXPLAIN) and queries, and
+`multiprocessing.Pool` for tasks.
+
+Every sample of a contestant has a partner of the other, taken right after it: the times of one text
+in one round for planning, of all queries in one round, of one start. Reported is the median of the
+pairs' ratios. Its noise is half the width of its 95 % bootstrap interval. Against a release there
+are two such ratios, now and then, and the noise is that of their quotient.
 """
 
 from __future__ import annotations
@@ -56,14 +58,14 @@ _STARTS = {
 }
 
 Seconds = dict[str, list[float]]
-"""By figure, what a contestant took in each round."""
+"""A contestant's samples, by figure."""
 
 
-# In the contestants' processes. Other checkouts are run by this file, too: public names only.
+# In the contestants' processes. This file runs older checkouts, too, so it uses public names only.
 
 
 class Engine:
-    """What a contestant can be told to do; each method answers with seconds or nothing."""
+    """Commands of a contestant; each returns seconds or nothing."""
 
     def load(self, tables: dict[str, str], tasks: int) -> None:
         """Load the tables into memory and prepare as many tasks."""
@@ -226,7 +228,7 @@ class Contestant:
         return taken
 
     def add(self, figure: str, seconds: float) -> None:
-        """Note what this round's figure is."""
+        """Record a sample."""
         self.seconds.setdefault(figure, []).append(seconds)
 
 
@@ -265,14 +267,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _measure(contestants: Sequence[Contestant], options: argparse.Namespace) -> None:
-    """Let the contestants take turns at everything, round after round."""
+    """Run all rounds; the contestants keep their samples."""
     tables, texts = _tpch(options.scale, options.data)
     with ExitStack() as stack:
         for each in contestants:
             stack.enter_context(each.running(tables, options.tasks))
         for text in texts:
             for each in contestants:
-                each.tell("query", text)  # neither's first is measured
+                each.tell("query", text)  # warm-up, not recorded
         for number in range(options.rounds):
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
             _round(list(contestants), texts, number, options.tasks)
@@ -286,24 +288,27 @@ def _round(contestants: list[Contestant], texts: Sequence[str], number: int, tas
     # A comment makes the text new to whatever has seen it in an earlier round.
     new = [f"-- {number}\n{text}" for text in texts]
     for figure in (NEW_TEXT, REPEATED_TEXT):
-        _sum(contestants, figure, "plan", new)
+        for each, samples in _alternating(contestants, "plan", new):
+            for seconds in samples:
+                each.add(figure, seconds)
     before = {each.name: each.tell("cpu") for each in contestants}
-    _sum(contestants, QUERIES, "query", texts)
+    for each, samples in _alternating(contestants, "query", texts):
+        each.add(QUERIES, sum(samples))
     for each in contestants:
         each.add(QUERIES_CPU, each.tell("cpu") - before[each.name])
     for each in contestants:
         each.add(TASK, each.tell("tasks") / tasks)
 
 
-def _sum(contestants: list[Contestant], figure: str, name: str, texts: Sequence[str]) -> None:
-    """One text after the other by all contestants; the figure is the sum."""
-    sums = [0.0] * len(contestants)
+def _alternating(
+    contestants: list[Contestant], name: str, texts: Sequence[str]
+) -> list[tuple[Contestant, list[float]]]:
+    """What each contestant took for each text, one text after the other by all of them."""
+    turns: list[tuple[Contestant, list[float]]] = [(each, []) for each in contestants]
     for position, text in enumerate(texts):
-        turns = list(enumerate(contestants))
-        for index, each in turns[:: -1 if position % 2 else 1]:
-            sums[index] += each.tell(name, text)
-    for each, total in zip(contestants, sums, strict=True):
-        each.add(figure, total)
+        for each, samples in turns[:: -1 if position % 2 else 1]:
+            samples.append(each.tell(name, text))
+    return turns
 
 
 def _tpch(scale: float, data: Path | None) -> tuple[dict[str, str], list[str]]:
@@ -328,7 +333,7 @@ Estimate = tuple[float, float]
 
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """The median of the rounds' ratios; half the width of its 95 % bootstrap interval."""
+    """The median of the pairs' ratios; half the width of its 95 % bootstrap interval."""
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     rng = random.Random(0)
     medians = sorted(
@@ -339,7 +344,7 @@ def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
 
 
 def _quotients(now: Mapping[str, Estimate], then: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """How ratios to the yardstick have changed; relative noises add up as squares."""
+    """How ratios to the yardstick have changed; relative noises add in quadrature."""
     found = {}
     for name, (ratio, noise) in now.items():
         old_ratio, old_noise = then[name]
@@ -372,7 +377,7 @@ def _verdict(ratio: float, noise: float) -> str:
 
 
 def _conditions(options: argparse.Namespace) -> dict[str, object]:
-    """What ratios to the yardstick depend on."""
+    """What the ratios to the yardstick depend on: they hold only under equal conditions."""
     return {
         "cpus": len(os.sched_getaffinity(0)),
         "scale": options.scale,
@@ -392,11 +397,13 @@ def _record(options: argparse.Namespace, found: Mapping[str, Estimate]) -> None:
 
 
 def _recorded(options: argparse.Namespace) -> dict[str, Estimate]:
+    if not RECORD.exists():
+        raise SystemExit(f"There is no {RECORD.name}: run --record at a checkout of the release.")
     record = json.loads(RECORD.read_text())
     if record["conditions"] != _conditions(options):
         raise SystemExit(
-            f"{RECORD.name} holds under other conditions: {record['conditions']}. "
-            "Compare with a checkout of the release: --against."
+            f"{RECORD.name} was recorded under other conditions: {record['conditions']}. "
+            "Compare with a checkout of the release instead: --against."
         )
     return {name: tuple(estimate) for name, estimate in record["ratio and noise"].items()}
 

@@ -18,9 +18,19 @@
     └── ClusterError          the cluster did not start, or does not answer
 
 The first argument of each is a plain sentence that says what to do.
+
+Names that will be removed warn with MinisharkDeprecationWarning; see docs/stability.md.
 """
 
 from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class MinisharkError(Exception):
@@ -125,3 +135,34 @@ class QueryCancelledError(MinisharkError):
 
 class ClusterError(MinisharkError):
     """The cluster did not start, does not answer, or was stopped."""
+
+
+class MinisharkDeprecationWarning(DeprecationWarning):
+    """A public name that a later version removes; the message says what to use instead."""
+
+
+def deprecated(since: str, *, use: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Mark a public function or method as deprecated: calling it emits a warning.
+
+    Args:
+        since: the version that deprecates it.
+        use: what to use instead.
+
+    Examples:
+        >>> @deprecated("0.3", use="`new`")
+        ... def old() -> int:
+        ...     return 1
+    """
+
+    def mark(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def warning(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            message = f"{function.__qualname__}() is deprecated since {since}; use {use}."
+            warnings.warn(message, MinisharkDeprecationWarning, stacklevel=2)
+            return function(*args, **kwargs)
+
+        # What Python 3.13's `warnings.deprecated` sets, for editors and documentation.
+        warning.__deprecated__ = f"Deprecated since {since}; use {use}."  # type: ignore[attr-defined]
+        return warning
+
+    return mark

@@ -10,12 +10,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
 
 # Clusters end a moment after the test that closed or killed them.
 _GONE_S = 10.0
+_PREFIX = "ms-run-"
 _own_folder = pytest.StashKey[Path]()
 _abandoned_before = pytest.StashKey[frozenset[Path]]()
 _left = pytest.StashKey[list[Path]]()
@@ -43,10 +45,19 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-        folder = Path(tempfile.mkdtemp(prefix="ms-run-"))
+        _remove_killed_runs()
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
         config.stash[_own_folder] = folder
         config.stash[_abandoned_before] = frozenset(abandoned_folders(SHARED_MEMORY))
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+def _remove_killed_runs() -> None:
+    """Remove what runs have left that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:

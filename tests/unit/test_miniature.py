@@ -53,11 +53,21 @@ TYPES = {
 KEY = (("k", "BIGINT"),)
 
 
-@pytest.fixture
-def con() -> Iterator[duckdb.DuckDBPyConnection]:
-    """A planning database."""
+@pytest.fixture(scope="module")
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A planning database; to make one takes longer than most of the tests."""
     with duckdb.connect(config={"threads": 1}) as connection:
         yield connection
+
+
+@pytest.fixture
+def con(database: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The planning database without tables."""
+    assert [] == database.execute("SHOW TABLES").fetchall()
+    yield database
+    for (table,) in database.execute("SHOW TABLES").fetchall():
+        quoted = table.replace('"', '""')
+        database.execute(f'DROP TABLE "{quoted}"')
 
 
 def key_table(rows: int) -> TableStatistics:

@@ -30,7 +30,7 @@ from minishark.compiler.sql.tokens import SqlText, fill_parameters
 from minishark.errors import QueryError, UnsupportedError
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
     """What parses."""
     with duckdb.connect() as connection:

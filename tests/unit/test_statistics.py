@@ -16,7 +16,7 @@ from minishark.worker.statistics import (
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection whose Arrow output has the layout that executors hold."""
     with duckdb.connect(config={"threads": 1}) as connection:
