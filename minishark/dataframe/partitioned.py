@@ -78,13 +78,6 @@ def unpersist(query: LazyQuery) -> None:
         query.persisted = None
 
 
-def storage_level(query: LazyQuery) -> StorageLevel:
-    """Where a query's rows are cached."""
-    if query.persisted is None:
-        return StorageLevel(use_memory=False, use_disk=False, replicas=0)
-    return StorageLevel(use_memory=True, use_disk=True, replicas=query.persisted.replicas)
-
-
 def checkpoint(query: LazyQuery, path: str | None) -> LazyQuery:
     """Run a query now; its rows without its lineage, in the cluster or in files."""
     if path is not None:

@@ -82,15 +82,18 @@ class Runtime(Protocol):
 
     def verify(self, sql: str, answer: pa.Table) -> None:
         """Run a query on plain DuckDB; raises VerificationError if `answer` differs."""
+        ...
 
     def execute(self, sql: str) -> None:
         """Run a statement that returns no rows, such as COPY or INSERT."""
+        ...
 
     # Named tables and views
 
     @property
     def tables(self) -> list[str]:
         """The names of the tables."""
+        ...
 
     def create_table(
         self,
@@ -102,9 +105,11 @@ class Runtime(Protocol):
         replace: bool = False,
     ) -> None:
         """Store the rows of a DataFrame, or data of another kind, as a table."""
+        ...
 
     def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
         """Make a DataFrame a view; what it reads is kept as long as the view exists."""
+        ...
 
     # Cached rows
 

@@ -17,12 +17,13 @@ import textwrap
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import duckdb
 
 from minishark.dataframe.column import Column, Kind, Reference, Resolve
 from minishark.dataframe.names import ident, nearest, readable
-from minishark.errors import ColumnError
+from minishark.errors import ColumnError, OptionError
 from minishark.expressions import Schema, numbered, quote_text
 
 _LINE_MAX = 88
@@ -304,12 +305,13 @@ class Select:
 
     def limited(self, count: int) -> Select:
         """The first `count` rows."""
+        count = _row_count(count, "limit")
         return replace(self, limit=count if self.limit is None else min(count, self.limit))
 
     def skipped(self, count: int) -> Select:
         """All but the first `count` rows."""
         inner = self if self.limit is None else self.nested()
-        return replace(inner, offset=inner.offset + count)
+        return replace(inner, offset=inner.offset + _row_count(count, "offset"))
 
     def typed(self, schema: Schema) -> Select:
         """The same with the names and types that DuckDB bound.
@@ -473,6 +475,12 @@ def find(attributes: Sequence[Attribute], reference: Reference) -> tuple[int, tu
         if found:
             return _only(found, reference, attributes), tuple(parts[len(head) :])
     return _only([], reference, attributes), ()
+
+
+def _row_count(count: Any, verb: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise OptionError(f"{verb}() takes a whole number from 0.")
+    return count
 
 
 def _is_called(attribute: Attribute, parts: Sequence[str]) -> bool:
