@@ -27,7 +27,7 @@ from minishark.dataframe.partitioned import PartitionPlace, StorageLevel
 from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row
 from minishark.dataframe.runtime import CachedRows, Runtime
-from minishark.dataframe.select import Select, Written, relation
+from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.show import PlanText
 from minishark.dataframe.writer import DataFrameWriter
 from minishark.errors import OptionError, UnsupportedError
@@ -755,7 +755,7 @@ def statement_frame(
     runtime: Runtime, sql: str, schema: Schema, *, explain: str | None = None
 ) -> DataFrame:
     """The rows of a bound query; or of its EXPLAIN, which is "plan" or "analyze"."""
-    return DataFrame(LazyQuery(runtime=runtime, select=Written(sql, schema), explain=explain))
+    return DataFrame(LazyQuery(runtime=runtime, select=QueryText(sql, schema), explain=explain))
 
 
 def relation_frame(runtime: Runtime, sql: str, schema: Schema, *, alias: str = "") -> DataFrame:
