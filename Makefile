@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SCALE ?= 0.1
 SOURCES := minishark sparrow_core tests benchmarks docs examples setup.py
 
-.PHONY: help tpch test test-all style format types check bench wheel lock clean
+.PHONY: help tpch test test-all style format types check bench ratchet wheel lock clean
 
 help:
 	@echo "make tpch      make TPC-H data, run the 22 queries, compare each answer with DuckDB's"
@@ -18,6 +18,7 @@ help:
 	@echo "make types     mypy --strict"
 	@echo "make check     style, types, test-all"
 	@echo "make bench     the 22 queries beside DuckDB (SCALE=1 make bench)"
+	@echo "make ratchet   compare speed with the last release (AGAINST=checkout make ratchet)"
 	@echo "make wheel     build dist/*.whl"
 	@echo "make lock      make requirements.lock again, from setup.py's ranges"
 	@echo "make clean     remove what these commands made, but for the TPC-H data"
@@ -57,6 +58,10 @@ check: style types test-all
 
 bench: $(READY)
 	@$(BIN)/python benchmarks/tpch.py --scale $(SCALE)
+
+# With AGAINST=../other, the other checkout instead of the last release.
+ratchet: $(READY)
+	@$(BIN)/python benchmarks/ratchet.py $(if $(AGAINST),--against $(AGAINST))
 
 wheel: $(READY)
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .

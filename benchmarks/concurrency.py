@@ -11,24 +11,19 @@ from __future__ import annotations
 
 import argparse
 import random
-import shlex
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-import duckdb
 import msgspec
-from engines import Silent
+from common import Silent, command, native_duckdb, parser_of, tables_of, write_json
 
 import minishark
-from minishark.tpch.generate import default_parts, generate
-from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import load_queries
 from minishark.tpch.run import versions
-from minishark.tpch.tables import load_tables, tpch_tables
+from minishark.tpch.tables import load_tables
 
 Answer = Callable[[str], object]
 MINISHARK, DUCKDB = "minishark", "DuckDB"
@@ -55,19 +50,10 @@ class Load(msgspec.Struct):
 def main(arguments: Sequence[str]) -> int:
     """Runs the benchmark."""
     options = _parse(arguments)
-    folder = generate(
-        options.scale,
-        options.data,
-        parts=default_parts(options.scale),
-        on_progress=lambda *_: None,
-    )
+    tables = tables_of(options)
     texts = list(load_queries(range(1, 23)).values())
-    with minishark.connect() as session, duckdb.connect() as database:
-        database.execute(f"SET threads = {session.total_slots}")
-        tables = tpch_tables(folder)
+    with minishark.connect() as session, native_duckdb(tables, session.total_slots) as database:
         load_tables(session, tables, Silent(), replicas=2)
-        for name, path in tables.items():
-            database.execute(f"CREATE TABLE {name} AS FROM read_parquet('{path}')")
         loads = []
         for users in options.users:
             ours, theirs = Load(users, MINISHARK), Load(users, DUCKDB)
@@ -80,23 +66,16 @@ def main(arguments: Sequence[str]) -> int:
                 for cursor in cursors:
                     cursor.close()
             loads += [ours, theirs]
-    _print(shlex.join(["python", "benchmarks/concurrency.py", *arguments]), loads)
-    if options.json:
-        report = {"versions": versions(), "loads": loads}
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    _print(loads)
+    write_json(options.json, {"loads": loads})
     return 0
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--scale", type=float, default=1.0)
+    parser = parser_of(__doc__)
     parser.add_argument("--users", type=_numbers, default=(1, 2, 4, 8), metavar="LIST")
     parser.add_argument("--seconds", type=float, default=20.0, help="for each engine and number")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--data", type=Path, default=default_data_folder())
-    parser.add_argument("--json", type=Path)
     return parser.parse_args(arguments)
 
 
@@ -135,8 +114,8 @@ def _run(load: Load, answers: Sequence[Answer], texts: Sequence[str], seconds: f
     load.seconds += time.perf_counter() - started
 
 
-def _print(command: str, loads: Sequence[Load]) -> None:
-    print(f"    {command}\n")
+def _print(loads: Sequence[Load]) -> None:
+    print(f"    {command()}\n")
     print(", ".join(f"{name} {value}" for name, value in versions().items()), end=".\n\n")
     print("| users | minishark, queries/s | DuckDB | ratio | p50, ms | DuckDB | p95, ms | DuckDB |")
     print("|---:|---:|---:|---:|---:|---:|---:|---:|")

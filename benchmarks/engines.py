@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import pyarrow as pa
+from common import Silent, native_duckdb
 
 Answer = Callable[[str], pa.Table]
 _START_S = 300.0
@@ -140,28 +141,8 @@ def _minishark(tables: Mapping[str, str], threads: int) -> Answer:
     return lambda text: session.sql(text).to_arrow()
 
 
-class Silent:
-    """Prints nothing of what loading does."""
-
-    def step(self, title: str) -> None:
-        """Nothing."""
-
-    def progress(self, done: int, total: int) -> None:
-        """Nothing."""
-
-    def detail(self, text: str) -> None:
-        """Nothing."""
-
-    def warning(self, text: str) -> None:
-        """Nothing."""
-
-
 def _duckdb(tables: Mapping[str, str], threads: int) -> Answer:
-    import duckdb
-
-    connection = duckdb.connect(config={"threads": threads})
-    for name, path in tables.items():
-        connection.execute(f"CREATE TABLE {name} AS FROM read_parquet('{path}')")
+    connection = native_duckdb(tables, threads)
     return lambda text: connection.sql(text).to_arrow_table()
 
 

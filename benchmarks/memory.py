@@ -28,16 +28,14 @@ import duckdb
 import msgspec
 import psutil
 import pyarrow as pa
+from common import Silent, parser_of, tables_of, write_json
 
 import minishark
 from minishark.answers.compare import differences
 from minishark.answers.ordering import output_order
 from minishark.errors import MinisharkError
-from minishark.tpch.generate import default_parts, generate
-from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import load_queries, parse_selection
-from minishark.tpch.run import versions
-from minishark.tpch.tables import create_views, load_tables, tpch_tables
+from minishark.tpch.tables import create_views, load_tables
 from minishark.worker.memory import parse_size
 
 _SAMPLE_S = 0.1
@@ -160,34 +158,20 @@ def sampled(session: minishark.Session) -> Iterator[Sampler]:
         sampler.stop()
 
 
-class _Silent:
-    """Loading tables, without a word."""
-
-    def step(self, text: str) -> None:
-        """Say nothing."""
-
-    def progress(self, done: int, total: int) -> None:
-        """Say nothing."""
-
-    def detail(self, text: str) -> None:
-        """Say nothing."""
-
-    def warning(self, text: str) -> None:
-        """Say nothing."""
-
-
-def reference_answers(folder: Path, queries: dict[int, str], limit: int) -> dict[int, pa.Table]:
+def reference_answers(
+    tables: dict[str, str], queries: dict[int, str], limit: int
+) -> dict[int, pa.Table]:
     """What plain DuckDB answers, made by another process so that its memory is not ours."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
-        return pool.apply(_answers, (folder, queries, limit))
+        return pool.apply(_answers, (tables, queries, limit))
 
 
-def _answers(folder: Path, queries: dict[int, str], limit: int) -> dict[int, pa.Table]:
+def _answers(tables: dict[str, str], queries: dict[int, str], limit: int) -> dict[int, pa.Table]:
     config = {"memory_limit": f"{limit}B", "arrow_lossless_conversion": "false"}
     with duckdb.connect(config=config) as connection:
         connection.execute("SET enable_progress_bar = false")
-        create_views(connection, tpch_tables(folder))
+        create_views(connection, tables)
         return {n: connection.sql(text).to_arrow_table() for n, text in queries.items()}
 
 
@@ -204,9 +188,11 @@ def measured(number: int, sampler: Sampler, run: Callable[[], str]) -> Step:
     return Step(number, elapsed_s, sampler.take(), problem)
 
 
-def run_all(folder: Path, queries: dict[int, str], options: argparse.Namespace) -> list[Step]:
+def run_all(
+    tables: dict[str, str], queries: dict[int, str], options: argparse.Namespace
+) -> list[Step]:
     """Load the tables, run the queries, compare the answers."""
-    expected = reference_answers(folder, queries, parse_size(options.memory_limit))
+    expected = reference_answers(tables, queries, parse_size(options.memory_limit))
     steps = []
     with (
         minishark.connect(
@@ -218,11 +204,11 @@ def run_all(folder: Path, queries: dict[int, str], options: argparse.Namespace) 
         sampled(session) as sampler,
         duckdb.connect() as connection,
     ):
-        create_views(connection, tpch_tables(folder))
+        create_views(connection, tables)
 
         def load() -> str:
             replicas = min(2, options.nodes)
-            load_tables(session, tpch_tables(folder), _Silent(), partitions=None, replicas=replicas)
+            load_tables(session, tables, Silent(), partitions=None, replicas=replicas)
             return ""
 
         def query(number: int) -> str:
@@ -242,28 +228,21 @@ def run_all(folder: Path, queries: dict[int, str], options: argparse.Namespace) 
 
 def main() -> int:
     """Measure; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--scale", type=float, default=1)
+    parser = parser_of(__doc__)
     parser.add_argument("--memory-limit", default="400MiB")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--executors", type=int, default=1, help="of each node")
     parser.add_argument("--partitions", type=int, help="of tables and shuffles")
     parser.add_argument("--queries", type=parse_selection, default=parse_selection("1-22"))
-    parser.add_argument("--data", type=Path, default=default_data_folder())
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    parts = default_parts(options.scale)
-    folder = generate(options.scale, options.data, parts=parts, on_progress=lambda *_: None)
+    tables = tables_of(options)
     queries = dict(load_queries(options.queries))
-    steps = run_all(folder, queries, options)
+    steps = run_all(tables, queries, options)
     limit, most = parse_size(options.memory_limit), max(step.peak.nodes for step in steps)
     right = sum(not step.problem for step in steps if step.query)
     print(f"{right} of {len(queries)} correct; at most {most / _MIB:,.0f} MiB of "
           f"{limit / _MIB:,.0f} MiB ({most / limit:.0%}).")  # fmt: skip
-    if options.json is not None:
-        found = {"options": {k: str(v) for k, v in vars(options).items()}, "versions": versions(),
-                 "cpus": os.cpu_count(), "steps": steps}  # fmt: skip
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+    write_json(options.json, {"cpus": os.cpu_count(), "steps": steps})
     return 0 if right == len(queries) and not steps[0].problem else 1
 
 

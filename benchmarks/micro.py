@@ -19,24 +19,18 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import duckdb
-import msgspec
-from engines import Silent
+from common import Silent, command, native_duckdb, parser_of, tables_of, timed, write_json
 
 import minishark
-from minishark.tpch.generate import default_parts, generate
-from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import load_queries
-from minishark.tpch.run import versions
-from minishark.tpch.tables import load_tables, tpch_tables
+from minishark.tpch.tables import load_tables
 
 _STARTS = {
     "minishark": "import minishark\nwith minishark.connect() as s:\n"
@@ -49,13 +43,7 @@ _STARTS = {
 def main(arguments: Sequence[str]) -> int:
     """Runs all parts and prints them as Markdown."""
     options = _parse(arguments)
-    folder = generate(
-        options.scale,
-        options.data,
-        parts=default_parts(options.scale),
-        on_progress=lambda *_: None,
-    )
-    tables = tpch_tables(folder)
+    tables = tables_of(options)
     figures: dict[str, float] = {}
     for name, program in _STARTS.items():
         figures[f"start, {name}, ms"] = 1000 * _start_s(program, options.repetitions)
@@ -67,25 +55,17 @@ def main(arguments: Sequence[str]) -> int:
         figures |= _stages(session, options.repetitions)
     with minishark.connect(task_threads=1, disabled_optimizations=["one_task"]) as session:
         figures |= _shuffling(session, options.shuffle_mb << 20, options.repetitions)
-    print(f"    {shlex.join(['python', 'benchmarks/micro.py', *arguments])}\n")
+    print(f"    {command()}\n")
     print("| what | figure |\n|---|---:|")
     for name, figure in figures.items():
         print(f"| {name} | {figure:.2f} |")
-    if options.json:
-        report = {"versions": versions(), "figures": figures}
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    write_json(options.json, {"figures": figures})
     return 0
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--data", type=Path, default=default_data_folder())
+    parser = parser_of(__doc__, repetitions=5)
     parser.add_argument("--shuffle-mb", type=int, default=1024)
-    parser.add_argument("--json", type=Path)
     return parser.parse_args(arguments)
 
 
@@ -120,11 +100,9 @@ def _loading(
                 for name, path in tables.items():
                     session.create_table(name, path, replicas=2)
             times[kind].append(time.perf_counter() - started)
-        with duckdb.connect(config={"threads": session.total_slots}) as database:
-            started = time.perf_counter()
-            for name, path in tables.items():
-                database.execute(f"CREATE TABLE {name} AS FROM read_parquet('{path}')")
-            times["DuckDB"].append(time.perf_counter() - started)
+        started = time.perf_counter()
+        native_duckdb(tables, session.total_slots).close()
+        times["DuckDB"].append(time.perf_counter() - started)
     found = {f"load, {kind}, s": min(taken) for kind, taken in times.items()}
     theirs = found["load, DuckDB, s"]
     return {
@@ -147,9 +125,7 @@ def _planning(session: minishark.Session) -> dict[str, float]:
 
 
 def _planned_s(session: minishark.Session, text: str) -> float:
-    started = time.perf_counter()
-    session.sql(text).explain("stages")
-    return time.perf_counter() - started
+    return timed(lambda: session.sql(text).explain("stages"))
 
 
 def _stages(session: minishark.Session, repetitions: int) -> dict[str, float]:

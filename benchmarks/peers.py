@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import shlex
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,13 +21,11 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+from common import command, parser_of, tables_of, write_json
 from engines import ENGINES, Engine, EngineError, RunningEngine
 
-from minishark.tpch.generate import default_parts, generate
-from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.run import versions
-from minishark.tpch.tables import tpch_tables
 
 OURS, REFERENCE = "minishark", "DuckDB"
 
@@ -52,45 +49,32 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the benchmark and returns the exit status: 1 if minishark answers something else."""
     options = _parse(arguments)
     queries = load_queries(parse_selection(options.queries))
-    folder = generate(
-        options.scale,
-        options.data,
-        parts=default_parts(options.scale),
-        on_progress=lambda *_: None,
-    )
+    tables = tables_of(options)
     wanted = [e for e in ENGINES if e.is_installed and _is_wanted(e, options.engines)]
     with ExitStack() as stack:
-        running = _start(stack, wanted, tpch_tables(folder), options.threads)
+        running = _start(stack, wanted, tables, options.threads)
         outcomes = _measure(running, queries, options.repetitions, options.limit)
-    command = shlex.join(["python", "benchmarks/peers.py", *arguments])
     names = [engine.name for engine in running]
-    _print(command, names, outcomes)
-    if options.json:
-        report = {
-            "command": command,
-            "versions": versions(),
+    _print(names, outcomes)
+    write_json(
+        options.json,
+        {
             "load_s": {engine.name: engine.load_s for engine in running},
             "queries": {str(number): by_engine for number, by_engine in outcomes.items()},
             "totals": {name: _total(name, outcomes) for name in names},
-        }
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        },
+    )
     if options.plot:
         _plot(options.plot, names, outcomes)
     return int(any(by_engine[OURS].problem for by_engine in outcomes.values()))
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser = parser_of(__doc__, repetitions=3)
     parser.add_argument("--queries", default="1-22", metavar="LIST")
     parser.add_argument("--engines", default="", metavar="NAMES", help="of those installed, these")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for one query")
-    parser.add_argument("--data", type=Path, default=default_data_folder())
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     return parser.parse_args(arguments)
 
@@ -195,8 +179,8 @@ def _total(name: str, outcomes: Outcomes) -> dict[str, float]:
     }
 
 
-def _print(command: str, names: Sequence[str], outcomes: Outcomes) -> None:
-    print(f"    {command}\n")
+def _print(names: Sequence[str], outcomes: Outcomes) -> None:
+    print(f"    {command()}\n")
     print(", ".join(f"{name} {value}" for name, value in versions().items()), end=".\n")
     print("Times in ms, best.\n")
     print(f"| query | {' | '.join(names)} |")

@@ -8,38 +8,16 @@ one with the least work is kept: stages, what they wait for, and the service tim
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import msgspec
+from common import Steps, parser_of, tables_of
 
 import minishark
 from minishark.query.metrics import QueryMetrics
 from minishark.session.session import Session
-from minishark.tpch.generate import default_parts, generate
-from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import load_queries
 from minishark.tpch.run import versions
-from minishark.tpch.tables import load_tables, tpch_tables
+from minishark.tpch.tables import load_tables
 from sparrow_core.lab.recorded import RecordedQuery, RecordedStage, Recording
-
-
-class Quiet:
-    """Hears of the steps of loading."""
-
-    def step(self, title: str) -> None:
-        """Say what begins."""
-        print(title, flush=True)
-
-    def progress(self, done: int, total: int) -> None:
-        """Say nothing."""
-
-    def detail(self, text: str) -> None:
-        """Say nothing."""
-
-    def warning(self, text: str) -> None:
-        """Say it."""
-        print(text, flush=True)
 
 
 def record(session: Session, number: int, text: str, repetitions: int) -> RecordedQuery:
@@ -69,26 +47,18 @@ def work_s(metrics: QueryMetrics) -> float:
 
 def main() -> None:
     """Run and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--scale", type=float, default=1.0)
+    parser = parser_of(__doc__, repetitions=5)
     parser.add_argument("--partitions", type=int, default=30)
     parser.add_argument("--queries", type=int, nargs="*", default=[1, 3, 6, 12])
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--data", type=Path, default=default_data_folder())
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     options = parser.parse_args()
-    folder = generate(
-        options.scale,
-        options.data,
-        parts=default_parts(options.scale),
-        on_progress=Quiet().progress,
-    )
+    if options.json is None:
+        parser.error("--json is required")
+    tables = tables_of(options)
     # One of three nodes holds each partition, so that it is known which tasks read partitions.
     with minishark.connect(
         nodes=3, executors_per_node=1, partitions=options.partitions, single_task_rows=0
     ) as session:
-        tables = tpch_tables(folder)
-        load_tables(session, tables, Quiet(), partitions=options.partitions, replicas=1)
+        load_tables(session, tables, Steps(), partitions=options.partitions, replicas=1)
         queries = tuple(
             record(session, number, text, options.repetitions)
             for number, text in load_queries(options.queries).items()

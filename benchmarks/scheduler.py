@@ -40,6 +40,7 @@ from typing import Any
 
 import msgspec
 import psutil
+from common import timed
 
 from sparrow_core import (
     InProcessCluster,
@@ -111,7 +112,10 @@ def make_runner(config: dict[str, str], slot: int) -> EmptyRunner:
 
 def nodes_of(count: int, slots: int) -> list[NodeConfig]:
     """Nodes of one executor."""
-    return [NodeConfig(f"n{i}", 1, slots, "scheduler:make_runner") for i in range(count)]
+    return [
+        NodeConfig(f"n{i}", executors=1, slots=slots, runner="scheduler:make_runner")
+        for i in range(count)
+    ]
 
 
 @contextmanager
@@ -228,13 +232,28 @@ def placed_a_second(seed: int) -> tuple[float, float]:
     for name in names:
         executors = (ExecutorInfo(Address(f"{name}#e"), 1, 4),)
         at = Address(f"{name}#monitor")
-        say(RegisterNode(PROTOCOL_VERSION, name, at, executors, (), ()))
+        say(
+            RegisterNode(
+                version=PROTOCOL_VERSION,
+                name=name,
+                address=at,
+                executors=executors,
+                held=(),
+                running=(),
+            )
+        )
     tasks = tuple(TaskSpec(task_id, b"") for task_id in range(100))
     rng, placed = Random(seed), 0
     started, cpu_started = time.perf_counter(), time.process_time()
     while time.perf_counter() < started + DECISIONS_S:
         job_id = JobId(f"{seed}.{placed}")
-        submit = SubmitJob(PROTOCOL_VERSION, job_id, client, "u", tasks, b"", "sparrow", 2.0)
+        submit = SubmitJob(
+            version=PROTOCOL_VERSION,
+            job_id=job_id,
+            client=client,
+            user="u",
+            tasks=tasks,
+        )
         reserved = sum(isinstance(each, Reserve) for each in say(submit))
         waiting = len(tasks)
         for name in rng.sample(names, reserved):
@@ -397,19 +416,13 @@ def stores(_: argparse.Namespace) -> Iterator[Row]:
 
 def _peer(name: str, one: Callable[[], object], many: Callable[[int], object]) -> Row:
     many(500)
-    single_s = [_timed(one) for _ in range(200)]
-    best_s = min(_timed(partial(many, 5000)) for _ in range(2))
+    single_s = [timed(one) for _ in range(200)]
+    best_s = min(timed(partial(many, 5000)) for _ in range(2))
     return {
         "system": name,
         "latency_median_ms": 1000 * statistics.median(single_s),
         "tasks_per_s": round(5000 / best_s),
     }
-
-
-def _timed(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
 
 
 def _dask() -> Row:

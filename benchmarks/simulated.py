@@ -44,7 +44,7 @@ def scheduling_delays(jobs: int = 1000) -> list[Row]:
     """On 100 nodes of 4 slots at 80 % load."""
     rows: list[Row] = []
     for placement in PLACEMENTS:
-        workload = Workload(0.8, jobs, distribution="constant", placement=placement)
+        workload = Workload(load=0.8, jobs=jobs, distribution="constant", placement=placement)
         times_s = response_times_s(workload, nodes=100, slots=4, schedulers=10, seed=1)
         delays_ms = [1000 * (time_s - workload.task_s) for time_s in times_s]
         rows.append(
@@ -75,7 +75,7 @@ def messages_a_task(jobs: int = 60) -> list[Row]:
     """At 80 % load, m = 100, d = 2; by the shape of 400 slots."""
     rows: list[Row] = []
     for nodes, slots in SHAPES:
-        meter = _metered(Workload(0.8, jobs, tasks=100), nodes, slots)
+        meter = _metered(Workload(load=0.8, jobs=jobs, tasks=100), nodes, slots)
         rows.append(
             {
                 "figure": "messages a task",
@@ -93,7 +93,7 @@ def cancellation(jobs: int = 300) -> list[Row]:
     """At 80 % load, jobs of ten tasks on 100 nodes of one slot."""
     rows: list[Row] = []
     for on in (True, False):
-        meter = _metered(Workload(0.8, jobs), 100, 1, cancellation=on)
+        meter = _metered(Workload(load=0.8, jobs=jobs), 100, 1, cancellation=on)
         rows.append(
             {
                 "figure": "cancellation",

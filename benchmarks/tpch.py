@@ -12,27 +12,23 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import duckdb
 import msgspec
 import pyarrow as pa
+from common import Steps, command, native_duckdb, parser_of, tables_of, timed, write_json
 
 import minishark
 from minishark.answers.compare import differences
 from minishark.answers.ordering import output_order
 from minishark.errors import MinisharkError
-from minishark.tpch.generate import default_parts, generate
-from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.run import default_replicas, versions
-from minishark.tpch.tables import create_views, load_tables, tpch_tables
+from minishark.tpch.tables import create_views, load_tables
 
 MINISHARK, NATIVE, ARROW = "minishark", "duckdb_native", "duckdb_arrow"
 # The newest Arrow layout that DuckDB writes: small decimals take 8 bytes instead of 16.
@@ -60,38 +56,13 @@ class Measurement(msgspec.Struct, frozen=True):
         return self.best_s(MINISHARK) / self.best_s(other)
 
 
-class Silent:
-    """Prints the steps, and nothing of their progress."""
-
-    def step(self, title: str) -> None:
-        """Prints a step on stderr."""
-        print(title, file=sys.stderr)
-
-    def progress(self, done: int, total: int) -> None:
-        """Nothing."""
-
-    def detail(self, text: str) -> None:
-        """Nothing."""
-
-    def warning(self, text: str) -> None:
-        """Prints a warning on stderr."""
-        print(f"Warning: {text}", file=sys.stderr)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Runs the benchmark and returns the exit status."""
     options = _parse(arguments)
-    command = shlex.join(["python", "benchmarks/tpch.py", *arguments])
     queries = load_queries(parse_selection(options.queries))
-    reporter = Silent()
+    reporter = Steps()
     reporter.step("Making data")
-    folder = generate(
-        options.scale,
-        options.data,
-        parts=default_parts(options.scale),
-        on_progress=reporter.progress,
-    )
-    tables = tpch_tables(folder)
+    tables = tables_of(options)
     with ExitStack() as stack:
         session = stack.enter_context(
             minishark.connect(
@@ -102,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         load_tables(session, tables, reporter, replicas=default_replicas(options.nodes))
         reporter.step("Loading DuckDB")
-        native = stack.enter_context(_native(tables, session.total_slots))
+        native = stack.enter_context(native_duckdb(tables, session.total_slots))
         over_arrow = stack.enter_context(_over_arrow(tables, session.total_slots))
         engines: dict[str, Answer] = {
             MINISHARK: lambda text: session.sql(text).to_arrow(),
@@ -126,35 +97,26 @@ def main(arguments: Sequence[str]) -> int:
             "task threads": options.task_threads or session.total_slots,
             "cpus": os.cpu_count(),
         }
-    _print(command, parameters, measured, wrong)
-    if options.json is not None:
-        options.json.write_bytes(_as_json(command, parameters, measured, wrong))
+    _print(parameters, measured, wrong)
+    report = {
+        "parameters": parameters,
+        "queries": measured,
+        "totals": _totals(measured) if measured else {},
+        "wrong": {str(number): sentences for number, sentences in wrong.items()},
+    }
+    write_json(options.json, report)
     return 1 if wrong else 0
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--scale", type=float, default=1.0)
+    parser = parser_of(__doc__, repetitions=5)
     parser.add_argument(
         "--task-threads", type=int, help="1: queries run in stages; default: see connect()"
     )
-    parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--queries", default="1-22", metavar="LIST")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--executors", type=int, default=1)
-    parser.add_argument("--data", type=Path, default=default_data_folder())
-    parser.add_argument("--json", type=Path)
     return parser.parse_args(arguments)
-
-
-def _native(tables: Mapping[str, str], threads: int) -> duckdb.DuckDBPyConnection:
-    """DuckDB with the tables in its own format, in memory."""
-    connection = duckdb.connect(config={"threads": threads})
-    for name, path in tables.items():
-        connection.execute(f"CREATE TABLE {name} AS FROM read_parquet('{path}')")
-    return connection
 
 
 def _over_arrow(tables: Mapping[str, str], threads: int) -> duckdb.DuckDBPyConnection:
@@ -197,9 +159,7 @@ def _measure(
     times_s: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(repetitions):
         for name, answer in engines.items():
-            start = time.perf_counter()
-            answer(text)
-            times_s[name].append(time.perf_counter() - start)
+            times_s[name].append(timed(lambda ask=answer: ask(text)))
     return Measurement(number, times_s)
 
 
@@ -221,13 +181,12 @@ def _totals(measured: Sequence[Measurement]) -> dict[str, dict[str, float]]:
 
 
 def _print(
-    command: str,
     parameters: Mapping[str, object],
     measured: Sequence[Measurement],
     wrong: Mapping[int, list[str]],
 ) -> None:
     """Prints Markdown, to be pasted where the numbers are quoted."""
-    print(f"    {command}\n")
+    print(f"    {command()}\n")
     print(", ".join(f"{name} {value}" for name, value in parameters.items()), end="; ")
     print(", ".join(f"{name} {value}" for name, value in versions().items()), end=".\n")
     print("Times in ms, best (median).\n")
@@ -257,23 +216,6 @@ def _print_totals(totals: Mapping[str, Mapping[str, float]]) -> None:
     cells = [f"{1000 * totals[engine]['geometric_mean_s']:.1f}" for engine in engines]
     cells += [f"{totals[engine]['geometric_mean_of_ratios']:.2f}" for engine in (NATIVE, ARROW)]
     print(f"| geometric mean | {' | '.join(cells)} |")
-
-
-def _as_json(
-    command: str,
-    parameters: Mapping[str, object],
-    measured: Sequence[Measurement],
-    wrong: Mapping[int, list[str]],
-) -> bytes:
-    report = {
-        "command": command,
-        "parameters": parameters,
-        "versions": versions(),
-        "queries": measured,
-        "totals": _totals(measured) if measured else {},
-        "wrong": {str(number): sentences for number, sentences in wrong.items()},
-    }
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
 if __name__ == "__main__":

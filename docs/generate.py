@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/sparrow.md and docs/sql.md: what the code says of itself.
+"""Writes the generated parts of sparrow.md, sql.md and performance.md: what the code knows.
 
 python docs/generate.py          # rewrite
 python docs/generate.py --check  # fail if it is not current
@@ -17,6 +17,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from minishark.compiler.rules import rules_table
 from minishark.compiler.sql.coverage import coverage_table
 from sparrow_core.machines.client import Client
 from sparrow_core.machines.executor import Executor
@@ -28,24 +29,25 @@ from sparrow_core.policy.disciplines import DISCIPLINES
 from sparrow_core.policy.placement import PLACEMENTS
 from sparrow_core.protocol import messages
 from sparrow_core.protocol import types as parts
-from sparrow_core.runtime.front import Front
+from sparrow_core.runtime.client_actor import ClientActor
 from sparrow_core.runtime.runner import SlotThread
 from sparrow_core.runtime.transport.process import Supervisor
 
 PAGE = Path(__file__).with_name("sparrow.md")
 SQL_PAGE = Path(__file__).with_name("sql.md")
+PERFORMANCE_PAGE = Path(__file__).with_name("performance.md")
 # Who takes messages, and the modules in which it makes those that it sends.
 MACHINES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "client": (Client, ("machines.client",)),
-    "scheduler": (Scheduler, ("machines.scheduler", "machines.job_keeper", "machines.ledger")),
+    "scheduler": (Scheduler, ("machines.scheduler", "machines.ledger")),
     "node monitor": (
         NodeMonitor,
-        ("machines.node_monitor", "machines.task_keeper", "machines.slots"),
+        ("machines.node_monitor", "machines.slots"),
     ),
     "executor": (Executor, ("machines.executor",)),
     "slot": (SlotThread, ("runtime.runner",)),
     "supervisor": (Supervisor, ("runtime.transport.process", "runtime.daemon")),
-    "front end": (Front, ("runtime.front", "runtime.cluster", "runtime.remote")),
+    "client actor": (ClientActor, ("runtime.client_actor", "runtime.cluster", "runtime.remote")),
     "metrics": (Metrics, ("observe.metrics", "runtime.transport.http_metrics")),
 }
 
@@ -113,7 +115,9 @@ def policies() -> Iterator[str]:
 
 def placements() -> Iterator[str]:
     """The names that a job's `placement` may have."""
-    yield ", ".join(f"`{name}`" for name in PLACEMENTS)
+    yield "| placement | |\n|---|---|"
+    for name, kind in PLACEMENTS.items():
+        yield f"| `{name}` | {_first(kind)} |"
 
 
 def limits() -> Iterator[str]:
@@ -161,16 +165,29 @@ def generate(text: str) -> str:
 
 def generate_sql(text: str) -> str:
     """docs/sql.md with a current table of operators."""
-    begin, end = "<!-- coverage: begin -->", "<!-- coverage: end -->"
+    return _between(text, "<!-- coverage: begin -->", coverage_table(), "<!-- coverage: end -->")
+
+
+def generate_performance(text: str) -> str:
+    """docs/performance.md with a current table of optimizer rules."""
+    return _between(text, "<!-- begin rules -->", rules_table(), "<!-- end rules -->")
+
+
+def _between(text: str, begin: str, table: str, end: str) -> str:
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
-    return f"{before}{begin}\n{coverage_table()}\n{end}{after}"
+    return f"{before}{begin}\n{table}\n{end}{after}"
 
 
 def main() -> int:
     """Write, or check."""
     status = 0
-    for page, make in ((PAGE, generate), (SQL_PAGE, generate_sql)):
+    pages = (
+        (PAGE, generate),
+        (SQL_PAGE, generate_sql),
+        (PERFORMANCE_PAGE, generate_performance),
+    )
+    for page, make in pages:
         text = page.read_text()
         current = make(text)
         if "--check" in sys.argv:

@@ -130,7 +130,10 @@ def open_cluster(options: argparse.Namespace) -> Iterator[LocalCluster | RemoteC
         return
     sys.path.insert(0, str(Path(__file__).parent))  # nodes load the runner from here
     runner = "sleep_and_float:make_runner"
-    nodes = [NodeConfig(f"n{i}", 1, options.slots, runner) for i in range(options.nodes)]
+    nodes = [
+        NodeConfig(f"n{i}", executors=1, slots=options.slots, runner=runner)
+        for i in range(options.nodes)
+    ]
     with (
         tempfile.TemporaryDirectory(prefix="sparrow-") as folder,
         LocalCluster(nodes, schedulers=2, run_dir=Path(folder)) as local,

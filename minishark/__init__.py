@@ -41,6 +41,11 @@ def load_ipython_extension(shell: Any) -> None:
     notebook.load(shell)
 
 
+def __dir__() -> list[str]:
+    """All public names, also those that `__getattr__` has not imported yet."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import the engine when it is first used, so that `minishark --help` answers at once."""
     if name == "connect":

@@ -1,4 +1,4 @@
-"""What the front end knows of its tables: schemas, partitions with their holders, statistics."""
+"""The catalog: schemas of tables, their partitions with locations, and statistics."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from minishark.statistics import ColumnStatistics, TableStatistics
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition of a table, held as an Arrow IPC file by one or more nodes.
+    """One partition of a table: an Arrow IPC file on one or more nodes.
 
-    `file` is relative to a node's storage folder; it has the same name on every holder. A partition
-    of files that a query names is held by nobody: `relation`, in SQL, gives its rows.
+    Attributes:
+        index: its number.
+        file: its path, relative to the storage folder of every node that stores it.
+        locations: the nodes that store it.
+        rows: the number of rows.
+        bytes: the size of one replica.
+        relation: for ranges of files that a query names, which no node stores: SQL for its rows.
     """
 
     index: int
@@ -30,9 +35,15 @@ class Partition:
 class Table:
     """A table in the executors' memory.
 
-    Rows lie in partition `hash(partition_by) % len(partitions)` where `partition_by` names columns,
-    and anywhere where it is empty. On `replicas` nodes each partition shall lie, if there are so
-    many: where nodes die, others get copies.
+    Attributes:
+        name: its name.
+        schema: its columns.
+        partitions: its partitions, at least one.
+        partition_by: rows are in partition `hash(partition_by) % len(partitions)`; if it is empty,
+            in any.
+        statistics: what was measured when it was loaded.
+        replicas: the declared number of nodes per partition; where nodes die, others get copies.
+        is_computed: False for a cached table whose rows are computed when they are first needed.
     """
 
     name: str
@@ -41,20 +52,21 @@ class Table:
     partition_by: tuple[str, ...]
     statistics: TableStatistics
     replicas: int = 1
+    is_computed: bool = True
 
     @property
     def folder(self) -> str:
-        """Where its files lie in each node's storage; every load has a folder of its own."""
+        """The folder of its files in each node's storage; every load has one of its own."""
         return self.partitions[0].file.rpartition("/")[0]
 
-    def held_by(self, index: int, nodes: tuple[str, ...]) -> Table:
-        """The table with other holders of one partition."""
+    def with_locations(self, index: int, nodes: tuple[str, ...]) -> Table:
+        """The table with other locations of one partition."""
         partitions = list(self.partitions)
         partitions[index] = replace(partitions[index], locations=nodes)
         return replace(self, partitions=tuple(partitions))
 
     def column_statistics(self, name: str) -> ColumnStatistics | None:
-        """What was measured of a column; None if the table only stands for files."""
+        """The statistics of a column; None if the table only stands for files."""
         columns = self.statistics.columns
         if not columns or any(partition.relation for partition in self.partitions):
             return None
@@ -70,6 +82,13 @@ class Table:
     def bytes(self) -> int:
         """The size of one replica, in bytes."""
         return sum(partition.bytes for partition in self.partitions)
+
+
+def promised_table(name: str, schema: Schema) -> Table:
+    """A table that is not computed yet: only its columns are known."""
+    nowhere = Partition(0, f"promised/{name}/0.arrow", (), 0, 0)
+    statistics = TableStatistics(0, 0, tuple(ColumnStatistics() for _ in schema))
+    return Table(name, schema, (nowhere,), (), statistics, is_computed=False)
 
 
 class Catalog:
@@ -108,7 +127,7 @@ class Catalog:
         return self._tables.get(name.lower())
 
     def unknown(self, name: str) -> CatalogError:
-        """What to raise if there is no table called `name`."""
+        """The error for a table that does not exist."""
         known = ", ".join(sorted(self._tables)) or "none"
         return CatalogError(f"There is no table called {name!r}; the tables are: {known}.")
 

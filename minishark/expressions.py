@@ -8,7 +8,7 @@ Types are DuckDB's type names as text (``DECIMAL(15,2)``). Everything here is im
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TypeAlias, assert_never
 
 Names: TypeAlias = Sequence[str]
@@ -147,9 +147,16 @@ class AggregateCall:
     name: str
     arguments: tuple[Expression, ...]
     type: str
+    _: KW_ONLY
     distinct: bool = False
     filter: Expression | None = None
     order_by: tuple[SortKey, ...] = ()
+
+    def expressions(self) -> Iterator[Expression]:
+        """Every expression that the call computes of a row."""
+        yield from self.arguments
+        yield from () if self.filter is None else (self.filter,)
+        yield from (key.expression for key in self.order_by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +167,7 @@ class FrameBound:
     offset: Expression | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCall:
     """A window function over the rows of a partition.
 
@@ -183,6 +190,13 @@ class WindowCall:
     distinct: bool = False
     ignore_nulls: bool = False
     argument_order: tuple[SortKey, ...] = ()
+
+    def expressions(self) -> Iterator[Expression]:
+        """Every expression that the call computes of a row."""
+        yield from self.arguments
+        yield from self.partition_by
+        yield from () if self.filter is None else (self.filter,)
+        yield from (key.expression for key in (*self.order_by, *self.argument_order))
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparrow_core.observe.why import Why, explain
+    from sparrow_core.policy.placement import PLACEMENTS
     from sparrow_core.protocol.errors import (
         ClusterClosed,
         ClusterStartError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "PLACEMENTS",
     "ClusterClosed",
     "ClusterStartError",
     "ExecutorGroup",
@@ -78,6 +80,7 @@ _HOMES = {
         "NodeConfig",
         "NodeStatus",
     ),
+    "policy.placement": ("PLACEMENTS",),
     "protocol.errors": (
         "ClusterClosed",
         "ClusterStartError",

@@ -1,10 +1,24 @@
-"""The tests' own options."""
+"""The tests' own options, and what holds for a run as a whole: it is quick and leaves nothing."""
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
 
 import pytest
+
+from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
+
+# Clusters end a moment after the test that closed or killed them.
+_GONE_S = 10.0
+_own_folder = pytest.StashKey[Path]()
+_abandoned_before = pytest.StashKey[frozenset[Path]]()
+_left = pytest.StashKey[list[Path]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,3 +30,68 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One worker more than processors: many tests wait for processes more than they compute."""
     return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else 2
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set up what workers and all processes of tests inherit.
+
+    Bytecode is written even if the environment says otherwise: each of several hundred processes
+    would compile the packages anew. Temporary files go to a folder of the run's own, which must be
+    empty at its end; only pytest keeps its `tmp_path`s where they can be looked at.
+    """
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        folder = Path(tempfile.mkdtemp(prefix="ms-run-"))
+        config.stash[_own_folder] = folder
+        config.stash[_abandoned_before] = frozenset(abandoned_folders(SHARED_MEMORY))
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+def pytest_collection_finish() -> None:
+    """The modules stay: the garbage collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def _leftovers(config: pytest.Config) -> list[Path]:
+    """What the run has left in its own folder, and unowned folders in shared memory."""
+    abandoned = frozenset(abandoned_folders(SHARED_MEMORY)) - config.stash[_abandoned_before]
+    return [*config.stash[_own_folder].iterdir(), *sorted(abandoned)]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that leaves files behind; it is over when xdist's workers have ended."""
+    config = session.config
+    if _own_folder not in config.stash:
+        return  # a worker
+    deadline = time.monotonic() + _GONE_S
+    while (left := _leftovers(config)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    config.stash[_left] = left
+    if left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what is left."""
+    left = config.stash.get(_left, [])
+    if left:
+        terminalreporter.section("left behind by the tests", red=True)
+        for path in left:
+            inside = sorted(each.name for each in path.iterdir()) if path.is_dir() else []
+            terminalreporter.line(f"{path} {' '.join(inside)}", red=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the run's own folder, and let the interpreter's end find what it is to collect.
+
+    DuckDB's bindings complain of each of their objects that is still there after it.
+    """
+    gc.unfreeze()
+    if _own_folder in config.stash:
+        shutil.rmtree(config.stash[_own_folder], ignore_errors=True)

@@ -1,8 +1,13 @@
-"""The layers hold: imports run one way, and state machines do no input or output."""
+"""The layers hold: imports run one way, and state machines do no input or output.
+
+Rules that old code does not keep yet are ratchets: `exceptions/` lists the places, a new one fails,
+and `pytest --rewrite` drops those that are mended.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -50,8 +55,15 @@ DRIVERS = ("sparrow_core.runtime.transport", "sparrow_core.sim", "sparrow_core.r
 BANNED_IN_MACHINES = frozenset(
     {"asyncio", "logging", "secrets", "socket", "subprocess", "threading", "time", "uuid", "zmq"}
 )
+# Bounds on how much a reader has to hold in mind at once.
+ROOMS_MAX = 24
+ARROWS_MAX = 110
+POSITIONAL_ARGUMENTS_MAX = 6
+POSITIONAL_FIELDS_MAX = 5
+EXCEPTIONS = Path(__file__).with_name("exceptions")
 
 
+@cache
 def _modules(package: str) -> list[str]:
     files = sorted((ROOT / package).rglob("*.py"))
     assert files
@@ -63,15 +75,23 @@ def _tree(module: str) -> ast.Module:
     return ast.parse(ROOT.joinpath(*module.split(".")).with_suffix(".py").read_bytes())
 
 
-def _imports(module: str) -> Iterator[str]:
+@cache
+def _nodes(module: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(_tree(module)))
+
+
+@cache
+def _imports(module: str) -> tuple[str, ...]:
     """The full names of what a module imports, at its top or later."""
-    for node in ast.walk(_tree(module)):
+    names: list[str] = []
+    for node in _nodes(module):
         match node:
             case ast.Import():
-                yield from (alias.name for alias in node.names)
+                names += (alias.name for alias in node.names)
             case ast.ImportFrom():
                 assert node.level == 0, f"{module} has a relative import"
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+                names += (f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(names)
 
 
 def _top_names(module: str) -> Iterator[str]:
@@ -129,6 +149,37 @@ def test_every_module_has_a_layer() -> None:
     assert set(LAYERS) == found
 
 
+def _room(module: str) -> str:
+    """The file or folder at minishark's first level that a module is in."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def _arrows() -> dict[tuple[str, str], str]:
+    """Which room imports which, at the top of a module or later, with one such module of each."""
+    rooms = {_room(module) for module in _modules("minishark")}
+    arrows: dict[tuple[str, str], str] = {}
+    for module in _modules("minishark"):
+        for name in _imports(module):
+            target = _room(name) if _room(name) in rooms else "__init__"
+            if _is_in(name, "minishark") and target != _room(module):
+                arrows.setdefault((_room(module), target), module)
+    return arrows
+
+
+def test_minishark_has_few_rooms() -> None:
+    """There are at most two dozen files and folders at the first level of the package."""
+    rooms = sorted({_room(module) for module in _modules("minishark")})
+    assert len(rooms) <= ROOMS_MAX, f"{len(rooms)} rooms: {' '.join(rooms)}"
+
+
+def test_few_imports_join_the_rooms() -> None:
+    """Pairs of rooms of which one imports the other are bounded; the message lists all of them."""
+    arrows = _arrows()
+    listed = "\n".join(f"{a} -> {b} (by {module})" for (a, b), module in sorted(arrows.items()))
+    assert len(arrows) <= ARROWS_MAX, f"{len(arrows)} arrows:\n{listed}"
+
+
 def test_a_session_begins_before_heavy_imports() -> None:
     """Its processes start first: `connect` imports neither Arrow nor DuckDB before."""
     modules = _modules("minishark")
@@ -167,6 +218,8 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.bench": lambda name: _is_in(name, "sparrow_core.lab"),
         "minishark.query": vocabulary.__contains__,
         "minishark.tables": vocabulary.__contains__,
+        "minishark.session": "sparrow_core.PLACEMENTS".__eq__,
+        "minishark.cli": "sparrow_core.PLACEMENTS".__eq__,
     }
     for module in _modules("minishark"):
         room = ".".join(module.split(".")[:2])
@@ -207,7 +260,7 @@ def test_machines_do_no_input_or_output(module: str) -> None:
         assert not any(_is_in(name, banned) for banned in BANNED_IN_MACHINES), name
         # random.Random is a type that is injected; the module's functions are global state.
         assert not _is_in(name, "random") or name in {"random", "random.Random"}, name
-    for node in ast.walk(_tree(module)):
+    for node in _nodes(module):
         match node:
             case ast.Attribute(value=ast.Name(id="random"), attr=attribute):
                 assert "Random" == attribute, f"{module}: random.{attribute}"
@@ -236,7 +289,7 @@ def test_nothing_reaches_a_shell_or_a_guessable_file(module: str) -> None:
     for name, call in _calls(module):
         assert name not in UNSAFE_CALLS, module
         assert "shell" not in [each.arg for each in call.keywords], f"{module}: {ast.unparse(call)}"
-    for node in ast.walk(_tree(module)):
+    for node in _nodes(module):
         match node:
             case ast.Constant(value=str(text)):
                 assert not text.startswith("/tmp"), f"{module}: {text}"
@@ -244,7 +297,7 @@ def test_nothing_reaches_a_shell_or_a_guessable_file(module: str) -> None:
 
 def _calls(module: str) -> Iterator[tuple[str, ast.Call]]:
     """What a module calls of other modules, such as `os.system`."""
-    for node in ast.walk(_tree(module)):
+    for node in _nodes(module):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name)):
                 yield f"{owner}.{name}", node
@@ -289,3 +342,94 @@ def test_packages_are_packages() -> None:
     for package in ("minishark", "sparrow_core"):
         for file in (ROOT / package).rglob("*.py"):
             assert (file.parent / "__init__.py").is_file(), file
+
+
+def _places(tree: ast.AST, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.AST]]:
+    """All nodes of a module, each with the qualified name of the function or class it is in."""
+    for node in ast.iter_child_nodes(tree):
+        yield ".".join(path) or "<module>", node
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield from _places(node, (*path, node.name))
+            case _:
+                yield from _places(node, path)
+
+
+def _file(module: str) -> str:
+    return module.replace(".", "/") + ".py"
+
+
+def _check_exceptions(rule: str, found: Counter[str], config: pytest.Config) -> None:
+    """Compare the places that break a rule with the list of those that may, which only shrinks."""
+    listing = EXCEPTIONS / f"{rule}.txt"
+    allowed: Counter[str] = Counter()
+    for line in listing.read_text().splitlines():
+        place, _, count = line.rpartition(" ")
+        allowed[place] = int(count)
+    if config.getoption("rewrite"):
+        allowed &= found
+        listing.write_text("".join(f"{place} {allowed[place]}\n" for place in sorted(allowed)))
+    assert {} == found - allowed, f"new exceptions to the rule of {rule.replace('_', ' ')}"
+    assert {} == allowed - found, f"these are mended: shorten {listing.name} with --rewrite"
+
+
+def test_no_call_has_a_row_of_positional_arguments(pytestconfig: pytest.Config) -> None:
+    """Seven or more arguments are named where they are passed; a place is `file:function`."""
+    found = Counter(
+        f"{_file(module)}:{place}"
+        for module in _all_modules()
+        for place, node in _places(_tree(module))
+        if isinstance(node, ast.Call) and len(node.args) > POSITIONAL_ARGUMENTS_MAX
+    )
+    _check_exceptions("positional_arguments", found, pytestconfig)
+
+
+def _keywords(node: ast.ClassDef, structs: set[str]) -> list[ast.keyword] | None:
+    """What a dataclass's decorator or a Struct's bases are told; None for other classes."""
+    for decorator in node.decorator_list:
+        match decorator:
+            case ast.Call(func=ast.Name(id="dataclass"), keywords=keywords):
+                return keywords
+            case ast.Name(id="dataclass"):
+                return []
+    return node.keywords if node.name in structs else None
+
+
+def _structs(classes: list[ast.ClassDef]) -> set[str]:
+    """The names of the classes that derive from msgspec.Struct, directly or not."""
+    bases = {
+        node.name: {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases}
+        for node in classes
+    }
+    structs = {"Struct"}
+    while more := {name for name in bases if bases[name] & structs} - structs:
+        structs |= more
+    return structs
+
+
+def _fields(node: ast.ClassDef) -> int:
+    """How many arguments the constructor takes for the fields that the class itself declares."""
+    fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+    return sum(
+        not ast.unparse(each.annotation).startswith("ClassVar")
+        and not (each.value is not None and "init=False" in ast.unparse(each.value))
+        for each in fields
+    )
+
+
+def test_large_classes_are_built_by_names(pytestconfig: pytest.Config) -> None:
+    """A dataclass or Struct with more than five fields is `kw_only`; a place is `file:class`."""
+    classes = [
+        (module, node)
+        for module in _all_modules()
+        for node in _nodes(module)
+        if isinstance(node, ast.ClassDef)
+    ]
+    structs = _structs([node for _, node in classes])
+    found: Counter[str] = Counter()
+    for module, node in classes:
+        keywords = _keywords(node, structs)
+        if keywords is not None and _fields(node) > POSITIONAL_FIELDS_MAX:
+            told = {each.arg: ast.unparse(each.value) for each in keywords}
+            found[f"{_file(module)}:{node.name}"] += told.get("kw_only") != "True"
+    _check_exceptions("positional_fields", +found, pytestconfig)

@@ -249,11 +249,11 @@ class Cursor:
         session = self._open_session()
         self._forget()
         with _translated():
-            kind = session.parse(operation)[-1].kind
+            parsed = session.parse(operation)[-1]
             frame = session.sql(operation, parameters or None)
             table = frame.to_arrow()
             types = [type_ for _, type_ in frame.dtypes]
-        if kind in COUNTED and table.column_names == ["Count"]:
+        if isinstance(parsed, COUNTED) and table.column_names == ["Count"]:
             self.rowcount = sum(table.column(0).to_pylist())
             return self
         self.rowcount = table.num_rows

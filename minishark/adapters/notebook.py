@@ -23,7 +23,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from rich.console import Console
 
 import minishark
-from minishark.compiler.sql.statements import StatementKind
+from minishark.compiler.sql.statements import Explain
 from minishark.dataframe.show import table_html
 from minishark.display import print_table
 from minishark.errors import MinisharkError
@@ -86,13 +86,13 @@ class SqlMagics(Magics):
     def _run(self, text: str, options: Mapping[str, str]) -> SqlAnswer | None:
         session = self._session(options.get("session"))
         params = self._variable(options["params"]) if "params" in options else None
-        kind = session.parse(text)[-1].kind
+        parsed = session.parse(text)[-1]
         frame = session.sql(text, params)
         if "out" in options:
             self.shell.user_ns[options["out"]] = frame
             return None
         table = frame.to_arrow()
-        if kind is StatementKind.EXPLAIN:
+        if isinstance(parsed, Explain):
             print(table.column(0)[0].as_py())  # noqa: T201 - a plan is text
             return None
         return SqlAnswer(table, frame.dtypes)

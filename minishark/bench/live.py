@@ -28,7 +28,7 @@ from sparrow_core.lab.rows import Response, response
 _CALIBRATION_RUNS = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LivePlacement:
     """Users on a cluster of this machine.
 
@@ -189,14 +189,27 @@ def _over_ideal(placement: str) -> Finding:
 
 EXPERIMENTS = (
     Experiment(
-        "placement",
-        "TPC-H queries of several users on a cluster of this machine",
-        "Batch Sampling, figures 10 and 11; Sparrow, figure 8, on one machine",
-        "live",
-        LivePlacement(),
-        LivePlacement(0.0, "", (1, 6), 2, 2, 2, 2, 0.7, 2, ("sparrow", "random"), 1, 1.0),
-        live_placement,
-        Chart("TPC-H query"),
-        tuple(map(_over_ideal, ("sparrow", "batch", "per_task", "random"))),
+        name="placement",
+        title="TPC-H queries of several users on a cluster of this machine",
+        source="Batch Sampling, figures 10 and 11; Sparrow, figure 8, on one machine",
+        kind="live",
+        parameters=LivePlacement(),
+        quick=LivePlacement(
+            scale=0.0,
+            data="",
+            queries=(1, 6),
+            nodes=2,
+            partitions=2,
+            replicas=2,
+            users=2,
+            load=0.7,
+            cores=2,
+            placements=("sparrow", "random"),
+            rounds=1,
+            seconds=1.0,
+        ),
+        run=live_placement,
+        chart=Chart("TPC-H query"),
+        findings=tuple(map(_over_ideal, ("sparrow", "batch", "per_task", "random"))),
     ),
 )

@@ -17,7 +17,7 @@ from random import Random
 import psutil
 
 import minishark
-from minishark.bench.chaos.arena import Arena, open_arena
+from minishark.bench.chaos.testbed import Testbed, open_testbed
 from minishark.bench.chaos.work import Done, Work, Worker, work_list
 from minishark.bench.tpch_data import Silent, tpch_folder
 from minishark.cluster.launch import StartOptions, start_cluster, stop_cluster
@@ -39,7 +39,7 @@ _SHARES, _ANSWERS, _BROKEN = "queries of each session", "queries", "broken promi
 _TEXT_MAX = 300
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Load:
     """A load run.
 
@@ -73,24 +73,28 @@ def load(parameters: Load, seed: int, advance: Advance) -> Sequence[Row]:
     if min(parameters.sessions, parameters.threads) < 1 or parameters.seconds <= 0:
         raise OptionError("Set sessions and threads to 1 or more, and seconds above 0.")
     tables = tpch_tables(tpch_folder(parameters.scale, parameters.data))
-    with open_arena() as arena:
+    with open_testbed() as testbed:
         works = [
             work
-            for work in work_list(tables, parameters.queries, arena.folder / "written")
+            for work in work_list(tables, parameters.queries, testbed.folder / "written")
             if work.name.startswith("q")
         ]
         with _sessions(parameters) as (sessions, folders):
             for session in sessions:
                 load_tables(session, tables, Silent(), partitions=2, replicas=2)
-            rows = _measured(arena, folders, sessions, works, parameters, seed, advance)
-        left = [Point(_BROKEN, f"left behind: {each}", 0.0, 1.0) for each in arena.left_behind()]
+            rows = _measured(
+                testbed, folders, sessions, works, parameters=parameters, seed=seed, advance=advance
+            )
+        left = [Point(_BROKEN, f"left behind: {each}", 0.0, 1.0) for each in testbed.left_behind()]
     return [*rows, *left]
 
 
 @contextlib.contextmanager
 def _sessions(parameters: Load) -> Iterator[tuple[list[Session], tuple[str, ...]]]:
     """Sessions on a new cluster, and the nodes' folders in shared memory."""
-    record = start_cluster(StartOptions(_NAME, parameters.nodes, parameters.executors))
+    record = start_cluster(
+        StartOptions(name=_NAME, nodes=parameters.nodes, executors_per_node=parameters.executors)
+    )
     with contextlib.ExitStack() as stack:
         stack.callback(stop_cluster, _NAME)
         sessions = [
@@ -101,10 +105,11 @@ def _sessions(parameters: Load) -> Iterator[tuple[list[Session], tuple[str, ...]
 
 
 def _measured(
-    arena: Arena,
+    testbed: Testbed,
     folders: Sequence[str],
     sessions: Sequence[Session],
     works: Sequence[Work],
+    *,
     parameters: Load,
     seed: int,
     advance: Advance,
@@ -120,7 +125,7 @@ def _measured(
     for worker in everybody:
         worker.start()
     try:
-        rows = _sampled(arena, folders, parameters.seconds, advance)
+        rows = _sampled(testbed, folders, parameters.seconds, advance)
     finally:
         for worker in everybody:
             worker.finish()
@@ -129,21 +134,23 @@ def _measured(
     return [*rows, *_told([[done for worker in own for done in worker.done] for own in workers])]
 
 
-def _sampled(arena: Arena, folders: Sequence[str], seconds: float, advance: Advance) -> list[Row]:
+def _sampled(
+    testbed: Testbed, folders: Sequence[str], seconds: float, advance: Advance
+) -> list[Row]:
     """The resources that are in use, now and then."""
     rows: list[Row] = []
     started = time.monotonic()
     for number in range(1, _SAMPLES + 1):
         time.sleep(max(0.0, started + number * seconds / _SAMPLES - time.monotonic()))
         at_s = time.monotonic() - started
-        rows += [Point(name, "all", at_s, y) for name, y in _sample(arena, folders).items()]
+        rows += [Point(name, "all", at_s, y) for name, y in _sample(testbed, folders).items()]
         advance(1 / _SAMPLES)
     return rows
 
 
-def _sample(arena: Arena, folders: Sequence[str]) -> dict[str, float]:
+def _sample(testbed: Testbed, folders: Sequence[str]) -> dict[str, float]:
     """What the run's processes take, this one included."""
-    family = [psutil.Process(), *arena.family()]
+    family = [psutil.Process(), *testbed.family()]
     opened, memory = 0, 0
     for process in family:
         with contextlib.suppress(psutil.Error):
@@ -206,15 +213,15 @@ def fairness_of(shares: Sequence[float]) -> float:
 
 EXPERIMENTS = (
     Experiment(
-        "load",
-        "Sessions query a cluster for minutes; nothing grows, each gets its share",
-        "every answer is DuckDB's, nothing is left behind",
-        "live",
-        Load(),
-        Load(2, 2, 2.0, queries=(1, 6)),
-        load,
-        Chart(
-            "Seconds", "", "lines", same_y=False, figures=(_SHARES, _ANSWERS, _BROKEN)
+        name="load",
+        title="Sessions query a cluster for minutes; nothing grows, each gets its share",
+        source="every answer is DuckDB's, nothing is left behind",
+        kind="live",
+        parameters=Load(),
+        quick=Load(sessions=2, threads=2, seconds=2.0, queries=(1, 6)),
+        run=load,
+        chart=Chart(
+            "Seconds", "", style="lines", same_y=False, figures=(_SHARES, _ANSWERS, _BROKEN)
         ),
         verdict=verdict,
     ),

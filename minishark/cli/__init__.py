@@ -1,8 +1,8 @@
-"""The `minishark` command: thin, for all that it does is done by the layers below.
+"""The `minishark` command: a thin layer over the public API.
 
-Rules: nothing heavy is imported before a command runs, so that `minishark --help` answers at once;
-results go to stdout, all else to stderr; a user's mistake ends with one plain sentence and exit
-status 2, a failure with status 1, Ctrl-C with 130.
+Rules: imports are lazy, so that `minishark --help` answers at once; results go to stdout, all else
+to stderr; wrong usage ends with one plain sentence and exit status 2, a failure with status 1,
+Ctrl-C with 130.
 """
 
 from minishark.cli.app import main

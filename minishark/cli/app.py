@@ -1,4 +1,4 @@
-"""The command group, and what every way of ending a command looks like from outside."""
+"""The command group; exit statuses and error messages of all commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
@@ -22,19 +22,19 @@ from minishark.cli.sql_command import run as run_file
 from minishark.cli.tpch_command import tpch
 from minishark.errors import DataError, MinisharkError, OptionError
 
-# What the user can mend by writing the command in another way.
+# Errors that the user fixes by writing the command differently.
 _BAD_USAGE = (DataError, OptionError)
 _STATUS_FAILURE = 1
 _STATUS_BAD_USAGE = 2
 _STATUS_CLOSED_PIPE = 128 + signal.SIGPIPE
 _STATUS_INTERRUPTED = 128 + signal.SIGINT
-# The signal that ends the command. What it raises may reach `run` as another exception: DuckDB
-# turns it into one of its own, and tidying up may fail on what was interrupted.
+# Signals received. The exception that a handler raises may reach `run` as another one: DuckDB
+# replaces it by its own, and cleaning up may fail on what was interrupted.
 _received: list[int] = []
 
 
 def main() -> NoReturn:
-    """The `minishark` command, as a program."""
+    """Run the `minishark` command as a program: install signal handlers, run, exit."""
     signal.signal(signal.SIGINT, _interrupt)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
@@ -43,7 +43,7 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command and says on stderr why it failed, if it did.
+    """Run one command; print why it failed on stderr, if it did.
 
     Returns:
         The exit status.
@@ -61,8 +61,8 @@ def run(arguments: Sequence[str]) -> int:
             return _STATUS_INTERRUPTED
         _complain(error)
         return _STATUS_BAD_USAGE if isinstance(error, _BAD_USAGE) else _STATUS_FAILURE
-    except ClosedPipeError:  # who read the answer has seen enough
-        # What is still buffered would complain when Python ends.
+    except ClosedPipeError:
+        # Flushing the rest of stdout's buffer at exit would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _STATUS_CLOSED_PIPE
     except Exception as error:  # noqa: BLE001 - no traceback unless asked for
@@ -74,12 +74,12 @@ def run(arguments: Sequence[str]) -> int:
 
 _EPILOG = """\b
 Examples:
-  minishark                            a shell; it offers the bundled sample
-  minishark --data events.parquet      a shell with a table called events
-  minishark sql "SELECT 42"
-  minishark < statements.sql
+  minishark                            a shell; offers to load the bundled sample
+  minishark --data events.parquet      a shell with the table events
+  minishark sql "SELECT 42"            one statement
+  minishark < statements.sql           a script
 
-Each command has its own help: minishark tpch --help
+Help of a command: minishark tpch --help
 """
 
 
@@ -92,18 +92,10 @@ Each command has its own help: minishark tpch --help
 @version_option
 @debug_option
 @click.pass_context
-def group(
-    context: click.Context,
-    *,
-    scale: float | None,
-    data: Sequence[Path],
-    nodes: int,
-    cluster: str | None,
-    memory_limit: int | None,
-) -> None:
-    """SQL over replicated in-memory Arrow partitions, scheduled by Sparrow.
+def group(context: click.Context, /, **options: Any) -> None:
+    """Distributed SQL on DuckDB executors and a Sparrow scheduler.
 
-    Without a command: a shell on a terminal, else what stdin says.
+    Without a command: an interactive shell, or the statements on stdin if it is not a terminal.
     """
     if context.invoked_subcommand is not None:
         _refuse_options_before(context, context.invoked_subcommand)
@@ -111,32 +103,22 @@ def group(
     if sys.stdin.isatty() and sys.stdout.isatty():
         from minishark.cli.shell_command import shell
 
-        shell(scale, data, nodes, cluster, memory_limit)
+        shell(**options)
     else:
-        context.invoke(
-            run_file,
-            file=Path("-"),
-            scale=scale,
-            data=data,
-            nodes=nodes,
-            cluster=cluster,
-            memory_limit=memory_limit,
-        )
+        context.invoke(run_file, file=Path("-"), **options)
 
 
 def _refuse_options_before(context: click.Context, command: str) -> None:
-    """Options of the shell mean nothing to a command, which has its own after its name.
+    """Refuse options of the shell before a command, which would ignore them.
 
     Raises:
-        click.UsageError: there are some.
+        click.UsageError: There are some.
     """
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "")
         if parameter.expose_value and given is ParameterSource.COMMANDLINE:
             raise click.UsageError(
-                f"{parameter.opts[0]} stands before {command}: write it after {command}, "
-                "if that takes it.",
-                context,
+                f"{parameter.opts[0]} stands before {command}: write it after {command}.", context
             )
 
 
@@ -156,7 +138,7 @@ def _complain(error: Exception) -> None:
         click.echo(f"Error: {error_text(error)}", err=True)
     else:
         message = f"{type(error).__name__}: {error_text(error)}"
-        click.echo(f"Error: {message}\n(--debug shows where this happened.)", err=True)
+        click.echo(f"Error: {message}\n(Run with --debug for a traceback.)", err=True)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
@@ -165,7 +147,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    # As an exception, so that what `finally` promises is done: no process or file is left.
+    # Ends by an exception, so that `finally` blocks run and no process or file is left behind.
     for other in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)
     _received.append(number)

@@ -1,8 +1,11 @@
-"""`minishark bench`: the papers' experiments, simulated to live; faults; load."""
+"""`minishark bench`: the papers' experiments, simulated and live; fault injection; load."""
 
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,32 +20,32 @@ if TYPE_CHECKING:
 _EXAMPLES = """\b
 Examples:
   minishark bench list                        every experiment, and where it comes from
-  minishark bench techniques                  one of them; files go to ./experiments
+  minishark bench techniques                  run one; files go to ./experiments
   minishark bench probe-ratio --set loads=[0.8] --set jobs=100000 --seed 7
   minishark bench placement --set load=0.5    live, on this machine
-  minishark bench chaos --set faults=50       kills processes while queries run, checks answers
-  minishark bench all --quick                 all of them in a minute, to see that they work
+  minishark bench chaos --set faults=50       kill processes while queries run, check answers
+  minishark bench all --quick                 smoke test of all, in a minute
 """
 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("name", metavar="NAME|list|all")
-@click.option("--quick", is_flag=True, help="Tiny parameters: it works, and means nothing.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of all random choices.")
+@click.option(
+    "--quick", is_flag=True, help="Smoke test with tiny parameters; writes files only with --out."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed.")
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Change a parameter (values as in TOML); may be repeated.",
+    help="Set a parameter; VALUE is TOML. Repeatable.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path("experiments"),
-    show_default=True,
     metavar="FOLDER",
-    help="Where CSV, JSON and plots go.",
+    help="Folder for CSV, JSON and plots.  [default: experiments]",
 )
 @click.option(
     "--format",
@@ -50,9 +53,9 @@ Examples:
     type=click.Choice(["png", "svg"]),
     default="png",
     show_default=True,
-    help="Of plots.",
+    help="Format of plots.",
 )
-@click.option("--json", "as_json", is_flag=True, help="With list: as JSON, with parameters.")
+@click.option("--json", "as_json", is_flag=True, help="With list: print JSON, with parameters.")
 @debug_option
 def bench(
     *,
@@ -60,14 +63,14 @@ def bench(
     quick: bool,
     seed: int,
     changes: tuple[str, ...],
-    out: Path,
+    out: Path | None,
     plot: Literal["png", "svg"],
     as_json: bool,
 ) -> int:
-    """Run an experiment: a table or figure of the Sparrow papers, faults (chaos), long load, more.
+    """Run an experiment: a figure of the Sparrow papers, fault injection, sustained load, ...
 
-    Each prints its figures, beside the paper's where there are some, and writes NAME.csv (what was
-    found), NAME.json (parameters, seed, versions) and a plot.
+    Prints the figures, next to the paper's if it has them, and writes NAME.csv (results), NAME.json
+    (parameters, seed, versions) and a plot.
     """
     from minishark.bench.registry import EXPERIMENTS, find
 
@@ -77,31 +80,34 @@ def bench(
     if name == "all" and changes:
         raise click.UsageError("--set goes with one experiment, as each has its own parameters.")
     chosen = tuple(EXPERIMENTS) if name == "all" else (find(name).name,)
+    from minishark.bench.registry import parameters_of, run_experiment
     from minishark.cli.console import open_reporter
 
     passed = True
-    with open_reporter(verbose=False) as reporter:
+    with open_reporter(verbose=False) as reporter, _folder(out, quick=quick) as folder:
         for each in chosen:
-            report = _run(each, quick, seed, changes, out, plot, reporter)
-            _print(each, report)
+            experiment = find(each)
+            parameters = parameters_of(experiment, quick=quick, changes=changes)
+            reporter.step(f"{each}: {experiment.title}")
+            advance = _progress(reporter)
+            report = run_experiment(experiment, parameters, seed, folder, plot, advance)
+            _print(each, report, with_files=out is not None or not quick)
             passed &= report.passed
     return 0 if passed else 1
 
 
-def _run(
-    name: str,
-    quick: bool,
-    seed: int,
-    changes: tuple[str, ...],
-    out: Path,
-    plot: Literal["png", "svg"],
-    reporter: Reporter,
-) -> Report:
-    from minishark.bench.registry import find, parameters_of, run_experiment
+@contextmanager
+def _folder(out: Path | None, *, quick: bool) -> Iterator[Path]:
+    """Where the files go; those of a smoke test are deleted, unless --out names a folder."""
+    if out is not None or not quick:
+        yield out or Path("experiments")
+        return
+    with tempfile.TemporaryDirectory(prefix="minishark-bench-") as folder:
+        yield Path(folder)
 
-    experiment = find(name)
-    parameters = parameters_of(experiment, quick=quick, changes=changes)
-    reporter.step(f"{name}: {experiment.title}")
+
+def _progress(reporter: Reporter) -> Callable[[float], None]:
+    """Adds up shares of the whole, and tells the reporter."""
     done = 0.0
 
     def advance(share: float) -> None:
@@ -109,11 +115,11 @@ def _run(
         done = min(1.0, done + share)
         reporter.progress(round(1000 * done), 1000)
 
-    return run_experiment(experiment, parameters, seed, out, plot, advance)
+    return advance
 
 
-def _print(name: str, report: Report) -> None:
-    """What was found, beside the paper's figures, and where the files are."""
+def _print(name: str, report: Report, *, with_files: bool) -> None:
+    """Print the figures, next to the paper's, and the paths of the files."""
     from rich import box
     from rich.table import Table
 
@@ -130,7 +136,7 @@ def _print(name: str, report: Report) -> None:
         console.print(table)
     if report.text:
         click.echo(report.text)
-    for file in report.files:
+    for file in report.files if with_files else ():
         click.echo(file)
 
 

@@ -1,4 +1,4 @@
-"""`minishark cluster`: clusters that outlive the programs that use them."""
+"""`minishark cluster`: clusters that outlive sessions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _DEFAULT = "default"
 _GROUP_EXAMPLES = """\b
 Examples:
-  minishark cluster start                  a cluster on this machine, in the background
+  minishark cluster start                  start a cluster on this machine
   minishark sql "FROM range(3)" --cluster default
   minishark cluster status
   minishark cluster stop
@@ -33,37 +33,50 @@ Examples:
   minishark cluster node --listen tcp://10.0.0.2:7077 --keys ~/keys --join tcp://10.0.0.1:7077
 """
 
-_executors_help = "Executor processes of each node; each runs one task at a time."
-_join_option = click.option(
+_EXECUTORS_HELP = "Executor processes per node; each runs one task at a time."
+_BIND_OPTION = click.option(
+    "--bind", metavar="tcp://ADDRESS", help="Bind to this interface instead of HOST."
+)
+_JOIN_OPTION = click.option(
     "--join",
     multiple=True,
     metavar="ADDRESS",
-    help="A node of the cluster that has a scheduler; may be given several times, the same on all "
-    "machines: a node whose own address is named has a scheduler.",
+    help="Node of the cluster that runs a scheduler. Repeatable; pass the same list on all "
+    "machines: a node runs a scheduler if its own address is in it.",
 )
 
 
 @click.group(epilog=_GROUP_EXAMPLES)
 def cluster() -> None:
-    """Start, look at and stop clusters that outlive sessions.
+    """Start, inspect and stop clusters that outlive sessions.
 
-    Programs attach with minishark.connect("NAME or ADDRESS"), commands with --cluster.
+    Programs connect with minishark.connect("NAME or ADDRESS"), commands with --cluster.
     """
 
 
 @cluster.command(epilog=_START_EXAMPLES)
-@click.option("--name", default=_DEFAULT, show_default=True, help="To find it by.")
-@click.option("--nodes", type=click.IntRange(min=1), help="[default: 2, or 1 with --listen]")
-@click.option("--executors-per-node", type=click.IntRange(min=1), help=_executors_help)
+@click.option("--name", default=_DEFAULT, show_default=True, help="Name of the cluster.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Nodes to start.  [default: 2, or 1 with --listen]",
+)
+@click.option(
+    "--executors-per-node",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"{_EXECUTORS_HELP}  [default: CPUs / nodes]",
+)
 @memory_option
 @click.option(
     "--listen",
     metavar="tcp://HOST:PORT",
-    help="Where other machines reach the first node; it needs the next port, too, and each further "
-    "node two more.  [default: this machine only]",
+    help="Address of the first node for other machines; every node takes two ports, from PORT on."
+    "  [default: this machine only]",
 )
-@click.option("--bind", metavar="tcp://ADDRESS", help="Listen here if not at HOST.")
-@_join_option
+@_BIND_OPTION
+@_JOIN_OPTION
 @keys_option
 @debug_option
 def start(
@@ -77,40 +90,49 @@ def start(
     join: tuple[str, ...],
     keys: Path | None,
 ) -> None:
-    """Start a cluster, or nodes of one, in the background.
-
-    Prints the address for minishark.connect.
-    """
+    """Start a cluster in the background, or more nodes of one, and print its address."""
     from minishark.cluster.launch import StartOptions, default_executors, start_cluster
 
     count = nodes or (1 if listen else 2)
     options = StartOptions(
-        name,
-        count,
-        executors_per_node or default_executors(count),
-        memory_limit,
-        listen,
-        bind,
-        join,
-        None if keys is None else str(keys),
+        name=name,
+        nodes=count,
+        executors_per_node=executors_per_node or default_executors(count),
+        memory_limit_bytes=memory_limit,
+        listen=listen,
+        bind=bind,
+        join=join,
+        keys=None if keys is None else str(keys),
     )
-    record = start_cluster(options)
-    click.echo(record.address)
+    click.echo(start_cluster(options).address)
 
 
 @cluster.command(epilog=_NODE_EXAMPLES)
-@click.option("--name", help="Unique in the cluster.  [default: from its address]")
-@click.option("--cluster", "cluster_name", default=_DEFAULT, help="The cluster's name.")
-@click.option("--executors", type=click.IntRange(min=1), default=1, help=_executors_help)
+@click.option("--name", help="Unique name of the node.  [default: from its address]")
+@click.option(
+    "--cluster",
+    "cluster_name",
+    default=_DEFAULT,
+    show_default=True,
+    help="Name of the cluster.",
+)
+@click.option(
+    "--executors",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help=_EXECUTORS_HELP,
+)
 @memory_option
 @click.option(
     "--listen",
     metavar="tcp://HOST:PORT",
     required=True,
-    help="Where others reach it; it needs the next port, too.",
+    help="Address of the node for other machines; it takes the next port, too.",
 )
-@click.option("--bind", metavar="tcp://ADDRESS", help="Listen here if not at HOST.")
-@_join_option
+@_BIND_OPTION
+@_JOIN_OPTION
 @keys_option
 @debug_option
 def node(
@@ -124,30 +146,30 @@ def node(
     join: tuple[str, ...],
     keys: Path | None,
 ) -> int:
-    """Run one node until it is told to end, for Slurm, ssh, Ray and other launchers."""
+    """Run one node in the foreground, for Slurm, ssh and other launchers."""
     from minishark.cluster.launch import bind_address, node_name
     from minishark.cluster.node import NodeOptions, run
 
     options = NodeOptions(
-        name or node_name(listen),
-        listen,
-        cluster_name,
-        join,
-        executors,
-        memory_limit,
-        bind_address(bind, listen),
-        None if keys is None else str(keys.absolute()),
+        name=name or node_name(listen),
+        listen=listen,
+        cluster=cluster_name,
+        heads=join,
+        executors=executors,
+        memory_limit_bytes=memory_limit,
+        bind=bind_address(bind, listen),
+        keys=None if keys is None else str(keys.absolute()),
     )
-    return run(options, lambda peer: click.echo(f"node {peer.name} at {peer.service}"))
+    return run(options, lambda own: click.echo(f"node {own.name} at {own.service}"))
 
 
 @cluster.command()
-@click.argument("which", metavar="[CLUSTER]", default=_DEFAULT)
-@click.option("--json", "as_json", is_flag=True, help="All that is known, for programs.")
+@click.argument("which", metavar="[NAME|ADDRESS]", default=_DEFAULT)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with more details.")
 @keys_option
 @debug_option
 def status(*, which: str, as_json: bool, keys: Path | None) -> None:
-    """Show nodes, processes, memory, and the sessions that use CLUSTER (a name or an address)."""
+    """Show a cluster's nodes, their memory, and its sessions."""
     import msgspec
 
     from minishark.cluster.launch import resolve
@@ -164,7 +186,7 @@ def status(*, which: str, as_json: bool, keys: Path | None) -> None:
 @click.argument("name", default=_DEFAULT)
 @debug_option
 def stop(*, name: str) -> None:
-    """Stop the nodes of cluster NAME that run on this machine; its sessions lose their tables."""
+    """Stop a cluster's nodes on this machine; sessions lose what these store."""
     from minishark.cluster.launch import stop_cluster
 
     record = stop_cluster(name)
@@ -175,10 +197,10 @@ def stop(*, name: str) -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 @debug_option
 def keygen(*, folder: Path) -> None:
-    """Make the keys of a cluster in FOLDER, and print the public one.
+    """Generate a key pair in FOLDER, and print the public key.
 
-    Copy FOLDER to all machines. Or make keys on each, and put the public ones of all into every
-    allowed.keys; then addresses need the other's public key: tcp://HOST:PORT/KEY.
+    Copy FOLDER to all machines. Or generate keys on each, and add all public keys to each
+    allowed.keys; addresses then include the public key of the node: tcp://HOST:PORT/KEY.
     """
     from minishark.cluster.launch import make_keys
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and checks of their values."""
+"""Options that several commands share, and the validation of their values."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from minishark.errors import OptionError
 TEXT_FORMATS = ("csv", "tsv", "json", "jsonlines", "markdown", "line")
 FILE_FORMATS = ("parquet", "arrow")
 FORMATS = ("table", *TEXT_FORMATS, *FILE_FORMATS)
-"""How answers can be written; those of FILE_FORMATS are no text, and need a file."""
+"""Output formats; those of FILE_FORMATS are binary and need a file."""
 _DEBUG = "MINISHARK_DEBUG"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def debugging() -> bool:
-    """Whether errors shall show where they happened."""
+    """Whether errors are printed with their traceback."""
     return os.environ.get(_DEBUG, "") not in ("", "0")
 
 
 def debug_option(command: _Command) -> _Command:
-    """Adds --debug to a command; MINISHARK_DEBUG=1 in the environment does the same."""
+    """Add --debug to a command; MINISHARK_DEBUG=1 in the environment does the same."""
     return click.option(
         "--debug",
         is_flag=True,
@@ -37,7 +37,7 @@ def debug_option(command: _Command) -> _Command:
 
 
 def version_option(command: _Command) -> _Command:
-    """Adds --version to a command."""
+    """Add --version to a command."""
     return click.option(
         "--version",
         is_flag=True,
@@ -49,35 +49,54 @@ def version_option(command: _Command) -> _Command:
 
 
 def keys_option(command: _Command) -> _Command:
-    """Adds --keys to a command."""
+    """Add --keys to a command."""
     return click.option(
         "--keys",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="FOLDER",
         envvar="MINISHARK_KEYS",
         show_envvar=True,
-        help="The cluster's keys, needed for tcp; `minishark cluster keygen` makes them.",
+        help="Folder of the cluster's keys, required for tcp; see `minishark cluster keygen`.",
     )(command)
 
 
 def cluster_option(command: _Command) -> _Command:
-    """Adds --cluster to a command."""
+    """Add --cluster to a command."""
     return click.option(
         "--cluster",
-        metavar="CLUSTER",
-        help="Use a cluster that runs already: the name that it was started with on this machine, "
-        "or the address of one of its nodes. MINISHARK_KEYS names the folder of its keys.",
+        metavar="NAME|ADDRESS",
+        help="Use a running cluster: its name, if it was started on this machine, or the address "
+        "of one of its nodes. MINISHARK_KEYS names the folder of its keys.",
+    )(command)
+
+
+def nodes_option(command: _Command) -> _Command:
+    """Add --nodes to a command."""
+    return click.option(
+        "--nodes",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=2,
+        show_default=True,
+        help="Nodes of the local cluster.",
     )(command)
 
 
 def memory_option(command: _Command) -> _Command:
-    """Adds --memory-limit to a command, as a number of bytes."""
+    """Add --memory-limit to a command, as a number of bytes."""
     return click.option(
         "--memory-limit",
         metavar="SIZE",
         callback=_memory_size,
-        help="What the nodes may use that are started, all together, such as 4GiB; what is above "
-        "goes to disk.  [default: MINISHARK_MEMORY_LIMIT, else 75% of the machine's]",
+        help="Memory limit of all started nodes together, such as 4GiB; what exceeds it spills to "
+        "disk.  [default: MINISHARK_MEMORY_LIMIT, else 75% of the machine's]",
+    )(command)
+
+
+def verbose_option(command: _Command) -> _Command:
+    """Add --verbose to a command."""
+    return click.option(
+        "--verbose", "-v", is_flag=True, help="Print details of each step on stderr."
     )(command)
 
 
@@ -90,7 +109,7 @@ def _memory_size(
 
 
 def cluster_arguments(nodes: int, cluster: str | None, memory_limit: int | None) -> dict[str, Any]:
-    """What `minishark.connect` is told: a cluster that runs already, or what nodes to start."""
+    """Arguments of `minishark.connect`: a running cluster, or the nodes to start."""
     started = {"nodes": nodes} if cluster is None else {"cluster": cluster}
     return {**started, "memory_limit": memory_limit}
 
@@ -98,22 +117,20 @@ def cluster_arguments(nodes: int, cluster: str | None, memory_limit: int | None)
 def check_scale(
     _context: click.Context, _parameter: click.Parameter, scale: float | None
 ) -> float | None:
-    """A click callback: a scale is a positive number.
+    """A click callback: the scale is a positive number.
 
     Raises:
         OptionError: It is not.
     """
     if scale is not None and not (math.isfinite(scale) and scale > 0):
-        raise OptionError(
-            f"A scale of {scale:g} means nothing; give a positive number such as 0.1."
-        )
+        raise OptionError(f"The scale must be a positive number such as 0.1, not {scale:g}.")
     return scale
 
 
 def check_output_file(
     _context: click.Context, _parameter: click.Parameter, file: Path | None
 ) -> Path | None:
-    """A click callback: the file can be written, as is better known before a long run.
+    """A click callback: the file can be written, which should fail before a long run, not after.
 
     Raises:
         OptionError: It can't.
@@ -150,31 +167,25 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
 
 
 def data_options(command: _Command) -> _Command:
-    """Adds --scale, --data, --nodes, --memory-limit and --cluster: on what a command works."""
+    """Add --scale, --data, --nodes, --memory-limit and --cluster: the tables and the cluster."""
     for option in (
         cluster_option,
         memory_option,
-        click.option(
-            "--nodes",
-            type=click.IntRange(min=1),
-            default=2,
-            show_default=True,
-            help="Nodes of the local cluster.",
-        ),
+        nodes_option,
         click.option(
             "--data",
             type=click.Path(path_type=Path),
             metavar="PATH",
             multiple=True,
-            help="Work on a file, or on a folder of Parquet tables: files <table>.parquet, or "
-            "folders <table> of files; may be repeated. With --scale: where the scales are kept.",
+            help="Load a file, or a folder of Parquet tables (files <table>.parquet, or folders "
+            "<table>/*.parquet). Repeatable. With --scale: the folder of all TPC-H data.",
         ),
         click.option(
             "--scale",
             type=float,
             callback=check_scale,
-            help="Work on TPC-H data that `minishark tpch` made at this scale.  [default: 0.1 if "
-            "it is there, else the bundled sample; the shell asks]",
+            help="Load TPC-H data that `minishark tpch` generated at this scale factor.  "
+            "[default: 0.1 if it exists, else the bundled sample; the shell asks]",
         ),
     ):
         command = option(command)
@@ -182,15 +193,17 @@ def data_options(command: _Command) -> _Command:
 
 
 def output_options(command: _Command) -> _Command:
-    """Adds --format, --output and --rows: how and where answers are written."""
+    """Add --format, --output, --rows and --verbose: how and where results are written."""
     for option in (
+        verbose_option,
         click.option(
             "--rows",
             "rows_max",
             type=click.IntRange(min=0),
+            metavar="N",
             default=100,
             show_default=True,
-            help="Rows of a table to print at most; 0 prints all. Other formats have all rows.",
+            help="Print at most N rows; 0 prints all. Only for the format table.",
         ),
         click.option(
             "--output",
@@ -198,14 +211,14 @@ def output_options(command: _Command) -> _Command:
             type=click.Path(path_type=Path),
             metavar="FILE",
             callback=check_output_file,
-            help="Write answers to this file, as its name says unless --format does.",
+            help="Write results to this file; its extension sets the default format.",
         ),
         click.option(
             "--format",
             "-f",
             "form",
             type=click.Choice(FORMATS),
-            help="How answers are written.  [default: table]",
+            help="Output format.  [default: table]",
         ),
     ):
         command = option(command)

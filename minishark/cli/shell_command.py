@@ -1,4 +1,4 @@
-"""`minishark` on a terminal: the shell."""
+"""`minishark` on a terminal: the interactive shell."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from pathlib import Path
 
 
 def shell(
+    *,
     scale: float | None,
     data: Sequence[Path],
     nodes: int,
     cluster: str | None,
     memory_limit: int | None,
 ) -> None:
-    """Load what was asked for into a cluster, and ask for statements until the user leaves.
+    """Load tables into a cluster, then read and run statements until the user quits.
 
     Raises:
-        MinisharkError: the data is not there, or the cluster does not start.
+        MinisharkError: The data is missing, or the cluster does not start.
     """
     import minishark
     from minishark.cli.console import open_reporter, standard_error, standard_output
@@ -41,7 +42,7 @@ def shell(
             load_tables(session, tables, reporter, replicas=default_replicas(nodes))
             for warning in session.warnings:
                 reporter.warning(warning)
-        if not named and confirm("No data was named. Load the bundled TPC-H sample?"):
+        if not named and confirm("No data given. Load the bundled TPC-H sample?"):
             load_sample(interpreter)
         try:
             ask_until_over(interpreter)

@@ -1,4 +1,4 @@
-"""`minishark sql` and `minishark run`: statements over tables, TPC-H data, or the sample."""
+"""`minishark sql` and `minishark run`: statements over files, TPC-H data, or the sample."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Examples:
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What statements run over, and where their answers go; the options of the commands."""
+    """The options of `sql` and `run`: tables, cluster and output."""
 
     scale: float | None
     data: Sequence[Path]
@@ -57,16 +57,14 @@ class RunOptions:
 @click.argument("statement")
 @data_options
 @output_options
-@click.option("--verbose", "-v", is_flag=True, help="Say more about each step, on stderr.")
 @debug_option
 def sql(*, statement: str, **options: Any) -> None:
-    """Run a SQL statement, or several, and print the answers.
+    """Run SQL statements and print their results.
 
-    EXPLAIN before a SELECT prints the logical plan, the physical plan and the stages instead;
-    EXPLAIN ANALYZE runs it and prints what each stage did.
+    EXPLAIN prints the logical plan, the physical plan and the stages of a query; EXPLAIN ANALYZE
+    runs it and prints figures of each stage.
 
-    The exit status is 0, 1 if a statement fails, 2 if the command is written wrongly, 130 after
-    Ctrl-C.
+    Exit status: 0; 1 if a statement fails; 2 for wrong usage; 130 after Ctrl-C.
     """
     with interpreter(statement, RunOptions(**options)) as shell:
         shell.run_text(statement, "")
@@ -76,13 +74,11 @@ def sql(*, statement: str, **options: Any) -> None:
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @data_options
 @output_options
-@click.option("--verbose", "-v", is_flag=True, help="Say more about each step, on stderr.")
 @debug_option
 def run(*, file: Path, **options: Any) -> None:
-    """Run a file of statements and dot-commands; - reads them from stdin.
+    """Run a script of statements and dot-commands; - reads stdin.
 
-    It ends at the first statement that fails, and says in which line that stands. The exit status
-    is that of `minishark sql`.
+    Stops at the first error and prints its line number. Exit status as of `minishark sql`.
     """
     from minishark.cli.shell.interpreter import read_script
 
@@ -92,16 +88,16 @@ def run(*, file: Path, **options: Any) -> None:
 
 
 class ClosedPipeError(Exception):
-    """Who reads the answer has seen enough; not an OSError, of which click would make status 1."""
+    """The reader of stdout is gone. Not an OSError, which click would turn into status 1."""
 
 
 @contextmanager
 def interpreter(text: str, options: RunOptions) -> Iterator[Interpreter]:
-    """A session with the tables that a text needs, and what runs the text there.
+    """A session with the tables that a script needs, and an interpreter for it.
 
     Raises:
-        MinisharkError: the tables are not there, or the cluster does not start.
-        ClosedPipeError: nobody reads the answer.
+        MinisharkError: The tables are missing, or the cluster does not start.
+        ClosedPipeError: The reader of stdout is gone.
     """
     import minishark
     from minishark.cli.console import open_reporter, standard_error, standard_output
@@ -114,7 +110,7 @@ def interpreter(text: str, options: RunOptions) -> Iterator[Interpreter]:
 
     form = options.form or (format_of(options.output) if options.output else "table")
     if form in FILE_FORMATS and options.output is None:
-        raise click.BadParameter(f"{form} is no text; name a file with --output.")
+        raise click.BadParameter(f"{form} is a binary format: name a file with --output.")
     needed = _needed(text, chosen_tables(options.scale, options.data))
     answers = Output(standard_output(), rows_max=options.rows_max or None)
     answers.set_form(form, options.output)
@@ -134,7 +130,7 @@ def interpreter(text: str, options: RunOptions) -> Iterator[Interpreter]:
 
 
 def _needed(text: str, tables: Mapping[str, str]) -> Mapping[str, str]:
-    """Those tables that the statements of a text need, so that the others need not be loaded."""
+    """The tables that the statements of a script read, so that only these are loaded."""
     import duckdb
 
     from minishark.cli.shell.splitting import split

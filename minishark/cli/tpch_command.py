@@ -1,4 +1,4 @@
-"""`minishark tpch`: the 22 queries over generated data, each answer compared with DuckDB's."""
+"""`minishark tpch`: the 22 queries over generated data, all answers checked against DuckDB."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from minishark.cli.options import (
     cluster_option,
     debug_option,
     memory_option,
+    nodes_option,
+    verbose_option,
 )
+from sparrow_core import PLACEMENTS
 
 _EXAMPLES = """\b
 Examples:
   minishark tpch                              scale 0.1, all 22 queries
   minishark tpch --scale 1 --repetitions 5    best and median of five
-  minishark tpch --queries 1,3,5-7 --verbose  some of them, with details
+  minishark tpch --queries 1,3,5-7 --verbose  some queries, with details
   minishark tpch --nodes 3 --placement random --json random.json
 """
 
@@ -31,60 +34,58 @@ Examples:
     default=0.1,
     show_default=True,
     callback=check_scale,
-    help="TPC-H's scale factor; 1 is a gigabyte as text.",
+    help="Scale factor; 1 is 1 GB as text.",
 )
 @click.option(
     "--queries",
     default="1-22",
     show_default=True,
     metavar="LIST",
-    help="Which queries to run, such as 1,3,5-7.",
+    help="Queries to run, such as 1,3,5-7.",
 )
-@click.option(
-    "--nodes",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="Nodes of the local cluster.",
-)
+@nodes_option
 @click.option(
     "--executors",
     type=click.IntRange(min=1),
+    metavar="N",
     default=1,
     show_default=True,
-    help="Executors on each node.",
+    help="Executors of each node.",
 )
 @cluster_option
 @memory_option
 @click.option(
     "--partitions",
     type=click.IntRange(min=1),
-    help="Partitions of each large table.  [default: as many as the cluster has slots]",
+    metavar="N",
+    help="Partitions of each large table.  [default: the cluster's slots]",
 )
 @click.option(
     "--replicas",
     type=click.IntRange(min=1),
-    help="Nodes that hold each partition.  [default: 2, or 1 on one node]",
+    metavar="N",
+    help="Replicas of each partition.  [default: 2, or 1 on one node]",
 )
 @click.option(
     "--placement",
-    type=click.Choice(["sparrow", "batch", "per_task", "random"]),
+    type=click.Choice(list(PLACEMENTS)),
     default="sparrow",
     show_default=True,
-    help="How tasks are placed on nodes; random takes any that holds their data.",
+    help="Placement policy of tasks; random takes any node that holds their data.",
 )
 @click.option(
     "--repetitions",
     type=click.IntRange(min=1),
+    metavar="N",
     default=1,
     show_default=True,
-    help="Runs of each query; the table shows the best and the median.",
+    help="Runs of each query, both ways; the table shows the best and the median.",
 )
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Where generated data is kept.  [default: data/tpch in a checkout, else "
+    help="Folder of generated data.  [default: data/tpch in a checkout, else "
     "~/.cache/minishark/tpch]",
 )
 @click.option(
@@ -93,16 +94,16 @@ Examples:
     type=click.Path(path_type=Path),
     metavar="FILE",
     callback=check_output_file,
-    help="Write everything that was measured to this file.",
+    help="Write all measurements to this file.",
 )
-@click.option("--verbose", "-v", is_flag=True, help="Say more about each step, on stderr.")
+@verbose_option
 @debug_option
 def tpch(*, json_file: Path | None, verbose: bool, queries: str, **options: Any) -> int:
-    """Run TPC-H and compare each answer with DuckDB's.
+    """Run TPC-H and check all answers against DuckDB.
 
-    Makes the data with tpchgen-cli unless it is there, starts a cluster on this machine, loads the
-    eight tables into it, runs the queries, and prints a table. The last line says how many answers
-    equal DuckDB's; the exit status is 1 if one does not.
+    Generates the data with tpchgen-cli if it is missing, starts a local cluster, loads the eight
+    tables, and runs each query twice: as the planner chooses (a single task, where that is faster),
+    and in stages over all nodes. The exit status is 1 if an answer differs from DuckDB's.
     """
     from minishark.cli.console import open_reporter, standard_output
     from minishark.tpch.queries import parse_selection
@@ -111,7 +112,7 @@ def tpch(*, json_file: Path | None, verbose: bool, queries: str, **options: Any)
 
     chosen = TpchOptions(queries=parse_selection(queries), **options)
     if (chosen.replicas or 1) > chosen.nodes:
-        message = f"{chosen.replicas} replicas need as many nodes; there are {chosen.nodes}."
+        message = f"{chosen.replicas} replicas need {chosen.replicas} nodes, not {chosen.nodes}."
         raise click.BadParameter(message, param_hint="--replicas")
     with open_reporter(verbose=verbose) as reporter:
         report = run_tpch(chosen, reporter)

@@ -1,1 +1,1 @@
-"""The bridge to Sparrow: clusters, loading tables, running queries."""
+"""Clusters: their processes, the files that nodes store, and the connection to Sparrow."""

@@ -1,8 +1,8 @@
-"""A session's part of a cluster that it shares with others, and that outlives it.
+"""A session's connection to a cluster that it shares with others, and that outlives it.
 
-The session is a holder of files like a node, with a service of its own: executors read from it what
-a program loads, and it reads results from them. All that it has on the nodes lies in one folder of
-its name, which they keep for as long as it says that it lives.
+The session stores files like a node and runs a file service of its own: executors fetch from it
+what the program loads, and it fetches results from them. Everything it stores on the nodes is in
+one folder of its name, which they keep as long as the session sends heartbeats (`KeepSession`).
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ _LOCALITY_WAIT_S = 1.0
 
 
 class AttachedCluster:
-    """A cluster that runs already, as one session uses it."""
+    """A running cluster, as one session uses it."""
 
     loses_files = True
 
     def __init__(self, address: str, keys_folder: str | None = None) -> None:
-        """Attach to the cluster of the node with this address.
+        """Connect to the cluster of the node with this address.
 
         Args:
-            address: `ipc://path` or `tcp://host:port`, if needed with `/<public key>`.
+            address: `ipc://path` or `tcp://host:port`, optionally with `/<public key>`.
             keys_folder: the folder of the cluster's keys, for tcp.
 
         Raises:
-            ClusterError: nobody answers, the versions differ, or the keys are of no use.
-            OptionError: the address is none.
-            ResourceError: no folder can be made.
+            ClusterError: nobody answers, versions differ, or the keys are invalid.
+            OptionError: the address is malformed.
+            ResourceError: no folder can be created.
         """
         keys = load_keys(keys_folder)
         self.warnings: tuple[str, ...] = ()
@@ -73,7 +73,8 @@ class AttachedCluster:
         self._stop = threading.Event()
         self._closed = False
         self._made: set[str] = set()  # folders of the session
-        self._has: dict[str, set[str]] = {}  # those that a node, known by its memory, has made
+        # Those that a node has made, by its folder in shared memory, which is new at each start.
+        self._has: dict[str, set[str]] = {}
         self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
         with contextlib.ExitStack() as undo:
             undo.callback(self._connections.close)
@@ -84,29 +85,21 @@ class AttachedCluster:
             paths = StorePaths(self._folders.memory, self._folders.disk)
             self.scratch = self._folders.disk
             self.memory_limit_bytes = default_limit_bytes()
-            self.task_bytes = welcome.task_bytes  # the other nodes are taken to be alike
+            self.task_bytes = welcome.task_bytes  # assumes that all nodes are alike
             listening = Listening(service, self._folders.disk)
             self._service = Service(listening.endpoint("service"), paths, self._name, keys=keys)
             undo.callback(self._service.stop)
             self._service.start()
             self._own = StoreLocation(
-                self._name,
-                self._host,
-                str(paths.memory),
-                str(paths.disk),
-                self._service.endpoint,
+                self._name, self._host, str(paths.memory), str(paths.disk), self._service.endpoint
             )
             self.paths = paths
-            self._sparrow = open_schedulers(
-                welcome, listening.endpoint("front"), keys, _has_executors
-            )
+            front = listening.endpoint("front")
+            self._sparrow = open_schedulers(welcome, front, keys, _has_executors)
             undo.callback(self._sparrow.close)
+            started_s = psutil.Process().create_time()
             self._keep = KeepSession(
-                self._name,
-                self._own,
-                getpass.getuser(),
-                os.getpid(),
-                psutil.Process().create_time(),
+                self._name, self._own, getpass.getuser(), os.getpid(), started_s
             )
             self._ask_nodes(self._keep)
             undo.pop_all()
@@ -117,64 +110,64 @@ class AttachedCluster:
         self._keeper.start()
         atexit.register(self.close)  # for programs that forget to
 
-    # Who is there
-
     @property
     def backend(self) -> Backend:
-        """Where tasks are submitted."""
+        """The schedulers' client, to which tasks are submitted."""
         return self._sparrow
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes that live, by name."""
+        """Names of the live nodes."""
         return tuple(node.name for node in self._nodes())
 
     def _nodes(self) -> tuple[StoreLocation, ...]:
         found = (store_of(node.name, node.attributes) for node in self._sparrow.nodes())
-        return tuple(peer for peer in found if peer is not None)
+        return tuple(location for location in found if location is not None)
 
     @property
     def store_name(self) -> str:
-        """The holder of what the session itself writes into the store: itself."""
+        """The location of files that the session itself writes: its own store."""
         return self._name
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
-        """How tasks are placed on the nodes that are there now.
+        """How tasks are placed on the live nodes.
 
         Raises:
-            ClusterError: there is none.
+            ClusterError: there are none.
         """
         nodes = self._nodes()
         if not nodes:
             raise ClusterError("No node of the cluster answers any more; connect again.")
-        names = tuple(node.name for node in nodes)
-        stores = (*nodes, self._own)
-        return Placement(policy, probe_ratio, names, self._name, _LOCALITY_WAIT_S, stores)
+        return Placement(
+            policy=policy,
+            probe_ratio=probe_ratio,
+            nodes=tuple(node.name for node in nodes),
+            user=self._name,
+            wait_s=_LOCALITY_WAIT_S,
+            stores=(*nodes, self._own),
+        )
 
     def status(self) -> tuple[NodeStatus, ...]:
-        """Each node with its processes."""
+        """Each live node with its executors."""
         return self._sparrow.nodes()
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
-        """Those of some nodes whose files are gone, as far as is known now."""
-        living = self.nodes
-        if not living:
+        """The subset of `nodes` whose files are lost, as far as is known."""
+        live = self.nodes
+        if not live:
             return ()  # no scheduler answers: nothing is known
-        return tuple(node for node in nodes if node not in living and node != self._name)
+        return tuple(node for node in nodes if node not in live and node != self._name)
 
     def homes(self) -> dict[str, str]:
-        """The nodes that live, each with the folder that tells it from an earlier one."""
+        """Live nodes by name, with a folder that identifies this incarnation of the node."""
         return {node.name: node.memory for node in self._nodes()}
 
     def copy_file(self, file: str, source: str, target: str) -> bool:
-        """Give a node a file of another node's; whether it has it now."""
+        """Replicate a file from one node to another; whether it succeeded."""
         stores = {node.name: node for node in self._nodes()}
         if source not in stores or target not in stores:
             return False
-        folder = MakeFolder(file.rpartition("/")[0])
-        if stores[target].service not in self._connections.call_all(
-            [stores[target].service], folder, _CALL_S
-        ):
+        if not self._call(stores[target], MakeFolder(file.rpartition("/")[0])):
             return False
         try:
             RemoteFiles(self._connections).replicate(file, stores[source], stores[target])
@@ -182,20 +175,18 @@ class AttachedCluster:
             return False
         return True
 
-    # The store
-
     def store(self) -> Store:
-        """The session's own view of the store."""
+        """The session's own view of all stores."""
         store = Store(self.paths, self._name, self._host, RemoteFiles(self._connections))
         store.meet((*self._nodes(), self._own))
         return store
 
     def folder(self, name: str) -> str:
-        """Where, in each node's storage, a folder of the session's lies."""
+        """The path of a folder of the session, in each node's storage."""
         return f"{self._name}/{name}"
 
     def make_folder(self, folder: str) -> None:
-        """Make a folder of the store on every node.
+        """Create a folder of the session on every node.
 
         Raises:
             ResourceError: a node can't.
@@ -209,27 +200,36 @@ class AttachedCluster:
                 self._has.setdefault(node.memory, set()).add(folder)
 
     def remove_folder(self, folder: str) -> None:
-        """Delete a folder of the store on every node; tasks that still want to write to it fail."""
+        """Delete a folder on every node; tasks that still write to it fail."""
         self.paths.remove(folder, (self._name,))
         self._made.discard(folder)
         for has in list(self._has.values()):
             has.discard(folder)
-        with contextlib.suppress(ResourceError, ClusterError):  # it goes with the session
+        # A node that does not answer removes the folder when the session ends.
+        with contextlib.suppress(ResourceError, ClusterError):
             self._ask_nodes(RemoveFolder(folder))
 
-    def _make_up(self) -> None:
-        """Make folders on nodes that have not heard of them: started anew, or silent before."""
+    def _make_missing_folders(self) -> None:
+        """Create folders on nodes that missed the request: restarted, or silent at the time."""
         for node in self._nodes():
             has = self._has.setdefault(node.memory, set())
             for folder in self._made - has if node.service not in self._silent else ():
-                if not self._connections.call_all([node.service], MakeFolder(folder), _CALL_S):
-                    break  # others may wait
+                if not self._call(node, MakeFolder(folder)):
+                    break  # do not wait for each folder of a silent node
                 has.add(folder)
-                if folder not in self._made:  # it was removed meanwhile
-                    self._connections.call_all([node.service], RemoveFolder(folder), _CALL_S)
+                if folder not in self._made:  # removed concurrently
+                    self._call(node, RemoveFolder(folder))
+
+    def _call(self, node: StoreLocation, request: Request) -> bool:
+        """Send a request to one node; whether it answered."""
+        return bool(self._connections.call_all([node.service], request, _CALL_S))
 
     def _ask_nodes(self, request: Request) -> dict[str, Reply]:
-        """Ask all nodes; one that does not answer is not waited for again until it is heard."""
+        """The replies of all nodes, by service.
+
+        A node that does not answer is not asked again until it answers a heartbeat: each silent
+        node would delay every request by the timeout.
+        """
         asked = [node.service for node in self._nodes()]
         if not isinstance(request, KeepSession):
             asked = [service for service in asked if service not in self._silent]
@@ -237,18 +237,18 @@ class AttachedCluster:
         self._silent = (self._silent - set(asked)) | (set(asked) - set(replies))
         for reply in replies.values():
             if isinstance(reply, Failure):
-                raise ResourceError(f"A node can't keep files. {reply.message}")
+                raise ResourceError(f"A node can't store files: {reply.message}")
         return replies
 
     def _keep_alive(self) -> None:
         while not self._stop.wait(_KEEP_EVERY_S):
             with contextlib.suppress(ResourceError, ClusterError, zmq.ZMQError):
                 self._ask_nodes(self._keep)
-                self._make_up()
+                self._make_missing_folders()
 
     def close(self) -> None:
-        """Leave the cluster and remove all files of the session; may be called twice."""
-        if self._closed or os.getpid() != self._keep.pid:  # a copy by fork: it is the parent's
+        """Disconnect and remove all files of the session; idempotent."""
+        if self._closed or os.getpid() != self._keep.pid:  # after fork(), the parent owns it
             return
         self._closed = True
         self._stop.set()

@@ -1,4 +1,4 @@
-"""The seam between minishark and whatever runs its tasks; errors that come back through it."""
+"""The interface between minishark and what runs its tasks; errors that come back through it."""
 
 from __future__ import annotations
 
@@ -44,34 +44,30 @@ JobEvent: TypeAlias = TaskCompleted | TaskFailed | JobFinished | JobFailed
 
 
 class FragmentRejectedError(Exception):
-    """DuckDB did not accept a fragment; the statement can still run as a whole."""
+    """DuckDB rejected a fragment; the statement can still run as a whole."""
 
 
 class FilesLostError(TasksLostError):
-    """Stored files are gone with their nodes, and the run that misses them can't make them again.
+    """Input files are lost with their nodes, and the failing job can't recompute them.
 
     Attributes:
-        files: which.
+        files: the lost files.
     """
 
     def __init__(self, files: Sequence[FileSlice]) -> None:
         names = ", ".join(dict.fromkeys(item.file for item in files))
-        super().__init__(
-            f"What tasks have to read is on no node that lives: {names}. Run it again."
-        )
+        super().__init__(f"Input files lost: no live node has {names}. Run the query again.")
         self.files = tuple(files)
 
 
 class Backend(Protocol):
-    """Where tasks run: place these, with these preferences; tell me what finished."""
+    """Runs the tasks of jobs, and reports when they complete."""
 
     def submit(self, job: JobSpec, on_event: Callable[[JobEvent], None]) -> JobId:
-        """Place a job's tasks; events come on another thread, and the callback must not block."""
-        ...
+        """Place a job's tasks; `on_event` is called on another thread and must not block."""
 
     def cancel(self, job_id: JobId) -> None:
         """Stop a job; its last event is a JobFailed of kind "cancelled"."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +75,13 @@ class Placement:
     """How a query's tasks are placed.
 
     Attributes:
-        policy: "sparrow" (batch sampling with late binding) or "random".
+        policy: "sparrow" (batch sampling with late binding), "batch", "per_task" or "random".
         probe_ratio: reservations per task.
-        nodes: the nodes of the cluster, in order.
-        user: on whose behalf, for nodes that share their slots fairly.
-        wait_s: after how many seconds a task may run on nodes that it does not prefer; None: never,
-            unless none of those lives.
-        stores: where holders of files keep them, if they have folders of their own.
+        nodes: names of the live nodes, in order.
+        user: the owner of the tasks, for nodes that share their slots fairly between users.
+        wait_s: seconds until a task may run on a node that it does not prefer; None for never,
+            unless all preferred nodes are dead.
+        stores: the stores with folders of their own.
     """
 
     policy: str
@@ -97,85 +93,71 @@ class Placement:
 
 
 class Cluster(Protocol):
-    """Nodes and their storage, as a session uses them; its own, or one that it shares."""
+    """Nodes and their storage, as a session uses them: its own cluster, or a shared one."""
 
     warnings: tuple[str, ...]
     """Sentences for the user."""
 
     paths: StorePaths
-    """Where the session's own files are, and those of nodes without folders of their own."""
+    """The folders of the session's files, and of nodes without folders of their own."""
 
     scratch: Path
-    """A folder on disk that goes with the session."""
+    """A folder on disk that is removed with the session."""
 
     memory_limit_bytes: int
-    """What the nodes on this machine may use; of a cluster that runs already, the default."""
+    """Memory limit of the nodes on this machine together; the default for a shared cluster."""
 
     task_bytes: int
-    """What a task may use of its node's memory at least, as far as is known."""
+    """Memory that each task can use at least."""
 
     loses_files: bool
-    """Whether files go with the nodes that hold them."""
+    """Whether files are lost with the nodes that store them."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes that live, in order."""
-        ...
+        """Names of the live nodes, in order."""
 
     @property
     def total_slots(self) -> int:
-        """How many tasks run at the same time."""
-        ...
+        """How many tasks run concurrently."""
 
     @property
     def backend(self) -> Backend:
-        """Where tasks are submitted."""
-        ...
+        """Runs tasks."""
 
     @property
     def store_name(self) -> str:
-        """The holder of what the session itself writes into the store."""
-        ...
+        """The location of files that the session itself writes."""
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
-        """How tasks are placed on the nodes that are there now."""
-        ...
+        """How tasks are placed on the live nodes."""
 
     def status(self) -> tuple[NodeStatus, ...]:
-        """Each node with its processes."""
-        ...
+        """Each node with its executors."""
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
-        """Those of some nodes whose files are gone, as far as is known now."""
-        ...
+        """The subset of `nodes` whose files are lost, as far as is known."""
 
     def homes(self) -> dict[str, str]:
-        """The nodes that live, each with the folder that tells it from an earlier one."""
-        ...
+        """Live nodes by name, with a folder that identifies this incarnation of the node."""
 
     def copy_file(self, file: str, source: str, target: str) -> bool:
-        """Give a node a file of another node's; whether it has it now."""
-        ...
+        """Replicate a file from one node to another; whether it succeeded."""
 
     def store(self) -> Store:
-        """The session's own view of the store."""
-        ...
+        """The session's own view of all stores."""
 
     def folder(self, name: str) -> str:
-        """Where, in each node's storage, a folder of the session's lies."""
-        ...
+        """The path of a folder of the session, in each node's storage."""
 
     def make_folder(self, folder: str) -> None:
-        """Make a folder of the store on every node."""
-        ...
+        """Create a folder of the session on every node."""
 
     def remove_folder(self, folder: str) -> None:
-        """Delete a folder of the store on every node; tasks that still want to write to it fail."""
-        ...
+        """Delete a folder on every node; tasks that still write to it fail."""
 
     def close(self) -> None:
-        """Leave, or stop what is the session's own; remove its files. May be called twice."""
-        ...
+        """Stop the session's own cluster, or disconnect; remove all files. Idempotent."""
 
 
 def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
@@ -184,7 +166,7 @@ def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
     Args:
         event: the failure.
         is_own_text: whether the task ran the user's own statement, so that DuckDB's excerpt of it
-            helps; an excerpt of a fragment would not.
+            helps; an excerpt of a generated fragment would not.
     """
     try:
         detail = decode_problem(event.detail)
@@ -203,18 +185,18 @@ def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
         case TaskProblem.INPUT:
             return ExecutionError(f"Input data can't be read: {detail.message}")
         case TaskProblem.FOLDER:
-            return TasksLostError(f"Rows can't be stored: {detail.message}")
+            return TasksLostError(f"Can't store rows: {detail.message}")
         case TaskProblem.OUTPUT:
-            return DataError(f"The files can't be written: {detail.message}")
+            return DataError(f"Can't write the files: {detail.message}")
         case TaskProblem.FUNCTION:
             return function_error(detail, event.node)
 
 
 def function_error(detail: ProblemDetail, node: str) -> Exception:
-    """What a user's function raised, or a FunctionError if it raised nothing that could travel.
+    """The exception that a user's function raised, or a FunctionError if that can't be unpickled.
 
-    The exception that it raised comes with the remote traceback and the partition as a note, and
-    with a FunctionError as its cause that has them as attributes.
+    The exception carries the remote traceback and the partition in a note, and a FunctionError with
+    them as attributes as its cause.
     """
     place = f"in partition {detail.partition} on {node}"
     note = f"\n\n{detail.traceback}" if detail.traceback else ""
@@ -228,7 +210,7 @@ def function_error(detail: ProblemDetail, node: str) -> Exception:
         return cause
     try:
         error = cloudpickle.loads(detail.pickled)
-    except Exception:  # noqa: BLE001 - whatever a user's exception does when it is made anew
+    except Exception:  # noqa: BLE001 - unpickling runs the user's code
         return cause
     assert isinstance(error, Exception)
     error.add_note(f"Raised {place}:\n{detail.traceback}")
@@ -237,11 +219,11 @@ def function_error(detail: ProblemDetail, node: str) -> Exception:
 
 
 def job_error(event: JobFailed, where: str = "") -> MinisharkError:
-    """The exception for a job that ended without all results.
+    """The exception for a failed job.
 
     Args:
-        event: its end.
-        where: which part of a query the job was, such as " in stage 2".
+        event: the job's last event.
+        where: the part of the query that the job ran, such as " in stage 2".
     """
     story = "".join(f"\n  {line}" for line in event.story)
     match event.kind:

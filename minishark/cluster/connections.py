@@ -1,4 +1,4 @@
-"""Requests to the services of nodes: sockets that are used again, and waits with a limit."""
+"""Requests to the file services of nodes and sessions: pooled sockets, and waits with a timeout."""
 
 from __future__ import annotations
 
@@ -26,48 +26,48 @@ class NoAnswerError(Exception):
 
 
 class Connections:
-    """Speaks to services from any thread.
+    """A pool of sockets to services, for use by any thread.
 
-    A socket has one request at a time. One whose request was not answered is closed, so that a late
-    answer meets nobody.
+    A socket has one request at a time. After a timeout it is closed, so that a late reply can't be
+    taken for the reply to the next request.
     """
 
     def __init__(self, keys: Keys | None = None) -> None:
-        """Without keys, services are reached over ipc only."""
+        """Create an empty pool; without keys, services are reached over ipc only."""
         self.interrupted = threading.Event()
         self._keys = keys
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 4096)
+        self._lock = threading.Condition()  # guards _idle, _in_use and _closed
         self._idle: dict[str, list[zmq.Socket[bytes]]] = {}
-        self._lock = threading.Condition()  # guards the three around it
         self._in_use = 0
         self._closed = False
 
     @contextlib.contextmanager
     def socket(self, service: str) -> Iterator[zmq.Socket[bytes]]:
-        """A socket to a service; kept for later if nothing goes wrong.
+        """A socket to a service; returned to the pool unless the block raises.
 
         Raises:
-            ClusterError: the address makes no sense, or tcp is used without keys.
+            ClusterError: the address is malformed, or tcp is used without keys.
         """
-        taken = self._take(service)
+        acquired = self._acquire(service)
         try:
-            yield taken
+            yield acquired
         except BaseException:
-            self._throw_away(taken)
+            self._discard(acquired)
             raise
-        self._give_back(service, taken)
+        self._release(service, acquired)
 
-    def _take(self, service: str) -> zmq.Socket[bytes]:
+    def _acquire(self, service: str) -> zmq.Socket[bytes]:
         with self._lock:
             if self._closed:
                 raise ClusterError("The connection to the cluster is closed; connect again.")
             idle = self._idle.get(service)
-            taken = idle.pop() if idle else self._connected(service)
+            acquired = idle.pop() if idle else self._connected(service)
             self._in_use += 1
-            return taken
+            return acquired
 
-    def _give_back(self, service: str, socket: zmq.Socket[bytes]) -> None:
+    def _release(self, service: str, socket: zmq.Socket[bytes]) -> None:
         with self._lock:
             idle = self._idle.setdefault(service, [])
             if self._closed or len(idle) >= _IDLE_MAX:
@@ -77,7 +77,7 @@ class Connections:
             self._in_use -= 1
             self._lock.notify_all()
 
-    def _throw_away(self, socket: zmq.Socket[bytes]) -> None:
+    def _discard(self, socket: zmq.Socket[bytes]) -> None:
         with self._lock:
             socket.close(0)
             self._in_use -= 1
@@ -87,7 +87,7 @@ class Connections:
         try:
             where, key = split_endpoint(service)
         except InsecureTransport as error:
-            raise ClusterError(f"No address of a service: {error}") from error
+            raise ClusterError(f"Invalid service address: {error}") from error
         if key is not None and self._keys is None:
             raise ClusterError(f"{service}: tcp needs the cluster's keys; pass keys=FOLDER.")
         socket = self._context.socket(zmq.DEALER)
@@ -101,11 +101,11 @@ class Connections:
         return socket
 
     def call(self, service: str, request: Request, timeout_s: float) -> Reply:
-        """Ask one service.
+        """The reply of one service to a request.
 
         Raises:
-            NoAnswerError: it does not answer in time, or with what is no answer.
-            ClusterError: the address makes no sense.
+            NoAnswerError: it does not answer in time, or with a malformed reply.
+            ClusterError: the address is malformed.
         """
         with self.socket(service) as socket:
             socket.send(encode_message(request))
@@ -114,14 +114,17 @@ class Connections:
     def call_all(
         self, services: Sequence[str], request: Request, timeout_s: float
     ) -> dict[str, Reply]:
-        """Ask several services at once; the answers of those that answer in time, and sensibly."""
+        """The replies of several services, asked concurrently, by service.
+
+        Services that do not answer in time, or with a malformed reply, are left out.
+        """
         waiting: dict[zmq.Socket[bytes], str] = {}
         found: dict[str, Reply] = {}
         poller = zmq.Poller()
         message = encode_message(request)
         try:
             for service in dict.fromkeys(services):
-                waiting[self._take(service)] = service
+                waiting[self._acquire(service)] = service
             for socket in waiting:
                 poller.register(socket, zmq.POLLIN)
                 socket.send(message)
@@ -134,32 +137,32 @@ class Connections:
                     try:
                         found[service] = self.decoded(answer[0])
                     except NoAnswerError:
-                        self._throw_away(socket)
+                        self._discard(socket)
                     else:
-                        self._give_back(service, socket)
+                        self._release(service, socket)
         finally:
             for socket in waiting:
-                self._throw_away(socket)
+                self._discard(socket)
         return found
 
     @staticmethod
     def decoded(frame: bytes) -> Reply:
-        """A reply.
+        """Decode a reply.
 
         Raises:
-            NoAnswerError: it is none.
+            NoAnswerError: it is malformed.
         """
         try:
             reply: Reply = decode_reply(frame)
         except MALFORMED as error:
-            raise NoAnswerError(f"an answer that is none: {error}") from error
+            raise NoAnswerError(f"malformed reply: {error}") from error
         return reply
 
     def receive(self, socket: zmq.Socket[bytes], timeout_s: float) -> list[bytes]:
         """The frames of the next reply.
 
         Raises:
-            NoAnswerError: none comes in time, or somebody interrupts the wait.
+            NoAnswerError: none arrives in time, or `interrupted` is set.
         """
         deadline = time.monotonic() + timeout_s
         while not socket.poll(_STEP_MS):
@@ -170,13 +173,14 @@ class Connections:
         return socket.recv_multipart()
 
     def close(self) -> None:
-        """Make what is under way fail, and close all; may be called twice."""
+        """Interrupt all pending requests and close the sockets; idempotent."""
         self.interrupted.set()
         with self._lock:
             self._closed = True
+            # Destroying the context under a socket that another thread uses would crash.
             if self._lock.wait_for(lambda: not self._in_use, _CLOSE_S):
                 self._context.destroy(linger=0)
 
 
 MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are no message."""
+"""Exceptions of the decoders for malformed messages."""

@@ -1,4 +1,4 @@
-"""What a Sparrow executor loads to run minishark's tasks."""
+"""The runner that Sparrow's executors load: decodes tasks, runs them, encodes their results."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from minishark.worker.protocol import (
     decode_stage,
     encode,
 )
-from minishark.worker.run_task import TaskError, TaskRunner
+from minishark.worker.run_task import TaskRunner
 from minishark.worker.store import Store
+from minishark.worker.task_errors import TaskError
 from sparrow_core import SparrowError, TaskFailure
 from sparrow_core.runtime.transport.keys import Keys, read_keys
 
@@ -40,12 +41,12 @@ _FIT_S = 0.25
 
 
 def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
-    """A runner for one slot of an executor; `config` is what `runner_config` gave."""
+    """A runner for one slot of an executor, configured by `runner_config`."""
     return ExecutorRunner(config, slot)
 
 
 def load_keys(folder: str | None) -> Keys | None:
-    """The keys in a folder, if one is named.
+    """Read the keys in a folder; None for no folder.
 
     Raises:
         ClusterError: they can't be read.
@@ -55,15 +56,15 @@ def load_keys(folder: str | None) -> Keys | None:
     try:
         return read_keys(Path(folder, OWN_KEY), Path(folder, ALLOWED_KEYS))
     except SparrowError as error:
-        raise ClusterError(f"The keys in {folder} are of no use: {error}") from error
+        raise ClusterError(f"Can't use the keys in {folder}: {error}") from error
 
 
 class ExecutorRunner:
-    """Decodes tasks, runs them, encodes their outcomes; one per slot."""
+    """Runs the tasks of one slot."""
 
     def __init__(self, config: dict[str, str], slot: int) -> None:
         self._paths = StorePaths(Path(config["memory"]), Path(config["disk"]))
-        # Executors of a node have the same slot numbers; by its pid is told who was killed.
+        # The slot alone is not unique on a node. The pid tells which folders are of dead processes.
         spill = self._paths.disk / config["node"] / SPILL / f"{os.getpid()}-{slot}"
         make_spill_folder(self._paths.disk / config["node"])
         memory = NodeMemory(int(config["memory_limit_bytes"]), int(config["slots"]))
@@ -79,13 +80,13 @@ class ExecutorRunner:
         self._tidying.start()
 
     def _tidy(self) -> None:
-        """Free the memory of tables that were dropped, also while no task comes.
+        """Fit DuckDB's memory limit to what stored files leave; release dropped tables.
 
-        And adapt DuckDB's to what files take, also while a task runs.
+        Runs on its own thread: also during a task, and between tasks.
         """
         tidy_at_s = time.monotonic() + _TIDY_S
         while not self._closing.wait(_FIT_S):
-            with contextlib.suppress(duckdb.Error):  # it may be closed, or starting anew
+            with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
                 self._runner.fit_memory()
             if time.monotonic() >= tidy_at_s:
                 self._runner.forget_removed()
@@ -109,29 +110,29 @@ class ExecutorRunner:
             self._store.meet(stage.stores)
             return encode(self._runner.run(stage, decode_payload(payload)))
         except TaskError as error:
-            # Of files and folders that are gone the front end must hear, who has them made again.
+            # Lost files are not retried here: the front end must have them recomputed first.
             detail = error.detail
             retryable = detail.problem is TaskProblem.INPUT and not detail.missing
             raise TaskFailure(str(error), encode(error.detail), retryable=retryable) from error
 
     def cancel(self) -> None:
-        """Interrupt the task that is running; called from another thread, again and again.
+        """Interrupt the running task; called repeatedly from another thread until it ends.
 
-        User code that waits somewhere in C hears nothing; its process ends, and is started anew.
+        User code blocked in C does not react: the process exits then, and its node restarts it.
         """
         self._connections.interrupted.set()
         if self._runner.interrupt() > _STUCK_S and self._own_process:
             os._exit(_STUCK_STATUS)
 
     def forget(self, job_id: str) -> None:
-        """The job is over: let go of its files."""
+        """Release the files of a job that has ended."""
         stage = self._stages.pop(job_id, None)
         if stage is not None:
             self._runner.forget(stage.folder)
             pa.default_memory_pool().release_unused()
 
     def close(self) -> None:
-        """The executor ends; if the session that it belonged to is dead, nobody else tidies up."""
+        """Stop the runner, and remove the session's folders if the session is dead."""
         self._closing.set()
         self._tidying.join(_TIDY_S)
         self._runner.close()
@@ -141,7 +142,10 @@ class ExecutorRunner:
 
 
 def _work_in(folder: str) -> None:
-    """Let relative paths mean what they do in the front end, or nothing if this host differs."""
+    """Resolve relative paths as the front end does; against the root if this host lacks `folder`.
+
+    A relative path then fails, instead of reading another file of the same name.
+    """
     try:
         os.chdir(folder)
     except OSError:

@@ -1,9 +1,9 @@
-"""The folders of a cluster on this machine, and who removes them.
+"""The folders of a cluster on this machine, and their removal.
 
-A session holds a lock on a file in each of its folders for as long as it lives. A folder whose lock
-is free belongs to nobody: executors remove it when they end, and any later session when it starts.
-A folder gets its name when it has been locked, and loses the lock last: what has none, whatever it
-is called, is not a session's and is left alone.
+A session or node holds a lock on a file in each of its folders while it lives. A folder whose lock
+is free is orphaned: executors remove it when they end, and any later session when it starts. A
+folder is renamed to its final name only when it is locked, and its lock is deleted last: a folder
+without a lock file, whatever its name, is not a session's and is left alone.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _DRAFT_PREFIX = ".minishark-"
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class ClusterFolders:
-    """A session's own folders.
+    """The folders of a session or node.
 
     Attributes:
-        memory: for Arrow files, in shared memory; the same as `disk` where there is none to be had.
-        disk: for what does not fit there, for spilling, sockets and logs.
-        warning: a sentence for the user if shared memory can't be used, else None.
+        memory: for Arrow files, in shared memory; the same as `disk` if that is unusable.
+        disk: for what does not fit into memory, for spilling, sockets and logs.
+        warning: a sentence for the user if shared memory is unusable, else None.
     """
 
     memory: Path
@@ -51,20 +51,18 @@ class ClusterFolders:
 
     @property
     def locks(self) -> tuple[int, ...]:
-        """The files that hold the locks; a child that inherits them shares them."""
+        """File descriptors of the locks; a child process that inherits them shares the locks."""
         return tuple(lock.fileno() for lock in self._locks)
 
-    def give_away(self) -> None:
-        """A child has the locks now, and with them the folders."""
+    def release(self) -> None:
+        """Close the locks of folders that a child process owns from now on."""
         for lock in self._locks:
             lock.close()
         self._locks.clear()
 
     def remove(self) -> None:
-        """Remove both folders and all in them."""
-        for lock in self._locks:
-            lock.close()
-        self._locks.clear()
+        """Remove both folders with their contents."""
+        self.release()
         _remove(self.memory)
         _remove(self.disk)
 
@@ -72,30 +70,30 @@ class ClusterFolders:
 _owned: weakref.WeakSet[ClusterFolders] = weakref.WeakSet()
 
 
-def _let_go() -> None:
-    """In a copy of this process, which it made by fork: folders are not the copy's to keep."""
+def _release_all() -> None:
+    """Close all locks in a forked child, else the folders would never be orphaned."""
     for folders in tuple(_owned):
-        folders.give_away()
+        folders.release()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_release_all)
 
 
 def inherit_folders(memory: Path, disk: Path, locks: Sequence[int]) -> ClusterFolders:
-    """The folders that a parent made for this process, with the locks as it passed them."""
+    """The folders that the parent process made for this one, with the inherited locks."""
     for lock in locks:
         os.set_inheritable(lock, False)
     return ClusterFolders(memory, disk, None, [os.fdopen(lock, "w") for lock in locks])
 
 
 def make_folders(shared_memory: Path | None = None) -> ClusterFolders:
-    """Make a session's folders, and remove those that dead sessions left.
+    """Make folders for a session or node, and remove orphaned ones.
 
     Args:
-        shared_memory: where shared memory is; None for `SHARED_MEMORY`.
+        shared_memory: the mount point of shared memory; None for `SHARED_MEMORY`.
 
     Raises:
-        ResourceError: not even the folder for temporary files is writable.
+        ResourceError: the folder for temporary files is not writable.
     """
     shared_memory = shared_memory or SHARED_MEMORY
     temporary = Path(tempfile.gettempdir())
@@ -121,7 +119,7 @@ def make_folders(shared_memory: Path | None = None) -> ClusterFolders:
 
 
 def _locked_folder(parent: Path) -> tuple[Path, IO[str]]:
-    """A new folder and its lock; under its name nobody ever sees it without."""
+    """A new folder and its lock; renamed once it is locked, so that it never looks orphaned."""
     draft = Path(tempfile.mkdtemp(prefix=_DRAFT_PREFIX, dir=parent))
     folder = parent / draft.name.replace(_DRAFT_PREFIX, _PREFIX, 1)
     with contextlib.ExitStack() as undo:
@@ -134,7 +132,7 @@ def _locked_folder(parent: Path) -> tuple[Path, IO[str]]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, its lock last: whoever is killed meanwhile leaves one that can be told."""
+    """Remove a folder, its lock last: what a killed process leaves is recognised as orphaned."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -145,9 +143,9 @@ def _remove(folder: Path) -> None:
 
 
 def remove_if_orphaned(folder: Path) -> bool:
-    """Remove a session's or a node's folder if its owner is gone; whether it was."""
+    """Remove a session's or node's folder if its owner is dead; whether it did."""
     if not folder.name.startswith(_PREFIX) or folder.is_symlink():
-        return False  # whoever named it: it is none of ours
+        return False
     try:
         with (folder / _LOCK).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,10 +156,9 @@ def remove_if_orphaned(folder: Path) -> bool:
 
 
 def make_spill_folder(node: Path) -> None:
-    """Make the folder where a node's executors spill, and remove what killed ones have left.
+    """Make the folder where a node's executors spill, and remove files of killed executors.
 
-    Each executor has a folder `<pid>-<slot>` in it. Nothing is made where the session's folder is
-    gone.
+    Each executor has a folder `<pid>-<slot>` in it. Does nothing if the session's folder is gone.
     """
     folder = node / SPILL
     with contextlib.suppress(FileNotFoundError):
@@ -175,7 +172,7 @@ def make_spill_folder(node: Path) -> None:
 
 
 def abandoned_folders(parent: Path) -> list[Path]:
-    """The folders of this user's sessions and nodes in `parent` whose owner is gone."""
+    """Folders of this user's sessions and nodes in `parent` whose owner is dead."""
     found = []
     for folder in _folders(parent):
         with contextlib.suppress(OSError), (folder / _LOCK).open("r+") as lock:
@@ -185,7 +182,7 @@ def abandoned_folders(parent: Path) -> list[Path]:
 
 
 def unlocked_folders(parent: Path) -> list[Path]:
-    """Folders of this user in `parent` that look like a session's, but have no lock: a fault."""
+    """Folders of this user in `parent` that look like a session's but have no lock: a bug."""
     return [folder for folder in _folders(parent) if not (folder / _LOCK).exists()]
 
 
@@ -193,13 +190,13 @@ def _folders(parent: Path) -> list[Path]:
     found = []
     with contextlib.suppress(OSError):
         for path in parent.glob(f"{_PREFIX}*"):
-            with contextlib.suppress(OSError):  # it was removed meanwhile
+            with contextlib.suppress(OSError):  # removed concurrently
                 if path.is_dir() and path.stat().st_uid == os.getuid():
                     found.append(path)
     return found
 
 
 def reap(parent: Path) -> None:
-    """Remove what dead sessions of this user left in `parent`."""
+    """Remove the folders in `parent` that dead sessions and nodes of this user left."""
     for folder in _folders(parent):
         remove_if_orphaned(folder)

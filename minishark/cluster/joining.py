@@ -1,4 +1,4 @@
-"""From an address to a conversation with a cluster: greeting a node, reaching the schedulers."""
+"""Connecting to a running cluster: the handshake with a node, the client of its schedulers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sparrow_core.runtime.transport.keys import Keys
 _HELLO_S = 5.0
 _NODES_S = 20.0
 _POLL_S = 0.02
-_SILENCE_MAX_S = 1.0  # a busy machine is not a dead scheduler
+_SILENCE_MAX_S = 1.0  # on a busy machine a live scheduler takes as long
 
 
 def greet(connections: Connections, service: str) -> Welcome:
-    """Ask a node which cluster it belongs to.
+    """Handshake with a node: exchange versions, learn its cluster's schedulers.
 
     Raises:
         ClusterError: it does not answer, or has other versions than this process.
@@ -33,44 +33,44 @@ def greet(connections: Connections, service: str) -> Welcome:
         reply = connections.call(service, Hello(own_versions()), _HELLO_S)
     except NoAnswerError as error:
         raise ClusterError(
-            f"No cluster answers at {service}: a wrong address, not running, or it does not "
+            f"No cluster answers at {service}: wrong address, not running, or it does not "
             "accept your key."
         ) from error
     if isinstance(reply, Failure):
-        raise ClusterError(f"The cluster at {service} refuses this program. {reply.message}")
+        raise ClusterError(f"The cluster at {service} rejected the connection. {reply.message}")
     if not isinstance(reply, Welcome):
-        raise ClusterError(f"What answers at {service} is no cluster.")
+        raise ClusterError(f"No minishark cluster at {service}.")
     return reply
 
 
 class Listening:
-    """Where a program listens: as its cluster does, in its own folder or on the way to it."""
+    """Endpoints for this program's sockets, of the same transport as its cluster's."""
 
     def __init__(self, service: str, folder: Path) -> None:
-        """Listen for the cluster of the node with this service.
+        """Choose the transport: ipc in `folder`, or tcp on the interface towards the cluster.
 
         Raises:
-            ClusterError: there is no way to it.
+            ClusterError: the cluster is unreachable.
         """
         self._folder = folder
-        self._host = None if service.startswith("ipc://") else _address_towards(service)
+        self._host = None if service.startswith("ipc://") else _interface_towards(service)
 
     def endpoint(self, name: str) -> str:
-        """For one of its sockets."""
+        """The endpoint of one socket."""
         if self._host is None:
             return f"ipc://{self._folder}/{name}.sock"
         return f"tcp://{self._host}:*"
 
 
-def _address_towards(service: str) -> str:
-    """This machine's address on the network in which a node is."""
+def _interface_towards(service: str) -> str:
+    """This machine's address on the network that leads to a node."""
     host, _, port = service.removeprefix("tcp://").partition("/")[0].rpartition(":")
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, int(port)))  # nothing is sent
+            probe.connect((host, int(port)))  # looks up the route; UDP sends nothing
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise ClusterError(f"There is no way to {host}: {error}") from error
+        raise ClusterError(f"Can't reach {host}: {error}") from error
 
 
 def open_schedulers(
@@ -79,16 +79,16 @@ def open_schedulers(
     keys: Keys | None,
     complete: Callable[[Sequence[NodeStatus]], bool],
 ) -> RemoteCluster:
-    """Open the connection to a cluster's schedulers.
+    """Connect to a cluster's schedulers.
 
     Args:
-        welcome: the cluster.
-        listen: where answers come to.
+        welcome: the cluster, as a node introduced it.
+        listen: the endpoint for the schedulers' messages.
         keys: needed for tcp.
-        complete: whether these nodes are enough to begin with.
+        complete: whether enough nodes are known; checked until it holds.
 
     Raises:
-        ClusterError: no scheduler answers, or the nodes never are enough.
+        ClusterError: no scheduler answers, or `complete` does not hold in time.
     """
     config = ClientConfig(silence_max_s=_SILENCE_MAX_S)
     schedulers = tuple(map(Address, welcome.schedulers))
@@ -97,27 +97,23 @@ def open_schedulers(
         sparrow.start()
         deadline = time.monotonic() + _NODES_S
         while not complete(sparrow.nodes()):
-            _check_time(deadline, welcome.cluster)
+            if time.monotonic() > deadline:
+                raise ClusterError(f"The executors of cluster {welcome.cluster} do not answer.")  # noqa: TRY301 - closes the client, too
             time.sleep(_POLL_S)
     except SparrowError as error:
         sparrow.close()
-        raise ClusterError(f"Cluster {welcome.cluster} can't be used: {error}") from error
+        raise ClusterError(f"Can't use cluster {welcome.cluster}: {error}") from error
     except BaseException:
         sparrow.close()
         raise
     return sparrow
 
 
-def _check_time(deadline: float, cluster: str) -> None:
-    if time.monotonic() > deadline:
-        raise ClusterError(f"The executors of cluster {cluster} do not answer.")
-
-
 @contextlib.contextmanager
-def visit(
+def peer_session(
     service: str, keys: Keys | None, complete: Callable[[Sequence[NodeStatus]], bool]
 ) -> Iterator[tuple[Welcome, Connections, RemoteCluster]]:
-    """A short conversation with a cluster, to look at it; see `open_schedulers`.
+    """A short connection to a cluster, to inspect it; see `open_schedulers`.
 
     Raises:
         ClusterError: it does not answer.

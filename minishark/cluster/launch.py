@@ -1,7 +1,7 @@
-"""Clusters in the background of this machine: started, found by name, looked at, stopped.
+"""Background clusters on this machine: start, find by name, list, stop.
 
-A small file for each of them, in a folder that only the user can enter, tells its address and its
-processes. A file whose processes are gone means nothing, and is removed by whoever finds it.
+A record file for each cluster, in a folder private to the user, has its address and processes. A
+record whose processes are dead is stale, and removed by whoever finds it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import psutil
 from minishark.cluster.connections import Connections
 from minishark.cluster.executor import ALLOWED_KEYS, OWN_KEY, load_keys
 from minishark.cluster.folders import ClusterFolders, make_folders, remove_if_orphaned
-from minishark.cluster.joining import visit
-from minishark.cluster.machine import node_memory
+from minishark.cluster.joining import peer_session
+from minishark.cluster.machine import live_process, node_memory
 from minishark.cluster.node import NodeOptions, service_address
 from minishark.cluster.wire import Hello, Welcome, own_versions
 from minishark.cores import usable_cores
@@ -36,17 +36,25 @@ from sparrow_core.runtime.transport.keys import generate, write_key_file
 DEFAULT_NAME = "default"
 KEYS_VARIABLE = "MINISHARK_KEYS"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]*")
-_FIRST_LOCK = 200  # the number that a lock's file gets in a node's process; others are smaller
+_FIRST_LOCK = 200  # file descriptor of the first lock in a node's process, above all others
 _START_S = 60.0
 _STOP_S = 5.0
 _POLL_S = 0.05
 _HELLO_S = 0.2
-_STARTED_TOLERANCE_S = 1.0
 _LOG_TAIL_CHARS = 2_000
 
 
-class NodeProcess(msgspec.Struct, frozen=True):
-    """A node that was started here: its process, where it serves, what it owns."""
+class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that was started on this machine.
+
+    Attributes:
+        name: the node's name.
+        pid: its process.
+        started_s: start time of that process, in seconds since 1970.
+        service: address of its file service.
+        folders: its folders in shared memory and on disk.
+        log: path of its log.
+    """
 
     name: str
     pid: int
@@ -56,22 +64,16 @@ class NodeProcess(msgspec.Struct, frozen=True):
     log: str
 
     def process(self) -> psutil.Process | None:
-        """The process, unless it is gone; its number may be another's by now."""
-        try:
-            process = psutil.Process(self.pid)
-            if abs(process.create_time() - self.started_s) < _STARTED_TOLERANCE_S:
-                return None if process.status() == psutil.STATUS_ZOMBIE else process
-        except psutil.Error:
-            pass
-        return None
+        """The process, unless it is dead."""
+        return live_process(self.pid, self.started_s)
 
 
 class ClusterRecord(msgspec.Struct, frozen=True):
-    """What is known of a cluster that was started on this machine.
+    """A cluster that was started on this machine.
 
     Attributes:
         name: its name.
-        address: what `minishark.connect` takes.
+        address: the address for `minishark.connect`.
         keys: the folder of its keys, for tcp.
         nodes: its nodes on this machine.
     """
@@ -83,22 +85,22 @@ class ClusterRecord(msgspec.Struct, frozen=True):
 
     @property
     def is_alive(self) -> bool:
-        """Whether a node of it lives."""
+        """Whether any of its nodes is alive."""
         return any(node.process() is not None for node in self.nodes)
 
 
-class StartOptions(msgspec.Struct, frozen=True):
-    """A cluster, or a part of one, to start on this machine.
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster, or more nodes of one, to start on this machine.
 
     Attributes:
-        name: its name, by which other programs of the user find it.
-        nodes: how many nodes.
-        executors_per_node: executor processes of each.
-        memory_limit_bytes: what all of them together may use; None for a share of the machine's.
+        name: the name by which other programs of the user find it.
+        nodes: number of nodes.
+        executors_per_node: executor processes of each node.
+        memory_limit_bytes: limit of all nodes together; None for a share of the machine's.
         listen: `tcp://host:port` of the first node, for clusters of several machines; each further
-            node has the next two ports. None: ipc, for this machine only.
-        bind: where to listen if not at the addresses that others are told, such as `tcp://0.0.0.0`.
-        join: addresses of the cluster's nodes that have schedulers; none to start a new cluster.
+            node takes the next two ports. None for ipc, on this machine only.
+        bind: the interface to bind to, if not that of `listen`, such as `tcp://0.0.0.0`.
+        join: addresses of the cluster's nodes with schedulers; empty to start a new cluster.
         keys: the folder of the cluster's keys, for tcp.
     """
 
@@ -112,23 +114,23 @@ class StartOptions(msgspec.Struct, frozen=True):
     keys: str | None = None
 
     def check(self) -> None:
-        """Raise OptionError for what makes no sense."""
+        """Raise OptionError for an invalid option."""
         if not _NAME.fullmatch(self.name):
-            raise OptionError(f"{self.name!r} can't be a cluster's name: use letters and digits.")
+            raise OptionError(f"Invalid cluster name {self.name!r}: use letters and digits.")
         if self.nodes < 1 or self.executors_per_node < 1:
             raise OptionError("A cluster needs at least one node, and a node one executor.")
         if self.join and self.listen is None:
-            raise OptionError("A node that joins a cluster needs an address of its own: --listen.")
+            raise OptionError("A node that joins a cluster needs its own address: pass --listen.")
         if self.listen is not None and not re.fullmatch(r"tcp://[^/]+:\d+", self.listen):
-            raise OptionError(f"{self.listen!r} is no address to listen at; write tcp://HOST:PORT.")
+            raise OptionError(f"Can't listen at {self.listen!r}: write tcp://HOST:PORT.")
         node_memory(self.memory_limit_bytes, self.nodes, self.executors_per_node)
 
 
 def state_folder() -> Path:
-    """The user's folder for what is known of clusters; made if it is not there.
+    """The user's folder of cluster records; created if it does not exist.
 
     Raises:
-        ClusterError: it is not the user's alone.
+        ClusterError: others can access it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and Path(runtime).is_dir():
@@ -139,7 +141,7 @@ def state_folder() -> Path:
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
-        raise ClusterError(f"{folder} must be a folder of yours that nobody else can enter.")
+        raise ClusterError(f"{folder} must be owned by you and have mode 0700.")
     return folder
 
 
@@ -147,9 +149,9 @@ def resolve(cluster: str, keys: str | None) -> tuple[str, str | None]:
     """The address of a cluster, and the folder of its keys.
 
     Args:
-        cluster: an address, or the name or file of a cluster that was started on this machine.
-        keys: the folder of its keys; None for the one that the cluster was started with, or that
-            MINISHARK_KEYS in the environment names.
+        cluster: an address, or the name or record file of a cluster on this machine.
+        keys: the folder of its keys; None for the one that the cluster was started with, or
+            MINISHARK_KEYS in the environment.
 
     Raises:
         ClusterError: there is no such cluster.
@@ -163,10 +165,10 @@ def resolve(cluster: str, keys: str | None) -> tuple[str, str | None]:
 
 
 def find_cluster(name: str) -> ClusterRecord:
-    """The cluster of that name, or that a file describes.
+    """The cluster with that name or record file.
 
     Raises:
-        ClusterError: there is none, or it has ended.
+        ClusterError: there is none, or it has stopped.
     """
     path = Path(name) if "/" in name else state_folder() / f"{name}.json"
     try:
@@ -178,14 +180,14 @@ def find_cluster(name: str) -> ClusterRecord:
             "start one with `minishark cluster start`."
         ) from None
     except (OSError, msgspec.MsgspecError) as error:
-        raise ClusterError(f"{path} describes no cluster: {error}") from error
+        raise ClusterError(f"{path} is not a cluster record: {error}") from error
     if not record.is_alive:
-        raise ClusterError(f"Cluster {record.name} has ended; start it again.")
+        raise ClusterError(f"Cluster {record.name} has stopped; start it again.")
     return record
 
 
 def running_clusters() -> tuple[ClusterRecord, ...]:
-    """The clusters on this machine, by name; files of those that are gone are removed."""
+    """The clusters on this machine, by name; removes stale records."""
     found = []
     for path in sorted(state_folder().glob("*.json")):
         try:
@@ -200,19 +202,19 @@ def running_clusters() -> tuple[ClusterRecord, ...]:
 
 
 def start_cluster(options: StartOptions) -> ClusterRecord:
-    """Start a cluster, or nodes of one, in the background; returns when all of them answer.
+    """Start a cluster in the background, or more nodes of one; returns when all nodes answer.
 
     Raises:
-        ClusterError: one of that name runs already, or a node did not come up; nothing is left.
-        OptionError: the options make no sense.
-        ResourceError: no folder can be made.
+        ClusterError: one of that name is running, or a node does not start; all are stopped then.
+        OptionError: an option is invalid.
+        ResourceError: no folder can be created.
     """
     options.check()
     with _locked(options.name):
         for record in running_clusters():
             if record.name == options.name:
                 raise ClusterError(
-                    f"Cluster {options.name} runs already at {record.address}; stop it first."
+                    f"Cluster {options.name} is already running at {record.address}."
                 )
         keys = options.keys and str(Path(options.keys).absolute())
         load_keys(keys)
@@ -245,41 +247,41 @@ def _node_options(
     memory = node_memory(options.memory_limit_bytes, options.nodes, options.executors_per_node)
     return [
         NodeOptions(
-            name,
-            service,
-            options.name,
-            options.join or tuple(services[:2]),
-            options.executors_per_node,
-            memory.limit_bytes,
-            bind_address(options.bind, service),
-            keys,
-            (str(made.memory), str(made.disk)),
-            tuple(range(_FIRST_LOCK, _FIRST_LOCK + len(made.locks))),
+            name=name,
+            listen=service,
+            cluster=options.name,
+            heads=options.join or tuple(services[:2]),  # two schedulers: one may be lost
+            executors=options.executors_per_node,
+            memory_limit_bytes=memory.limit_bytes,
+            bind=bind_address(options.bind, service),
+            keys=keys,
+            folders=(str(made.memory), str(made.disk)),
+            locks=tuple(range(_FIRST_LOCK, _FIRST_LOCK + len(made.locks))),
         )
         for name, service, made in zip(names, services, folders, strict=True)
     ]
 
 
 def default_executors(nodes: int) -> int:
-    """One executor for each core, shared by so many nodes of this machine."""
+    """Executors per node: one per core of this machine in all, at least one."""
     return max(1, usable_cores() // nodes)
 
 
 def node_name(listen: str) -> str:
-    """A name for the node that listens there, unique among nodes at different addresses."""
+    """The default name of a node: its address in letters, digits and dots."""
     return re.sub("[^A-Za-z0-9]+", ".", listen.partition("://")[2]).strip(".")
 
 
 def bind_address(bind: str | None, listen: str) -> str | None:
-    """Where to listen: at the port of `listen`, on the network of `bind`."""
+    """The port of `listen` on the interface `bind`."""
     return bind and f"{bind.rstrip('/')}:{listen.rpartition(':')[2]}"
 
 
 def make_keys(folder: Path) -> str:
-    """Make a key pair that accepts itself, in a new folder; the public key.
+    """Generate a key pair that accepts itself, in a new folder; the public key.
 
     Raises:
-        ClusterError: there are keys already, or the folder can't be written.
+        ClusterError: the folder has keys, or is not writable.
     """
     keys = generate()
     try:
@@ -287,7 +289,7 @@ def make_keys(folder: Path) -> str:
         write_key_file(folder / OWN_KEY, keys)
         (folder / ALLOWED_KEYS).write_text(f"{keys.public} # this cluster\n")
     except (OSError, SparrowError) as error:
-        raise ClusterError(f"Can't make keys in {folder}: {error}") from error
+        raise ClusterError(f"Can't write keys to {folder}: {error}") from error
     return keys.public
 
 
@@ -295,14 +297,19 @@ def _spawn(options: NodeOptions, folders: ClusterFolders) -> NodeProcess:
     log = state_folder() / f"{options.cluster}.{options.name}.log"
     service = service_address(options.listen, load_keys(options.keys))
     pid = _detached(msgspec.json.encode(options) + b"\n", log, folders.locks)
-    folders.give_away()
-    started_s = psutil.Process(pid).create_time()
-    paths = (str(folders.memory), str(folders.disk))
-    return NodeProcess(options.name, pid, started_s, service, paths, str(log))
+    folders.release()
+    return NodeProcess(
+        name=options.name,
+        pid=pid,
+        started_s=psutil.Process(pid).create_time(),
+        service=service,
+        folders=(str(folders.memory), str(folders.disk)),
+        log=str(log),
+    )
 
 
 def _detached(settings: bytes, log: Path, locks: Sequence[int]) -> int:
-    """A node process with nothing of ours but its settings on stdin and its locks; its number."""
+    """Spawn a node that inherits only its settings on stdin, its log and its locks; its pid."""
     read, write = os.pipe()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -318,7 +325,7 @@ def _detached(settings: bytes, log: Path, locks: Sequence[int]) -> int:
             ],
             setsid=True,
         )
-        os.write(write, settings)  # far less than a pipe holds
+        os.write(write, settings)  # fits into the pipe's buffer: does not block
         return pid
     finally:
         for each in (read, write, output):
@@ -326,7 +333,7 @@ def _detached(settings: bytes, log: Path, locks: Sequence[int]) -> int:
 
 
 def _await_nodes(nodes: Sequence[NodeProcess], options: StartOptions) -> None:
-    """Wait until the nodes answer and their executors are known to the schedulers."""
+    """Wait until the nodes answer and the schedulers know their executors."""
     connections = Connections(load_keys(options.keys))
     deadline = time.monotonic() + _START_S
     try:
@@ -351,7 +358,7 @@ def _await_nodes(nodes: Sequence[NodeProcess], options: StartOptions) -> None:
         counts = {node.name: len(node.executors) for node in known}
         return all(counts.get(node.name) == options.executors_per_node for node in nodes)
 
-    with visit(nodes[0].service, load_keys(options.keys), complete):
+    with peer_session(nodes[0].service, load_keys(options.keys), complete):
         pass
 
 
@@ -363,7 +370,7 @@ def _log_tail(node: NodeProcess) -> str:
 
 
 def stop_cluster(name: str) -> ClusterRecord:
-    """Stop the nodes of a cluster that run on this machine; nothing of them is left.
+    """Stop a cluster's nodes on this machine, and remove all their files.
 
     Raises:
         ClusterError: there is no such cluster.
@@ -376,19 +383,19 @@ def stop_cluster(name: str) -> ClusterRecord:
 
 
 def forget_cluster(record: ClusterRecord) -> None:
-    """Remove what is known of a cluster's nodes that are gone, so that they can be started again.
+    """Remove the record and the files of a dead cluster, so that it can be started again.
 
     Raises:
-        ClusterError: they are not gone.
+        ClusterError: it is alive.
     """
     if record.is_alive:
-        raise ClusterError(f"Cluster {record.name} runs; stop it first.")
+        raise ClusterError(f"Cluster {record.name} is running; stop it first.")
     _end(record.nodes)
     _forget(record)
 
 
 def _end(nodes: Sequence[NodeProcess]) -> None:
-    """Ask processes to end, kill those that do not, and remove what they own."""
+    """Terminate nodes with their children, kill those that do not end, and remove their files."""
     processes = [process for node in nodes if (process := node.process()) is not None]
     family = list(processes)
     for process in processes:
@@ -426,13 +433,13 @@ def _write(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """One start or stop of a cluster at a time."""
+    """Hold the lock of a cluster's name: only one start or stop at a time."""
     path = state_folder() / f"{name}.lock"
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ClusterError(f"Cluster {name} is being started or stopped right now.") from error
+            raise ClusterError(f"Cluster {name} is being started or stopped.") from error
         try:
             yield
         finally:

@@ -1,6 +1,6 @@
-"""A session's own cluster on this machine, of processes or of threads; it ends with the session.
+"""A session's own cluster on this machine, of processes or threads; it ends with the session.
 
-Light: its processes start before the front end imports Arrow and all else.
+Imports little: its processes start while the front end still imports Arrow and DuckDB.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from minishark.cluster.backend import Backend, Placement
     from minishark.worker.store import Store
 
-_RESTARTS = 5  # in a row: some seconds, in which queries wait
-_LOCALITY_WAIT_S = 30.0  # practically for ever, but where the preferred nodes are dead
+_RESTARTS = 5  # of a process in a row: some seconds, in which queries wait
+_LOCALITY_WAIT_S = 30.0  # until a task may run elsewhere, unless its preferred nodes are dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class ClusterOptions:
     """The shape of a cluster on this machine.
 
     Attributes:
-        nodes: how many nodes; a node is a node monitor with executors and a storage folder.
+        nodes: number of nodes; a node is a node monitor with executors and a storage folder.
         executors_per_node: executor processes per node; each runs one task at a time.
-        schedulers: how many schedulers.
+        schedulers: number of schedulers.
         in_process: run everything on threads of this process, for tests and debugging.
-        memory_limit_bytes: what all nodes together may use; None for a share of the machine's.
+        memory_limit_bytes: limit of all nodes together; None for a share of the machine's.
     """
 
     nodes: int
@@ -57,24 +57,24 @@ class ClusterOptions:
 
 
 def default_options() -> ClusterOptions:
-    """One slot per core; two nodes where there are two cores, so that replicas have two homes."""
+    """One slot per core; two nodes if there are two cores, so that partitions have replicas."""
     cores = usable_cores()
     nodes = min(2, cores)
     return ClusterOptions(nodes, max(1, cores // nodes))
 
 
 class OwnCluster:
-    """A cluster, which runs from `await_start` on, and its folders, which all nodes share."""
+    """A cluster on this machine, whose nodes share the session's folders."""
 
     loses_files = False
 
     def __init__(self, options: ClusterOptions) -> None:
-        """Start a cluster; `await_start` waits until it can be used.
+        """Start a cluster; `await_start` waits until it is usable.
 
         Raises:
-            OptionError: the options make no sense.
-            ResourceError: no folder can be made.
-            ClusterError: it does not start, if it is `in_process`.
+            OptionError: an option is invalid.
+            ResourceError: no folder can be created.
+            ClusterError: an `in_process` cluster does not start.
         """
         options.check()
         limit = options.memory_limit_bytes
@@ -118,7 +118,7 @@ class OwnCluster:
         run_folder.mkdir(mode=0o700)
         if options.in_process:
             threads = InProcessCluster(configs, schedulers=options.schedulers)
-            with _told():
+            with _translated_errors():
                 threads.start()
             return threads
         processes = LocalCluster(
@@ -128,15 +128,15 @@ class OwnCluster:
         return processes
 
     def await_start(self) -> None:
-        """Wait until all nodes are there.
+        """Wait until all nodes are up.
 
         Raises:
-            ClusterError: it does not come up; nothing is left of it.
+            ClusterError: they do not start; everything is cleaned up.
         """
         if not isinstance(self._sparrow, LocalCluster):
             return
         try:
-            with _told():
+            with _translated_errors():
                 self._sparrow.await_start()
         except BaseException:
             self.close()
@@ -144,58 +144,60 @@ class OwnCluster:
 
     @property
     def backend(self) -> Backend:
-        """Where tasks are submitted."""
+        """The cluster's client, to which tasks are submitted."""
         return self._sparrow
 
     @property
     def store_name(self) -> str:
-        """The holder of what the session itself writes into the store: the first node."""
+        """The location of files that the session itself writes: the first node."""
         return self.nodes[0]
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """How tasks are placed."""
         from minishark.cluster.backend import Placement  # noqa: PLC0415 - see above
 
-        return Placement(policy, probe_ratio, self.nodes, wait_s=_LOCALITY_WAIT_S)
+        return Placement(
+            policy=policy, probe_ratio=probe_ratio, nodes=self.nodes, wait_s=_LOCALITY_WAIT_S
+        )
 
     def status(self) -> tuple[NodeStatus, ...]:
-        """Each node with its processes."""
+        """Each node with its executors."""
         return self._sparrow.nodes()
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
-        """None: all nodes share the folders, which are the session's."""
+        """None: the files outlive the nodes' processes."""
         del nodes
         return ()
 
     def homes(self) -> dict[str, str]:
-        """All nodes: their folders outlive their processes."""
+        """All nodes, with the folder that they share."""
         return dict.fromkeys(self.nodes, str(self.paths.memory))
 
     def copy_file(self, file: str, source: str, target: str) -> bool:
-        """Give a node a file of another node's; whether it has it now."""
+        """Replicate a file from one node to another; whether it succeeded."""
         return self.paths.link(file, source, target)
 
     def store(self) -> Store:
-        """The front end's view of the store, as if it were on the first node."""
+        """The session's view of the store, as if it were on the first node."""
         from minishark.worker.store import Store  # noqa: PLC0415 - see above
 
         return Store(self.paths, self.store_name, meter=self._meter)
 
     def folder(self, name: str) -> str:
-        """Where, in each node's storage, a folder of the session's lies."""
+        """The path of a folder of the session, in each node's storage."""
         return name
 
     def make_folder(self, folder: str) -> None:
-        """Make a folder of the store on every node."""
+        """Create a folder of the session on every node."""
         self.paths.make(folder, self.nodes)
 
     def remove_folder(self, folder: str) -> None:
-        """Delete a folder of the store on every node; tasks that still want to write to it fail."""
+        """Delete a folder on every node; tasks that still write to it fail."""
         self.paths.remove(folder, self.nodes)
 
     def close(self) -> None:
-        """Stop all processes and remove all files; may be called twice."""
-        if os.getpid() != self._pid:  # a copy of the process by fork: it is the parent's
+        """Stop all processes and remove all files; idempotent."""
+        if os.getpid() != self._pid:  # after fork(), the parent owns it
             return
         self._sparrow.close()
         self._folders.remove()
@@ -203,8 +205,8 @@ class OwnCluster:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """The scheduler's error as one for users."""
+def _translated_errors() -> Iterator[None]:
+    """Raise Sparrow's start error as a ClusterError."""
     try:
         yield
     except ClusterStartError as error:

@@ -1,4 +1,4 @@
-"""What this machine has for a cluster on it, and what its user allows."""
+"""This machine: its memory for clusters, its processes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from minishark.worker.memory import (
     parse_size,
 )
 
+_STARTED_TOLERANCE_S = 1.0
+
 
 def default_limit_bytes() -> int:
-    """The memory that a cluster uses which is told nothing else.
+    """The memory limit of a cluster that is given none.
 
-    MINISHARK_MEMORY_LIMIT in the environment says it; else it is a share of the machine's, or of
-    the container's.
+    MINISHARK_MEMORY_LIMIT in the environment, else a share of the machine's or container's memory.
 
     Raises:
-        OptionError: the variable holds no amount of memory.
+        OptionError: the variable is not an amount of memory.
     """
     if named := os.environ.get(LIMIT_VARIABLE):
         return parse_size(named)
@@ -33,15 +34,15 @@ def default_limit_bytes() -> int:
 
 
 def node_memory(limit_bytes: int | None, nodes: int, executors: int) -> NodeMemory:
-    """The memory of each of some nodes on this machine.
+    """Divide a memory limit between the nodes on this machine.
 
     Args:
-        limit_bytes: what they may use together; None for the default.
-        nodes: how many.
-        executors: of each.
+        limit_bytes: the limit of all nodes together; None for the default.
+        nodes: number of nodes.
+        executors: executors of each node.
 
     Raises:
-        OptionError: the limit is too low for so many.
+        OptionError: the limit is too low for that many executors.
     """
     if limit_bytes is None and not os.environ.get(LIMIT_VARIABLE):
         return NodeMemory(max(default_limit_bytes() // nodes, least_bytes(executors)), executors)
@@ -54,3 +55,14 @@ def node_memory(limit_bytes: int | None, nodes: int, executors: int) -> NodeMemo
             "start fewer nodes or executors."
         )
     return NodeMemory(total // nodes, executors)
+
+
+def live_process(pid: int, started_s: float) -> psutil.Process | None:
+    """The process, unless it is dead; pids are reused, so its start time must match, too."""
+    try:
+        process = psutil.Process(pid)
+        if abs(process.create_time() - started_s) < _STARTED_TOLERANCE_S:
+            return None if process.status() == psutil.STATUS_ZOMBIE else process
+    except (psutil.Error, ValueError):  # ValueError: a peer sent a number that is no pid
+        pass
+    return None

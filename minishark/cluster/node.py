@@ -1,8 +1,7 @@
 """A node of a cluster that outlives sessions: one process, with its executors as children.
 
-It owns two folders (shared memory and disk), which are locked for as long as it lives, and listens
-at two neighbouring addresses: its service at the one that users know, the scheduler's machines at
-the next.
+It owns two folders (shared memory and disk), locked while it lives, and listens at two adjacent
+addresses: the file service at the one that users know, Sparrow's state machines at the next.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import msgspec
 
 from minishark.cluster.connections import Connections
 from minishark.cluster.executor import load_keys
-from minishark.cluster.folders import ClusterFolders, inherit_folders, make_folders
+from minishark.cluster.folders import inherit_folders, make_folders
 from minishark.cluster.machine import node_memory
 from minishark.cluster.node_service import NodeService
 from minishark.cluster.runner_config import RUNNER, shared_runner_config
@@ -43,25 +42,25 @@ _TCP = re.compile(r"tcp://(?P<host>[^/]+):(?P<port>\d+|\*)(?:/(?P<key>[0-9a-f]{6
 _HELLO_S = 1.0
 
 
-class NodeOptions(msgspec.Struct, frozen=True):
+class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A node to run.
 
     Attributes:
-        name: unique in the cluster.
+        name: its name, unique in the cluster.
+        listen: the address of its service for others, `ipc://path` or `tcp://host:port`; Sparrow's
+            state machines are at the next port.
         cluster: the cluster's name.
-        listen: where others reach its service, `ipc://path` or `tcp://host:port`; the scheduler's
-            machines are at the next port.
         heads: the nodes with a scheduler, in the form of `listen` (over tcp with a public key, if
-            it is not the node's own); the same for all nodes. A node that is one of them has a
-            scheduler; none: it is the only one.
-        executors: how many executor processes.
-        memory_limit_bytes: what it may use, with its executors and files in shared memory; None for
-            a share of the machine's.
-        bind: where to listen over tcp if not at `listen`, `tcp://address`.
+            it differs from the node's own); the same for all nodes. A node in this list runs a
+            scheduler. Empty: this node only.
+        executors: number of executor processes.
+        memory_limit_bytes: limit of its executors and files in shared memory together; None for a
+            share of the machine's.
+        bind: the interface to bind to over tcp if not that of `listen`, `tcp://address`.
         keys: the folder of `own.key` and `allowed.keys`, needed for tcp.
-        folders: the folders in shared memory and on disk, made already; None to make them.
-        locks: open files that hold their locks.
-        wait_s: how long to wait for one of the heads.
+        folders: existing folders in shared memory and on disk; None to make them.
+        locks: inherited file descriptors that hold the locks of `folders`.
+        wait_s: seconds to wait for a head to answer.
     """
 
     name: str
@@ -78,7 +77,7 @@ class NodeOptions(msgspec.Struct, frozen=True):
 
 
 def this_host() -> str:
-    """A name for what shares files and processes: the machine, or the container on it."""
+    """An id of this machine or container: equal for processes that share files and pids."""
     if named := os.environ.get(HOST_VARIABLE):
         return named
     parts = [socket.gethostname()]
@@ -92,24 +91,24 @@ def this_host() -> str:
 
 
 def service_address(text: str, keys: Keys | None) -> str:
-    """An address as users write it, with the public key that it lacks.
+    """Complete an address that a user wrote by the public key.
 
     Raises:
-        OptionError: it is none.
-        ClusterError: it needs keys.
+        OptionError: it is malformed.
+        ClusterError: it is a tcp address, and there are no keys.
     """
     if text.startswith("ipc://"):
         return text
     found = _TCP.fullmatch(text)
     if found is None:
-        raise OptionError(f"{text!r} is no address; write ipc://PATH or tcp://HOST:PORT.")
+        raise OptionError(f"Invalid address {text!r}: write ipc://PATH or tcp://HOST:PORT.")
     if keys is None:
-        raise ClusterError(f"{text}: tcp needs the cluster's keys; name their folder.")
+        raise ClusterError(f"{text}: tcp needs the cluster's keys; pass their folder.")
     return text if found["key"] else f"{text}/{keys.public}"
 
 
 def sparrow_endpoint(service: str) -> str:
-    """Where the scheduler's machines of the node with this service listen."""
+    """The endpoint of Sparrow's state machines on the node with this service."""
     if service.startswith("ipc://"):
         return f"{service.removesuffix('.sock')}-sparrow.sock"
     found = _TCP.fullmatch(service)
@@ -120,23 +119,23 @@ def sparrow_endpoint(service: str) -> str:
 
 
 def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda _: None) -> int:
-    """Be a node until SIGINT or SIGTERM; the exit status.
+    """Run a node until SIGINT or SIGTERM; returns the exit status.
 
     Args:
-        options: which.
+        options: the node.
         on_ready: called when it listens.
 
     Raises:
         ClusterError: it can't listen, has other versions than the cluster, or no head answers.
-        OptionError: an address makes no sense, or the memory limit is too low.
-        ResourceError: it can't make its folders.
+        OptionError: an address is malformed, or the memory limit is too low.
+        ResourceError: it can't create its folders.
     """
     memory = node_memory(options.memory_limit_bytes, 1, options.executors)
     keys = load_keys(options.keys)
     heads = tuple(service_address(head, keys) for head in options.heads or (options.listen,))
     own = service_address(options.listen, keys)
     schedulers = tuple(address(sparrow_endpoint(head), _SCHEDULER) for head in heads)
-    _greet([head for head in heads if head != own], keys, options.wait_s, own in heads)
+    _greet([head for head in heads if head != own], keys, options.wait_s, is_head=own in heads)
     if options.folders is None:
         folders = make_folders()
     else:
@@ -156,9 +155,16 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
         )
         service.start()
         try:
-            own_schedulers = (_SCHEDULER,) if own in heads else ()
+            run_dir = folders.disk / "run"
+            run_dir.mkdir(mode=0o700, exist_ok=True)
             settings = _settings(
-                options, service.node, memory, folders, schedulers, own_schedulers, keys
+                options,
+                service.node,
+                memory,
+                run_dir=str(run_dir),
+                schedulers=schedulers,
+                own_schedulers=(_SCHEDULER,) if own in heads else (),
+                keys=keys,
             )
             return _run_until_signal(settings, lambda: on_ready(service.node))
         finally:
@@ -167,11 +173,13 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
         folders.remove()
 
 
-def _greet(heads: list[str], keys: Keys | None, wait_s: float, is_head: bool) -> None:
-    """Make sure that the cluster is there and has our versions; a head need not wait for others.
+def _greet(heads: list[str], keys: Keys | None, wait_s: float, *, is_head: bool) -> None:
+    """Check that the cluster answers and has our versions.
+
+    A head does not wait for the others: the first one to start would wait in vain.
 
     Raises:
-        ClusterError: it has others, or nobody answers.
+        ClusterError: versions differ, or no head answers.
     """
     connections = Connections(keys)
     try:
@@ -180,12 +188,12 @@ def _greet(heads: list[str], keys: Keys | None, wait_s: float, is_head: bool) ->
             replies = connections.call_all(heads, Hello(own_versions()), _HELLO_S)
             for head, reply in replies.items():
                 if isinstance(reply, Failure):
-                    raise ClusterError(f"{head} refuses this node. {reply.message}")
+                    raise ClusterError(f"{head} rejected this node. {reply.message}")
             if replies:
                 return
         if heads and not is_head:
             raise ClusterError(
-                f"None of {', '.join(heads)} answers: a wrong address, not running, or it does "
+                f"None of {', '.join(heads)} answers: wrong address, not running, or it does "
                 "not accept this node's key."
             )
     finally:
@@ -196,22 +204,20 @@ def _settings(
     options: NodeOptions,
     node: StoreLocation,
     memory: NodeMemory,
-    folders: ClusterFolders,
+    *,
+    run_dir: str,
     schedulers: tuple[Address, ...],
     own_schedulers: tuple[str, ...],
     keys: Keys | None,
 ) -> NodeSettings:
-    """What Sparrow must know of the node."""
-    run_dir = folders.disk / "run"
-    run_dir.mkdir(mode=0o700, exist_ok=True)
     config = shared_runner_config(node, memory, options.keys)
     return NodeSettings(
-        options.name,
-        sparrow_endpoint(options.listen),
-        str(run_dir),
-        (ExecutorGroup(RUNNER, config, count=options.executors),),
-        schedulers,
-        own_schedulers,
+        name=options.name,
+        endpoint=sparrow_endpoint(options.listen),
+        run_dir=run_dir,
+        groups=(ExecutorGroup(RUNNER, config, count=options.executors),),
+        schedulers=schedulers,
+        own_schedulers=own_schedulers,
         attributes=attributes_of(node),
         limits=NodeMonitorConfig(policy="fair", memory_bytes=memory.query_bytes),
         bind=options.bind and sparrow_endpoint(options.bind),
@@ -221,12 +227,12 @@ def _settings(
 
 
 def attributes_of(node: StoreLocation) -> tuple[str, ...]:
-    """What a node tells schedulers, and so sessions, of where its files lie."""
+    """A node's location as attributes, which schedulers pass on to sessions."""
     return tuple(f"{name}={getattr(node, name)}" for name in StoreLocation.__struct_fields__[1:])
 
 
 def store_of(name: str, attributes: tuple[str, ...]) -> StoreLocation | None:
-    """The reverse of `attributes_of`; None for a node that is not minishark's."""
+    """The inverse of `attributes_of`; None for a node that is not minishark's."""
     found = dict(attribute.split("=", 1) for attribute in attributes if "=" in attribute)
     try:
         return StoreLocation(name, *(found[field] for field in StoreLocation.__struct_fields__[1:]))
@@ -238,32 +244,31 @@ def _run_until_signal(settings: NodeSettings, on_ready: Callable[[], None]) -> i
     def until_told(driver: ZmqDriver, _: Address) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: driver.stop())
-        driver.on_incompatible = _warn_of_version
         on_ready()
         driver.run()
 
     calm_collector()
     try:
-        return run_node(settings, until_told)
+        return run_node(settings, until_told, on_incompatible=_warn_of_version)
     except SparrowError as error:
         raise ClusterError(f"The node can't run: {error}") from error
     finally:
-        gc.unfreeze()  # else DuckDB complains, when Python ends, of what is still there
+        gc.unfreeze()  # else DuckDB's leak check complains at exit
 
 
 def _warn_of_version(peer: str, version: int) -> None:
-    sys.stderr.write(f"{peer} speaks protocol {version}: its messages are ignored\n")
+    sys.stderr.write(f"{peer} uses protocol version {version}: its messages are ignored\n")
     sys.stderr.flush()
 
 
 def main() -> None:
-    """Be the node that a line on stdin describes."""
+    """Run the node that a line of JSON on stdin describes."""
     options = msgspec.json.decode(sys.stdin.buffer.readline(), type=NodeOptions)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` writes all threads' stacks into the log
     try:
         status = run(options)
-    except Exception as error:  # noqa: BLE001 - the log is all that anybody will see
+    except Exception as error:  # noqa: BLE001 - `start_cluster` shows the end of the log
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         status = 1
     sys.stdout.flush()

@@ -1,7 +1,8 @@
-"""What a node's service does beside handing out files: it keeps sessions, and takes replicas.
+"""The service of a node: besides files, it keeps sessions' folders and takes replicas.
 
-A session says now and then that it lives. On the node's own host its process tells more surely: a
-session that is stopped for an hour keeps its tables, and one that was killed loses them at once.
+A session holds a lease, which its heartbeats (`KeepSession`) renew. On the node's own host its
+process is checked instead, which is more reliable: a session that is suspended for an hour keeps
+its tables, and one that was killed loses them at once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import psutil
 
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SHARED_MEMORY, reap, remove_if_orphaned
+from minishark.cluster.machine import live_process
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.wire import (
@@ -46,11 +48,10 @@ from minishark.worker.store import InputMissingError, Store
 from sparrow_core.runtime.transport.keys import Keys
 
 LEASE_S = 15.0
-"""A session on another host that is silent for so long is dead."""
+"""Lease of a session on another host; one without heartbeat for this long is dead."""
 
 SESSION_PREFIX = "s-"
 _REAP_S = 5.0
-_STARTED_TOLERANCE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -61,11 +62,7 @@ class _Session:
     def lives(self, host: str, now: float) -> bool:
         if self.kept is None or self.kept.location.host != host:
             return now - self.heard_s < LEASE_S
-        try:
-            started_s: float = psutil.Process(self.kept.pid).create_time()
-        except (psutil.Error, ValueError):  # no process, or not even the number of one
-            return False
-        return abs(started_s - self.kept.started_s) < _STARTED_TOLERANCE_S
+        return live_process(self.kept.pid, self.kept.started_s) is not None
 
 
 class NodeService(Service):
@@ -86,14 +83,14 @@ class NodeService(Service):
         """Listen; see `Service`.
 
         Args:
-            endpoint: where others reach it.
-            node: the node; where it serves is filled in.
+            endpoint: its address for others.
+            node: the node's location, without its service.
             cluster: the cluster's name.
             schedulers: addresses of the cluster's schedulers.
-            bind: where to listen over tcp, if not at `endpoint`.
+            bind: the interface to bind to over tcp, if not that of `endpoint`.
             keys: needed for tcp.
-            storage_bytes: what its files may take of shared memory; None for all that is free.
-            task_bytes: what a task may use of its memory at least.
+            storage_bytes: limit of its files in shared memory; None for what is free there.
+            task_bytes: memory that each of its tasks can use at least.
         """
         paths = StorePaths(Path(node.memory), Path(node.disk))
         super().__init__(endpoint, paths, node.name, bind=bind, keys=keys)
@@ -110,7 +107,7 @@ class NodeService(Service):
             root.mkdir(exist_ok=True)
 
     def answer(self, request: Request) -> Reply:
-        """Keep sessions and their folders."""
+        """Answer requests about sessions and their folders."""
         match request:
             case Hello(versions):
                 problem = versions_differ(versions, self._versions)
@@ -136,7 +133,7 @@ class NodeService(Service):
                 return super().answer(request)
 
     def work(self, request: Request) -> Callable[[], Reply] | None:
-        """Replicas are fetched on other threads."""
+        """Fetch replicas on other threads."""
         if isinstance(request, Replicate):
             self.path(request.file)
             return partial(self._replicate, request)
@@ -168,8 +165,15 @@ class NodeService(Service):
         )
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(self._paths.memory).free
-            return Report(self.node, os.getpid(), sessions, memory.available, memory.total, free)
-        return Failure(f"The storage of {self._store_name} is gone.")
+            return Report(
+                node=self.node,
+                pid=os.getpid(),
+                sessions=sessions,
+                memory_free=memory.available,
+                memory_total=memory.total,
+                shared_memory_free=free,
+            )
+        return Failure(f"The folders of {self._store_name} were removed.")
 
     def _session_report(self, kept: KeepSession) -> SessionReport:
         sizes = [
@@ -178,15 +182,21 @@ class NodeService(Service):
             for file in (root / kept.session).rglob("*.arrow*")
         ]
         return SessionReport(
-            kept.session, kept.user, kept.pid, kept.location.host, len(sizes), sum(sizes)
+            session=kept.session,
+            user=kept.user,
+            pid=kept.pid,
+            host=kept.location.host,
+            files=len(sizes),
+            bytes=sum(sizes),
         )
 
     def tidy(self) -> None:
-        """Remove what sessions that died have left: here, and their own folders on this host."""
+        """Remove the files of dead sessions: on this node, and their own folders on this host."""
         now = time.monotonic()
         for root in self._roots:
             for folder in root.glob(f"{SESSION_PREFIX}*"):
-                # One that a task has made, or that has just ended: it is given time.
+                # A folder of an unknown session, made by a late task, gets a lease, too: the
+                # session's heartbeat may be on its way.
                 self._sessions.setdefault(folder.name, _Session(None, now))
         for name, session in list(self._sessions.items()):
             if not session.lives(self.node.host, now):
@@ -204,6 +214,6 @@ class NodeService(Service):
         self._sessions.pop(name, None)
 
     def stop(self) -> None:
-        """Stop answering."""
+        """Stop answering, and abort replications."""
         self._connections.close()
         super().stop()

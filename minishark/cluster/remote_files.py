@@ -1,11 +1,12 @@
-"""Files of other hosts: fetched from the services of those that hold them, chunk by chunk.
+"""Files on other hosts: fetched chunk by chunk from the services that store them.
 
-The asker grants credit for a few chunks and renews it as it reads, so that neither side ever has
-more than those in memory.
+Flow control by credit: the reader grants credit for a few chunks and renews it as it reads, so that
+neither side has more than those in memory.
 """
 
 from __future__ import annotations
 
+import io
 import time
 
 import pyarrow as pa
@@ -38,18 +39,18 @@ _CREDIT_MESSAGE = encode_message(Credit(1))
 
 
 class RemoteFiles:
-    """Brings files from other hosts, and takes them there; see `execution.store.Fetcher`."""
+    """Fetches and replicates files of other hosts; a `worker.store.Fetcher`."""
 
     def __init__(self, connections: Connections) -> None:
-        """Reach services by these connections."""
+        """Use a pool of connections."""
         self._connections = connections
-        self._silent: dict[str, float] = {}  # services that did not answer, and since when
+        self._silent: dict[str, float] = {}  # when a service did not answer, by its address
 
     def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
-        """The rows of a slice that `source` holds.
+        """Fetch the rows of a slice from `source`.
 
         Raises:
-            InputMissingError: it does not have the file, or does not answer.
+            InputMissingError: `source` does not have the file, or does not answer.
         """
         try:
             self._check_silent(source)
@@ -67,11 +68,13 @@ class RemoteFiles:
             raise InputMissingError(f"{source.name}: {error}") from error
 
     def _check_silent(self, source: StoreLocation) -> None:
-        """Do not wait long for what did not answer before; but it may have been started anew.
+        """Fail fast for a service that did not answer before, unless it does now.
+
+        Each task that reads from a dead node would wait for the full timeout otherwise.
 
         Raises:
-            InputMissingError: it has just been asked.
-            NoAnswerError: it still does not.
+            InputMissingError: it was asked a moment ago.
+            NoAnswerError: it still does not answer.
         """
         since = self._silent.get(source.service)
         if since is None:
@@ -85,7 +88,7 @@ class RemoteFiles:
         """Make `target` fetch a whole file from `source`.
 
         Raises:
-            OSError: it could not.
+            OSError: it can't.
         """
         try:
             self._check_silent(target)
@@ -101,10 +104,10 @@ class RemoteFiles:
             raise OSError(f"{target.name} can't take a replica: {reply}")
 
     def _awaited(self, socket: zmq.Socket[bytes], target: StoreLocation) -> Reply:
-        """The reply to what takes its time, from a service that still lives.
+        """Wait for the reply to a long request, as long as the service answers others.
 
         Raises:
-            NoAnswerError: it does not, or takes too long.
+            NoAnswerError: the service is dead, or the request takes too long.
         """
         deadline = time.monotonic() + _REPLICATION_MAX_S
         frames: list[bytes] = []
@@ -118,10 +121,8 @@ class RemoteFiles:
         return self._connections.decoded(frames[0])
 
 
-class _ChunkStream:
-    """Chunks as a file that can be read once."""
-
-    closed = False
+class _ChunkStream(io.RawIOBase):
+    """The chunks of a file as a stream for pyarrow."""
 
     def __init__(self, connections: Connections, socket: zmq.Socket[bytes]) -> None:
         self._connections = connections
@@ -141,7 +142,7 @@ class _ChunkStream:
         return b"".join(parts)
 
     def _next(self) -> bool:
-        """Wait for the next chunk; whether there is one."""
+        """Receive the next chunk; whether there is one."""
         if self._last:
             return False
         header, *frames = self._connections.receive(self._socket, self._patience_s)
@@ -152,24 +153,17 @@ class _ChunkStream:
             case Failure(message):
                 raise InputMissingError(message)
             case other:
-                raise InputMissingError(f"no chunk but {other}")
+                raise InputMissingError(f"unexpected reply {other}")
         if not self._last:
             self._socket.send(_CREDIT_MESSAGE)
         self._chunk = memoryview(frames[0])
         return bool(self._chunk) or self._next()
 
     def finish(self) -> None:
-        """Take what is left, so that the socket can be used again."""
+        """Read the rest, so that the socket can be used again."""
         while self._next():
             self._chunk = memoryview(b"")
 
-    def close(self) -> None:
-        """Nothing to close: the socket is another's."""
-
     def readable(self) -> bool:
-        """Whether it can be read."""
+        """Whether `read` works."""
         return True
-
-    def seekable(self) -> bool:
-        """It can be read once."""
-        return False

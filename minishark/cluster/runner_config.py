@@ -1,4 +1,4 @@
-"""What executors are told when they start; light, as it is told before Arrow is imported."""
+"""The configuration of executors; imports little, as it is needed before Arrow is imported."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RUNNER = "minishark.cluster.executor:make_runner"
 def runner_config(
     node: str, paths: StorePaths, memory: NodeMemory, *, own_process: bool
 ) -> dict[str, str]:
-    """What the executors of a node must know.
+    """Configure the executors of a node.
 
     Args:
-        node: the node.
-        paths: where its files are.
-        memory: the node's.
-        own_process: whether an executor is a process, which may end to get rid of a task.
+        node: its name.
+        paths: its folders.
+        memory: its memory limits.
+        own_process: whether an executor is a process, which may exit to end a blocked task.
     """
     return {
         "own_process": "yes" if own_process else "",
@@ -36,7 +36,7 @@ def runner_config(
 def shared_runner_config(
     node: StoreLocation, memory: NodeMemory, keys_folder: str | None
 ) -> dict[str, str]:
-    """What the executors of a node with folders of its own must know."""
+    """Configure the executors of a node with folders of its own."""
     paths = StorePaths(Path(node.memory), Path(node.disk))
     config = runner_config(node.name, paths, memory, own_process=True)
     config |= {"host": node.host}
@@ -44,5 +44,5 @@ def shared_runner_config(
 
 
 def node_meter(paths: StorePaths, node: str, memory: NodeMemory) -> StorageMeter:
-    """What tells whether a node's files have room in shared memory."""
+    """The meter of a node's files in shared memory, which tells when they must go to disk."""
     return StorageMeter(paths.memory / node, memory.storage_bytes)

@@ -1,14 +1,15 @@
-"""The service of a node, or of a session: one thread that hands out files and keeps folders.
+"""The file service of a node or session: one thread that serves files to other hosts.
 
-It is all that other hosts can reach of a node's storage, and only with a key that is on the list
-(tcp) or as the same user (ipc). Bounds: `_TRANSFERS_MAX` transfers under way, each with a record
-batch in memory and as many chunks on their way as the asker granted; `_REPLICATIONS_MAX` files that
-are being fetched for others.
+It is the only access of other hosts to a node's storage, and requires an allowed key (tcp) or the
+same user (ipc). Its memory is bounded: at most `_TRANSFERS_MAX` transfers, each with a record batch
+in memory and as many chunks in flight as the reader granted; at most `_REPLICATIONS_MAX` files that
+are being fetched.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import queue
 import threading
@@ -56,7 +57,13 @@ Handler = Callable[[Request], Reply]
 
 @dataclass(slots=True)
 class _Transfer:
-    """A file on its way to somebody."""
+    """A file that is being sent to a peer.
+
+    Attributes:
+        chunks: the remaining chunks, each with whether it is the last.
+        credit: how many more chunks the peer has granted.
+        heard_s: when it granted some the last time, on the monotonic clock.
+    """
 
     chunks: Iterator[tuple[memoryview, bool]]
     credit: int
@@ -64,7 +71,7 @@ class _Transfer:
 
 
 class Service:
-    """Serves the files of one holder."""
+    """Serves the files of one store."""
 
     def __init__(
         self,
@@ -75,14 +82,14 @@ class Service:
         bind: str | None = None,
         keys: Keys | None = None,
     ) -> None:
-        """Listen; `start` starts to answer.
+        """Bind the socket; `start` begins to serve.
 
         Args:
-            endpoint: where others reach it, `ipc://path` or `tcp://host:port` (port "*": any that
-                is free). `self.endpoint` is that, over tcp with the public key.
-            paths: the holder's folders.
+            endpoint: its address for others, `ipc://path` or `tcp://host:port` (port "*" for any
+                free one). `self.endpoint` is the actual one, over tcp with the public key.
+            paths: the store's folders.
             store_name: its name.
-            bind: where to listen over tcp, if not at `endpoint`.
+            bind: the interface to bind to over tcp, if not that of `endpoint`.
             keys: needed for tcp.
 
         Raises:
@@ -131,22 +138,22 @@ class Service:
         return f"{endpoint}/{self._keys.public}"
 
     def start(self) -> None:
-        """Start to answer, on a thread."""
+        """Serve requests, on a thread."""
         self._thread.start()
 
-    # What a node adds
+    # Hooks, called on the service's thread
 
     def answer(self, request: Request) -> Reply:
-        """The answer to a request that is neither about files nor credit."""
+        """Answer a request that is not about files."""
         return Failure(f"{self._store_name} does not answer {type(request).__name__}.")
 
     def work(self, request: Request) -> Callable[[], Reply] | None:
-        """What to do on another thread for a request that takes long; None for all others."""
+        """A function that answers a long request, for a worker thread; None for other requests."""
         del request
         return None
 
     def tidy(self) -> None:
-        """Called now and then."""
+        """Clean up; called twice a second."""
 
     # The loop
 
@@ -174,8 +181,8 @@ class Service:
         try:
             self.tidy()
         except OSError:
-            pass  # what could not be removed now is found again
-        except Exception:  # noqa: BLE001 - what one session says must not end the service
+            pass  # the next call tries again
+        except Exception:  # noqa: BLE001 - one session's data must not end the service
             traceback.print_exc()
 
     def _receive(self) -> None:
@@ -183,7 +190,7 @@ class Service:
         try:
             request = decode_request(frames[0] if frames else b"")
         except MALFORMED:
-            self._reply(asker, Failure("This is no request that is known here."))
+            self._reply(asker, Failure("Malformed request."))
             return
         match request:
             case Fetch():
@@ -202,12 +209,12 @@ class Service:
         except (OSError, ClusterError) as error:
             self._reply(asker, Failure(str(error)))
             return
-        except Exception as error:  # noqa: BLE001 - one request's fault must not end the service
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the service
             traceback.print_exc()
             self._reply(asker, Failure(f"{type(error).__name__}: {error}"))
             return
         if self._working >= _REPLICATIONS_MAX:
-            self._reply(asker, Failure(f"{self._store_name} fetches too many files already."))
+            self._reply(asker, Failure(f"{self._store_name} is fetching too many files."))
             return
         self._working += 1
         self._workers.submit(self._work, asker, long)
@@ -215,7 +222,7 @@ class Service:
     def _work(self, asker: bytes, long: Callable[[], Reply]) -> None:
         try:
             reply = long()
-        except Exception as error:  # noqa: BLE001 - the asker must hear of it, whatever it is
+        except Exception as error:  # noqa: BLE001 - the peer waits for a reply in any case
             reply = Failure(f"{type(error).__name__}: {error}")
         self._finished.put((asker, reply))
         self._wake()
@@ -228,25 +235,25 @@ class Service:
                 self._reply(asker, reply)
 
     def _reply(self, asker: bytes, reply: Reply) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # the asker is gone
+        with contextlib.suppress(zmq.ZMQError):  # the peer is gone
             self._socket.send_multipart([asker, encode_message(reply)], zmq.NOBLOCK)
 
     # Files
 
     def path(self, name: str) -> PurePosixPath:
-        """A name inside the holder's storage, checked.
+        """Validate a path relative to the store.
 
         Raises:
-            ClusterError: it leads out of it.
+            ClusterError: it leads outside the store.
         """
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise ClusterError(f"{name!r} is no name in a node's storage.")
+            raise ClusterError(f"Invalid path in a node's storage: {name!r}.")
         return path
 
     def _begin(self, asker: bytes, request: Fetch) -> None:
         if len(self._transfers) >= _TRANSFERS_MAX:
-            self._reply(asker, Failure(f"{self._store_name} sends too many files already."))
+            self._reply(asker, Failure(f"{self._store_name} is sending too many files."))
             return
         try:
             found = self._paths.find(str(self.path(request.file)), (self._store_name,))
@@ -258,13 +265,13 @@ class Service:
             chunks = _ended(_chunks(found, request.first, request.last))
             self._transfers[asker] = _Transfer(chunks, 0, time.monotonic())
             self._continue(asker, request.credit)
-        except Exception as error:  # noqa: BLE001 - one request's fault must not end the service
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the service
             self._fail(asker, error)
 
     def _continue(self, asker: bytes, credit: int) -> None:
         transfer = self._transfers.get(asker)
         if transfer is None:
-            return  # its last chunk is on its way
+            return  # late credit, for a transfer whose last chunk has been sent
         transfer.heard_s = time.monotonic()
         transfer.credit = min(_CREDIT_MAX, transfer.credit + credit)
         try:
@@ -277,7 +284,7 @@ class Service:
                 if last:
                     del self._transfers[asker]
                     return
-        except Exception as error:  # noqa: BLE001 - one request's fault must not end the service
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the service
             self._fail(asker, error)
 
     def _fail(self, asker: bytes, error: Exception) -> None:
@@ -296,7 +303,7 @@ class Service:
             os.write(self._wake_w, b"\0")
 
     def stop(self) -> None:
-        """Stop answering, and release the address."""
+        """Stop serving, and release the address; idempotent."""
         if self._stopping:
             return
         self._stopping = True
@@ -305,7 +312,8 @@ class Service:
             self._thread.join()
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._context.destroy(linger=0)
-        wake_w, self._wake_w = self._wake_w, -1  # a late worker must not write to another's file
+        # A late worker must not write to a file that reuses the descriptor.
+        wake_w, self._wake_w = self._wake_w, -1
         os.close(wake_w)
         os.close(self._wake_r)
         where, key = split_endpoint(self.endpoint)
@@ -314,15 +322,24 @@ class Service:
 
 
 def _chunks(path: Path, first: int, last: int | None) -> Iterator[memoryview]:
-    """Record batches of a file as an Arrow stream, a batch at a time in memory."""
+    """Record batches of a file as an Arrow stream, in chunks; one batch at a time in memory."""
     reader = pa.ipc.open_file(pa.memory_map(str(path)))
-    sink = _Sink()
-    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), reader.schema) as writer:
+    buffer = io.BytesIO()
+    with pa.ipc.new_stream(buffer, reader.schema) as writer:
         for number in range(first, reader.num_record_batches if last is None else last):
             writer.write_batch(reader.get_batch(number))
-            if sink.size >= CHUNK_BYTES:
-                yield from sink.take()
-    yield from sink.take()
+            if buffer.tell() >= CHUNK_BYTES:
+                yield from _taken(buffer)
+    yield from _taken(buffer)
+
+
+def _taken(buffer: io.BytesIO) -> Iterator[memoryview]:
+    """Empty a buffer, and return its content in chunks."""
+    data = memoryview(buffer.getvalue())
+    buffer.seek(0)
+    buffer.truncate()
+    for start in range(0, len(data), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]
 
 
 def _ended(chunks: Iterator[memoryview]) -> Iterator[tuple[memoryview, bool]]:
@@ -332,37 +349,3 @@ def _ended(chunks: Iterator[memoryview]) -> Iterator[tuple[memoryview, bool]]:
         yield before, False
         before = chunk
     yield before, True
-
-
-class _Sink:
-    """A file that collects what is written to it."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes) -> int:
-        """Collect."""
-        self._parts.append(bytes(data))
-        self.size += len(data)
-        return len(data)
-
-    def take(self) -> Iterator[memoryview]:
-        """What has been written since the last call, in chunks."""
-        data = memoryview(b"".join(self._parts))
-        self._parts.clear()
-        self.size = 0
-        for start in range(0, len(data), CHUNK_BYTES):
-            yield data[start : start + CHUNK_BYTES]
-
-    def flush(self) -> None:
-        """Nothing to flush."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-    def writable(self) -> bool:
-        """Whether it can be written to."""
-        return True

@@ -1,4 +1,4 @@
-"""What a cluster's nodes are doing, for those who look at it."""
+"""The state of a session's nodes: processes, running tasks, memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ class ExecutorState:
 
     Attributes:
         name: its name in the cluster, such as "node-0-e1".
-        pid: its process; 0 if that is on another host.
-        slots: how many tasks it runs at a time.
-        memory_bytes: what it holds of this machine's memory, shared memory included; 0 if it is
-            gone.
+        pid: its process; 0 if on another host.
+        slots: how many tasks it runs concurrently.
+        memory_bytes: resident memory, mapped shared memory included; 0 if dead or on another host.
     """
 
     name: str
@@ -32,21 +31,21 @@ class ExecutorState:
     memory_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """A node as last heard of.
+    """A node, as it last reported.
 
     Attributes:
         name: its name.
         pid: the process of its node monitor.
-        alive: whether that process lives.
+        alive: whether that process is alive.
         executors: its executors.
-        running: how many tasks run on it, of all sessions.
-        queued: how many reservations wait on it.
-        deaths: how often it or an executor of it died.
-        last_death: how the last of them ended.
-        stored_bytes: what its files take of shared memory; 0 if it is on another host.
-        disk_bytes: what its files take of the disk, with what its executors spill; as above.
+        running: running tasks, of all sessions.
+        queued: queued reservations, of all sessions.
+        deaths: how often the node monitor or an executor died.
+        last_death: how the last of them died.
+        stored_bytes: size of its files in shared memory; 0 if on another host.
+        disk_bytes: size of its files on disk, spilled data included; 0 if on another host.
     """
 
     name: str
@@ -62,43 +61,42 @@ class NodeState:
 
     @property
     def slots(self) -> int:
-        """How many tasks it runs at a time."""
+        """How many tasks it runs concurrently."""
         return sum(executor.slots for executor in self.executors)
 
     @property
     def memory_bytes(self) -> int:
-        """What its executors hold."""
+        """Resident memory of its executors."""
         return sum(executor.memory_bytes for executor in self.executors)
 
 
 def node_states(statuses: Sequence[NodeStatus], paths: StorePaths) -> tuple[NodeState, ...]:
-    """Nodes as the cluster tells them, with what those of this host take of its memory and disk.
+    """Add memory and disk usage to the reported nodes, for those on this host.
 
     Args:
         statuses: the nodes.
-        paths: where the files of nodes are that have no folders of their own.
+        paths: the folders of nodes without folders of their own.
     """
     return tuple(_node(status, paths) for status in statuses)
 
 
 def _node(status: NodeStatus, paths: StorePaths) -> NodeState:
-    peer = store_of(status.name, status.attributes)
-    is_here = peer is None or peer.host == this_host()
-    if peer is not None:
-        paths = StorePaths(Path(peer.memory), Path(peer.disk))
-    on_disk = folder_bytes(paths.disk / status.name) if is_here else 0
+    location = store_of(status.name, status.attributes)
+    is_here = location is None or location.host == this_host()
+    if location is not None:
+        paths = StorePaths(Path(location.memory), Path(location.disk))
     has_memory = is_here and paths.memory != paths.disk
     return NodeState(
-        status.name,
-        status.pid,
-        status.alive,
-        tuple(_executor(each, is_here=is_here) for each in status.executors),
-        status.running,
-        status.queued,
-        status.deaths,
-        status.last_death,
-        folder_bytes(paths.memory / status.name) if has_memory else 0,
-        on_disk,
+        name=status.name,
+        pid=status.pid,
+        alive=status.alive,
+        executors=tuple(_executor(each, is_here=is_here) for each in status.executors),
+        running=status.running,
+        queued=status.queued,
+        deaths=status.deaths,
+        last_death=status.last_death,
+        stored_bytes=folder_bytes(paths.memory / status.name) if has_memory else 0,
+        disk_bytes=folder_bytes(paths.disk / status.name) if is_here else 0,
     )
 
 

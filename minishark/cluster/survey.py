@@ -1,38 +1,40 @@
-"""What a cluster holds and does, as its nodes tell it, for people and as JSON."""
+"""The state of a shared cluster, as its nodes report it, for `minishark cluster status`."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 
 from minishark.cluster.executor import load_keys
-from minishark.cluster.joining import visit
+from minishark.cluster.joining import peer_session
 from minishark.cluster.node import service_address, store_of
-from minishark.cluster.wire import GetReport, Report, SessionReport
-from sparrow_core import RemoteCluster
+from minishark.cluster.wire import GetReport, Reply, Report, SessionReport
+from minishark.worker.protocol import StoreLocation
+from sparrow_core import NodeStatus, RemoteCluster
 
 _REPORT_S = 5.0
 _SCHEDULERS_S = 2.0
 _POLL_S = 0.02
 
 
-class NodeSurvey(msgspec.Struct, frozen=True):
-    """A node: its processes, what runs and waits on it, its host's memory, what it holds.
+class NodeSurvey(msgspec.Struct, frozen=True, kw_only=True):
+    """A node: its processes and tasks, its host's memory, its stored files.
 
     Attributes:
         name: its name.
-        host: what shares its files and processes.
+        host: the id of its machine or container.
         service: its address.
         pid: the node's process; None if it did not answer.
         executors: the processes of its executors.
-        slots: how many tasks it runs at a time.
-        running: tasks, of all sessions.
-        queued: reservations, of all sessions.
-        memory_free_bytes: of its host.
-        memory_total_bytes: of its host.
-        shared_memory_free_bytes: where it keeps files.
-        sessions: what it holds for each session.
+        slots: how many tasks it runs concurrently.
+        running: running tasks, of all sessions.
+        queued: queued reservations, of all sessions.
+        memory_free_bytes: free memory of its host.
+        memory_total_bytes: memory of its host.
+        shared_memory_free_bytes: free shared memory of its host.
+        sessions: its stored files, by session.
     """
 
     name: str
@@ -49,8 +51,8 @@ class NodeSurvey(msgspec.Struct, frozen=True):
     sessions: tuple[SessionReport, ...]
 
 
-class SessionSurvey(msgspec.Struct, frozen=True):
-    """A session: whose it is, and what all nodes together hold for it, replicas included."""
+class SessionSurvey(msgspec.Struct, frozen=True, kw_only=True):
+    """A session: its user and process, and its files on all nodes, replicas included."""
 
     name: str
     user: str
@@ -61,7 +63,7 @@ class SessionSurvey(msgspec.Struct, frozen=True):
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """A cluster at one moment."""
+    """A snapshot of a cluster; `schedulers` maps each address to whether it answers."""
 
     cluster: str
     address: str
@@ -78,58 +80,59 @@ def survey(address: str, keys_folder: str | None) -> Survey:
     """
     keys = load_keys(keys_folder)
     service = service_address(address, keys)
-    with visit(service, keys, lambda _: True) as (welcome, connections, sparrow):
+    with peer_session(service, keys, lambda _: True) as (welcome, connections, sparrow):
         _await_schedulers(sparrow)
-        statuses = sparrow.nodes()
-        stores = {status.name: store_of(status.name, status.attributes) for status in statuses}
-        services = [peer.service for peer in stores.values() if peer is not None]
+        statuses = [
+            (status, location)
+            for status in sparrow.nodes()
+            if (location := store_of(status.name, status.attributes)) is not None
+        ]
+        services = [location.service for _, location in statuses]
         replies = connections.call_all(services, GetReport(), _REPORT_S)
-        nodes = []
-        for status in statuses:
-            peer = stores[status.name]
-            if peer is None:
-                continue
-            reply = replies.get(peer.service)
-            report = reply if isinstance(reply, Report) else Report(peer, 0, (), 0, 0, 0)
-            nodes.append(
-                NodeSurvey(
-                    status.name,
-                    peer.host,
-                    peer.service,
-                    report.pid or None,
-                    tuple(executor.pid for executor in status.executors),
-                    sum(executor.slots for executor in status.executors),
-                    status.running,
-                    status.queued,
-                    report.memory_free,
-                    report.memory_total,
-                    report.shared_memory_free,
-                    report.sessions,
-                )
-            )
         schedulers = {str(name): count is not None for name, count in sparrow.schedulers().items()}
-    return Survey(welcome.cluster, address, schedulers, tuple(nodes), _sessions(nodes))
+    nodes = tuple(
+        _node(status, location, replies.get(location.service)) for status, location in statuses
+    )
+    return Survey(welcome.cluster, address, schedulers, nodes, _sessions(nodes))
+
+
+def _node(status: NodeStatus, location: StoreLocation, reply: Reply | None) -> NodeSurvey:
+    report = reply if isinstance(reply, Report) else None
+    return NodeSurvey(
+        name=status.name,
+        host=location.host,
+        service=location.service,
+        pid=report.pid if report else None,
+        executors=tuple(executor.pid for executor in status.executors),
+        slots=sum(executor.slots for executor in status.executors),
+        running=status.running,
+        queued=status.queued,
+        memory_free_bytes=report.memory_free if report else 0,
+        memory_total_bytes=report.memory_total if report else 0,
+        shared_memory_free_bytes=report.shared_memory_free if report else 0,
+        sessions=report.sessions if report else (),
+    )
 
 
 def _await_schedulers(sparrow: RemoteCluster) -> None:
-    """One has answered; the others get a moment."""
+    """Wait a moment for the schedulers that have not answered yet; one has."""
     deadline = time.monotonic() + _SCHEDULERS_S
     while None in sparrow.schedulers().values() and time.monotonic() < deadline:
         time.sleep(_POLL_S)
 
 
-def _sessions(nodes: list[NodeSurvey]) -> tuple[SessionSurvey, ...]:
-    """The sessions of all nodes, each once."""
+def _sessions(nodes: Sequence[NodeSurvey]) -> tuple[SessionSurvey, ...]:
+    """The sessions of all nodes, each once, with the sums of their files."""
     found: dict[str, SessionSurvey] = {}
     for report in (report for node in nodes for report in node.sessions):
         before = found.get(report.session)
         files, size = (before.files, before.bytes) if before else (0, 0)
         found[report.session] = SessionSurvey(
-            report.session,
-            report.user,
-            report.pid,
-            report.host,
-            files + report.files,
-            size + report.bytes,
+            name=report.session,
+            user=report.user,
+            pid=report.pid,
+            host=report.host,
+            files=files + report.files,
+            bytes=size + report.bytes,
         )
     return tuple(found.values())

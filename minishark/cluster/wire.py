@@ -1,8 +1,8 @@
-"""What nodes, sessions and executors ask of each other beside the scheduler's messages.
+"""The protocol of file services, between nodes, sessions and executors.
 
-Each node has a *service* that keeps sessions' folders and hands out files to other hosts; so has
-each session. A request gets one reply, but for `Fetch`, which gets `Chunk`s as long as the asker
-grants credit. Messages are msgpack arrays; fields are only ever appended.
+Each node and each session has a *service*, which serves files to other hosts; a node's also keeps
+the folders of sessions. A request has one reply, except `Fetch`, whose replies are `Chunk`s for as
+long as the reader grants credit. Messages are msgpack arrays; fields are only ever appended.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Hello(Message, frozen=True):
-    """Who are you? The first message to a node; one of other versions is refused."""
+    """The handshake: the first request to a node, which rejects other versions."""
 
     versions: dict[str, str]
 
 
 class KeepSession(Message, frozen=True):
-    """The session lives; keep its files.
+    """A session's heartbeat: renew the lease of its files.
 
     Attributes:
-        session: its folder in the node's storage.
-        location: where its own files lie.
-        user: who runs it.
+        session: its name, which is also its folder in the node's storage.
+        location: the location of its own files.
+        user: the user who runs it.
         pid: its process.
-        started_s: when that process started, in seconds since 1970.
+        started_s: start time of that process, in seconds since 1970.
     """
 
     session: str
@@ -51,13 +51,13 @@ class KeepSession(Message, frozen=True):
 
 
 class EndSession(Message, frozen=True):
-    """The session is over; remove its files."""
+    """The session has ended: remove its files."""
 
     session: str
 
 
 class MakeFolder(Message, frozen=True):
-    """Make a folder of a session."""
+    """Create a folder of a session."""
 
     folder: str
 
@@ -69,7 +69,10 @@ class RemoveFolder(Message, frozen=True):
 
 
 class Fetch(Message, frozen=True):
-    """Send record batches `first` to `last` (None: to the end) of a file as an Arrow stream."""
+    """Send record batches `first` (inclusive) to `last` (exclusive; None: all) of a file.
+
+    They come as an Arrow stream in chunks, of which the first `credit` are sent at once.
+    """
 
     file: str
     first: int
@@ -78,33 +81,33 @@ class Fetch(Message, frozen=True):
 
 
 class Credit(Message, frozen=True):
-    """Send `count` more chunks of what is being fetched."""
+    """Flow control: send `count` more chunks of the file being fetched."""
 
     count: int
 
 
 class Replicate(Message, frozen=True):
-    """Fetch a whole file from `source` and keep it."""
+    """Fetch a whole file from `source` and store it."""
 
     file: str
     source: StoreLocation
 
 
 class GetReport(Message, frozen=True):
-    """What do you hold, and for whom?"""
+    """Ask for a `Report`."""
 
 
 # Replies
 
 
 class Welcome(Message, frozen=True):
-    """Answer to Hello.
+    """The reply to Hello.
 
     Attributes:
         cluster: the cluster's name.
-        node: the node.
+        node: the node's location.
         schedulers: addresses of the cluster's schedulers.
-        task_bytes: what a task may use of the node's memory at least.
+        task_bytes: memory that each task on the node can use at least.
     """
 
     cluster: str
@@ -114,24 +117,24 @@ class Welcome(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """It has been done."""
+    """The request succeeded."""
 
 
 class Failure(Message, frozen=True):
-    """It could not be done, and why; `missing`: because there is no such file."""
+    """The request failed; `missing` if there is no such file."""
 
     message: str
     missing: bool = False
 
 
 class Chunk(Message, frozen=True):
-    """Precedes a frame with a part of what is fetched; `last`: there is no more."""
+    """Precedes a frame with the next part of a fetched file; `last` if it is the final one."""
 
     last: bool
 
 
-class SessionReport(msgspec.Struct, frozen=True, array_like=True):
-    """A session as a node sees it; `bytes` and `files` are what the node holds for it."""
+class SessionReport(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A session on one node; `files` and `bytes` count what that node stores for it."""
 
     session: str
     user: str
@@ -141,8 +144,8 @@ class SessionReport(msgspec.Struct, frozen=True, array_like=True):
     bytes: int
 
 
-class Report(Message, frozen=True):
-    """Answer to GetReport: the node, what it holds for sessions, its host's memory in bytes."""
+class Report(Message, frozen=True, kw_only=True):
+    """The reply to GetReport: stored files by session, and the host's memory in bytes."""
 
     node: StoreLocation
     pid: int
@@ -164,7 +167,7 @@ decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
 
 def own_versions() -> dict[str, str]:
-    """What must be the same in all processes of a cluster: plans, functions and files travel."""
+    """The versions that must match in a cluster, as plans, pickles and files are exchanged."""
     try:
         own = version("minishark")
     except ImportError:
@@ -179,11 +182,13 @@ def own_versions() -> dict[str, str]:
 
 
 def versions_differ(theirs: dict[str, str], own: dict[str, str]) -> str | None:
-    """A sentence for the other side that names what differs; None if nothing does."""
+    """A sentence for the other side that names the differences; None if there are none."""
     names = dict.fromkeys((*own, *theirs))
     different = [
         f"{name} {own.get(name, '(none)')} in the cluster and {theirs.get(name, '(none)')} here"
         for name in names
         if own.get(name) != theirs.get(name)
     ]
-    return f"The versions differ: {', '.join(different)}; install the same." if different else None
+    if not different:
+        return None
+    return f"Versions differ: {', '.join(different)}. Install the same versions on both sides."

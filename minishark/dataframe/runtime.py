@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -82,34 +82,31 @@ class Runtime(Protocol):
 
     def verify(self, sql: str, answer: pa.Table) -> None:
         """Run a query on plain DuckDB; raises VerificationError if `answer` differs."""
-        ...
 
-    def execute(self, sql: str) -> None:
-        """Run a statement that returns no rows, such as COPY or INSERT."""
-        ...
+    def copy(self, query: str, target: str) -> pa.Table:
+        """COPY query TO target; `target` is the text after TO. Returns the number of rows."""
+
+    def insert(self, name: str, query: str) -> None:
+        """Append the rows of a query to a table."""
 
     # Named tables and views
 
     @property
-    def tables(self) -> list[str]:
-        """The names of the tables."""
-        ...
+    def table_names(self) -> list[str]:
+        """The names of the tables that users know."""
 
     def create_table(
         self,
         name: str,
         data: Any,
         *,
-        partition_by: str | Sequence[str] | None = None,
-        replicas: int = 2,
+        layout: Layout,
         replace: bool = False,
     ) -> None:
         """Store the rows of a DataFrame, or data of another kind, as a table."""
-        ...
 
     def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
         """Make a DataFrame a view; what it reads is kept as long as the view exists."""
-        ...
 
     # Cached rows
 

@@ -77,10 +77,10 @@ class UserFunctions:
         if not name.isidentifier():
             raise OptionError(f"{name!r} can't be called in SQL; use letters, digits and _.")
         function = ScalarFunction(
-            name.lower(),
-            pickled(name, fn),
-            _type(return_type),
-            _parameters(fn, parameters),
+            name=name.lower(),
+            pickled=pickled(name, fn),
+            returns=_type(return_type),
+            parameters=_parameters(fn, parameters),
             vectorized=vectorized,
             sees_nulls=vectorized or null_handling == "special",
             volatile=not deterministic,

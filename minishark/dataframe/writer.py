@@ -11,6 +11,7 @@ from minishark.dataframe.literals import literal
 from minishark.dataframe.names import CamelCase, changed, ident, nearest
 from minishark.dataframe.select import parenthesized
 from minishark.errors import DataError, OptionError, UnsupportedError
+from minishark.query.sinks import Layout
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
@@ -114,8 +115,8 @@ class DataFrameWriter(CamelCase):
         for name, value in self._options.items():
             settings.append(f"{ident(name)} {literal(value)}")
         query = parenthesized(self._frame.sql())
-        copy = f"COPY {query} TO {literal(str(target))} ({', '.join(settings)})"
-        query_of(self._frame).runtime.execute(copy)
+        into = f"{literal(str(target))} ({', '.join(settings)})"
+        query_of(self._frame).runtime.copy(query, into)
 
     def save_as_table(self, name: str, *, replicas: int = 2) -> None:
         """Store the rows as a table in the cluster's memory.
@@ -124,7 +125,7 @@ class DataFrameWriter(CamelCase):
             CatalogError: there is a table of that name, and the mode is "error".
         """
         runtime = query_of(self._frame).runtime
-        exists = name.lower() in (known.lower() for known in runtime.tables)
+        exists = name.lower() in (known.lower() for known in runtime.table_names)
         if exists and self._mode == "ignore":
             return
         if exists and self._mode == "append":
@@ -133,11 +134,10 @@ class DataFrameWriter(CamelCase):
         runtime.create_table(
             name,
             self._frame,
-            partition_by=self._keys or None,
-            replicas=replicas,
+            layout=Layout(tuple(self._keys), replicas=replicas),
             replace=self._mode == "overwrite",
         )
 
     def insert_into(self, name: str) -> None:
         """Add the rows to a table; columns are matched by position."""
-        query_of(self._frame).runtime.execute(f"INSERT INTO {ident(name)} {self._frame.sql()}")
+        query_of(self._frame).runtime.insert(name, self._frame.sql())

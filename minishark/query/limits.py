@@ -1,7 +1,7 @@
-"""How many queries a session has open at a time: a bound, so that overload is an error, not a heap.
+"""The bound on open queries: overload is an error, not memory that grows.
 
-Queries that are open wait for slots at the nodes, which share them fairly among sessions. What one
-query makes on its way (rows that it is the first to read) belongs to it, and is never refused.
+Open queries wait for slots at the nodes, which share them fairly among sessions. What a query
+computes on its way (cached rows that it is the first to read) is part of it and not counted again.
 """
 
 from __future__ import annotations
@@ -16,29 +16,25 @@ OPEN_MAX = 1000
 
 
 class OpenQueries:
-    """Counts the queries of a session that are open."""
+    """Counts the open queries of a session."""
 
     def __init__(self, open_max: int = OPEN_MAX) -> None:
         self.open_max = open_max
         self._open = 0
         self._lock = threading.Lock()
-        self._here = threading.local()
 
     @property
     def count(self) -> int:
-        """How many are open now."""
+        """The number of open queries."""
         return self._open
 
     @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        """Be open.
+    def counted(self) -> Iterator[None]:
+        """Count one open query.
 
         Raises:
-            ResourceError: too many queries are.
+            ResourceError: too many are open.
         """
-        if getattr(self._here, "inside", False):
-            yield
-            return
         with self._lock:
             if self._open >= self.open_max:
                 raise ResourceError(
@@ -46,10 +42,8 @@ class OpenQueries:
                     "some of them, ask from fewer threads, or use another session."
                 )
             self._open += 1
-        self._here.inside = True
         try:
             yield
         finally:
-            self._here.inside = False
             with self._lock:
                 self._open -= 1

@@ -1,58 +1,50 @@
-"""The path of a query: from its text to the stages, and through the cluster to the answer."""
+"""Plans queries: from their text to stages, and remembers plans of statements that come again."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import threading
-import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, TypeVar
-
-import pyarrow as pa
+from typing import Any, TypeAlias
 
 from minishark.catalog import Catalog, Table
-from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
-from minishark.compiler.logical.display import logical_text
 from minishark.compiler.logical.operators import Statement
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.logical.volatile import called_functions
-from minishark.compiler.physical.display import physical_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
-from minishark.compiler.stages.display import stages_text
 from minishark.compiler.stages.split import split
-from minishark.compiler.stages.stage import Stage, TableInput
-from minishark.errors import (
-    ExecutionError,
-    MinisharkError,
-    PartitionsLostError,
-    QueryError,
-    TaskFailedError,
-)
+from minishark.compiler.stages.stage import Stage
+from minishark.errors import QueryError
 from minishark.query.files import NamedFiles
-from minishark.query.inputs import preferred_nodes
-from minishark.query.limits import OpenQueries
-from minishark.query.locality import hosts_of
-from minishark.query.metrics import Answer, QueryMetrics
-from minishark.query.progress import ProgressHandler, QueryProgress
-from minishark.query.report import metrics_text
-from minishark.query.run import FragmentOptions, QueryRun
-from minishark.query.sinks import Ending, Gathered
+from minishark.query.sinks import Sink
 from minishark.worker.protocol import ScalarFunction
 
 _CACHED_PLANS_MAX = 256
-_RESTORES_MAX = 3  # of each table, in one query
+
+_PlanKey: TypeAlias = tuple[str, int, PlannerOptions]
+"""A text, the version of what its names mean, and how it is planned."""
+
+
+class TablesPromisedError(Exception):
+    """A query reads tables that are only promised: they have to be computed first.
+
+    Attributes:
+        names: which.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__(f"not computed yet: {', '.join(names)}")
+        self.names = names
 
 
 @dataclass(frozen=True, slots=True)
-class _Logical:
-    """A statement's logical plan, and the tables in it that stand for files."""
+class LogicalQuery:
+    """A query's logical plan, and the tables in it that stand for files."""
 
     bound: BoundStatement
     plan: LogicalPlan
@@ -60,8 +52,16 @@ class _Logical:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """All phases of a statement's plan; it serves all runs of a statement that comes again."""
+class QueryPlan:
+    """All phases of a query's plan.
+
+    Attributes:
+        bound: names and types.
+        logical: what is computed.
+        physical: where rows are.
+        stages: what tasks run, in topological order.
+        tables: the tables that it reads, as they were when planned, by name in lower case.
+    """
 
     bound: BoundStatement
     logical: LogicalPlan
@@ -69,448 +69,150 @@ class _Plan:
     stages: tuple[Stage, ...]
     tables: Mapping[str, Table]
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns, as users know them."""
+        return tuple(column.name for column in self.bound.schema)
+
     @cached_property
     def reads_files(self) -> bool:
         """Whether some of its tables stand for files that its text names."""
         return any(p.relation for table in self.tables.values() for p in table.partitions)
 
 
-Result_co = TypeVar("Result_co", covariant=True)
-
-
-class Goal(Protocol[Result_co]):
-    """What a query is run for: what becomes of the rows of its last stage."""
-
-    def options(self, options: PlannerOptions) -> PlannerOptions:
-        """How it is to be planned, where that matters."""
-        ...
-
-    def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
-        """The plan with its rows spread over partitions as they are wanted."""
-        ...
-
-    def ending(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Ending:
-        """The end of a run of `plan`, whose output columns users call `columns`."""
-        ...
-
-    def reached(self, run: QueryRun) -> Result_co:
-        """What came of a run that is complete; its files are still there."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The goal to have the rows here, as one Arrow table.
-
-    Attributes:
-        lossless: whether types stay as DuckDB has them, instead of those that users get.
-    """
-
-    lossless: bool = False
-
-    def options(self, options: PlannerOptions) -> PlannerOptions:
-        """As they are."""
-        return options
-
-    def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
-        """As it is."""
-        return plan
-
-    def ending(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Ending:
-        """Rows come to the front end."""
-        del plan
-        return Ending(Gathered(self.lossless), columns)
-
-    def reached(self, run: QueryRun) -> pa.Table:
-        """All rows."""
-        return run.result()
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """The goal to read the rows piece by piece, in the types that users get."""
-
-    def options(self, options: PlannerOptions) -> PlannerOptions:
-        """As they are."""
-        return options
-
-    def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
-        """As it is."""
-        return plan
-
-    def ending(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Ending:
-        """Rows come to the front end."""
-        del plan
-        return Ending(Gathered(), columns)
-
-    def reached(self, run: QueryRun) -> pa.RecordBatchReader:
-        """A reader of rows that are mapped, not loaded."""
-        return run.batches()
-
-
-class RefusedError(TaskFailedError):
-    """No executor accepts the statement; the session's own database may."""
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
 @dataclass(slots=True)
-class Queries:
-    """Plans and runs queries.
+class QueryPlanner:
+    """Plans the queries of a session; safe to use from several threads.
 
     Attributes:
-        cluster: where they run.
-        planning: binds and optimizes them.
+        planning: binds and optimizes statements.
         catalog: the tables in the cluster.
-        placement: how tasks are placed now.
-        options: what steers physical planning.
-        warn: takes sentences for the user.
-        run_here: runs a query in the session's own database, for what no executor accepts.
-        settings: SET statements that hold for all queries.
-        definitions: views, macros and types, for statements that run as a whole.
-        scalars: Python functions that SQL may call, by name.
-        restore: makes a table anew whose partitions are lost, or raises what it is given.
-        make_tables: makes those of the named tables that are only promised; whether there were any.
-        progress_handlers: who hears how far each query is.
-        open_queries: bounds how many are open.
-        fragments: how executors run fragments.
+        options: the options of physical planning.
+        functions: Python functions that SQL may call, by name.
+        files: the tables that stand for files.
     """
 
-    cluster: Cluster
     planning: PlanningDatabase
     catalog: Catalog
-    placement: Callable[[], Placement]
     options: PlannerOptions
-    warn: Callable[[str], None]
-    run_here: Callable[[str], pa.Table]
-    settings: tuple[str, ...] = ()
-    definitions: tuple[str, ...] = ()
-    scalars: dict[str, ScalarFunction] = field(default_factory=dict)
-    make_tables: Callable[[Sequence[str]], bool] = lambda _: False
-    restore: Callable[[PartitionsLostError], None] = _raise
-    progress_handlers: tuple[ProgressHandler, ...] = ()
-    open_queries: OpenQueries = field(default_factory=OpenQueries)
-    fragments: FragmentOptions = field(default_factory=FragmentOptions)
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
-    _plans: OrderedDict[tuple[str, int], _Plan] = field(default_factory=OrderedDict)
+    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)
+    files: NamedFiles = field(init=False)
+    _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _here: threading.local = field(default_factory=threading.local)
-    _files: NamedFiles = field(init=False)
 
     def __post_init__(self) -> None:
-        self._files = NamedFiles(self.planning, self.options.partitions)
+        self.files = NamedFiles(self.planning, self.options.partitions)
 
-    def set(self, statement: str) -> None:
-        """Let a SET statement hold for all queries from now on."""
-        self.settings = (*self.settings, statement)
-        self._files.forget()
-
-    def run(self, sql: str, *, lossless: bool = False, explained: bool = False) -> Answer:
-        """Run a query to its end; `DataFrame.to_arrow` calls this.
+    def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
+        """All phases of a query's plan, for one run.
 
         Args:
             sql: the query.
-            lossless: keep types as DuckDB has them, instead of those in which users get results.
-            explained: let the metrics tell why each task ran where it did.
-        """
-        started = time.perf_counter()
-        try:
-            return Answer(*self.run_for(sql, Rows(lossless), explained=explained))
-        except RefusedError as refused:
-            return self._run_here(sql, started, TaskFailedError(str(refused)))
-
-    def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
-        """Run a query to its end, and read its rows piece by piece.
-
-        Nobody holds all rows in memory of their own: they lie in shared memory or on disk, from
-        where each task's are freed when they have been read.
-        """
-        started = time.perf_counter()
-        try:
-            return self.run_for(sql, Stream())
-        except RefusedError as refused:
-            answer = self._run_here(sql, started, TaskFailedError(str(refused)))
-        return answer.table.to_reader(), answer.metrics
-
-    def _run_here(self, sql: str, started: float, refusal: TaskFailedError) -> Answer:
-        """Run a query in the session's own database, which accepts more."""
-        try:
-            table = self.run_here(sql)
-        except MinisharkError:
-            raise refusal from None
-        note = f"Ran in the front end, as an executor did not accept it: {refusal}"
-        elapsed = time.perf_counter() - started
-        return Answer(table, QueryMetrics(0, 0, 0, 0, elapsed, 0.0, (note,)))
-
-    def run_for(
-        self, sql: str, goal: Goal[Result_co], *, explained: bool = False
-    ) -> tuple[Result_co, QueryMetrics]:
-        """Run a query to its end, for more than its rows.
-
-        Args:
-            sql: the query.
-            goal: what becomes of its rows.
-            explained: let the metrics tell why each task ran where it did.
+            sink: what it is run for.
+            on_hosts: whether nodes are on several hosts, so that reading all in one place means
+                moving it.
+            whole: whether the statement runs as it is written, in one task.
 
         Raises:
-            RefusedError: no executor accepts it, not even as a whole.
-            TasksLostError: tasks or their outputs were lost again and again.
-            PartitionsLostError: all replicas of a table's partition are lost.
-            ResourceError: too many queries are open.
+            QueryError: DuckDB does not accept it.
+            TablesPromisedError: it reads tables that are not computed yet.
         """
-        started = time.perf_counter()
-        restores = Counter[str]()
-        with self.open_queries.entered():
-            while True:
-                try:
-                    return self._attempt(sql, goal, started, explained)
-                except PartitionsLostError as lost:
-                    restores[lost.table] += 1
-                    if restores[lost.table] > _RESTORES_MAX:
-                        raise
-                    self.restore(lost)
-
-    def _attempt(
-        self, sql: str, goal: Goal[Result_co], started: float, explained: bool
-    ) -> tuple[Result_co, QueryMetrics]:
-        plan = self._plan_for(sql, goal)
-        planned = time.perf_counter()
-        try:
-            result = self._run(plan, goal, started, planned, explained)
-            if not plan.reads_files or self._is_current(plan):
-                return result
-        except (ExecutionError, TaskFailedError):
-            if self._is_current(plan):
-                raise
-        # A table was replaced while the query ran, and its old files are gone, or files that it
-        # names have changed: once more.
-        plan = self._plan_for(sql, goal)
-        result = self._run(plan, goal, started, planned, explained)
-        if plan.reads_files and not self._is_current(plan):
-            raise ExecutionError("The files that the query reads keep changing; run it later.")
-        return result
-
-    def tasks(self, sql: str, goal: Goal[Result_co]) -> int:
-        """In how many tasks the last stage of a query would run."""
-        return self._plan_for(sql, goal).stages[-1].tasks
-
-    def _plan_for(self, sql: str, goal: Goal[Result_co]) -> _Plan:
-        if isinstance(goal, Rows | Stream):
-            return self._plan(sql)
-        return self._staged(_Logical(*self._over_tables(sql)), goal)
-
-    def _logical(self, sql: str) -> _Logical:
-        """A statement's logical plan, once all tables that it reads are there."""
-        return self._over_files(sql) or _Logical(*self._over_tables(sql))
-
-    def _over_files(self, sql: str) -> _Logical | None:
-        """The same for a statement that names files, if it can be distributed over them."""
-        rewritten = self._files.rewritten(sql)
-        if rewritten is None:
-            return None
-        bound = self.planning.bind(sql)
-        try:
-            other, logical = self._over_tables(rewritten.sql)
-        except QueryError:  # it uses what only files have, such as their names
-            return None
-        if other.schema != bound.schema or isinstance(logical.operator, Statement):
-            return None
-        return _Logical(bound, logical, rewritten.tables)
-
-    def _over_tables(self, sql: str) -> tuple[BoundStatement, LogicalPlan]:
-        while True:
-            bound = self.planning.bind(sql)
-            logical = self.planning.plan(bound)
-            if not self.make_tables((*bound.tables, *logical.tables)):
-                return bound, logical
-
-    def _run(
-        self, plan: _Plan, goal: Goal[Result_co], started: float, planned: float, explained: bool
-    ) -> tuple[Result_co, QueryMetrics]:
-        """Run a planned query; as a whole statement if an executor does not accept a fragment."""
-        try:
-            return self._execute(plan, goal, started, planned, explained, ())
-        except FragmentRejectedError as rejected:
-            whole = self.planning.whole(plan.bound, "DuckDB did not accept a fragment of it")
-            note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
-        staged = self._staged(_Logical(plan.bound, whole), goal)
-        try:
-            return self._execute(staged, goal, started, planned, explained, (note,))
-        except FragmentRejectedError as rejected:
-            raise RefusedError(str(rejected)) from None
-
-    @contextlib.contextmanager
-    def heard_by(self, handler: ProgressHandler) -> Iterator[None]:
-        """Tell a handler, too, of the queries that this thread runs meanwhile."""
-        before = self._heard_here()
-        self._here.handlers = (*before, handler)
-        try:
-            yield
-        finally:
-            self._here.handlers = before
-
-    def _heard_here(self) -> tuple[ProgressHandler, ...]:
-        handlers: tuple[ProgressHandler, ...] = getattr(self._here, "handlers", ())
-        return handlers
-
-    def _tell(self, progress: QueryProgress) -> None:
-        for handler in (*self.progress_handlers, *self._heard_here()):
-            handler(progress)
-
-    def explain(self, sql: str, mode: str) -> str:
-        """Describe how a SELECT runs; `DataFrame.explain` calls this."""
-        plan = self._plan(sql, describe=True)
-        parts = {
-            "logical": lambda: logical_text(plan.logical),
-            "physical": lambda: physical_text(plan.physical),
-            "stages": lambda: self._stages_text(plan),
-            "sql": lambda: self._stages_text(plan, sql=True),
-            "analyze": lambda: metrics_text(self.run(sql).metrics),
-        }
-        if mode != "all":
-            return parts[mode]()
-        titles = (("Logical plan", "logical"), ("Physical plan", "physical"), ("Stages", "stages"))
-        return "\n\n".join(f"{title}\n{parts[name]()}" for title, name in titles)
-
-    def _stages_text(self, plan: _Plan, *, sql: bool = False) -> str:
-        def preferred(stage: Stage, index: int) -> frozenset[str]:
-            inputs = [item for item in stage.inputs if isinstance(item, TableInput)]
-            return preferred_nodes(
-                stage, {i.name: plan.tables[i.table.lower()] for i in inputs}, index
-            )
-
-        return stages_text(plan.stages, preferred, threads=self._threads(), sql=sql)
-
-    def _plan(self, sql: str, *, describe: bool = False) -> _Plan:
-        """All phases of a plan; to describe it only, its tables need not be there."""
-        if describe:
-            bound = self.planning.bind(sql)
-            return self._staged(self._over_files(sql) or _Logical(bound, self.planning.plan(bound)))
-        found = self._logical(sql)
-        key = (sql, self.planning.version)
+        found = self._logical(sql, over_files=sink.distributes_files)
+        self._check_computed(found)
+        if whole:
+            plan = self.planning.whole(found.bound, "DuckDB did not accept a fragment of it")
+            return self._physical(LogicalQuery(found.bound, plan), sink, on_hosts=on_hosts)
+        if not sink.distributes_files:
+            return self._physical(found, sink, on_hosts=on_hosts)
+        # The sinks for rows leave the plan as it is, so one cached plan serves them all.
+        key = (sql, self.planning.version, self.options)
         with self._lock:
             known = self._plans.get(key)
-        if known is not None and known.logical is found.plan and self._is_current(known):
+        if known is not None and known.logical is found.plan and self.is_current(known):
             return known
-        plan = self._staged(found)
+        plan_ = self._physical(found, sink, on_hosts=on_hosts)
         with self._lock:
-            self._plans[key] = plan
+            self._plans[key] = plan_
             if len(self._plans) > _CACHED_PLANS_MAX:
                 self._plans.popitem(last=False)
-        return plan
+        return plan_
 
-    def _staged(self, found: _Logical, goal: Goal[Result_co] | None = None) -> _Plan:
+    def describe(self, sql: str, *, on_hosts: bool) -> QueryPlan:
+        """A plan to be looked at, for which promised tables need not be computed."""
+        return self._physical(self._logical(sql, over_files=True), None, on_hosts=on_hosts)
+
+    def _logical(self, sql: str, *, over_files: bool) -> LogicalQuery:
+        bound = self.planning.bind(sql)
+        distributed = self._over_files(sql, bound) if over_files else None
+        return distributed or LogicalQuery(bound, self.planning.plan(bound))
+
+    def _over_files(self, sql: str, bound: BoundStatement) -> LogicalQuery | None:
+        """The plan over ranges of rows of the files that a query names, if there is one."""
+        rewritten = self.files.rewritten(sql)
+        if rewritten is None:
+            return None
+        try:
+            other = self.planning.bind(rewritten.sql)
+        except QueryError:  # it uses what only files have, such as their names
+            return None
+        plan = self.planning.plan(other)
+        if other.schema != bound.schema or isinstance(plan.operator, Statement):
+            return None
+        return LogicalQuery(bound, plan, rewritten.tables)
+
+    def _check_computed(self, found: LogicalQuery) -> None:
+        names = dict.fromkeys((*found.bound.tables, *found.plan.tables))
+        tables = (self.catalog.find(name) for name in names)
+        promised = tuple(table.name for table in tables if table and not table.is_computed)
+        if promised:
+            raise TablesPromisedError(promised)
+
+    def _physical(
+        self, found: LogicalQuery, sink: Sink[Any] | None, *, on_hosts: bool
+    ) -> QueryPlan:
         bound, logical = found.bound, found.plan
         files = {table.name.lower(): table for table in found.files}
         tables = Catalog()
         for name in (*bound.tables, *logical.tables):
             tables.add(files.get(name.lower()) or self.catalog.get(name))
-        options = self.options if goal is None else goal.options(self.options)
-        if files or self._is_spread() or self._calls_python(logical):
-            options = replace(options, weighs=False)  # what one task would take is not known
+        options = self.options if sink is None else sink.options(self.options)
+        if files or on_hosts or self._calls_python(logical):
+            options = options.without("one_task")  # the cost of one task can't be estimated
         physical = plan_physical(logical, tables, options)
-        if goal is not None:
-            physical = goal.shaped(physical)
+        if sink is not None:
+            physical = sink.shape(physical)
         snapshot = {table.name.lower(): table for table in tables}
-        return _Plan(bound, logical, physical, split(physical), snapshot)
+        return QueryPlan(bound, logical, physical, split(physical, options.disabled), snapshot)
 
     def _calls_python(self, logical: LogicalPlan) -> bool:
-        """Whether a plan calls functions of the user, which may take any time."""
-        scalars = self.scalars.keys()
-        return bool(scalars) and not scalars.isdisjoint(called_functions(logical))
+        names = self.functions.keys()
+        return bool(names) and not names.isdisjoint(called_functions(logical))
 
-    def _is_spread(self) -> bool:
-        """Whether nodes are on several hosts, so that reading all in one place means moving it."""
-        placement = self.placement()
-        return bool(hosts_of(placement.nodes, placement.stores))
+    # Whether a plan still holds
 
-    def _threads(self, queries: int = 1) -> int:
-        """How many cores a task may use that is alone in its stage, while so many queries run.
-
-        Several with a thread for each core would only take turns.
-        """
-        return 1 if self._is_spread() else max(1, self.options.threads // max(1, queries))
-
-    def _is_current(self, plan: _Plan) -> bool:
-        """Whether the tables that `plan` reads are still those in the catalog."""
+    def is_current(self, plan: QueryPlan) -> bool:
+        """Whether the tables and files that a plan reads are still those that it was made for."""
         return all(
-            self._loaded(table) or self._files.get(name) is table
+            self._reloaded(table) or self.files.get(name) is table
             for name, table in plan.tables.items()
         )
 
-    def _loaded(self, table: Table) -> Table | None:
-        """A table with those who hold it now; None if it is no longer in the catalog."""
+    def _reloaded(self, table: Table) -> Table | None:
+        """The same load of a table with its current locations; None if it was replaced."""
         found = self.catalog.find(table.name)
         same = found is table or (found is not None and found.folder == table.folder)
         return found if same else None
 
-    def _held(self, plan: _Plan) -> Mapping[str, Table]:
-        """The tables that a plan reads, with those who hold them now."""
-        return {name: self._loaded(table) or table for name, table in plan.tables.items()}
+    def stored(self, plan: QueryPlan) -> Mapping[str, Table]:
+        """The tables that a plan reads, with their current locations."""
+        return {name: self._reloaded(table) or table for name, table in plan.tables.items()}
 
-    def repeatable_over(self, sql: str) -> tuple[Table, ...] | None:
-        """The tables that decide which rows a query gives; None if nothing does for sure."""
-        plan = self._plan(sql, describe=True)
-        draws = any(function.volatile for function in self.scalars.values())
-        if draws or plan.reads_files or self.planning.tells_time(sql):
+    def deterministic_inputs(self, sql: str, *, on_hosts: bool) -> tuple[Table, ...] | None:
+        """The tables that alone decide which rows a query returns; None if other things do too."""
+        plan = self.describe(sql, on_hosts=on_hosts)
+        volatile = any(function.volatile for function in self.functions.values())
+        if volatile or plan.reads_files or self.planning.tells_time(sql):
             return None
         if any(stage.varies for stage in plan.stages):
             return None
         return tuple(plan.tables.values())
-
-    def _place(self, folder: str) -> Placement:
-        """How tasks are placed, on nodes that have the query's folder."""
-        placement = self.placement()
-        self.cluster.make_folder(folder)
-        return placement
-
-    def _execute(
-        self,
-        plan: _Plan,
-        goal: Goal[Result_co],
-        started: float,
-        planned: float,
-        explained: bool,
-        warnings: tuple[str, ...],
-    ) -> tuple[Result_co, QueryMetrics]:
-        folder = self.cluster.folder(f"queries/{next(self._numbers)}")
-        run = QueryRun(
-            plan.stages,
-            lambda: self._held(plan),
-            self.cluster.backend,
-            self.cluster.store(),
-            lambda: self._place(folder),
-            folder,
-            goal.ending(plan.physical, tuple(column.name for column in plan.bound.schema)),
-            self.settings,
-            self.definitions,
-            tuple(self.scalars.values()),
-            self._tell if self.progress_handlers or self._heard_here() else None,
-            explained,
-            self.cluster.lost_nodes,
-            self._threads(self.open_queries.count),
-            self.fragments,
-        )
-        try:
-            run.run()
-            result = goal.reached(run)
-        finally:
-            self.cluster.remove_folder(folder)
-        if run.uses_disk():
-            self.warn(
-                "There is no room in shared memory: shuffle data went to disk, which is slower."
-            )
-        stages = run.metrics()
-        metrics = QueryMetrics(
-            stages=len(stages),
-            tasks=sum(stage.tasks for stage in stages),
-            constrained_tasks=sum(stage.constrained_tasks for stage in stages),
-            local_tasks=sum(stage.local_tasks for stage in stages),
-            elapsed_s=time.perf_counter() - started,
-            planning_s=planned - started,
-            warnings=warnings,
-            by_stage=stages,
-        )
-        return result, metrics

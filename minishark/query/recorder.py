@@ -63,8 +63,8 @@ class StageRecord:
         """Whether an output had to go to disk."""
         return any(outcome.on_disk for outcome in self._outcomes.values())
 
-    def metrics(self, remade: int) -> StageMetrics:
-        """The figures; `remade` outputs were lost and made again."""
+    def metrics(self, rerun: int) -> StageMetrics:
+        """The figures; `rerun` outputs were lost and computed again."""
         finished = sorted(self._outcomes)
         outcomes = [self._outcomes[i] for i in finished]
         events = [self._completed[i] for i in finished]
@@ -82,7 +82,7 @@ class StageRecord:
             self.stage.tasks - len(finished),
             tuple(self._tasks(finished)),
             tuple(self.stage.parents),
-            remade,
+            rerun,
             sum(outcome.nbytes for outcome in outcomes if outcome.on_disk),
         )
 

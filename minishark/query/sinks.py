@@ -1,28 +1,41 @@
-"""What becomes of the rows of a query's last stage."""
+"""Sinks: what becomes of the rows of a query's last stage.
+
+A sink has its say twice. Before the run it shapes the plan and says what the tasks of the last
+stage do with their rows (`Output`, which travels to executors). After the run it turns what these
+tasks have left into a result. Sinks that make tables and files are in `minishark.tables`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-import msgspec
+import pyarrow as pa
+from msgspec import structs
 
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.expressions import Schema
 from minishark.query.locality import replica_locations
 from minishark.worker.protocol import CopyTarget, OutputKind, StageTask, TaskFunction, TaskPayload
 
+if TYPE_CHECKING:
+    from minishark.query.run import QueryRun
+
+Result_co = TypeVar("Result_co", covariant=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How rows that stay in the cluster are to lie.
+    """How a table's rows are to be partitioned and replicated.
 
     Attributes:
-        partition_by: columns whose hash decides a row's partition; none for the query's order.
-        partitions: how many; None for as many as the query has, or as its size asks for.
-        replicas: on how many nodes each lies.
-        even: whether partitions shall be of equal size, however the query's rows lie.
-        ranges: columns of whose values each partition shall have one range, in their order.
+        partition_by: columns whose hash decides a row's partition; none keeps the query's order.
+        partitions: the number of partitions; None for as many as the query has, or its size asks.
+        replicas: the number of nodes that store each partition.
+        even: whether partitions are to be of equal size, however the query's rows are spread.
+        ranges: columns to range-partition by, in their sort order.
     """
 
     partition_by: tuple[str, ...] = ()
@@ -32,120 +45,179 @@ class Layout:
     ranges: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """They come to the front end.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What the tasks of the last stage do with their rows.
 
     Attributes:
-        lossless: whether they keep DuckDB's types instead of those in which users get results.
+        kind: result rows for the front end, pieces for a later reader, partitions, or files.
+        columns: the names of the stage's columns, as users know them.
+        function: a Python function to which the rows are passed first.
+        lossless: for RESULT, whether DuckDB's types stay instead of those that users get.
+        cuts: for PIECE, the minimum number of record batches to cut a task's rows into.
+        folder: for PARTITION, the table's folder, relative to a node's storage folder.
+        replicas: for PARTITION, the number of nodes that store each.
+        target: for FILES, where to.
     """
 
-    lossless: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """They stay in the query's folder, one file per task, for who reads them next.
-
-    Attributes:
-        cuts: into how many batches at least a task's rows are cut.
-    """
-
-    cuts: int
-
-
-@dataclass(frozen=True, slots=True)
-class Partitions:
-    """Each task's rows become a partition of a table.
-
-    Attributes:
-        folder: the table's, relative to a node's storage folder.
-        replicas: how many nodes get a copy of each.
-    """
-
-    folder: str
-    replicas: int
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Each task's rows become files for users."""
-
-    target: CopyTarget
-
-
-Sink: TypeAlias = Gathered | Pieces | Partitions | Files
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The end of a query: what its last stage's rows go through, and what becomes of them.
-
-    Attributes:
-        sink: what becomes of them.
-        columns: what users call the columns of the last stage.
-        function: what the rows go through before.
-    """
-
-    sink: Sink
+    kind: OutputKind
     columns: tuple[str, ...]
     function: TaskFunction | None = None
+    lossless: bool = False
+    cuts: int = 0
+    folder: str = ""
+    replicas: int = 0
+    target: CopyTarget | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What users call the columns that come out."""
+        """The names of the columns that come out, after the function if there is one."""
         if self.function is None:
             return self.columns
         return tuple(name for name, _ in self.function.returns)
 
-    def stage(self, task: StageTask, schema: Schema) -> StageTask:
-        """The last stage's description, with its end.
+    def stage_task(self, task: StageTask, schema: Schema) -> StageTask:
+        """The last stage's task description, completed.
 
         Args:
-            task: the description.
-            schema: the columns that the fragment puts out.
+            task: the description without its output.
+            schema: the columns of the stage's fragment.
         """
-        if isinstance(self.sink, Gathered) and self.function is None:
-            return msgspec.structs.replace(
-                task, output=OutputKind.RESULT, lossless=self.sink.lossless
-            )
+        if self.kind is OutputKind.RESULT and self.function is None:
+            return structs.replace(task, output=self.kind, lossless=self.lossless)
         columns = zip(self.columns, (column.type for column in schema), strict=True)
-        task = _with_columns(task, schema)
-        task = msgspec.structs.replace(task, columns=tuple(columns), function=self.function)
-        match self.sink:
-            case Gathered(lossless):
-                output = OutputKind.RESULT
-                return msgspec.structs.replace(task, output=output, lossless=lossless)
-            case Pieces(cuts):
-                return msgspec.structs.replace(task, cuts=cuts)
-            case Partitions(folder):
-                output = OutputKind.PARTITION
-                return msgspec.structs.replace(task, output=output, folder=folder, prefix="")
-            case Files(target):
-                return msgspec.structs.replace(task, output=OutputKind.FILES, target=target)
-            case _:
-                assert_never(self.sink)
+        # Only tables have a folder of their own; all other output lies in the query's folder.
+        into = {"folder": self.folder, "prefix": ""} if self.kind is OutputKind.PARTITION else {}
+        return structs.replace(
+            _with_positional_columns(task, schema),
+            output=self.kind,
+            columns=tuple(columns),
+            function=self.function,
+            lossless=self.lossless,
+            cuts=self.cuts,
+            target=self.target,
+            **into,
+        )
 
     def payload(self, payload: TaskPayload, nodes: Sequence[str]) -> TaskPayload:
-        """A task of the last stage, with where its rows go, of these nodes."""
-        return msgspec.structs.replace(payload, replicas=self._holders(payload.index, nodes))
+        """A task of the last stage, with the nodes that store its rows if it makes a partition."""
+        return structs.replace(payload, replicas=self._locations(payload.index, nodes))
 
     def nodes(self, preferred: frozenset[str], index: int, nodes: Sequence[str]) -> frozenset[str]:
-        """Where a task of the last stage should run: where its rows stay, if they do."""
-        held = frozenset(self._holders(index, nodes))
-        return (preferred & held) or held or preferred
+        """Where a task of the last stage should run: where its rows are to be stored, if at all."""
+        stored = frozenset(self._locations(index, nodes))
+        return (preferred & stored) or stored or preferred
 
-    def _holders(self, index: int, nodes: Sequence[str]) -> tuple[str, ...]:
-        """The nodes that get a task's rows as a partition, if it becomes one."""
-        if not isinstance(self.sink, Partitions):
+    def _locations(self, index: int, nodes: Sequence[str]) -> tuple[str, ...]:
+        if self.kind is not OutputKind.PARTITION:
             return ()
-        return replica_locations(nodes, index, self.sink.replicas)
+        return replica_locations(nodes, index, self.replicas)
 
 
-def _with_columns(task: StageTask, schema: Schema) -> StageTask:
-    """A fragment with columns c0, c1, ...; a whole statement has those that its user wrote."""
+class Sink(Generic[Result_co]):
+    """What a query is run for; by default, it leaves the plan as it is."""
+
+    distributes_files = False
+    """Whether queries over named files may be planned over ranges of their rows."""
+
+    def options(self, options: PlannerOptions) -> PlannerOptions:
+        """The planner options, adapted to this sink."""
+        return options
+
+    def shape(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """The plan with its rows partitioned as this sink needs them."""
+        return plan
+
+    def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
+        """What the tasks of the last stage of `plan` do; `columns` are its column names."""
+        raise NotImplementedError
+
+    def finish(self, run: QueryRun) -> Result_co:
+        """The result of a complete run, whose files still exist."""
+        raise NotImplementedError
+
+    def accept(self, rows: pa.Table) -> Result_co | None:
+        """The result if the front end computed the rows; None if this sink needs tasks."""
+        del rows
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectRows(Sink[pa.Table]):
+    """All rows in the front end, as one Arrow table.
+
+    Attributes:
+        lossless: whether DuckDB's types stay, instead of those in which users get results.
+    """
+
+    lossless: bool = False
+    distributes_files = True
+
+    def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
+        """Rows for the front end."""
+        del plan
+        return Output(kind=OutputKind.RESULT, columns=columns, lossless=self.lossless)
+
+    def finish(self, run: QueryRun) -> pa.Table:
+        """All rows."""
+        return run.result()
+
+    def accept(self, rows: pa.Table) -> pa.Table:
+        """The rows themselves."""
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRows(Sink[pa.RecordBatchReader]):
+    """Rows as a stream of record batches, which are memory-mapped, not loaded."""
+
+    distributes_files = True
+
+    def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
+        """Rows for the front end."""
+        del plan
+        return Output(kind=OutputKind.RESULT, columns=columns)
+
+    def finish(self, run: QueryRun) -> pa.RecordBatchReader:
+        """A reader of the mapped rows."""
+        return run.batches()
+
+    def accept(self, rows: pa.Table) -> pa.RecordBatchReader:
+        """A reader of the rows."""
+        return rows.to_reader()
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyFunction(Sink[pa.Table]):
+    """What a Python function returns for a query's partitions, as one Arrow table.
+
+    Attributes:
+        function: the function.
+    """
+
+    function: TaskFunction
+
+    def options(self, options: PlannerOptions) -> PlannerOptions:
+        """Several tasks even for few rows: what a function takes does not depend on their size."""
+        return options.in_stages()
+
+    def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
+        """The function's rows, for the front end."""
+        del plan
+        return Output(kind=OutputKind.RESULT, columns=columns, function=self.function)
+
+    def finish(self, run: QueryRun) -> pa.Table:
+        """All that the function returned, in the order of partitions."""
+        return run.result()
+
+
+def _with_positional_columns(task: StageTask, schema: Schema) -> StageTask:
+    """A stage whose SQL names its columns c0, c1, ...
+
+    Fragments do so already; a whole statement has the names and types that its user wrote.
+    """
     if task.types:
         return task
     names = ", ".join(f"c{i}" for i in range(len(schema)))
     casts = ", ".join(f"CAST(c{i} AS {column.type}) AS c{i}" for i, column in enumerate(schema))
-    return msgspec.structs.replace(task, sql=f"SELECT {casts} FROM ({task.sql}) AS t({names})")
+    return structs.replace(task, sql=f"SELECT {casts} FROM ({task.sql}) AS t({names})")

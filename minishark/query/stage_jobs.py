@@ -1,6 +1,6 @@
-"""Runs a graph of stages as jobs, to its end: the input and output around `recovery`.
+"""Runs a stage graph to its end as Sparrow jobs: the IO around the state machine `stage_graph`.
 
-Events come on the cluster's thread and are handled on the caller's, one at a time.
+Events arrive on the cluster's thread and are handled on the caller's, one at a time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import msgspec
 
 from minishark.cluster.backend import Backend, JobEvent, job_error
 from minishark.errors import TasksLostError
-from minishark.query.stage_graph import Made, StageGraph, Submission
+from minishark.query.stage_graph import StageGraph, Submission, TaskOutput
 from minishark.worker.protocol import FileSlice, ProblemDetail, TaskProblem, decode_problem
 from sparrow_core import JobFailed, JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed
 
 RECOVERIES_MAX = 16
-"""How often a run may find that something is lost, before it gives up."""
+"""The number of losses after which a run gives up."""
 
-_INPUT_TRIES = 5  # for what no task of the run has put out
+_INPUT_TRIES = 5  # for files that are no task's output: replicas may be on their way
 _POLL_S = 0.25
 _PAUSE_S = 0.01
 _PAUSE_MAX_S = 0.8
@@ -31,35 +31,28 @@ _CANCEL_WAIT_S = 2.0
 
 
 class Work(Protocol):
-    """What is run: where jobs come from, and who hears of them."""
+    """What a run consists of: builds its jobs and records their events."""
 
     def job(self, submission: Submission) -> JobSpec:
-        """The job of a submission; everything that its tasks read is there."""
-        ...
+        """The job of a submission; all outputs that its tasks read exist."""
 
-    def made(self, submission: Submission, event: TaskCompleted) -> Made:
-        """What a task has put out."""
-        ...
+    def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
+        """What a task has put out, and where it is stored."""
 
-    def heard(self, submission: Submission, event: JobEvent) -> None:
-        """Something happened to a submission that is still of use."""
-        ...
+    def on_event(self, submission: Submission, event: JobEvent) -> None:
+        """Record an event of a submission that is still needed."""
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
-        """What to raise for a task that failed for good."""
-        ...
+        """The exception for a task that failed for good."""
 
     def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:
-        """What to raise for inputs that are gone and that no task has put out."""
-        ...
+        """The exception for lost files that are no task's output."""
 
     def renew(self) -> None:
-        """Something was lost: look again which nodes live, and see that they have folders."""
-        ...
+        """Something was lost: look up the live nodes again, and make the folders there."""
 
     def waiting(self) -> None:
-        """Called at least every second while the run waits; what it raises ends the run."""
-        ...
+        """Called at least once a second; what it raises ends the run."""
 
 
 @dataclass(slots=True)
@@ -69,9 +62,9 @@ class StageJobs:
     Attributes:
         graph: the stages.
         backend: where jobs run.
-        work: what the jobs are.
-        lost_nodes: those of some nodes whose files are gone, as far as is known.
-        recoveries: how often something was found to be lost.
+        work: builds the jobs.
+        lost_nodes: of some nodes, those known to have lost their files.
+        recoveries: the number of losses so far.
     """
 
     graph: StageGraph
@@ -87,11 +80,11 @@ class StageJobs:
     _looked_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
-        """Run until the last stage is complete; again, if something of it was lost since.
+        """Run until the last stage is complete; may be called again if outputs were lost since.
 
         Raises:
             ExecutionError: a task failed for good, or too much was lost.
-            ClusterError: there is nobody left to run tasks.
+            ClusterError: no node is left to run tasks.
         """
         try:
             self._step()
@@ -104,10 +97,10 @@ class StageJobs:
             raise
 
     def lose(self, files: Sequence[FileSlice], message: str) -> None:
-        """Note that files are gone, which `run` makes again where they are needed.
+        """Record lost files; `run` computes them again where they are needed.
 
         Raises:
-            TasksLostError: it happens too often, or no task of this run has put them out.
+            TasksLostError: it happens too often, or they are no output of this run.
         """
         unknown = frozenset(self.graph.lost(item.file for item in files))
         if unknown:
@@ -123,7 +116,8 @@ class StageJobs:
                 f"Outputs of tasks were lost {self.recoveries} times; at last: {message}. "
                 "Nodes keep dying, or their files are being removed."
             )
-        # The first losses cost no time; those that follow may be of what nobody knows yet.
+        # Recover from the first losses at once; later ones may be nodes whose death is not known
+        # yet, so back off.
         time.sleep(min(_PAUSE_MAX_S, _PAUSE_S * 2.0**self.recoveries) if self.recoveries > 2 else 0)
         self.work.renew()
 
@@ -153,16 +147,18 @@ class StageJobs:
             return
         number = submission.number
         if not self.graph.is_open(number):
-            return  # its other tasks were not needed
+            return  # a late event of a cancelled job
         match event:
             case TaskCompleted():
-                self.graph.completed(number, event.task_id, self.work.made(submission, event))
-                self.work.heard(submission, event)
+                self.graph.completed(
+                    number, event.task_id, self.work.task_output(submission, event)
+                )
+                self.work.on_event(submission, event)
                 if self.graph.has_enough(submission.stage):
                     self._step()
             case JobFinished():
                 self._end(submission)
-                self.work.heard(submission, event)
+                self.work.on_event(submission, event)
                 self._step()
             case TaskFailed():
                 self._end(submission)
@@ -182,7 +178,7 @@ class StageJobs:
         self._jobs.pop(submission.number, None)
 
     def cancel(self) -> None:
-        """Stop what is still running, and wait a little until it has stopped."""
+        """Cancel what is still running, and wait briefly until it has ended."""
         waiting, self._jobs = self._jobs, {}
         for _, job_id in waiting.values():
             self.backend.cancel(job_id)
@@ -198,13 +194,13 @@ class StageJobs:
 
 
 def missing_files(event: TaskFailed) -> tuple[FileSlice, ...]:
-    """The files that a failed task could not find; none if it failed otherwise."""
+    """The files that a failed task did not find; none if it failed otherwise."""
     detail = _detail(event)
     return detail.missing if detail and detail.problem is TaskProblem.INPUT else ()
 
 
 def lacks_folder(event: TaskFailed) -> bool:
-    """Whether a task failed as its node does not have the folders of this run (yet)."""
+    """Whether a task failed because its node does not have the folders of this run (yet)."""
     detail = _detail(event)
     return detail is not None and detail.problem is TaskProblem.FOLDER
 

@@ -1,4 +1,4 @@
-"""What a session has, for programs that ask: tables, columns, settings."""
+"""`session.catalog` and `session.conf`: tables, columns and settings, for programs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 
-from minishark.catalog import Catalog, Table
+from minishark.catalog import Table
 from minishark.dataframe import DataFrame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import CamelCase, ident, nearest
 from minishark.errors import CatalogError, OptionError
+from minishark.session.runtime import Runtime
 from minishark.tables.replication import replicas
 
 
@@ -24,13 +24,13 @@ class TableInfo:
     Attributes:
         name: its name.
         kind: "table" or "view".
-        rows: how many rows it has; None for a view.
+        rows: its number of rows; None for a view.
         bytes: the size of one replica; None for a view.
-        partitions: in how many partitions it lies; None for a view.
+        partitions: its number of partitions; None for a view.
         partition_by: the columns whose hash decides a row's partition.
-        replicas: on how many nodes that live each partition lies at least; None for a view.
-        replicas_wanted: on how many it shall lie.
-        healing: how many partitions lie on fewer; they are being copied.
+        replicas: the smallest number of live nodes that store a partition; None for a view.
+        replicas_wanted: the declared number.
+        healing: the number of partitions with fewer replicas; they are being copied.
     """
 
     name: str
@@ -45,7 +45,7 @@ class TableInfo:
 
 
 def table_info(table: Table, kind: str, nodes: Sequence[str]) -> TableInfo:
-    """What is known of a table in the cluster, while these nodes live."""
+    """Figures of a table in the cluster, given the live nodes."""
     held = replicas(table, nodes)
     return TableInfo(
         table.name,
@@ -73,12 +73,8 @@ class SessionCatalog(CamelCase):
     """`session.catalog`: tables, views and columns.
 
     Attributes:
-        loaded: the tables in the cluster, those without names for users too.
-        names: the names of the tables.
-        table: all rows of a table or view.
-        views: the names of the views.
-        drop_view: removes a view; says whether there was one.
-        nodes: the nodes that live.
+        runtime: has the tables and views.
+        table: gives all rows of one of them.
 
     Examples:
         >>> session.range(3).create_or_replace_temp_view("three")
@@ -88,16 +84,12 @@ class SessionCatalog(CamelCase):
         True
     """
 
-    loaded: Catalog
-    names: Callable[[], list[str]]
+    runtime: Runtime
     table: Callable[[str], DataFrame]
-    views: Callable[[], list[str]]
-    drop_view: Callable[[str], bool]
-    nodes: Callable[[], Sequence[str]]
 
     def list_tables(self) -> list[TableInfo]:
         """All tables and views."""
-        return [self._info(name) for name in (*self.names(), *self.views())]
+        return [self._info(name) for name in self._names()]
 
     def get_table(self, name: str) -> TableInfo:
         """One of them.
@@ -105,10 +97,10 @@ class SessionCatalog(CamelCase):
         Raises:
             CatalogError: there is none of that name.
         """
-        for known in (*self.names(), *self.views()):
+        for known in self._names():
             if known.lower() == name.lower():
                 return self._info(known)
-        raise self.loaded.unknown(name)
+        raise self.runtime.tables.catalog.unknown(name)
 
     def list_columns(self, name: str) -> list[ColumnInfo]:
         """The columns of a table or view.
@@ -128,14 +120,18 @@ class SessionCatalog(CamelCase):
 
     def drop_temp_view(self, name: str) -> bool:
         """Remove a view; whether there was one."""
-        return self.drop_view(name)
+        return self.runtime.drop_view(name)
+
+    def _names(self) -> list[str]:
+        return [*self.runtime.table_names, *self.runtime.planning.views()]
 
     def _info(self, name: str) -> TableInfo:
-        if name in self.views():
+        if name in self.runtime.planning.views():
             return TableInfo(name, "view")
-        if name not in self.loaded:
+        table = self.runtime.tables.catalog.find(name)
+        if table is None:
             return TableInfo(name, "table")
-        return table_info(self.loaded.get(name), "table", self.nodes())
+        return table_info(table, "table", self.runtime.cluster.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +139,8 @@ class Settings(CamelCase):
     """`session.conf`: DuckDB's settings, which hold for all later queries.
 
     Attributes:
+        runtime: reads settings.
         run: runs a statement.
-        ask: answers a question about settings.
 
     Examples:
         >>> session.conf.set("default_null_order", "nulls_first")
@@ -153,8 +149,8 @@ class Settings(CamelCase):
         >>> session.conf.unset("default_null_order")
     """
 
+    runtime: Runtime
     run: Callable[[str], Any]
-    ask: Callable[[str], pa.Table]
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a setting; `default` if it has none.
@@ -163,7 +159,7 @@ class Settings(CamelCase):
             OptionError: there is no such setting.
         """
         _check_setting(name)
-        answer = self.ask(f"SELECT current_setting({literal(name)}) AS value")
+        answer = self.runtime.planning.show(f"SELECT current_setting({literal(name)}) AS value")
         value = answer.column("value")[0].as_py()
         return default if value is None else value
 

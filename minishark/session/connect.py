@@ -52,8 +52,8 @@ def connect(
         executors_per_node: executor processes per node; None for one slot per core in all.
         schedulers: how many Sparrow schedulers; None for two, or one where there is one node.
         partitions: partitions of a table or shuffle by default; None for one per slot.
-        placement: "sparrow" (batch sampling with late binding), "batch" or "per_task" (sampling by
-            queue length), or "random" (any node that holds what a task reads).
+        placement: how tasks are placed on nodes, a name of `sparrow_core.PLACEMENTS`; by default
+            Sparrow's batch sampling with late binding.
         probe_ratio: reservations per task, at least 1.
         in_process: run the cluster on threads of this process, for tests and debugging.
         single_task_rows: statements over tables of at most this many rows in all run in one task,
@@ -62,13 +62,13 @@ def connect(
         task_threads: how many cores a task may use that runs alone, on a cluster on one machine;
             None for one per slot, but 1 where `partitions` are asked for. With 1, only tasks
             beside each other use several cores. Queries that run at the same time share them.
-        disabled_optimizations: what is not to be done, to compare: "one_task" (for queries of more
-            than `single_task_rows`), "eager_aggregation" (aggregates that begin below joins),
-            "group_keys" (groups by the numbers of dictionaries instead of text), "group_runs"
-            (groups of rows that follow one another found without hash tables),
-            "join_sides" (hash tables made of the sides that the plan says), "semi_join_filters"
-            (rows of large tables that no join wants dropped before they are read),
-            "prepared_fragments" (for queries that come again).
+        disabled_optimizations: optimizer rules to switch off, to compare: "one_task" (one task
+            where that is faster, above `single_task_rows`), "eager_aggregation" (pre-aggregation
+            below joins), "group_keys" (groups by dictionary codes instead of text),
+            "semi_join_filters" (rows that no join needs are dropped before they are read),
+            "group_runs" (groups whose rows follow one another, without hash tables), "join_sides"
+            (hash tables built from the sides that the statistics say), "prepared_fragments" (for
+            repeated queries).
         memory_limit: what the session's own cluster may use, as "4GiB" or a number of bytes: all
             executors with their DuckDBs, tables and shuffles in shared memory. What does not fit
             goes to disk. None for what MINISHARK_MEMORY_LIMIT says, or three quarters of the
@@ -128,15 +128,16 @@ def _session(
     disabled: Collection[str],
 ) -> Session:
     imported("minishark.session.session")
-    from minishark.query.run import FragmentOptions  # noqa: PLC0415 - see above
-    from minishark.session.session import Session  # noqa: PLC0415
+    from minishark.session.session import Session  # noqa: PLC0415 - see above
 
-    planner = planner_options(cluster, partitions, single_task_rows, task_threads, disabled)
-    fragments = FragmentOptions(
-        prepares="prepared_fragments" not in disabled,
-        sets_join_sides="join_sides" not in disabled,
+    planner = planner_options(
+        cluster,
+        partitions=partitions,
+        single_task_rows=single_task_rows,
+        task_threads=task_threads,
+        disabled=disabled,
     )
-    return Session(cluster, planner, placement, probe_ratio, fragments)
+    return Session(cluster, planner, placement, probe_ratio)
 
 
 def _attached(cluster: str, keys: str | Path | None) -> Cluster:

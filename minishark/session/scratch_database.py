@@ -1,8 +1,8 @@
-"""Tables that SQL statements write: a DuckDB of the session's own, where every statement works.
+"""The scratch database: a DuckDB in the front end, where every statement works.
 
-Tables in the cluster are never changed in place. A statement that changes one takes a copy here
-first; what has changed is loaded into the cluster again before the next query reads it. Statements
-that only read the cluster's tables see them here without a copy.
+Tables in the cluster are immutable. A statement that changes one copies it here first; changed
+tables are loaded into the cluster again before the next query reads them. Statements that only
+read the cluster's tables see them here memory-mapped, without a copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from minishark.compiler.sql.arrow_types import kept_by_arrow
 from minishark.compiler.sql.connection import ConnectionUse
-from minishark.compiler.sql.targets import written_target
+from minishark.compiler.sql.statements import Target
 from minishark.errors import (
     CatalogError,
     QueryCancelledError,
@@ -62,8 +62,8 @@ class ChangedTable:
     rows: pa.Table | None
 
 
-class WrittenTables:
-    """Runs statements that write, and knows which tables the cluster has old rows of."""
+class ScratchDatabase:
+    """Runs statements that write, and tracks which tables the cluster has old rows of."""
 
     def __init__(self, config: Mapping[str, str] | None = None) -> None:
         """Without tables; DuckDB has the settings in `config`."""
@@ -111,11 +111,14 @@ class WrittenTables:
         with self._lock:
             how(self._con)
 
-    def write(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
+    def write(
+        self, sql: str, target: Target | None, tables: Iterable[str], read: ReadTable
+    ) -> pa.Table:
         """Run a statement that changes tables.
 
         Args:
             sql: the statement.
+            target: the table that it writes; None if that can't be told.
             tables: the names of the cluster's tables.
             read: gives their rows.
 
@@ -126,7 +129,6 @@ class WrittenTables:
             QueryError: DuckDB does not accept it.
             TaskFailedError: it failed on the data.
         """
-        target = written_target(sql)
         name = target.name if target is not None else None
         with self._lock:
             self._show(tables, read)

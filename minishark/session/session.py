@@ -3,58 +3,48 @@
 from __future__ import annotations
 
 import atexit
-import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-import duckdb
-import pyarrow as pa
-
-from minishark.answers.compare import differences
-from minishark.answers.ordering import output_order
 from minishark.cluster.backend import Cluster
 from minishark.cluster.status import NodeState, node_states
-from minishark.compiler.physical.options import PlannerOptions
-from minishark.compiler.sql.arrow_types import kept_by_arrow
-from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.compiler.sql.statements import (
-    ParsedStatement,
+from minishark.compiler.physical.options import PlannerOptions, check_partitions
+from minishark.compiler.sql.statements import ParsedStatement
+from minishark.dataframe import DataFrame
+from minishark.dataframe.frame import (
+    cached_frame,
+    relation_frame,
+    statement_frame,
+    verifying,
+    view_frame,
 )
-from minishark.dataframe import Answer, Cancellation, DataFrame
-from minishark.dataframe.frame import verifying
-from minishark.dataframe.names import CamelCase
-from minishark.errors import (
-    ClusterError,
-    VerificationError,
-)
+from minishark.dataframe.items import Items, chunks
+from minishark.dataframe.local import SchemaLike, local_table
+from minishark.dataframe.names import CamelCase, ident
+from minishark.dataframe.reader import DataFrameReader
+from minishark.dataframe.udf import UserFunctions
+from minishark.errors import OptionError
 from minishark.lazy import imported
-from minishark.query.metrics import QueryMetrics
-from minishark.query.planner import Queries
 from minishark.query.progress import ProgressHandler
-from minishark.query.run import FragmentOptions
 from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
-from minishark.session.jobs import PartitionedJobs
+from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
 from minishark.session.options import check_placement
-from minishark.session.scratch_database import WrittenTables
+from minishark.session.runtime import Runtime
 from minishark.session.statements import Statements
-from minishark.tables.cached import KEPT_PREFIX, DerivedTables
-from minishark.tables.sources import arrow_table
-from minishark.tables.tables import Tables
-from minishark.worker.memory import front_end_bytes
 
 
 class _Builder:
-    """`Session.builder`, which begins anew each time."""
+    """`Session.builder`: a new builder at each access."""
 
     def __get__(self, instance: object, owner: type) -> SessionBuilder[Session]:
         return SessionBuilder(imported("minishark.session.connect").connect, {})
 
 
-class Session(CamelCase, PartitionedJobs):
+class Session(CamelCase):
     """Tables in a cluster's memory, and SQL over them; use `connect` to make one.
 
     Safe to use from several threads. It is also a context manager.
@@ -68,53 +58,12 @@ class Session(CamelCase, PartitionedJobs):
         planner: PlannerOptions,
         placement: str,
         probe_ratio: float,
-        fragments: FragmentOptions,
     ) -> None:
-        super().__init__()
-        self._cluster = cluster
-        self._warnings: list[str] = list(self._cluster.warnings)
-        self._lock = threading.Lock()
         placing = partial(cluster.placement, placement, probe_ratio)
-        limits = {
-            "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
-            "temp_directory": str(cluster.scratch / "front"),
-        }
-        self._planning = PlanningDatabase(limits)
-        self._written = WrittenTables(limits)
-        count = planner.partitions
-        self._tables = Tables(self._cluster, self._planning, placing, count, self._warn)
-        self._queries = Queries(
-            self._cluster,
-            self._planning,
-            self._tables.catalog,
-            placing,
-            planner,
-            self._warn,
-            self._query_here,
-            fragments=fragments,
-        )
-        self._derived = DerivedTables(self._tables, self._queries)
-        self._queries.make_tables = self._derived.make
-        self._queries.restore = self._derived.restore
-        self._statements = Statements(
-            self, self._planning, self._written, self._tables, self._queries, self._derived
-        )
-        self._replicator = self._tables.replicator() if self._cluster.loses_files else None
-        if self._replicator is not None:
-            self._replicator.start()
-        self._stopped = False
-        self._pid = os.getpid()
+        self._runtime = Runtime(cluster, planner, placing)
+        self._statements = Statements(self._runtime)
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
-
-    def place(self, placement: str, probe_ratio: float = 2.0) -> None:
-        """Place the tasks of queries in another way from now on; see `connect`.
-
-        Raises:
-            OptionError: there is no such placement, or the ratio is below 1.
-        """
-        check_placement(placement, probe_ratio)
-        self._queries.placement = partial(self._cluster.placement, placement, probe_ratio)
 
     # Statements
 
@@ -140,13 +89,17 @@ class Session(CamelCase, PartitionedJobs):
             QueryError: it does not parse, or names what does not exist; with DuckDB's message.
             UnsupportedError: it is a statement that minishark does not run.
         """
-        self._check_open()
+        self._runtime.check_open()
         frame = self._statements.run(text, params)
         return verifying(frame) if verify else frame
 
-    def execute(self, sql: str) -> None:
-        """Run a statement that returns no rows; `DataFrame.write` calls this."""
-        self.sql(sql)
+    async def sql_async(
+        self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None
+    ) -> DataFrame:
+        """`sql`, without blocking the event loop."""
+        import asyncio  # noqa: PLC0415 - slow to import, and most programs do not wait so
+
+        return await asyncio.to_thread(self.sql, text, params)
 
     def parse(self, text: str) -> tuple[ParsedStatement, ...]:
         """The statements in a text, with what each of them is.
@@ -155,55 +108,10 @@ class Session(CamelCase, PartitionedJobs):
             QueryError: it does not parse; with DuckDB's message.
             UnsupportedError: one is a statement that minishark does not run.
         """
-        self._check_open()
-        return tuple(self._planning.statements(text))
+        self._runtime.check_open()
+        return tuple(self._runtime.planning.statements(text))
 
-    def _load_changed(self) -> None:
-        self._statements.load_changed()
-
-    def _query_here(self, sql: str) -> pa.Table:
-        return self._statements.query_here(sql)
-
-    def run(
-        self, sql: str, *, cancellation: Cancellation | None = None, explained: bool = False
-    ) -> Answer:
-        """Run a query to its end; `DataFrame.to_arrow` calls this."""
-        self._check_open()
-        self._load_changed()
-        if cancellation is None:
-            return self._queries.run(sql, explained=explained)
-        with self._queries.heard_by(cancellation.check):
-            return self._queries.run(sql, explained=explained)
-
-    def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
-        """Run a query, and read its rows piece by piece; `DataFrame.to_batches` calls this."""
-        self._check_open()
-        self._load_changed()
-        return self._queries.stream(sql)
-
-    def verify(self, sql: str, answer: pa.Table) -> None:
-        """Compare an answer with plain DuckDB's; `DataFrame.to_arrow(verify=True)` calls this.
-
-        Raises:
-            VerificationError: it is another.
-        """
-        expected = self._query_here(sql)
-        connection = self._planning.connection()
-        try:
-            order = output_order(connection, sql, expected.column_names)
-        finally:
-            connection.close()
-        found = differences(expected, answer, ordered_by=order)
-        if found:
-            raise VerificationError(f"The answer is not plain DuckDB's: {' '.join(found)}")
-
-    def explain(self, sql: str, *, mode: str) -> str:
-        """Describe how a query runs; `DataFrame.explain` calls this."""
-        self._check_open()
-        self._load_changed()
-        return self._queries.explain(sql, mode)
-
-    # Tables
+    # Tables and views
 
     def create_table(
         self,
@@ -224,42 +132,23 @@ class Session(CamelCase, PartitionedJobs):
                 or dataset; a pandas or polars frame; a DuckDB relation; a DataFrame of minishark.
             partition_by: columns whose hash decides a row's partition. Tables that are partitioned
                 alike on their join keys join without a shuffle.
-            partitions: how many; None for the session's default, and 1 for small tables that name
-                no columns. A table of one partition is held by every node.
-            replicas: on how many nodes each partition lies; at most on all of them.
+            partitions: the number of partitions; None for the session's default, and 1 for small
+                tables without `partition_by`. Every node stores a table of one partition.
+            replicas: the number of nodes that store each partition; at most all of them.
             replace: whether a table of the same name is replaced.
-            on_progress: called with tasks done and tasks in all.
+            on_progress: called with the number of tasks done and of all tasks.
 
         Raises:
             CatalogError: there is a table of that name, or `partition_by` names no column of it, or
-                the name is none.
+                the name is empty.
             DataError: the data is missing or can't be read.
-            OptionError: a number makes no sense.
+            OptionError: a number is out of range.
         """
-        self._check_open()
-        self._load_changed()
-        if isinstance(data, DataFrame) and not data.is_local():
-            keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
-            self._statements.keep(
-                name, data.sql(), Layout(keys, partitions, replicas), replace=replace
-            )
-            return
-        if isinstance(data, duckdb.DuckDBPyRelation) and not kept_by_arrow(map(str, data.types)):
-            self._tables.check_new(name, replace=replace)
-            types = zip(data.columns, map(str, data.types), strict=True)
-            self._written.put(name, types, arrow_table(data))
-            self._warn(f"Table {name} stays in the front end, as Arrow lacks types of its columns.")
-            return
-        self._tables.create(
-            name,
-            data,
-            partition_by=partition_by,
-            partitions=partitions,
-            replicas=replicas,
-            replace=replace,
-            on_progress=on_progress,
+        keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+        layout = Layout(keys, partitions, replicas)
+        self._runtime.create_table(
+            name, data, layout=layout, replace=replace, on_progress=on_progress
         )
-        self._written.drop(name)  # what it was before
 
     def drop_table(self, name: str) -> None:
         """Remove a table and free its memory.
@@ -267,27 +156,136 @@ class Session(CamelCase, PartitionedJobs):
         Raises:
             CatalogError: there is no such table.
         """
-        self._check_open()
-        if not self._written.drop(name) or name in self._tables.catalog:
-            self._tables.drop(name)
+        self._runtime.drop_table(name)
 
     @property
     def tables(self) -> list[str]:
         """The names of the tables."""
-        names = [*self._statements.loaded_tables, *self._written.own_tables]
-        return sorted(name for name in names if not name.startswith(KEPT_PREFIX))
+        return self._runtime.table_names
 
-    # The session itself
+    def table(self, name: str) -> DataFrame:
+        """All rows of a table or view.
+
+        Raises:
+            CatalogError: there is no such table.
+        """
+        runtime = self._runtime
+        with runtime.up_to_date():
+            found = runtime.tables.catalog.find(name)
+            if found is not None:
+                quoted = ident(found.name)
+                return relation_frame(runtime, quoted, found.schema, alias=found.name)
+            if runtime.planning.has_view(name):
+                view = runtime.views.get(name.lower())
+                if view is None:
+                    return self.relation(ident(name), alias=name)
+                return view_frame(view, name)
+            if name.lower() in runtime.scratch.own_tables:
+                return self.sql(f"FROM {ident(name)}")
+            raise runtime.tables.catalog.unknown(name)
+
+    def relation(self, sql: str, alias: str = "") -> DataFrame:
+        """All rows of what stands after FROM: a table function, for example.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        schema = self._runtime.bind(f"FROM {sql}")
+        return relation_frame(self._runtime, sql, schema, alias=alias)
 
     @property
-    def is_open(self) -> bool:
-        """Whether the session has not been stopped."""
-        return not self._stopped
+    def catalog(self) -> SessionCatalog:
+        """Tables, views and their columns."""
+        return SessionCatalog(self._runtime, self.table)
+
+    @property
+    def conf(self) -> Settings:
+        """DuckDB's settings."""
+        return Settings(self._runtime, self.sql)
+
+    def kept_rows(self) -> tuple[TableInfo, ...]:
+        """The rows that DataFrames keep in the cluster now: rows, bytes per replica, partitions."""
+        runtime = self._runtime
+        with runtime.up_to_date():
+            nodes = runtime.cluster.nodes
+            return tuple(table_info(table, "kept", nodes) for table in runtime.cached)
+
+    # DataFrames
+
+    @property
+    def read(self) -> DataFrameReader:
+        """Files as DataFrames: `session.read.parquet("lineitem/*.parquet")`."""
+        return DataFrameReader(self._runtime, table=self.table)
+
+    def create_dataframe(self, data: Any, schema: SchemaLike = None) -> DataFrame:
+        """A DataFrame of rows that are here; they are loaded into the cluster.
+
+        Args:
+            data: a list of tuples, dictionaries or Rows; a pandas or polars frame; a pyarrow table,
+                a DuckDB relation, or anything else that offers an Arrow stream.
+            schema: names of columns; or names with types: a mapping, "a BIGINT, b VARCHAR", or a
+                pyarrow schema.
+
+        Raises:
+            DataError: the rows do not fit together, or the schema.
+
+        Examples:
+            >>> session.create_dataframe([(1, "a"), (2, None)], ["id", "name"]).dtypes
+            [('id', 'BIGINT'), ('name', 'VARCHAR')]
+        """
+        return cached_frame(self._runtime, self._runtime.store_rows(local_table(data, schema)))
+
+    def range(self, start: int, end: int | None = None, step: int = 1) -> DataFrame:
+        """The whole numbers from `start` up to, not including, `end`, as a column `id`.
+
+        With one argument, they start at 0.
+
+        Examples:
+            >>> [row.id for row in session.range(1, 10, 3).collect()]
+            [1, 4, 7]
+        """
+        first, last = (0, start) if end is None else (start, end)
+        if not step:
+            raise OptionError("step can't be 0.")
+        sql = f"SELECT range AS id FROM range({first:d}, {last:d}, {step:d})"
+        return statement_frame(self._runtime, sql, self._runtime.bind(sql))
+
+    def from_relation(self, relation: Any) -> DataFrame:
+        """A DataFrame of the rows of a DuckDB relation, which runs where it is."""
+        return self.create_dataframe(relation)
+
+    # Python functions
+
+    def parallelize(self, items: Iterable[Any], partitions: int | None = None) -> Items:
+        """Python objects, to run functions over them in the cluster.
+
+        Args:
+            items: anything that can be pickled.
+            partitions: the maximum number of partitions; None for one per slot.
+
+        Raises:
+            OptionError: the number is out of range, or an item can't be pickled.
+
+        Examples:
+            >>> session.parallelize("abc").map(str.upper).collect()
+            ['A', 'B', 'C']
+        """
+        self._runtime.check_open()
+        check_partitions(partitions)
+        rows = chunks(items, partitions or self.total_slots)
+        return Items(self._runtime, self._runtime.store_rows(rows, partitions=rows.num_rows))
+
+    @property
+    def udf(self) -> UserFunctions:
+        """Python functions that SQL can call: `session.udf.register(...)`, `@session.udf(...)`."""
+        return UserFunctions(self._runtime)
+
+    # The cluster
 
     @property
     def total_slots(self) -> int:
-        """How many tasks run at the same time."""
-        return self._cluster.total_slots
+        """The number of tasks that can run at the same time."""
+        return self._runtime.cluster.total_slots
 
     def nodes(self) -> tuple[NodeState, ...]:
         """The cluster's nodes with their processes, tasks and memory, about a second old.
@@ -295,63 +293,68 @@ class Session(CamelCase, PartitionedJobs):
         Raises:
             ClusterError: the session is stopped.
         """
-        self._check_open()
-        return node_states(self._cluster.status(), self._cluster.paths)
+        self._runtime.check_open()
+        cluster = self._runtime.cluster
+        return node_states(cluster.status(), cluster.paths)
+
+    def place(self, placement: str, probe_ratio: float = 2.0) -> None:
+        """Change how the tasks of queries are placed from now on; see `connect`.
+
+        Raises:
+            OptionError: there is no such placement, or the ratio is below 1.
+        """
+        check_placement(placement, probe_ratio)
+        self._runtime.placing = partial(self._runtime.cluster.placement, placement, probe_ratio)
+
+    @contextlib.contextmanager
+    def _planned_in_stages(self) -> Iterator[None]:
+        """Run all queries of the block in stages over the nodes, however small their tables.
+
+        `minishark tpch` compares both ways of planning over the same loaded tables by it.
+        """
+        planner = self._runtime.planner
+        before = planner.options
+        planner.options = PlannerOptions.eager(before.partitions)
+        try:
+            yield
+        finally:
+            planner.options = before
 
     def register_progress_handler(self, handler: ProgressHandler) -> None:
         """Call `handler` with a `QueryProgress` while queries run, at least once a second.
 
         It is called on the thread that waits for the query; what it raises ends the query.
         """
-        with self._lock:
-            self._queries.progress_handlers = (*self._queries.progress_handlers, handler)
+        self._runtime.add_progress_handler(handler)
 
     def remove_progress_handler(self, handler: ProgressHandler) -> None:
         """Call `handler` no longer; nothing happens if it was not registered."""
-        with self._lock:
-            kept = tuple(other for other in self._queries.progress_handlers if other != handler)
-            self._queries.progress_handlers = kept
+        self._runtime.remove_progress_handler(handler)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know, such as shared memory that is too small."""
-        return tuple(self._warnings)
+        return self._runtime.warnings
 
-    def _warn(self, sentence: str) -> None:
-        with self._lock:
-            if sentence not in self._warnings:
-                self._warnings.append(sentence)
+    # Life
 
-    def _check_open(self) -> None:
-        if self._stopped:
-            raise ClusterError("The session is stopped; connect again.")
-        if os.getpid() != self._pid:
-            raise ClusterError("This process is a copy of the one with the session; connect anew.")
+    @property
+    def is_open(self) -> bool:
+        """Whether the session has not been stopped."""
+        return not self._runtime.is_stopped
 
     @property
     def is_stopped(self) -> bool:
-        """Whether `stop` was called, or this process is a copy, by fork, of the session's."""
-        return self._stopped or os.getpid() != self._pid
+        """Whether `stop` was called, or this process is a fork of the session's."""
+        return self._runtime.is_stopped
 
     def stop(self) -> None:
         """Stop the cluster and free its memory; may be called twice, and from any thread.
 
-        Does nothing in a copy of the process that it made by fork.
+        Does nothing in a fork of the process.
         """
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            stopped, self._stopped = self._stopped, True
-        if not stopped:
+        if self._runtime.stop():
             atexit.unregister(self.stop)
-            self._written.interrupt()
-            if self._replicator is not None:
-                self._replicator.stop()
-            self._cluster.close()
-            if self._replicator is not None:
-                self._replicator.join()
-            self._written.close()
-            self._planning.close()
 
     def __enter__(self) -> Self:
         return self

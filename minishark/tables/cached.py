@@ -1,44 +1,50 @@
-"""Tables that only DataFrames know: made when first needed, gone when none needs them.
+"""Tables without a name for users: rows that DataFrames keep, computed when first needed.
 
-A promise is a name with a recipe. The planning database knows its columns, so statements over it
-bind; the first query that reads it makes it. `forget` takes the rows away and leaves the promise.
+A cached table is registered with a plan for computing it. The planning database knows its columns,
+so statements over it bind; the first query that reads it computes it. `forget` frees the rows and
+keeps the plan.
 
-    promised ──make──► made ──forget──► promised ── its last handle dies ──► gone
+    promised ──compute──► computed ──forget──► promised ── last handle released ──► dropped
+
+This module keeps the registry; the runtime runs the queries that compute tables.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from minishark.catalog import Partition, Table
+from minishark.catalog import Table, promised_table
 from minishark.errors import PartitionsLostError
 from minishark.expressions import Column, Schema
-from minishark.query.planner import Queries
 from minishark.query.sinks import Layout
-from minishark.statistics import ColumnStatistics, TableStatistics
-from minishark.tables.kept import Keep, as_stored, stored_schema, table_schema
+from minishark.tables.store import as_stored, stored_schema, table_schema
 from minishark.tables.tables import Tables, check_layout, named_columns
 from minishark.worker.protocol import TaskFunction
 
+CACHED_PREFIX = "_kept_"
+"""How the names of cached tables start."""
+
+Fingerprint = tuple[str, ...]
+"""The settings and table loads that decide a cached table's rows."""
+
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a table is made.
+class CachePlan:
+    """How a cached table is computed.
 
     Attributes:
         sql: the query.
         schema: the table's columns.
-        layout: how it is to lie.
-        function: what the rows go through.
-        needs: what must live as long as the recipe.
+        layout: how it is partitioned and replicated.
+        function: a Python function to which the rows are passed first.
+        needs: objects that must live as long as the plan, such as handles of other tables.
     """
 
     sql: str
@@ -49,7 +55,7 @@ class Recipe:
 
 
 class Handle:
-    """A table's DataFrames hold this; when it dies, the table goes."""
+    """Held by a cached table's DataFrames; when the last one is gone, so is the table."""
 
     __slots__ = ("__weakref__", "name")
 
@@ -58,180 +64,157 @@ class Handle:
 
 
 @dataclass(slots=True)
-class _Derived:
-    """A table, or the promise of one. It must not hold its handle.
+class CachedTable:
+    """A cached table. It must not hold its handle, which would then never be released.
 
-    `basis` is the content of what it was made of, if the recipe gives the same rows of that again.
-    `repeats` is the content that it had when it was lost.
+    Attributes:
+        plan: how it is computed; None if it can't be computed again.
+        fingerprint: what its rows were computed from; None if that does not determine them.
+        repeats: the content that it had before its rows were lost.
+        lock: held while it is computed, forgotten or restored.
     """
 
-    recipe: Recipe | None
-    made: bool = False
-    basis: tuple[str, ...] | None = None
+    plan: CachePlan | None
+    fingerprint: Fingerprint | None = None
     repeats: str | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(slots=True)
-class DerivedTables:
-    """The tables of a session that have no name for users.
+class CachedTables:
+    """The cached tables of a session.
 
     Attributes:
         tables: stores them.
-        queries: runs the recipes.
     """
 
     tables: Tables
-    queries: Queries
-    _found: dict[str, _Derived] = field(default_factory=dict)
+    _cached: dict[str, CachedTable] = field(default_factory=dict)
     _released: deque[str] = field(default_factory=deque)
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def promise(self, recipe: Recipe) -> Handle:
-        """A table that will be there when a query reads it."""
-        handle = self._new(_Derived(recipe))
-        self.tables.publish(_promised(handle.name, recipe.schema), replace=False)
+    def promise(self, plan: CachePlan) -> Handle:
+        """Register a table that is computed when a query reads it."""
+        handle = self._register(CachedTable(plan))
+        self.tables.publish(promised_table(handle.name, plan.schema), replace=False)
         return handle
 
-    def loaded(self, data: Any, partitions: int | None = None) -> Handle:
-        """A table of rows that are here."""
-        handle = self._new(_Derived(None, made=True))
-        self.tables.create(handle.name, data, partitions=partitions)
+    def load(self, data: Any, partitions: int | None = None) -> Handle:
+        """Load rows of the front end as a cached table."""
+        handle = self._register(CachedTable(None))
+        self.tables.create(handle.name, data, Layout(partitions=partitions, replicas=2))
         return handle
 
-    def _new(self, derived: _Derived) -> Handle:
-        # Names end in a mark, so that none is the beginning of another.
-        handle = Handle(f"{KEPT_PREFIX}{next(self._numbers)}_")
-        self._found[handle.name] = derived
-        # A finalizer may run anywhere, also where locks are held: `sweep` does the work.
+    def _register(self, cached: CachedTable) -> Handle:
+        # Names end in an underscore, so that none is a prefix of another.
+        handle = Handle(f"{CACHED_PREFIX}{next(self._numbers)}_")
+        self._cached[handle.name] = cached
+        # A finalizer may run anywhere, even where locks are held: `sweep` does the work later.
         weakref.finalize(handle, self._released.append, handle.name).atexit = False
         return handle
 
     def sweep(self) -> None:
-        """Drop the tables whose last handle has died."""
+        """Drop the tables whose last handle was released."""
         while self._released:
             name = self._released.popleft()
-            derived = self._found.pop(name)
+            cached = self._cached.pop(name)
             if name in self.tables.catalog:  # else loading it failed
                 self.tables.drop(name)
-            del derived  # with what its recipe needs, which may release more
+            del cached  # its plan may hold handles: releasing them here queues more to sweep
 
-    def is_made(self, name: str) -> bool:
-        """Whether a table's rows are there, or it is none of these tables."""
-        derived = self._found.get(name)
-        return derived is None or derived.made
+    def plan(self, name: str) -> CachePlan | None:
+        """How a table is computed; None if it can't be computed again, or is not cached."""
+        cached = self._cached.get(name)
+        return None if cached is None else cached.plan
 
-    def make(self, names: Iterable[str]) -> bool:
-        """Make those of the tables that are only promised; whether there were any."""
-        promised = [name for name in dict.fromkeys(names) if not self.is_made(name)]
-        for name in promised:
-            derived = self._found[name]
-            with derived.lock:
-                if not derived.made and derived.recipe is not None:
-                    derived.basis = self._basis(derived.recipe)
-                    self._make(name, derived.recipe, derived.repeats)
-                    derived.made = True
-                    derived.repeats = None
-        return bool(promised)
+    def __contains__(self, name: str) -> bool:
+        return name in self._cached
 
-    def _basis(self, recipe: Recipe) -> tuple[str, ...] | None:
-        """What the rows of a recipe depend on; None if on more than tables and settings."""
-        if not self.tables.cluster.loses_files or recipe.function is not None:
-            return None  # there it is of no use
-        read = self.queries.repeatable_over(recipe.sql)
-        if read is None:
-            return None
-        return (*self.queries.settings, *map(self.tables.content, read))
+    def __iter__(self) -> Iterator[Table]:
+        """The tables whose rows are computed."""
+        tables = (self.tables.catalog.find(name) for name in tuple(self._cached))
+        return iter([table for table in tables if table is not None and table.is_computed])
 
-    def _make(self, name: str, recipe: Recipe, content: str | None) -> None:
-        with self.tables.folder() as folder:
-            goal = Keep(self.tables, name, recipe.schema, folder, recipe.layout, recipe.function)
-            table, _ = self.queries.run_for(recipe.sql, goal)
-            if content is not None:
-                self.tables.repeats(table, content)
-            self.tables.publish(table, replace=True)
+    @contextlib.contextmanager
+    def computing(self, name: str) -> Iterator[CachedTable | None]:
+        """Lock a promised table to compute it; None if another thread has done so by now."""
+        cached = self._cached[name]
+        with cached.lock:
+            yield None if self.tables.catalog.get(name).is_computed else cached
+
+    def computed(self, cached: CachedTable, table: Table, fingerprint: Fingerprint | None) -> None:
+        """Publish the rows of a table that was locked by `computing`."""
+        if cached.repeats is not None:
+            self.tables.repeats(table, cached.repeats)
+        self.tables.publish(table, replace=True)
+        cached.fingerprint, cached.repeats = fingerprint, None
 
     def forget(self, name: str) -> None:
-        """Free a table's rows; a query that needs them makes them again."""
-        derived = self._found[name]
-        with derived.lock:
-            self._forget(name, derived)
+        """Free a table's rows; a query that needs them computes them again."""
+        cached = self._cached[name]
+        with cached.lock:
+            self._forget(name, cached)
 
-    def _forget(self, name: str, derived: _Derived) -> None:
-        if derived.made and derived.recipe is not None:
-            derived.made = False
-            self.tables.publish(_promised(name, derived.recipe.schema), replace=True)
+    def _forget(self, name: str, cached: CachedTable) -> None:
+        if cached.plan is not None and self.tables.catalog.get(name).is_computed:
+            self.tables.publish(promised_table(name, cached.plan.schema), replace=True)
 
-    def restore(self, lost: PartitionsLostError) -> None:
-        """Make a table anew whose partitions are lost, now or when it is needed.
+    def settle(self, name: str) -> None:
+        """Drop a computed table's plan, and with it everything that the plan needs."""
+        self._cached[name].plan = None
+
+    def restore(
+        self,
+        lost: PartitionsLostError,
+        fingerprint: Callable[[CachePlan], Fingerprint | None],
+    ) -> None:
+        """Let a table whose partitions are lost be computed again when it is needed.
+
+        Args:
+            lost: the partitions.
+            fingerprint: tells what a plan's rows would be computed from now.
 
         Raises:
-            PartitionsLostError: its rows might be others than before, or there is no way.
+            PartitionsLostError: it can't be computed again, or might have other rows then.
         """
-        derived = self._found.get(lost.table)
-        if derived is None:
-            self.tables.restore(lost)
-            return
-        with derived.lock:
+        cached = self._cached[lost.table]
+        with cached.lock:
             table = self.tables.catalog.get(lost.table)
             if not any(partition.file in lost.files for partition in table.partitions):
                 return  # another thread was faster
-            recipe = derived.recipe
-            if recipe is None or derived.basis is None or self._basis(recipe) != derived.basis:
+            plan, known = cached.plan, cached.fingerprint
+            if plan is None or known is None or fingerprint(plan) != known:
                 why = ", and computing it again might give other rows"
                 raise PartitionsLostError("of a DataFrame", lost.partitions, lost.files, why)
-            derived.repeats = self.tables.content(table)
-            self._forget(lost.table, derived)
-
-    def settle(self, name: str) -> None:
-        """Make a table and forget its recipe, with all that it needed."""
-        self.make((name,))
-        self._found[name].recipe = None
-
-    @property
-    def made(self) -> list[Table]:
-        """The tables whose rows are there."""
-        with contextlib.suppress(RuntimeError):  # one more came meanwhile
-            return [self.tables.catalog.get(n) for n, d in self._found.items() if d.made]
-        return self.made
+            cached.repeats = self.tables.content(table)
+            self._forget(lost.table, cached)
 
 
-def recipe(
+def cache_plan(
     sql: str,
     schema: Schema,
     layout: Layout,
     function: TaskFunction | None = None,
     needs: tuple[object, ...] = (),
-) -> Recipe:
-    """A recipe for the rows of a query.
+) -> CachePlan:
+    """A checked plan for caching the rows of a query.
 
     Args:
         sql: the query.
         schema: its columns.
-        layout: how the rows are to lie; names of columns in any case.
-        function: what they go through.
-        needs: what must live as long as the recipe.
+        layout: how the table is partitioned and replicated; names of columns in any case.
+        function: a Python function to which the rows are passed first.
+        needs: objects that must live as long as the plan.
 
     Raises:
-        CatalogError: `layout` names a column that there is not.
-        OptionError: it has a number that makes no sense.
+        CatalogError: `layout` names a column that does not exist.
+        OptionError: a number in it makes no sense.
     """
     if function is None:
-        sql, kept = as_stored(sql, schema), stored_schema(table_schema(schema))
+        sql, columns = as_stored(sql, schema), stored_schema(table_schema(schema))
     else:
-        kept = tuple(Column(name, type_) for name, type_ in function.returns)
-    check_layout(layout.partitions, layout.replicas)
-    columns = [column.name for column in kept]
-    keys = named_columns("of the DataFrame", layout.partition_by, columns)
-    return Recipe(sql, kept, dataclasses.replace(layout, partition_by=keys), function, needs)
-
-
-def _promised(name: str, schema: Schema) -> Table:
-    """What the catalog says of a table that is not there yet: it has columns."""
-    nowhere = Partition(0, f"promised/{name}/0.arrow", (), 0, 0)
-    statistics = TableStatistics(0, 0, tuple(ColumnStatistics() for _ in schema))
-    return Table(name, schema, (nowhere,), (), statistics)
-
-
-KEPT_PREFIX = "_kept_"
-"""How the names of tables start that only DataFrames know."""
+        columns = tuple(Column(name, type_) for name, type_ in function.returns)
+    check_layout(layout)
+    names = [column.name for column in columns]
+    keys = named_columns("of the DataFrame", layout.partition_by, names)
+    return CachePlan(sql, columns, replace(layout, partition_by=keys), function, needs)

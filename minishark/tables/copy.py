@@ -1,10 +1,10 @@
-"""COPY ... TO: files that tasks write side by side, and that are there when all are, or none.
+"""COPY ... TO: tasks write files in parallel, and all of them appear at once, or none.
 
-Each task writes under a staging folder beside the target, with DuckDB's own COPY. When the last
+Each task writes into a staging folder beside the target, with DuckDB's own COPY. When the last
 has finished, the front end gives the files the names that DuckDB would, and moves them to the
-target. An error or an interruption before that, or while they are moved, leaves the target as it
-was. One file is written by one task; a folder (PER_THREAD_OUTPUT, PARTITION_BY, FILE_SIZE_BYTES)
-by all: tasks number their files, and the front end numbers them anew, under the names asked for.
+target. An error or an interruption before that, or during the move, leaves the target as it was.
+One file is written by one task; a folder (PER_THREAD_OUTPUT, PARTITION_BY, FILE_SIZE_BYTES) by
+all: tasks number their files, and the front end renumbers them, under the names asked for.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from pathlib import Path
 
 import duckdb
 
-from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.repartition import in_one_partition
 from minishark.errors import DataError, MinisharkError, ResourceError
 from minishark.expressions import Schema, numbered, quote, quote_text
 from minishark.query.run import QueryRun
-from minishark.query.sinks import Ending, Files
-from minishark.worker.protocol import CopyTarget
+from minishark.query.sinks import Output, Sink
+from minishark.worker.protocol import CopyTarget, OutputKind
 
 _FOLDER_OPTIONS = ("per_thread_output", "partition_by", "file_size_bytes", "row_groups_per_file")
 _MODES = ("overwrite", "overwrite_or_ignore", "append")
@@ -132,40 +131,36 @@ def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | No
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task has written: its entry in the staging folder, and how many rows."""
+    """What a task has written: its entry in the staging folder, and the number of rows."""
 
     entry: str
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
-class CopyGoal:
-    """The goal to have a query's rows in files of a staging folder.
+class WriteFiles(Sink[tuple[Written, ...]]):
+    """The rows of a query as files in a staging folder, from which `publish` moves them.
 
     Attributes:
-        copy: where they go at last.
-        staging: where they go first.
+        copy: the final target.
+        staging: the staging folder.
     """
 
     copy: Copy
     staging: Path
 
-    def options(self, options: PlannerOptions) -> PlannerOptions:
-        """As they are."""
-        return options
-
-    def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
-        """One file is written by one task."""
+    def shape(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """One partition for one file."""
         return plan if self.copy.is_folder else in_one_partition(plan)
 
-    def ending(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Ending:
+    def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         """Each task writes its rows."""
         del plan
-        suffix = "".join(self.copy.path.suffixes)  # DuckDB tells format and compression by it
+        suffix = "".join(self.copy.path.suffixes)  # DuckDB infers format and compression from it
         target = CopyTarget(str(self.staging), self.copy.text, suffix)
-        return Ending(Files(target), numbered(columns))
+        return Output(kind=OutputKind.FILES, columns=numbered(columns), target=target)
 
-    def reached(self, run: QueryRun) -> tuple[Written, ...]:
+    def finish(self, run: QueryRun) -> tuple[Written, ...]:
         """What each task has written."""
         return tuple(Written(outcome.file or "", outcome.rows) for outcome, _ in run.outcomes())
 

@@ -1,14 +1,15 @@
-"""Makes tables: data of any kind -> partitioned, replicated Arrow on the nodes.
+"""Loads tables: data of any kind -> partitioned, replicated Arrow files on the nodes.
 
-Rows of a table without partitioning columns keep the source's order: each partition is a run of it,
-stored by one task. Other tables take two jobs. The first reads the source, one task per piece of
-it, and divides the rows by the hash of the partitioning columns; it is the hash that shuffles use,
-so tables divided alike join without one. The second stores the partitions, one task for each.
+Without partitioning columns rows keep the source's order: each partition is a contiguous range of
+it, stored by one task. With them loading takes two jobs. The first reads the source, one task per
+piece, and divides rows into buckets by the hash of the partitioning columns. It is the hash that
+shuffles use, so tables that are partitioned alike join without one. The second job stores the
+partitions, one task for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -16,7 +17,6 @@ import pyarrow as pa
 
 from minishark.catalog import Partition
 from minishark.cluster.backend import (
-    Backend,
     FilesLostError,
     FragmentRejectedError,
     JobEvent,
@@ -29,7 +29,8 @@ from minishark.errors import DataError, TaskFailedError, TasksLostError
 from minishark.expressions import ColumnRef, Schema, quote
 from minishark.query.inputs import stage_slices
 from minishark.query.locality import replica_locations
-from minishark.query.stage_graph import Made, Read, StageGraph, StageNode, Submission
+from minishark.query.run import Site
+from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
 from minishark.worker.protocol import (
     FileSlice,
@@ -102,7 +103,7 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """How a table's rows are spread over the cluster."""
+    """A table's layout, with all numbers decided."""
 
     partition_by: tuple[str, ...]
     partitions: int
@@ -111,12 +112,12 @@ class TableLayout:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """What a load has made.
+    """The result of a load.
 
     Attributes:
         partitions: the stored partitions.
-        measured: each partition's measurements, for `merge_statistics`.
-        on_disk: whether shared memory was short, so that some of it lies on disk.
+        measured: each partition's statistics, for `merge_statistics`.
+        on_disk: whether some partition was written to disk for lack of shared memory.
     """
 
     partitions: tuple[Partition, ...]
@@ -129,18 +130,14 @@ class TableLoader:
     """Loads a table into a cluster.
 
     Attributes:
-        backend: where tasks run.
-        placement: gives how tasks are placed on the nodes that live now.
-        lost_nodes: those of some nodes whose files are gone, as far as is known.
-        folder: where the table goes in each node's storage.
+        site: where tasks run.
+        folder: the table's folder in each node's storage.
         source: where its rows come from.
-        layout: how they are spread.
-        on_progress: hears how many of how many tasks are done.
+        layout: how they are partitioned and replicated.
+        on_progress: called with the number of tasks done and of all tasks.
     """
 
-    backend: Backend
-    placement: Callable[[], Placement]
-    lost_nodes: Callable[[Collection[str]], Collection[str]]
+    site: Site
     folder: str
     source: TableSource
     layout: TableLayout
@@ -162,11 +159,11 @@ class TableLoader:
 
     @property
     def _is_divided(self) -> bool:
-        """Whether rows go to partitions by their hash; else each piece is a partition."""
+        """Whether rows are partitioned by hash; else each piece is a partition."""
         return bool(self.layout.partition_by) and self.layout.partitions > 1
 
     def load(self) -> LoadedTable:
-        """Load the table; what gets lost with nodes meanwhile is loaded again.
+        """Load the table; what is lost with nodes meanwhile is loaded again.
 
         Raises:
             DataError: the source can't be read.
@@ -174,13 +171,13 @@ class TableLoader:
             ExecutionError: a task failed otherwise.
         """
         self.renew()
-        StageJobs(self._graph, self.backend, self, self.lost_nodes).run()
-        return stored_table([made.outcome for made in self._graph.made(1)])
+        StageJobs(self._graph, self.site.backend, self, self.site.lost_nodes).run()
+        return stored_table([output.outcome for output in self._graph.outputs(1)])
 
-    # What `StageJobs` asks for
+    # The protocol that `StageJobs` drives
 
     def job(self, submission: Submission) -> JobSpec:
-        """Tasks that divide pieces, or that store partitions."""
+        """Tasks that divide pieces into buckets, or that store partitions."""
         if submission.stage == 0:
             shared = self._dividing()
             payloads = [self._pieces[i] for i in submission.tasks]
@@ -200,11 +197,10 @@ class TableLoader:
         schema = self.source.schema
         names = [f"in0.{quote(column.name)}" for column in schema]
         return StageTask(
-            f"SELECT {_columns(schema)}, {_bucket(schema, self.layout, names)} FROM in0",
-            tuple(column.type for column in schema),
-            {},
-            OutputKind.BUCKETS,
-            f"{self.folder}-buckets",
+            sql=f"SELECT {_columns(schema)}, {_bucket(schema, self.layout, names)} FROM in0",
+            types=tuple(column.type for column in schema),
+            output=OutputKind.BUCKETS,
+            folder=f"{self.folder}-buckets",
             buckets=self.layout.partitions,
             stores=self._placed.stores,
         )
@@ -212,11 +208,10 @@ class TableLoader:
     def _storing(self) -> StageTask:
         schema = self.source.schema
         return StageTask(
-            "" if self._is_divided else f"SELECT {_columns(schema)} FROM in0",
-            tuple(column.type for column in schema),
-            {},
-            OutputKind.PARTITION,
-            self.folder,
+            sql="" if self._is_divided else f"SELECT {_columns(schema)} FROM in0",
+            types=tuple(column.type for column in schema),
+            output=OutputKind.PARTITION,
+            folder=self.folder,
             columns=tuple((column.name, column.type) for column in schema),
             stores=self._placed.stores,
         )
@@ -225,19 +220,19 @@ class TableLoader:
         nodes = replica_locations(self._placed.nodes, index, self.layout.replicas)
         if not self._is_divided:
             return msgspec.structs.replace(self._pieces[index], replicas=nodes)
-        divided = self._graph.made(0)
+        divided = self._graph.outputs(0)
         outcomes, held = [d.outcome for d in divided], [d.node for d in divided]
         slices = stage_slices(outcomes, held, ReadMode.BUCKET, index)
         return TaskPayload(index, {"in0": slices}, replicas=nodes)
 
-    def made(self, submission: Submission, event: TaskCompleted) -> Made:
-        """What a task has stored, and where it lies."""
+    def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
+        """What a task has stored, and where."""
         del submission
         outcome = decode_outcome(event.result)
-        return Made(outcome, event.node, outcome.locations or (event.node,))
+        return TaskOutput(outcome, event.node, outcome.locations or (event.node,))
 
-    def heard(self, submission: Submission, event: JobEvent) -> None:
-        """Tell how far the load is."""
+    def on_event(self, submission: Submission, event: JobEvent) -> None:
+        """Report progress."""
         del submission
         if isinstance(event, TaskCompleted) and self.on_progress is not None:
             total = len(self._pieces) + self._is_divided * self.layout.partitions
@@ -257,15 +252,15 @@ class TableLoader:
         return FilesLostError(files)
 
     def renew(self) -> None:
-        """Look which nodes live."""
-        self._placed = self.placement()
+        """Look up the live nodes."""
+        self._placed = self.site.placement()
 
     def waiting(self) -> None:
-        """Nobody wants to know."""
+        """Progress is reported by completed tasks only."""
 
 
 def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
-    """The table that tasks have stored, a partition each."""
+    """The table whose partitions tasks have stored, one each."""
     partitions = tuple(
         Partition(i, _file_of(outcome), outcome.locations, outcome.rows, outcome.nbytes)
         for i, outcome in enumerate(outcomes)

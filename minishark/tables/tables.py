@@ -1,4 +1,4 @@
-"""The tables of a session: loading them into the cluster, and forgetting them."""
+"""The tables of a session: loading, publishing, dropping and restoring them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import CatalogError, OptionError, PartitionsLostError
 from minishark.expressions import Schema
 from minishark.query.inputs import lost_partitions
+from minishark.query.run import Site
+from minishark.query.sinks import Layout
 from minishark.tables.load import LoadedTable, TableLayout, TableLoader, TableSource
 from minishark.tables.replication import Replicator
 from minishark.tables.sources import SourceSize, arrow_table, files_source, memory_source
@@ -33,26 +36,24 @@ _READS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The files that a table was made of, by size and time, and how it was to lie."""
+    """The files that a table was loaded from, with sizes and times, and its layout."""
 
     data: str | Path
     stamps: tuple[tuple[str, int, int], ...]
-    partition_by: tuple[str, ...]
-    partitions: int
-    replicas: int
+    layout: Layout
 
 
 @dataclass(slots=True)
 class Tables:
-    """Loads tables into a cluster, and tells the catalog and the planning database of them.
+    """Loads tables into a cluster, and publishes them to the catalog and the planning database.
 
     Attributes:
-        cluster: where they lie.
-        planning: what plans statements over them.
-        placement: how loading tasks are placed now.
-        partitions: how many partitions a table has by default.
-        warn: takes sentences for the user.
-        catalog: what is loaded.
+        cluster: where they are stored.
+        planning: the planning database.
+        placement: gives the placement for loading tasks.
+        partitions: the default number of partitions.
+        warn: takes warnings for the user.
+        catalog: the published tables.
     """
 
     cluster: Cluster
@@ -64,7 +65,7 @@ class Tables:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _origins: dict[str, _Files] = field(default_factory=dict)  # by folder
-    _same_as: dict[str, str] = field(default_factory=dict)  # loads again by what they repeat
+    _same_as: dict[str, str] = field(default_factory=dict)  # folders of repeated loads: the first
     _homes: dict[str, dict[str, str]] = field(default_factory=dict)  # of nodes, by folder
     _restoring: threading.Lock = field(default_factory=threading.Lock)
 
@@ -72,42 +73,40 @@ class Tables:
         self,
         name: str,
         data: Any,
+        layout: Layout,
         *,
-        partition_by: str | Sequence[str] | None = None,
-        partitions: int | None = None,
-        replicas: int = 2,
         replace: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Load a table; `Session.create_table` says what the arguments mean."""
+        """Load a table and publish it; `Session.create_table` says what the arguments mean."""
         self.check_new(name, replace=replace)
-        check_layout(partitions, replicas)
-        self._create(name, data, partition_by, partitions, replicas, replace, on_progress)
+        check_layout(layout)
+        with self.folder() as folder:
+            table = self.build(name, folder, data, layout, on_progress=on_progress)
+            self.publish(table, replace=replace)
 
-    def _create(
+    def build(
         self,
         name: str,
+        folder: str,
         data: Any,
-        partition_by: str | Sequence[str] | None,
-        partitions: int | None,
-        replicas: int,
-        replace: bool,
+        layout: Layout,
+        *,
         on_progress: Callable[[int, int], None] | None = None,
-        content: str | None = None,
-    ) -> None:
-        with self.folder() as folder, self.passing(folder) as passing:
-            pieces = partitions or self.partitions
-            source, size = self._source(data, passing[0], pieces)
-            keys = named_columns(name, partition_by, [column.name for column in source.schema])
-            layout = self.layout(keys, partitions, replicas, size)
+    ) -> Table:
+        """Load data into a folder, as a table that is not published yet."""
+        with self.temporary_folders(folder) as (rows_folder, _):
+            pieces = layout.partitions or self.partitions
+            source, size = self._source(data, rows_folder, pieces)
+            columns = [column.name for column in source.schema]
+            keys = named_columns(name, layout.partition_by, columns)
+            wanted = self.layout(replace_fields(layout, partition_by=keys), size)
             stamps = _stamps(source.files)
-            table = self.load(name, folder, source, layout, on_progress)
+            table = self.load(name, folder, source, wanted, on_progress)
             if source.files:
-                wanted = (keys, len(table.partitions), layout.replicas)
-                self._origins[folder] = _Files(data, stamps, *wanted)
-            if content is not None:
-                self.repeats(table, content)
-            self.publish(table, replace=replace)
+                again = Layout(keys, len(table.partitions), wanted.replicas)
+                self._origins[folder] = _Files(data, stamps, again)
+            return table
 
     def check_new(self, name: str, *, replace: bool) -> None:
         """Raise CatalogError if no table can have that name."""
@@ -120,7 +119,7 @@ class Tables:
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[str]:
-        """A new table's folder on every node; removed again if the table is not made."""
+        """A new table's folder on every node; removed again if loading fails."""
         folder = self.cluster.folder(f"tables/{next(self._numbers)}")
         self._homes[folder] = self.cluster.homes()
         try:
@@ -131,16 +130,16 @@ class Tables:
             raise
 
     @contextlib.contextmanager
-    def passing(self, folder: str) -> Iterator[tuple[str, str]]:
-        """Folders that a table needs only while it is made."""
-        passing = (f"{folder}-source", f"{folder}-buckets")
+    def temporary_folders(self, folder: str) -> Iterator[tuple[str, str]]:
+        """Folders for a table's source and its buckets, removed when it is loaded."""
+        temporary = (f"{folder}-source", f"{folder}-buckets")
         try:
-            for needed in passing:
+            for needed in temporary:
                 self.cluster.make_folder(needed)
-            yield passing
+            yield temporary
         finally:
-            for passed in passing:
-                self.cluster.remove_folder(passed)
+            for done in temporary:
+                self.cluster.remove_folder(done)
 
     def drop(self, name: str) -> None:
         """Remove a table and free its memory.
@@ -163,14 +162,14 @@ class Tables:
         """All rows of a table, memory-mapped.
 
         Raises:
-            CatalogError: there is no such table, or it is dropped meanwhile.
+            CatalogError: there is no such table, or it was dropped meanwhile.
         """
         for _ in range(_READS_MAX - 1):
             table = self.catalog.get(name)
             try:
                 return self._stored_rows(table)
             except (InputMissingError, OSError) as error:
-                if self.is_current(table):  # else it was replaced, or healed
+                if self.is_current(table):  # else it was replaced, or its replicas moved
                     self._restored(table, error)
         return self._stored_rows(self.catalog.get(name))
 
@@ -184,10 +183,10 @@ class Tables:
             raise error
         self.restore(lost)
 
-    # What was lost
+    # Replication and restoring
 
     def replicator(self) -> Replicator:
-        """Who keeps the replicas of all tables at what they shall be."""
+        """The background thread that keeps the declared number of replicas."""
         return Replicator(
             self.cluster,
             lambda: tuple(self.catalog),
@@ -196,31 +195,31 @@ class Tables:
         )
 
     def _moved(self, table: Table, index: int, found: Sequence[str], gone: Sequence[str]) -> None:
-        """Other nodes hold a partition now."""
+        """Other nodes store a partition now: those found, no longer those gone."""
         with self._lock:
             if not self.is_current(table):
                 return
             current = self.catalog.get(table.name)
-            held = [n for n in current.partitions[index].locations if n not in gone]
-            self.catalog.add(current.held_by(index, tuple(dict.fromkeys((*held, *found)))))
+            stored = [n for n in current.partitions[index].locations if n not in gone]
+            self.catalog.add(current.with_locations(index, tuple(dict.fromkeys((*stored, *found)))))
 
     def is_current(self, table: Table) -> bool:
-        """Whether the table of that name is still the same load, whoever holds it."""
+        """Whether the table of that name is still the same load, wherever it is stored."""
         return table.name in self.catalog and self.catalog.get(table.name).folder == table.folder
 
     def content(self, table: Table) -> str:
-        """What tells a table's rows from those of other loads, but for loads that repeat one."""
+        """Identifies a table's rows: the same for a load and those that repeat it."""
         return self._same_as.get(table.folder, table.folder)
 
     def repeats(self, table: Table, content: str) -> None:
-        """A table that is about to be published has the same rows as one before, which was lost."""
+        """A table about to be published has the same rows as a lost one, with this content."""
         self._same_as[table.folder] = content
 
     def restore(self, lost: PartitionsLostError) -> None:
-        """Load a table again whose partitions are lost, if its files are what they were.
+        """Load a table again whose partitions are lost, if its files have not changed.
 
         Raises:
-            PartitionsLostError: they are not, or it was not made of files.
+            PartitionsLostError: they have, or it was not loaded from files.
         """
         with self._restoring:
             table = self.catalog.get(lost.table)
@@ -233,15 +232,10 @@ class Tables:
                 why = f", and {origin.data} has changed since"
                 raise PartitionsLostError(lost.table, lost.partitions, lost.files, why)
             self.warn(f"Table {table.name} was lost with its nodes, and is loaded again.")
-            self._create(
-                table.name,
-                origin.data,
-                origin.partition_by,
-                origin.partitions,
-                origin.replicas,
-                replace=True,
-                content=self.content(table),
-            )
+            with self.folder() as folder:
+                loaded = self.build(table.name, folder, origin.data, origin.layout)
+                self.repeats(loaded, self.content(table))
+                self.publish(loaded, replace=True)
 
     def _source(self, data: Any, folder: str, pieces: int) -> tuple[TableSource, SourceSize]:
         if isinstance(data, str | Path):
@@ -255,16 +249,15 @@ class Tables:
             pieces,
         )
 
-    def layout(
-        self, keys: tuple[str, ...], partitions: int | None, replicas: int, size: SourceSize
-    ) -> TableLayout:
-        """How a table is laid out whose user wants this; small ones lie whole on every node."""
+    def layout(self, wanted: Layout, size: SourceSize) -> TableLayout:
+        """A wanted layout, completed by the size of the data: each node stores small tables."""
         small = size.bytes <= _SMALL_TABLE_BYTES and (size.rows or 0) <= _SMALL_TABLE_ROWS
-        count = partitions or (1 if small and not keys else self.partitions)
-        return TableLayout(keys, count, self.copies(count, replicas))
+        one = small and not wanted.partition_by
+        count = wanted.partitions or (1 if one else self.partitions)
+        return TableLayout(wanted.partition_by, count, self.copies(count, wanted.replicas))
 
     def copies(self, partitions: int, replicas: int) -> int:
-        """On how many nodes each partition lies; a single one lies on all."""
+        """The number of nodes that store each partition; all nodes store a single one."""
         nodes = len(self.cluster.nodes)
         return max(nodes, replicas) if partitions == 1 else replicas
 
@@ -276,22 +269,15 @@ class Tables:
         layout: TableLayout,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Table:
-        """Load a source into `folder`, as a table that nobody knows yet."""
-        loader = TableLoader(
-            self.cluster.backend,
-            lambda: self._place(folder),
-            self.cluster.lost_nodes,
-            folder,
-            source,
-            layout,
-            on_progress,
-        )
+        """Load a source into a folder, as a table that is not published yet."""
+        site = Site(self.cluster.backend, lambda: self._place(folder), self.cluster.lost_nodes)
+        loader = TableLoader(site, folder, source, layout, on_progress)
         return self.described(
-            name, source.schema, layout.partition_by, loader.load(), layout.replicas
+            name, source.schema, layout.partition_by, loader.load(), replicas=layout.replicas
         )
 
     def _place(self, folder: str) -> Placement:
-        """How tasks are placed that load a table, on nodes that have its folders."""
+        """The placement for tasks that load a table; makes its folders on all live nodes."""
         placement = self.placement()
         for needed in (folder, f"{folder}-buckets"):
             self.cluster.make_folder(needed)
@@ -303,12 +289,13 @@ class Tables:
         schema: Schema,
         keys: tuple[str, ...],
         loaded: LoadedTable,
+        *,
         replicas: int,
     ) -> Table:
-        """A table that was stored, with its statistics."""
+        """A stored table with its statistics."""
         if loaded.on_disk:
             self.warn(
-                f"There is no room in shared memory: table {name} lies on disk, which is slower."
+                f"There is no room in shared memory: table {name} is on disk, which is slower."
             )
         connection = self.planning.connection()
         try:
@@ -320,10 +307,10 @@ class Tables:
         return Table(name, schema, loaded.partitions, keys, statistics, replicas)
 
     def publish(self, table: Table, *, replace: bool) -> None:
-        """Make a table known.
+        """Make a table visible to statements.
 
         Raises:
-            CatalogError: there is one of its name, which it shall not replace.
+            CatalogError: there is one of its name, and `replace` is false.
         """
         with self._lock:
             replaced = self.catalog.get(table.name) if table.name in self.catalog else None
@@ -335,22 +322,19 @@ class Tables:
             self._forget(replaced.folder)
 
 
-def check_layout(partitions: int | None, replicas: int) -> None:
-    """Raise OptionError for numbers of partitions or replicas that make no sense."""
-    check_partitions(partitions)
-    if not is_whole_number(replicas, PARTITIONS_MAX):
+def check_layout(layout: Layout) -> None:
+    """Raise OptionError if a layout's number of partitions or replicas is out of range."""
+    check_partitions(layout.partitions)
+    if not is_whole_number(layout.replicas, PARTITIONS_MAX):
         raise OptionError("replicas must be a whole number, at least 1.")
 
 
-def named_columns(
-    table: str, wanted: str | Sequence[str] | None, columns: Sequence[str]
-) -> tuple[str, ...]:
-    """The columns that a user names, as they are written in the table.
+def named_columns(table: str, names: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
+    """Column names in any case, as they are written in the table.
 
     Raises:
         CatalogError: there is none of that name.
     """
-    names = (wanted,) if isinstance(wanted, str) else tuple(wanted or ())
     found = {column.lower(): column for column in columns}
     for name in names:
         if name.lower() not in found:
@@ -360,7 +344,7 @@ def named_columns(
 
 
 def _stamps(files: Sequence[str]) -> tuple[tuple[str, int, int], ...]:
-    """Files with their sizes and times of change; those that are gone have none."""
+    """Files with their sizes and modification times; missing files are left out."""
     found = []
     for file in files:
         try:

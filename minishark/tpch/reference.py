@@ -1,10 +1,10 @@
-"""Plain DuckDB over the same Parquet files: what is right, and what to compare times with."""
+"""Plain DuckDB over the same Parquet files: the expected answers, and times to compare with."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self
 
@@ -14,17 +14,20 @@ import pyarrow as pa
 from minishark.answers.ordering import output_order
 from minishark.tpch.tables import create_views
 
+_INTERRUPT_S = 0.05
+
 
 class Reference:
-    """A DuckDB of its own, with the tables as views over their files; a context manager.
+    """A DuckDB database with the tables as views over their files; a context manager.
 
-    Queries run in a thread, since DuckDB sees a signal late or not at all while it runs in the
-    main one: here Ctrl-C interrupts the query at once.
+    Queries run on a thread: DuckDB notices signals late or not at all while it runs on the main
+    one, and here Ctrl-C interrupts the query at once.
     """
 
     def __init__(self, tables: Mapping[str, str], threads: int) -> None:
         self._connection = duckdb.connect(config={"threads": threads})
         self._pool = ThreadPoolExecutor(max_workers=1)
+        self._running: Future[tuple[pa.Table, float]] | None = None
         create_views(self._connection, tables)
 
     def __enter__(self) -> Self:
@@ -36,16 +39,19 @@ class Reference:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        self._connection.interrupt()
+        # A query that has not started yet clears the interrupt: repeat it.
+        while self._running is not None and not wait([self._running], _INTERRUPT_S).done:
+            self._connection.interrupt()
         self._pool.shutdown()
         self._connection.close()
 
     def run(self, text: str) -> tuple[pa.Table, float]:
-        """A query's answer, and how long it took in seconds."""
-        return self._pool.submit(self._timed, text).result()
+        """A query's answer, and the seconds that it took."""
+        self._running = self._pool.submit(self._timed, text)
+        return self._running.result()
 
     def order(self, text: str, answer: pa.Table) -> tuple[int, ...]:
-        """The columns of its answer that a query orders by; see `output_order`."""
+        """The indexes of the columns that a query orders by; see `output_order`."""
         return output_order(self._connection, text, answer.column_names)
 
     def _timed(self, text: str) -> tuple[pa.Table, float]:

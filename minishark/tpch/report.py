@@ -1,8 +1,9 @@
-"""What a TPC-H run found, as data, as a table and as JSON."""
+"""The report of a TPC-H run: as data, as a table, as JSON."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,25 +13,21 @@ from rich.table import Table
 from rich.text import Text
 
 
-class QueryOutcome(msgspec.Struct, frozen=True):
-    """One query's runs; where they differ, what is not a time is of the last one.
+class Runs(msgspec.Struct, frozen=True, kw_only=True):
+    """All repetitions of a query under one planner setting; counts are the last repetition's.
 
     Attributes:
-        number: From 1 to 22.
-        duckdb_times_s: DuckDB's time for each repetition, over views of the same Parquet files.
-        times_s: minishark's, from SQL text to Arrow table.
-        rows: How many rows the answer has.
-        stages: How many stages the query ran in.
-        tasks: How many tasks these had.
-        constrained_tasks: How many of the tasks name preferred nodes.
-        local_tasks: How many of those ran on one of them.
-        planning_s: The part of the time that went into planning.
-        differences: What distinguishes the answer from DuckDB's; or the error, if there is none.
-        warnings: What the engine warned of.
+        times_s: Seconds of each repetition, from SQL text to Arrow table.
+        rows: Rows of the answer.
+        stages: Stages that the query ran in.
+        tasks: Tasks of all stages.
+        constrained_tasks: Tasks with preferred nodes.
+        local_tasks: Those of them that ran on a preferred node.
+        planning_s: Seconds of planning.
+        differences: How the answer differs from DuckDB's, or the error of the failed query.
+        warnings: The engine's warnings.
     """
 
-    number: int
-    duckdb_times_s: tuple[float, ...]
     times_s: tuple[float, ...] = ()
     rows: int = 0
     stages: int = 0
@@ -46,15 +43,51 @@ class QueryOutcome(msgspec.Struct, frozen=True):
         """Whether the answer equals DuckDB's."""
         return not self.differences
 
+    @property
+    def best_s(self) -> float:
+        """Seconds of the fastest repetition; 0 if the query failed."""
+        return min(self.times_s, default=0.0)
+
+    @property
+    def median_s(self) -> float:
+        """Median seconds of the repetitions; 0 if the query failed."""
+        return statistics.median(self.times_s) if self.times_s else 0.0
+
+
+class QueryOutcome(msgspec.Struct, frozen=True):
+    """One query, run both ways.
+
+    Attributes:
+        number: From 1 to 22.
+        duckdb_times_s: DuckDB's seconds for each repetition, over views of the same Parquet files.
+        planned: The runs as the planner chooses.
+        staged: The runs in stages over the nodes, however small the tables.
+    """
+
+    number: int
+    duckdb_times_s: tuple[float, ...]
+    planned: Runs
+    staged: Runs
+
+    @property
+    def correct(self) -> bool:
+        """Whether both answers equal DuckDB's."""
+        return self.planned.correct and self.staged.correct
+
+    @property
+    def duckdb_best_s(self) -> float:
+        """Seconds of DuckDB's fastest repetition."""
+        return min(self.duckdb_times_s)
+
 
 class Report(msgspec.Struct, frozen=True):
     """A whole run.
 
     Attributes:
-        parameters: What was asked for, and what followed from it.
-        versions: Of minishark, its main dependencies, Python and the platform.
-        load_s: How long it took to load the eight tables.
-        outcomes: One a query.
+        parameters: The options, with defaults resolved, and the size of cluster and machine.
+        versions: Versions of minishark, its main dependencies, Python and the platform.
+        load_s: Seconds that loading the eight tables took.
+        outcomes: One per query.
     """
 
     parameters: dict[str, Any]
@@ -63,134 +96,146 @@ class Report(msgspec.Struct, frozen=True):
     outcomes: tuple[QueryOutcome, ...]
 
     @property
-    def correct(self) -> int:
-        """How many answers equal DuckDB's."""
-        return sum(outcome.correct for outcome in self.outcomes)
+    def all_correct(self) -> bool:
+        """Whether all answers, of both ways, equal DuckDB's."""
+        return all(outcome.correct for outcome in self.outcomes)
 
     @property
-    def all_correct(self) -> bool:
-        """Whether all answers equal DuckDB's."""
-        return self.correct == len(self.outcomes)
+    def correct(self) -> int:
+        """How many answers equal DuckDB's, planned as the planner chooses."""
+        return sum(outcome.planned.correct for outcome in self.outcomes)
+
+    @property
+    def correct_in_stages(self) -> int:
+        """How many answers equal DuckDB's, run in stages."""
+        return sum(outcome.staged.correct for outcome in self.outcomes)
 
     @property
     def verdict(self) -> str:
-        """The last line, such as `22 of 22 correct`."""
-        return f"{self.correct} of {len(self.outcomes)} correct"
+        """The last line, such as `22 of 22 correct, 22 of 22 correct in stages`."""
+        count = len(self.outcomes)
+        return (
+            f"{self.correct} of {count} correct, "
+            f"{self.correct_in_stages} of {count} correct in stages"
+        )
 
     def to_json(self) -> bytes:
-        """The whole report, with every repetition and the totals, as indented JSON."""
+        """The whole report, with every repetition and the totals, as indented JSON.
+
+        The fields of a query's runs as planned stand beside its number, those of its runs in
+        stages under `staged`; totals alike.
+        """
         fields = msgspec.to_builtins(self)
-        fields["queries"] = fields.pop("outcomes")
-        fields["totals"] = _totals(self.outcomes)
+        queries = fields.pop("outcomes")
+        fields["queries"] = [query | query.pop("planned") for query in queries]
+        fields["totals"] = {
+            **_totals([outcome.planned for outcome in self.outcomes]),
+            "duckdb_best_s": sum(outcome.duckdb_best_s for outcome in self.outcomes),
+            "staged": _totals([outcome.staged for outcome in self.outcomes]),
+        }
         fields["correct"] = self.correct
+        fields["correct_in_stages"] = self.correct_in_stages
         return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Prints the table, what is wrong if something is, and the verdict as the last line."""
-    console.print(_render(report))
+    """Print the table, every difference from DuckDB's answers, and the verdict as the last line."""
+    console.print(Group(_table(report), Text(_caption(report), style="dim"), *_reasons(report)))
     console.print(report.verdict, style="bold green" if report.all_correct else "bold red")
 
 
-def _render(report: Report) -> RenderableType:
-    wrong = [outcome for outcome in report.outcomes if not outcome.correct]
-    reasons = [
-        Text(f"Query {outcome.number} is wrong: {sentence}", style="red")
-        for outcome in wrong
-        for sentence in outcome.differences
+def _reasons(report: Report) -> list[Text]:
+    return [
+        Text(f"Query {outcome.number} is wrong{where}: {difference}", style="red")
+        for outcome in report.outcomes
+        for where, runs in (("", outcome.planned), (" in stages", outcome.staged))
+        for difference in runs.differences
     ]
-    return Group(_table(report), Text(_caption(report), style="dim"), *reasons)
 
 
 def _table(report: Report) -> Table:
-    repeated = any(len(outcome.times_s) > 1 for outcome in report.outcomes)
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),  # all columns fit into 80 characters
-        show_footer=True,
-    )
-    totals = _totals(report.outcomes)
-    footers = {
-        "query": "total",
-        "ms": _milliseconds(totals["best_s"]),
-        "median ms": _milliseconds(totals["median_s"]),
-        "DuckDB ms": _milliseconds(totals["duckdb_best_s"]),
-        "ratio": _ratio(totals["best_s"], totals["duckdb_best_s"]),
-        "stages": str(totals["stages"]),
-        "tasks": str(totals["tasks"]),
-        "local": _share(totals["local_tasks"], totals["constrained_tasks"]),
-        "correct": str(report.correct),
-    }
-    headers = ["query", "rows", "ms", "median ms", "DuckDB ms", "ratio", "stages", "tasks"]
-    for header in [*headers, "local", "correct"]:
-        if repeated or header != "median ms":
-            table.add_column(header, footers.get(header, ""), justify="right", no_wrap=True)
+    repeated = report.parameters["repetitions"] > 1
+    gap = 0 if repeated else 1  # all columns fit into 80 characters
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0), show_footer=True)
+    duckdb_s = sum(outcome.duckdb_best_s for outcome in report.outcomes)
+    planned = _totals([outcome.planned for outcome in report.outcomes])
+    staged = _totals([outcome.staged for outcome in report.outcomes])
+    median = [("\nmedian", _milliseconds(planned["median_s"]))] if repeated else []
+    for header, footer in (
+        ("\nquery", "total"),
+        ("\nrows", ""),
+        ("\nms", _milliseconds(planned["best_s"])),
+        *median,
+        ("DuckDB\nms", _milliseconds(duckdb_s)),
+        ("\nratio", _ratio(planned["best_s"], duckdb_s)),
+        ("staged\nms", _milliseconds(staged["best_s"])),
+        ("\nstages", str(staged["stages"])),
+        ("\ntasks", str(staged["tasks"])),
+        ("\nlocal", _percent(staged["local_tasks"], staged["constrained_tasks"])),
+        ("\ncorrect", str(sum(outcome.correct for outcome in report.outcomes))),
+    ):
+        table.add_column(header, footer, justify="right", no_wrap=True)
     for outcome in report.outcomes:
-        cells = _cells(outcome)
-        if not repeated:
-            del cells[3]
-        table.add_row(*cells)
+        table.add_row(*_cells(outcome, repeated=repeated))
     return table
 
 
-def _cells(outcome: QueryOutcome) -> list[RenderableType]:
-    best, duckdb_best = _best(outcome.times_s), _best(outcome.duckdb_times_s)
+def _cells(outcome: QueryOutcome, *, repeated: bool) -> list[RenderableType]:
+    planned, staged = outcome.planned, outcome.staged
     return [
         f"Q{outcome.number}",
-        f"{outcome.rows:,}",
-        _milliseconds(best),
-        _milliseconds(_median(outcome.times_s)),
-        _milliseconds(duckdb_best),
-        _ratio(best, duckdb_best),
-        str(outcome.stages),
-        str(outcome.tasks),
-        _share(outcome.local_tasks, outcome.constrained_tasks),
+        f"{planned.rows:,}",
+        _milliseconds(planned.best_s),
+        *([_milliseconds(planned.median_s)] if repeated else []),
+        _milliseconds(outcome.duckdb_best_s),
+        _ratio(planned.best_s, outcome.duckdb_best_s),
+        _milliseconds(staged.best_s),
+        str(staged.stages),
+        str(staged.tasks),
+        _percent(staged.local_tasks, staged.constrained_tasks),
         Text("yes", style="green") if outcome.correct else Text("NO", style="bold red"),
     ]
 
 
 def _caption(report: Report) -> str:
     asked = report.parameters
-    once = ", each query run once: code and caches are cold, --repetitions 5 shows more"
-    best = f", best of {asked['repetitions']}" if asked["repetitions"] > 1 else once
+    alone = sum(outcome.planned.tasks == 1 for outcome in report.outcomes)
+    runs = (
+        f"best of {asked['repetitions']} runs"
+        if asked["repetitions"] > 1
+        else "one cold run of each query (try --repetitions 5)"
+    )
     return (
-        f"TPC-H at scale {asked['scale']:g}{best}.\n"
-        f"minishark: {asked['nodes']} nodes x {asked['executors']} executors, "
-        f"{asked['placement']} placement, tables in memory.\n"
-        f"DuckDB: {asked['slots']} threads, reading the Parquet files anew for each query.\n"
-        "ratio: minishark's time / DuckDB's; below 1, minishark is faster.\n"
-        "local: the share of the tasks with preferred nodes that ran on one of them.\n"
+        f"TPC-H at scale {asked['scale']:g}, {runs}; tables in memory, "
+        f"{asked['slots']} slots.\n"
+        f"ms: as the planner chooses; it ran {alone} of {len(report.outcomes)} queries "
+        "as a single task.\n"
+        f"DuckDB: over the Parquet files, {asked['slots']} threads. "
+        "ratio: ms / DuckDB's.\n"
+        f"staged: split into stages over {asked['nodes']} nodes, {asked['placement']} placement.\n"
+        "local: tasks that ran on a preferred node, of those that have one.\n"
     )
 
 
-def _totals(outcomes: tuple[QueryOutcome, ...]) -> dict[str, Any]:
+def _totals(runs: Sequence[Runs]) -> dict[str, Any]:
     return {
-        "best_s": sum(_best(outcome.times_s) for outcome in outcomes),
-        "median_s": sum(_median(outcome.times_s) for outcome in outcomes),
-        "duckdb_best_s": sum(_best(outcome.duckdb_times_s) for outcome in outcomes),
-        "stages": sum(outcome.stages for outcome in outcomes),
-        "tasks": sum(outcome.tasks for outcome in outcomes),
-        "constrained_tasks": sum(outcome.constrained_tasks for outcome in outcomes),
-        "local_tasks": sum(outcome.local_tasks for outcome in outcomes),
+        "best_s": sum(each.best_s for each in runs),
+        "median_s": sum(each.median_s for each in runs),
+        "stages": sum(each.stages for each in runs),
+        "tasks": sum(each.tasks for each in runs),
+        "constrained_tasks": sum(each.constrained_tasks for each in runs),
+        "local_tasks": sum(each.local_tasks for each in runs),
     }
 
 
-def _best(times_s: tuple[float, ...]) -> float:
-    return min(times_s, default=0.0)
-
-
-def _median(times_s: tuple[float, ...]) -> float:
-    return statistics.median(times_s) if times_s else 0.0
-
-
 def _milliseconds(time_s: float) -> str:
-    return f"{time_s * 1000:,.1f}" if time_s else "-"
+    decimals = 1 if time_s < 1 else 0
+    return f"{time_s * 1000:,.{decimals}f}" if time_s else "-"
 
 
 def _ratio(time_s: float, reference_s: float) -> str:
     return f"{time_s / reference_s:.2f}" if time_s and reference_s else "-"
 
 
-def _share(part: int, whole: int) -> str:
+def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "-"

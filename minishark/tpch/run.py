@@ -1,4 +1,4 @@
-"""A whole TPC-H run: make the data, load it, run the queries, compare each answer with DuckDB's."""
+"""A whole TPC-H run: make the data, load it, run the queries both ways, compare with DuckDB."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minishark.tpch.generate import default_parts, generate, scale_folder
 from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import QUERY_COUNT, load_queries
 from minishark.tpch.reference import Reference
-from minishark.tpch.report import QueryOutcome, Report
+from minishark.tpch.report import QueryOutcome, Report, Runs
 from minishark.tpch.reporter import Reporter
 from minishark.tpch.tables import load_tables, tpch_tables
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 _PACKAGES = ("minishark", "duckdb", "pyarrow", "pyzmq")
 
 
-class TpchOptions(msgspec.Struct, frozen=True):
-    """What to run.
+class TpchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a run.
 
     Attributes:
         scale: TPC-H's scale factor.
         queries: Numbers from 1 to 22, in the order in which they run.
-        nodes: How many nodes the local cluster has.
-        executors: How many executors a node has.
-        cluster: A cluster that runs already, to use instead of a local one.
-        partitions: How many partitions a table gets; None leaves it to the session.
-        replicas: How many nodes hold each partition; None means 2, or 1 where there is one node.
-        placement: `sparrow` or `random`.
-        repetitions: How often each query runs.
-        data: The folder of generated data; None means the default one.
-        memory_limit: Bytes that the local cluster may use; None means a share of the machine's.
+        nodes: Nodes of the local cluster.
+        executors: Executors of each node.
+        partitions: Partitions of each partitioned table; None for the session's default.
+        replicas: Replicas of each partition; None for 2, or 1 on one node.
+        placement: A placement policy of `minishark.connect`.
+        repetitions: Runs of each query.
+        data: The folder of generated data; None for the default one.
+        cluster: Name or address of a running cluster; None starts a local one.
+        memory_limit: Bytes that the local cluster may use; None for 75 % of the machine's.
     """
 
     scale: float = 0.1
@@ -61,7 +61,7 @@ class TpchOptions(msgspec.Struct, frozen=True):
 
 
 def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
-    """Runs TPC-H as the options say.
+    """Run TPC-H as the options say.
 
     A query that fails or answers wrongly is part of the report, and the run goes on.
 
@@ -81,7 +81,7 @@ def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
     ) as session:
         load_s = _load(session, tables, options, reporter)
         with Reference(tables, session.total_slots) as reference:
-            outcomes = _run_queries(session, reference, queries, options, reporter)
+            outcomes = _run_queries(session, reference, queries, options.repetitions, reporter)
         return Report(
             parameters=_parameters(options, session.total_slots),
             versions=versions(),
@@ -91,7 +91,7 @@ def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
 
 
 def default_replicas(nodes: int) -> int:
-    """Two, so that a lost node loses nothing; but a node holds a partition only once."""
+    """Two, to survive the loss of a node; but a node holds a partition only once."""
     return min(2, nodes)
 
 
@@ -113,7 +113,7 @@ def _make_data(options: TpchOptions, reporter: Reporter) -> Path:
     reporter.step(f"{verb} TPC-H data at scale {options.scale:g}")
     parts = default_parts(options.scale)
     folder = generate(options.scale, root, parts=parts, on_progress=reporter.progress)
-    reporter.detail(f"The data lies in {folder}.")
+    reporter.detail(f"The data is in {folder}.")
     return folder
 
 
@@ -134,78 +134,76 @@ def _run_queries(
     session: Session,
     reference: Reference,
     queries: Mapping[int, str],
-    options: TpchOptions,
+    repetitions: int,
     reporter: Reporter,
 ) -> tuple[QueryOutcome, ...]:
     reporter.step("Running the queries")
     outcomes = []
     for number, text in queries.items():
-        outcome = _run_query(session, reference, number, text, options.repetitions)
+        outcome = _run_query(session, reference, number, text, repetitions)
         outcomes.append(outcome)
         reporter.progress(len(outcomes), len(queries))
         reporter.detail(_one_line(outcome))
-        for warning in outcome.warnings:
+        for warning in dict.fromkeys((*outcome.planned.warnings, *outcome.staged.warnings)):
             reporter.warning(f"Query {number}: {warning}")
     return tuple(outcomes)
 
 
 def _run_query(
-    session: Session,
-    reference: Reference,
-    number: int,
-    text: str,
-    repetitions: int,
+    session: Session, reference: Reference, number: int, text: str, repetitions: int
 ) -> QueryOutcome:
-    expected, duckdb_times_s = _repeat_duckdb(reference, text, repetitions)
+    answers = [reference.run(text) for _ in range(repetitions)]
+    expected = answers[0][0]
     order = reference.order(text, expected)
-    outcome = QueryOutcome(number, duckdb_times_s)
-    for _ in range(repetitions):
-        try:
-            outcome = _run_once(session, text, outcome, expected, order)
-        except MinisharkError as error:
-            return msgspec.structs.replace(
-                outcome, differences=(f"{type(error).__name__}: {error}",)
-            )
-    return outcome
+    # The same cluster and tables serve both ways: only the planner's options differ.
+    planned = _run_all(session, text, repetitions, expected, order)
+    with session._planned_in_stages():  # noqa: SLF001 - of use to nobody but a comparison
+        staged = _run_all(session, text, repetitions, expected, order)
+    return QueryOutcome(number, tuple(time_s for _, time_s in answers), planned, staged)
+
+
+def _run_all(
+    session: Session, text: str, repetitions: int, expected: pa.Table, order: tuple[int, ...]
+) -> Runs:
+    """All repetitions; each answer must be right, and the first error ends them."""
+    runs = Runs()
+    try:
+        for _ in range(repetitions):
+            runs = _run_once(session, text, runs, expected, order)
+    except MinisharkError as error:
+        failure = f"{type(error).__name__}: {error}"
+        return msgspec.structs.replace(runs, differences=(failure,))
+    return runs
 
 
 def _run_once(
-    session: Session, text: str, before: QueryOutcome, expected: pa.Table, order: tuple[int, ...]
-) -> QueryOutcome:
-    """The outcome with one more repetition. Every repetition must be right."""
+    session: Session, text: str, before: Runs, expected: pa.Table, order: tuple[int, ...]
+) -> Runs:
     start = time.perf_counter()
     frame = session.sql(text)
     actual = frame.to_arrow()
     time_s = time.perf_counter() - start
     metrics = frame.metrics()
-    found = before.differences or tuple(differences(expected, actual, ordered_by=order))
-    return msgspec.structs.replace(
-        before,
-        rows=actual.num_rows,
+    return Runs(
         times_s=(*before.times_s, time_s),
+        rows=actual.num_rows,
         stages=metrics.stages,
         tasks=metrics.tasks,
         constrained_tasks=metrics.constrained_tasks,
         local_tasks=metrics.local_tasks,
         planning_s=metrics.planning_s,
-        differences=found,
+        differences=before.differences or tuple(differences(expected, actual, ordered_by=order)),
         warnings=metrics.warnings,
     )
 
 
-def _repeat_duckdb(
-    reference: Reference, text: str, repetitions: int
-) -> tuple[pa.Table, tuple[float, ...]]:
-    runs = [reference.run(text) for _ in range(repetitions)]
-    return runs[0][0], tuple(time_s for _, time_s in runs)
-
-
 def _one_line(outcome: QueryOutcome) -> str:
-    best_ms = 1000 * min(outcome.times_s, default=0.0)
+    planned, staged = outcome.planned, outcome.staged
+    wrong = (*planned.differences, *staged.differences)
     return (
-        f"Query {outcome.number}: {outcome.rows} rows in {best_ms:.1f} ms, of which "
-        f"{1000 * outcome.planning_s:.1f} ms planning; "
-        f"{'correct' if outcome.correct else outcome.differences[0]}"
+        f"Query {outcome.number}: {planned.rows} rows in {1000 * planned.best_s:.1f} ms, of which "
+        f"{1000 * planned.planning_s:.1f} ms planning; {1000 * staged.best_s:.1f} ms in "
+        f"{staged.stages} stages; {wrong[0] if wrong else 'correct'}"
     )
 
 

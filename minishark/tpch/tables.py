@@ -49,14 +49,14 @@ def load_tables(
     partitions: int | None = None,
     replicas: int,
 ) -> None:
-    """Loads tables into a session, TPC-H's partitioned as `schema.py` says.
+    """Load tables into a session, TPC-H's partitioned as `schema.py` says.
 
     Args:
-        session: Where to.
+        session: The session.
         tables: A path, or a glob of paths, by table name.
-        reporter: Hears of each table as a step.
-        partitions: How many partitions a partitioned table gets; None leaves it to the session.
-        replicas: How many nodes hold each partition.
+        reporter: Told of each table as a step.
+        partitions: Partitions of each partitioned table; None for the session's default.
+        replicas: Replicas of each partition.
     """
     keys = {table.name: table.partition_by for table in TABLES}
     for name, path in tables.items():
@@ -73,7 +73,7 @@ def load_tables(
 
 
 def create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str]) -> None:
-    """Makes the same tables known to DuckDB, as views over the files."""
+    """Create the same tables in DuckDB, as views over the files."""
     for name, path in tables.items():
         quoted_name = name.replace('"', '""')
         quoted_path = path.replace("'", "''")
@@ -81,7 +81,7 @@ def create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str
 
 
 def tpch_tables(folder: Path) -> dict[str, str]:
-    """The eight TPC-H tables of a folder that `generate` made, small ones first."""
+    """The eight TPC-H tables of a folder that `generate` wrote, small ones first."""
     found = find_tables(folder)
     return {table.name: found[table.name] for table in TABLES}
 
@@ -90,6 +90,7 @@ _READS = re.compile(
     r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*(SELECT|FROM|WITH|EXPLAIN)\b", re.IGNORECASE | re.DOTALL
 )
 _CATALOG = re.compile(r"^\s*(SHOW|PRAGMA|CALL)\b|information_schema|duckdb_\w+\(", re.IGNORECASE)
+_FILE = re.compile(r"[/*?]|\.(parquet|csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 
 
 def tables_of_query(
@@ -98,16 +99,16 @@ def tables_of_query(
     tables: Mapping[str, str],
     earlier: str = "",
 ) -> Mapping[str, str]:
-    """Those tables that a statement needs, so that the others need not be loaded.
+    """The tables that a statement reads, so that only these are loaded.
 
-    All of them, if it asks for the catalog, or reads one that is not there: then DuckDB's message
-    will suggest names. None, if it can't be parsed.
+    All of them if it queries the catalog or names an unknown table, so that DuckDB's message can
+    suggest names. None if it does not parse.
 
     Args:
-        connection: any; it parses.
-        text: the statement.
-        tables: a path, or a glob of paths, by table name.
-        earlier: the statements before this one; what they mention may be there by now.
+        connection: Any connection; used to parse only.
+        text: The statement.
+        tables: A path, or a glob of paths, by table name.
+        earlier: The statements before this one, which may have made tables.
     """
     try:
         connection.extract_statements(text)
@@ -119,7 +120,9 @@ def tables_of_query(
         named = {name.lower() for name in connection.get_table_names(text)}
     except duckdb.Error:
         named = _words(text)
-    if _READS.match(text) and not named <= {name.lower() for name in tables} | _words(earlier):
+    unknown = named - {name.lower() for name in tables} - _words(earlier)
+    # DuckDB counts the files of `FROM 'x.parquet'` among the names.
+    if _READS.match(text) and not all(map(_FILE.search, unknown)):
         return tables
     return {name: path for name, path in tables.items() if name.lower() in named}
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.compiler.stages.inputs import InputRuns
+from minishark.compiler.hints import InputGroupRuns
 from minishark.worker.helpers import Batches, Helpers
 
 _Integers: TypeAlias = NDArray[Any]
@@ -59,7 +59,7 @@ class Runs:
 
 
 def runs_of(
-    table: pa.Table, wanted: InputRuns, helpers: Helpers, *, threads: int, bytes_max: int
+    table: pa.Table, wanted: InputGroupRuns, helpers: Helpers, *, threads: int, bytes_max: int
 ) -> Runs | None:
     """The runs of a table.
 
@@ -108,11 +108,11 @@ class _Part:
     breaks: _Integers
 
 
-def _found(batches: Batches, wanted: InputRuns) -> list[_Part]:
+def _found(batches: Batches, wanted: InputGroupRuns) -> list[_Part]:
     return [_runs(batch, wanted) for batch in batches if len(batch)]
 
 
-def _runs(batch: pa.RecordBatch, wanted: InputRuns) -> _Part:
+def _runs(batch: pa.RecordBatch, wanted: InputGroupRuns) -> _Part:
     keys = _integers(batch.column(wanted.key))
     starts = np.flatnonzero(keys[1:] != keys[:-1])
     starts += 1

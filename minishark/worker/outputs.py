@@ -57,7 +57,7 @@ class Outputs:
         first = next(groups, [])
         if sum(batch.nbytes for batch in first) <= INLINE_BYTES_MAX:
             table = pa.Table.from_batches(first, rows.schema)
-            return TaskOutcome(table.num_rows, table.nbytes, None, stream(table))
+            return TaskOutcome(rows=table.num_rows, nbytes=table.nbytes, inline=stream(table))
         return self._stored(stage, task, rows.schema, chain([first], groups))
 
     def _stored(
@@ -116,9 +116,9 @@ class Outputs:
     ) -> TaskOutcome:
         """Give a partition's replicas to other nodes."""
         return TaskOutcome(
-            stored.rows,
-            stored.bytes,
-            file,
+            rows=stored.rows,
+            nbytes=stored.bytes,
+            file=file,
             statistics=statistics,
             on_disk=stored.on_disk,
             locations=self.store.replicate(stored, file, task.replicas),
@@ -229,9 +229,9 @@ def _outcome(
     stored: StoredFile, file: str, slices: tuple[BucketSlice, ...] = (), runs: int = 1
 ) -> TaskOutcome:
     return TaskOutcome(
-        stored.rows,
-        stored.bytes,
-        file,
+        rows=stored.rows,
+        nbytes=stored.bytes,
+        file=file,
         buckets=slices,
         on_disk=stored.on_disk,
         runs=runs,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from minishark.worker.codes import CodedInputs
+from minishark.worker.dictionary_codes import CodedInputs
 from minishark.worker.protocol import FileSlice
 
 Inputs = Mapping[str, tuple[FileSlice, ...]]

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from minishark.compiler.stages.inputs import InputCodes, InputFilter, InputRuns, Step
+from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
 
 
 class FileSlice(msgspec.Struct, frozen=True, array_like=True):
@@ -74,7 +74,7 @@ class TaskFunction(msgspec.Struct, frozen=True, array_like=True):
     keys: tuple[int, ...] = ()
 
 
-class ScalarFunction(msgspec.Struct, frozen=True, array_like=True):
+class ScalarFunction(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A Python function that SQL calls.
 
     Attributes:
@@ -110,17 +110,17 @@ class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
     suffix: str
 
 
-class StageTask(msgspec.Struct, frozen=True, array_like=True):
+class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """What the tasks of a stage share.
 
     Attributes:
         sql: the fragment; empty for the rows of the input `in0` as they are.
         types: the DuckDB types of its output columns, without the bucket number; an empty tuple
             takes them as they come.
-        shared_inputs: inputs that are the same for every task, by the name in the fragment.
         output: what to do with the rows.
         folder: where output files go, relative to a node's storage folder; the front end makes it,
             and removes it when the query is over, after which nothing can be written any more.
+        shared_inputs: inputs that are the same for every task, by the name in the fragment.
         prefix: what the names of output files begin with.
         buckets: the number of buckets, for BUCKETS.
         columns: the output columns as users know them, name and DuckDB type; for PARTITION, FILES
@@ -128,9 +128,6 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         lossless: whether a RESULT keeps DuckDB's types instead of those that users get.
         prelude: statements that must have run before: settings, and what the fragment names.
         rows: about how many rows a task puts out.
-        aggregates_early: whether DuckDB may aggregate before it joins.
-        joins_as_written: whether DuckDB makes each join's hash table of its right side, instead of
-            choosing.
         stores: where the holders of files keep them; those that are not named use the same folders
             as the executor.
         cuts: into how many batches at least a PIECE is cut, if it has the rows; 0 for as they come.
@@ -139,26 +136,20 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
         target: where the files go, for FILES.
         working_folder: the front end's, to which relative paths refer; empty if it has none.
         threads: how many cores a task may use.
-        prepares: whether what comes again is prepared.
-        codes: columns that inputs get in addition.
-        steps: relations that are computed first, in this order.
-        filters: which rows of inputs are dropped, once their keys are there.
-        runs: groups of inputs that may be found as runs of rows.
+        hints: what optimizer rules attach to the fragment.
     """
 
     sql: str
     types: tuple[str, ...]
-    shared_inputs: dict[str, tuple[FileSlice, ...]]
     output: OutputKind
     folder: str
+    shared_inputs: dict[str, tuple[FileSlice, ...]] = {}
     prefix: str = ""
     buckets: int = 0
     columns: tuple[tuple[str, str], ...] = ()
     lossless: bool = False
     prelude: tuple[str, ...] = ()
     rows: float = math.inf
-    aggregates_early: bool = False
-    joins_as_written: bool = False
     stores: tuple[StoreLocation, ...] = ()
     cuts: int = 0
     scalars: tuple[ScalarFunction, ...] = ()
@@ -166,11 +157,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True):
     target: CopyTarget | None = None
     working_folder: str = ""
     threads: int = 1
-    prepares: bool = True
-    codes: tuple[InputCodes, ...] = ()
-    steps: tuple[Step, ...] = ()
-    filters: tuple[InputFilter, ...] = ()
-    runs: tuple[InputRuns, ...] = ()
+    hints: FragmentHints = NO_FRAGMENT_HINTS
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
@@ -197,7 +184,7 @@ class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
     rows: int
 
 
-class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
+class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """What a task has done.
 
     Attributes:
@@ -217,7 +204,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True):
 
     rows: int
     nbytes: int
-    file: str | None
+    file: str | None = None
     inline: bytes | None = None
     buckets: tuple[BucketSlice, ...] = ()
     statistics: bytes | None = None
@@ -251,7 +238,7 @@ class TaskProblem(StrEnum):
     """The job was cancelled."""
 
 
-class ProblemDetail(msgspec.Struct, frozen=True, array_like=True):
+class ProblemDetail(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The detail that goes with a failed task.
 
     Attributes:

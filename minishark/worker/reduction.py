@@ -1,7 +1,7 @@
-"""What a task does to the inputs of a fragment, so that DuckDB has less to do.
+"""Reduces the inputs of a fragment, as its hints say, so that DuckDB has less to do.
 
-Inputs lose rows that the fragment's joins would drop: its steps are run one after the other, and
-what a step gives filters inputs of those that follow. Groups that are runs of rows are found
+Inputs lose rows that the fragment's joins would drop: its early CTEs run one after the other, and
+the keys in each filter inputs of those that follow. Groups that are runs of rows are aggregated
 without DuckDB.
 """
 
@@ -14,15 +14,14 @@ from typing import TypeAlias
 import pyarrow as pa
 from msgspec import structs
 
-from minishark.compiler.stages.inputs import Step, with_ctes
-from minishark.worker.codes import CodedInputs
+from minishark.compiler.hints import EarlyCte, FragmentHints, with_ctes
+from minishark.worker.dictionary_codes import CodedInputs
 from minishark.worker.group_runs import runs_of
 from minishark.worker.helpers import Helpers
-from minishark.worker.protocol import StageTask
 from minishark.worker.semi_join import semi_joined
 
 Tables: TypeAlias = Mapping[str, pa.Table]
-RunStep: TypeAlias = Callable[[Step, Tables, bool], pa.RecordBatchReader]
+RunCte: TypeAlias = Callable[[EarlyCte, Tables, bool], pa.RecordBatchReader]
 
 
 @dataclass(slots=True)
@@ -30,24 +29,25 @@ class Reduction:
     """Reduces the inputs of one task.
 
     Attributes:
-        stage: the fragment's runs, steps and filters.
+        hints: the fragment's hints.
         helpers: threads that share the work.
-        run: runs a step over tables, which are the inputs as they were unless `is_new`.
+        run: runs an early CTE over tables, which are the unchanged inputs unless `is_new`.
         threads: how many threads may work.
-        left_bytes: how much may still be held of runs, steps and inputs.
+        left_bytes: how many bytes of runs, CTEs and inputs may still be held.
     """
 
-    stage: StageTask
+    hints: FragmentHints
     helpers: Helpers
-    run: RunStep
+    run: RunCte
     threads: int
     left_bytes: int
     _groups: dict[str, str] = field(default_factory=dict)
 
     def reduced(self, sql: str, coded: CodedInputs) -> tuple[str, CodedInputs]:
-        """What to run for a fragment, and what the names in it mean.
+        """The SQL to run for a fragment, and the tables that its names mean.
 
-        If its steps give more than may be held, it does them for itself, over all rows.
+        If the CTEs have more rows than may be held, DuckDB computes them in the fragment itself,
+        over all rows: filters save time, they never decide an answer.
 
         Args:
             sql: the fragment.
@@ -56,20 +56,20 @@ class Reduction:
         with_runs = self._with_runs(coded)
         tables, has_filters = self._filtered(with_runs.tables, [*coded.tables])
         is_new = has_filters or not with_runs.are_mapped
-        for step in self.stage.steps:
-            with self.run(self._with_groups(step), tables, is_new) as reader:
+        for cte in self.hints.ctes:
+            with self.run(self._with_groups(cte), tables, is_new) as reader:
                 table = self._held(reader)
             if table is None:
-                own = {step.name: step.sql for step in self.stage.steps}
+                own = {cte.name: cte.sql for cte in self.hints.ctes}
                 return with_ctes(sql, own, self._groups), with_runs
-            tables, _ = self._filtered({**tables, step.name: table}, [step.name])
+            tables, _ = self._filtered({**tables, cte.name: table}, [cte.name])
             is_new = True
         return with_ctes(sql, {}, self._groups), CodedInputs(tables, are_mapped=not is_new)
 
     def _with_runs(self, coded: CodedInputs) -> CodedInputs:
-        """Inputs with the runs that groups are made of; how, is known from now on."""
+        """Inputs with the runs of groups; decides which SQL makes each of the groups."""
         found = dict(coded.tables)
-        for each in self.stage.runs:
+        for each in self.hints.group_runs:
             runs = runs_of(
                 found[each.input],
                 each,
@@ -85,14 +85,14 @@ class Reduction:
             found[each.runs] = runs.table
         return CodedInputs(found, coded.are_mapped and len(found) == len(coded.tables))
 
-    def _with_groups(self, step: Step) -> Step:
-        """A step that knows the groups."""
+    def _with_groups(self, cte: EarlyCte) -> EarlyCte:
+        """A CTE that can read the groups."""
         if not self._groups:
-            return step
-        return structs.replace(step, sql=with_ctes(step.sql, {}, self._groups))
+            return cte
+        return structs.replace(cte, sql=with_ctes(cte.sql, {}, self._groups))
 
     def _held(self, reader: pa.RecordBatchReader) -> pa.Table | None:
-        """All rows; None if they are too many."""
+        """All rows; None if they take more bytes than are left."""
         batches = []
         for batch in reader:
             batches.append(batch)
@@ -102,16 +102,16 @@ class Reduction:
         return pa.Table.from_batches(batches, reader.schema)
 
     def _filtered(self, tables: Tables, computed: Collection[str]) -> tuple[Tables, bool]:
-        """Tables without the rows that have none of the keys that are `computed`; if there are."""
+        """Tables without rows that lack a key of the `computed` relations, and whether any did."""
         found = dict(tables)
-        filters = [each for each in self.stage.filters if each.keys in computed]
+        filters = [each for each in self.hints.key_filters if each.keys in computed]
         for each in filters:
-            table = found[each.name].select(each.columns)
+            table = found[each.input].select(each.columns)
             keys = found[each.keys].column(each.key)
             kept = semi_joined(
                 table, each, keys, self.helpers, threads=self.threads, bytes_max=self.left_bytes
             )
             if kept is not table:
                 self.left_bytes -= kept.nbytes
-            found[each.name] = kept
+            found[each.input] = kept
         return found, bool(filters)

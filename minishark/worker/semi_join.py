@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.compiler.stages.inputs import InputFilter
+from minishark.compiler.hints import InputKeyFilter
 from minishark.worker.helpers import Batches, Helpers
 from minishark.worker.outputs import BATCH_ROWS
 
@@ -25,7 +25,7 @@ _COUNTED_FROM_0 = 1 << 16
 
 def semi_joined(
     table: pa.Table,
-    wanted: InputFilter,
+    wanted: InputKeyFilter,
     keys: pa.ChunkedArray,
     helpers: Helpers,
     *,
@@ -52,7 +52,7 @@ def semi_joined(
         return table
     marks = _Marks.of(keys, wanted.low, wanted.high)
     share = _share(column, marks)
-    if share > wanted.most or share * table.nbytes > bytes_max:
+    if share > wanted.copied_max or share * table.nbytes > bytes_max:
         return table
     search = partial(_found, position=wanted.columns.index(wanted.column), marks=marks)
     return pa.Table.from_batches(helpers.each(search, table.to_batches(), threads), table.schema)

@@ -10,7 +10,7 @@ import click
 from sparrow_core import __version__
 from sparrow_core.cli import tables
 from sparrow_core.cli.submitting import Submission
-from sparrow_core.policy.placement import PLACEMENTS
+from sparrow_core.policy.placement import DEFAULT_PLACEMENT, PLACEMENTS
 from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
 from sparrow_core.protocol.types import JobOptions, TaskSpec
@@ -75,7 +75,13 @@ def node_monitor(config: Path) -> None:
 @click.argument("payloads", nargs=-1, required=True)
 @click.option("--shared", type=_FILE, help="What all tasks share.")
 @click.option("--user", default="default", show_default=True)
-@click.option("--placement", type=click.Choice(list(PLACEMENTS)), default="sparrow")
+@click.option(
+    "--placement",
+    type=click.Choice(list(PLACEMENTS)),
+    default=DEFAULT_PLACEMENT,
+    show_default=True,
+    help="How tasks are placed on nodes.",
+)
 @click.option("--probe-ratio", default=2.0, show_default=True, help="Reservations a task.")
 @click.option("--prefer", multiple=True, metavar="NODE", help="Run on these nodes only.")
 @click.option("--wait", "wait_s", type=float, help="Seconds after which other nodes do as well.")
@@ -109,7 +115,14 @@ def submit(
     options = JobOptions(framework=framework, priority=priority, requires=require, explain=why)
     content = shared.read_bytes() if shared else b""
     with connect(config) as cluster:
-        job = JobSpec(tasks, content, user, placement, probe_ratio, options)
+        job = JobSpec(
+            tasks,
+            shared=content,
+            user=user,
+            placement=placement,
+            probe_ratio=probe_ratio,
+            options=options,
+        )
         submission = Submission(cluster, job)
         try:
             submission.show(as_json=as_json)

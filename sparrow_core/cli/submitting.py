@@ -9,7 +9,7 @@ import msgspec
 
 from sparrow_core.observe.why import explain
 from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished, TaskCompleted
-from sparrow_core.runtime.front import Cluster
+from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.specs import JobSpec
 
 

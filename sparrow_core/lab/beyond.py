@@ -25,7 +25,7 @@ from sparrow_core.sim.workload import Arrival, CentralQueue
 # --- sticky probing with shortest remaining work first -----------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShortAndLong:
     """Many short jobs and few long ones, which are most of the work, as in traces of clusters.
 
@@ -78,9 +78,13 @@ def _two_streams(parameters: ShortAndLong, load: float) -> tuple[Stream, Stream]
     def stream(name: str, shape: tuple[int, float], share: float) -> Stream:
         tasks, task_s = shape
         return Stream(
-            f"{name} jobs: {tasks} tasks of {task_s:g} s", share * slots, tasks, task_s,
-            until_s=parameters.seconds, options=JobOptions(task_s=task_s),
-        )  # fmt: skip
+            user=f"{name} jobs: {tasks} tasks of {task_s:g} s",
+            demand=share * slots,
+            tasks=tasks,
+            task_s=task_s,
+            until_s=parameters.seconds,
+            options=JobOptions(task_s=task_s),
+        )
 
     return (
         stream("short", parameters.short, short / (short + long)),
@@ -91,7 +95,7 @@ def _two_streams(parameters: ShortAndLong, load: float) -> tuple[Stream, Stream]
 # --- soft constraints --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HotPartitions:
     """Tasks that read partitions, some of which are wanted more than others.
 
@@ -161,7 +165,11 @@ def _reading_jobs(
             )
             for task_id, partition in enumerate(read.tolist())
         )
-        start = StartJob(JobId(f"job{number}"), "user", tasks, b"", "sparrow", 2.0)
+        start = StartJob(
+            job_id=JobId(f"job{number}"),
+            user="user",
+            tasks=tasks,
+        )
         arrivals.append(Arrival(at_s, start))
     return arrivals
 
@@ -169,7 +177,7 @@ def _reading_jobs(
 # --- a probe ratio that adapts -----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Adaptive:
     """Jobs of exponential tasks; each scheduler chooses the probe ratio by the load that it meets.
 
@@ -274,15 +282,15 @@ def _shorter(load: float) -> Finding:
 
 EXPERIMENTS = (
     Experiment(
-        "sticky-srpt",
-        "Sticky probing and shortest remaining work first; 100 nodes of 4 slots",
-        "past the papers: Eagle's idea on Sparrow's machines",
-        "simulated",
-        ShortAndLong(),
-        ShortAndLong(10, 2, loads=(0.9,), seconds=3.0),
-        sticky_srpt,
-        Chart("Load", log_y=True, same_y=False),
-        tuple(
+        name="sticky-srpt",
+        title="Sticky probing and shortest remaining work first; 100 nodes of 4 slots",
+        source="past the papers: Eagle's idea on Sparrow's machines",
+        kind="simulated",
+        parameters=ShortAndLong(),
+        quick=ShortAndLong(nodes=10, slots=2, loads=(0.9,), seconds=3.0),
+        run=sticky_srpt,
+        chart=Chart("Load", log_y=True, same_y=False),
+        findings=tuple(
             Finding(
                 f"median of {kind} jobs, Sparrow against SRPT, {load:.0%} load (times)",
                 "",
@@ -293,15 +301,24 @@ EXPERIMENTS = (
         ),
     ),
     Experiment(
-        "soft-constraints",
-        "Delay scheduling: 100 partitions with 3 replicas, some hotter; remote tasks take 1.5 x",
-        "past the papers: sketched in Sparrow, section 8",
-        "simulated",
-        HotPartitions(),
-        HotPartitions(10, 2, 20, tasks=4, waits_ms=(None, 50.0), loads=(0.6,), jobs=30, warm_up=5),
-        soft_constraints,
-        Chart("Load", log_y=True),
-        tuple(
+        name="soft-constraints",
+        title="Delay scheduling: 100 partitions, 3 replicas, some hotter; remote tasks take 1.5 x",
+        source="past the papers: sketched in Sparrow, section 8",
+        kind="simulated",
+        parameters=HotPartitions(),
+        quick=HotPartitions(
+            nodes=10,
+            slots=2,
+            partitions=20,
+            tasks=4,
+            waits_ms=(None, 50.0),
+            loads=(0.6,),
+            jobs=30,
+            warm_up=5,
+        ),
+        run=soft_constraints,
+        chart=Chart("Load", log_y=True),
+        findings=tuple(
             Finding(
                 f"hard constraints against soft after {wait}, 80 % load, {name} (times)",
                 "",
@@ -315,15 +332,15 @@ EXPERIMENTS = (
         ),
     ),
     Experiment(
-        "adaptive-ratio",
-        "A probe ratio that adapts to load: 10,000 slots, jobs of 500 exponential tasks",
-        "past the papers: Tarcil's idea with what schedulers see anyway",
-        "simulated",
-        Adaptive(),
-        Adaptive(200, 10, loads=(0.5, 0.9), jobs=60, warm_up=20),
-        adaptive_ratio,
-        Chart("Load", "", "lines", same_y=False),
-        (
+        name="adaptive-ratio",
+        title="A probe ratio that adapts to load: 10,000 slots, jobs of 500 exponential tasks",
+        source="past the papers: Tarcil's idea with what schedulers see anyway",
+        kind="simulated",
+        parameters=Adaptive(),
+        quick=Adaptive(nodes=200, tasks=10, loads=(0.5, 0.9), jobs=60, warm_up=20),
+        run=adaptive_ratio,
+        chart=Chart("Load", "", style="lines", same_y=False),
+        findings=(
             _shorter(0.9),
             _shorter(0.95),
             Finding(

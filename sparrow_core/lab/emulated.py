@@ -28,7 +28,7 @@ from sparrow_core.sim.cluster import payload_of
 from sparrow_core.sim.express import ExpressCluster
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sleeping:
     """Jobs of ten equal tasks that sleep, as a Poisson process.
 
@@ -73,7 +73,7 @@ def emulated_delay(parameters: Sleeping, seed: int, advance: Advance) -> Sequenc
         for load in parameters.loads:
             queries = _sleeping_jobs(parameters, load, seed)
             share = 1 / len(queries)
-            times = run_queries(cluster.front, queries, lambda: part(share))  # noqa: B023
+            times = run_queries(cluster.client, queries, lambda: part(share))  # noqa: B023
             simulated = ExpressCluster(nodes=parameters.nodes, slots=parameters.slots, seed=seed)
             for name, found in (
                 ("emulated", times),
@@ -107,7 +107,7 @@ def breakdown(parameters: Breakdown, seed: int, advance: Advance) -> Sequence[Po
     ) as cluster:  # fmt: skip
         queries = _sleeping_jobs(shape, shape.loads[0], seed)
         share = 1 / len(queries)
-        run_queries(cluster.front, queries, lambda: advance(share))
+        run_queries(cluster.client, queries, lambda: advance(share))
         events = cluster.end_and_read_audit()
     rows: list[Point] = []
     for name, spans_s in _spans(events).items():
@@ -162,7 +162,7 @@ def emulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequenc
             ) as cluster:  # fmt: skip
                 queries = plan.queries(placement)
                 share = 1 / len(queries)
-                times = run_queries(cluster.front, queries, lambda: part(share))  # noqa: B023
+                times = run_queries(cluster.client, queries, lambda: part(share))  # noqa: B023
             rows += plan.rows(panel, NAMES[placement], times)
         rows += _simulated(parameters, plan, panel, ("sparrow",), seed)
     return rows
@@ -207,22 +207,34 @@ def _emulated_over_simulated(load: float) -> Finding:
     return Finding(f"emulated over simulated, {panel}, mean of queries (%)", "", over)
 
 
-_TINY = Sleeping(6, 2, 1, 1, 4, 20.0, (0.5,), 0.6)
+_TINY = Sleeping(
+    nodes=6, slots=2, schedulers=1, processes=1, tasks=4, task_ms=20.0, loads=(0.5,), seconds=0.6
+)
 _TINY_USERS = TpchUsers(
-    2, 6, 8, 1, 1, 2, 5.0, ("q6",), loads=(0.5,), placements=("sparrow",), seconds=0.6
+    users=2,
+    nodes=6,
+    slots=8,
+    schedulers=1,
+    processes=1,
+    replicas=2,
+    mean_task_ms=5.0,
+    queries=("q6",),
+    loads=(0.5,),
+    placements=("sparrow",),
+    seconds=0.6,
 )
 
 EXPERIMENTS = (
     Experiment(
-        "emulated-delay",
-        "Simulated and emulated: 100 nodes of 4 slots, jobs of ten 100 ms tasks",
-        "Batch Sampling, figure 9",
-        "emulated",
-        Sleeping(),
-        _TINY,
-        emulated_delay,
-        Chart("Load"),
-        tuple(
+        name="emulated-delay",
+        title="Simulated and emulated: 100 nodes of 4 slots, jobs of ten 100 ms tasks",
+        source="Batch Sampling, figure 9",
+        kind="emulated",
+        parameters=Sleeping(),
+        quick=_TINY,
+        run=emulated_delay,
+        chart=Chart("Load"),
+        findings=tuple(
             Finding(
                 f"median emulated over simulated, {load:.0%} load (%)",
                 "within 3" if load <= 0.7 else "",
@@ -232,29 +244,29 @@ EXPERIMENTS = (
         ),
     ),
     Experiment(
-        "breakdown",
-        "Where the time of a task goes: 100 nodes of 4 slots at 80 % load",
-        "Sparrow, figure 9",
-        "emulated",
-        Breakdown(),
-        Breakdown(_TINY),
-        breakdown,
-        Chart("Time (ms)", "Share", "steps", log_x=True),
-        (
+        name="breakdown",
+        title="Where the time of a task goes: 100 nodes of 4 slots at 80 % load",
+        source="Sparrow, figure 9",
+        kind="emulated",
+        parameters=Breakdown(),
+        quick=Breakdown(_TINY),
+        run=breakdown,
+        chart=Chart("Time (ms)", "Share", style="steps", log_x=True),
+        findings=(
             Finding("reservation on its way, median (ms)", "a few", quantile("reservation", 0.5)),
             Finding("request for tasks, median (ms)", "a few", quantile("request", 0.5)),
         ),
     ),
     Experiment(
-        "emulated-tpch",
-        "TPC-H stages of 10 users on 100 nodes, with recorded task times",
-        "Batch Sampling, figures 10 and 11; Sparrow, figure 8",
-        "emulated",
-        TpchUsers(),
-        _TINY_USERS,
-        emulated_tpch,
-        Chart("TPC-H query", log_y=True),
-        (
+        name="emulated-tpch",
+        title="TPC-H stages of 10 users on 100 nodes, with recorded task times",
+        source="Batch Sampling, figures 10 and 11; Sparrow, figure 8",
+        kind="emulated",
+        parameters=TpchUsers(),
+        quick=_TINY_USERS,
+        run=emulated_tpch,
+        chart=Chart("TPC-H query", log_y=True),
+        findings=(
             *_tpch_findings(0.65),
             _emulated_over_simulated(0.65),
             *_tpch_findings(0.8),
@@ -262,14 +274,14 @@ EXPERIMENTS = (
         ),
     ),
     Experiment(
-        "simulated-tpch",
-        "The same, all simulated",
-        "Batch Sampling, figures 10 and 11; Sparrow, figure 8",
-        "simulated",
-        TpchUsers(seconds=120.0),
-        _TINY_USERS,
-        simulated_tpch,
-        Chart("TPC-H query", log_y=True),
-        (*_tpch_findings(0.65, ", simulated"), *_tpch_findings(0.8, ", simulated")),
+        name="simulated-tpch",
+        title="The same, all simulated",
+        source="Batch Sampling, figures 10 and 11; Sparrow, figure 8",
+        kind="simulated",
+        parameters=TpchUsers(seconds=120.0),
+        quick=_TINY_USERS,
+        run=simulated_tpch,
+        chart=Chart("TPC-H query", log_y=True),
+        findings=(*_tpch_findings(0.65, ", simulated"), *_tpch_findings(0.8, ", simulated")),
     ),
 )

@@ -28,7 +28,7 @@ from sparrow_core.sim.cluster import SimulatedSlot
 _PATIENCE_S = 60.0
 
 
-class HostSettings(msgspec.Struct, frozen=True):
+class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the process is.
 
     Attributes:

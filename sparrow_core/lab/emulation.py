@@ -29,7 +29,7 @@ from sparrow_core.observe.audit import AuditEvent, read_events
 from sparrow_core.protocol.errors import ClusterStartError, SparrowError
 from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished
 from sparrow_core.protocol.ids import address
-from sparrow_core.runtime.front import Cluster
+from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.remote import RemoteCluster
 
 _SILENCE_MAX_S = 30.0  # nothing dies; processors are shared by hundreds of nodes
@@ -42,7 +42,7 @@ class EmulatedCluster:
     """Nodes and schedulers in a few processes of this machine.
 
     Attributes:
-        front: Takes jobs.
+        client: Takes jobs.
 
     Args:
         nodes: How many; they are called n0, n1 ...
@@ -69,16 +69,24 @@ class EmulatedCluster:
 
         def host(name: str, nodes: tuple[str, ...], own: tuple[str, ...]) -> HostSettings:
             return HostSettings(
-                name, f"ipc://{self._folder.name}/{name}.sock", nodes, slots, own,
-                self._addresses, max(0.5, 0.01 * self._nodes), policy, seed, self._audit_dir,
-            )  # fmt: skip
+                name=name,
+                endpoint=f"ipc://{self._folder.name}/{name}.sock",
+                nodes=nodes,
+                slots=slots,
+                own_schedulers=own,
+                schedulers=self._addresses,
+                heartbeat_s=max(0.5, 0.01 * self._nodes),
+                policy=policy,
+                seed=seed,
+                audit_dir=self._audit_dir,
+            )
 
         parts = shares([f"n{number}" for number in range(nodes)], processes)
         self._hosts = [
             host("schedulers", (), tuple(names)),
             *(host(f"nodes-{number}", part, ()) for number, part in enumerate(parts)),
         ]
-        self.front = RemoteCluster(
+        self.client = RemoteCluster(
             self._addresses, config=ClientConfig(silence_max_s=_SILENCE_MAX_S)
         )
 
@@ -91,7 +99,7 @@ class EmulatedCluster:
         try:
             for settings in self._hosts:
                 self._children.append(_start(settings))
-            self.front.start(_START_S)
+            self.client.start(_START_S)
             self._await_nodes()
         except BaseException:
             self.close()
@@ -100,7 +108,7 @@ class EmulatedCluster:
 
     def _await_nodes(self) -> None:
         deadline = time.monotonic() + _START_S
-        while set(self.front.schedulers().values()) != {self._nodes}:
+        while set(self.client.schedulers().values()) != {self._nodes}:
             dead = any(child.poll() is not None for child in self._children)
             if dead or time.monotonic() > deadline:
                 raise ClusterStartError("the emulated nodes do not come up")
@@ -116,7 +124,7 @@ class EmulatedCluster:
         self._folder.cleanup()
 
     def _end(self) -> None:
-        self.front.close()
+        self.client.close()
         children, self._children = self._children, []
         for child in children:
             assert child.stdin is not None

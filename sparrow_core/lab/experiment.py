@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from sparrow_core.lab.findings import Finding
@@ -30,6 +30,7 @@ class Chart:
 
     x: str
     y: str = "Response time (ms)"
+    _: KW_ONLY
     style: Literal["responses", "lines", "steps"] = "responses"
     log_x: bool = False
     log_y: bool = False
@@ -45,7 +46,7 @@ class Verdict:
     passed: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Experiment(Generic[P]):
     """A table or figure that anyone can run again.
 

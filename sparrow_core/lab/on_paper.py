@@ -76,7 +76,14 @@ def _no_wait(
     # Batch sampling of the analysis finds idle slots wherever they are: that is late binding.
     policy = "sparrow" if placement == "batch" else placement
     warm_up = int(parameters.warm_up * load * parameters.nodes * slots / tasks)
-    workload = Workload(load, warm_up + parameters.jobs, tasks, 1.0, "constant", policy)
+    workload = Workload(
+        load=load,
+        jobs=warm_up + parameters.jobs,
+        tasks=tasks,
+        task_s=1.0,
+        distribution="constant",
+        placement=policy,
+    )
     times = vector.response_times_s(
         workload, nodes=parameters.nodes, slots=slots, seed=seed, network=_AT_ONCE
     )
@@ -84,7 +91,9 @@ def _no_wait(
     share, half = mean_and_interval((~waited).astype(float).tolist())
     low, high = _wilson(share, parameters.jobs)
     low, high = min(low, share - half), max(high, share + half)
-    return Point(panel, f"{_NAMES[placement]}, simulated", load, share, max(0.0, low), high)
+    return Point(
+        panel, f"{_NAMES[placement]}, simulated", load, share, low=max(0.0, low), high=high
+    )
 
 
 def _wilson(share: float, count: int) -> tuple[float, float]:
@@ -129,12 +138,18 @@ def mean_responses(parameters: MeanResponse, seed: int, advance: Advance) -> Seq
             nodes, jobs = parameters.nodes, parameters.jobs
             if placement == "random":
                 nodes, jobs = parameters.random_nodes, parameters.random_jobs
-            workload = Workload(load, round(jobs / (1 - load) ** 2), 1, 1.0, placement=placement)
+            workload = Workload(
+                load=load,
+                jobs=round(jobs / (1 - load) ** 2),
+                tasks=1,
+                task_s=1.0,
+                placement=placement,
+            )
             own_seed = seed * len(parameters.loads) + number  # or all points would err alike
             times = vector.response_times_s(workload, nodes=nodes, seed=own_seed, network=_AT_ONCE)
             mean, half = mean_and_interval(times[len(times) // 5 :].tolist())
             series = f"{_NAMES[placement]}, simulated"
-            rows.append(Point("", series, load, mean, mean - half, mean + half))
+            rows.append(Point("", series, load, mean, low=mean - half, high=mean + half))
             part(1.0)
     return rows
 
@@ -179,7 +194,7 @@ def _idle_share(
     meter = Meter(world)
     names = [NodeName(f"n{number}") for number in range(parameters.nodes)]
     workload = Workload(
-        parameters.load, parameters.jobs, distribution="constant", probe_ratio=ratio
+        load=parameters.load, jobs=parameters.jobs, distribution="constant", probe_ratio=ratio
     )
     run_jobs(cluster, make_jobs(workload, names, 1, Random(seed)))
     return meter.waited_s / (meter.bound * workload.task_s + meter.waited_s)
@@ -210,37 +225,37 @@ _AGREEMENT = Finding("simulated points with the formula in their 95 % interval (
 
 EXPERIMENTS = (
     Experiment(
-        "zero-wait",
-        "Probability that no task of a job waits",
-        "Batch Sampling, section 4; Sparrow, section 5",
-        "paper",
-        ZeroWait(),
-        ZeroWait(((10, 1),), (0.2, 0.5), 1000, 200, 5.0),
-        zero_wait,
-        Chart("Load", "Probability", "lines"),
-        (_AGREEMENT,),
+        name="zero-wait",
+        title="Probability that no task of a job waits",
+        source="Batch Sampling, section 4; Sparrow, section 5",
+        kind="paper",
+        parameters=ZeroWait(),
+        quick=ZeroWait(shapes=((10, 1),), loads=(0.2, 0.5), nodes=1000, jobs=200, warm_up=5.0),
+        run=zero_wait,
+        chart=Chart("Load", "Probability", style="lines"),
+        findings=(_AGREEMENT,),
     ),
     Experiment(
-        "mean-response",
-        "Mean response time of single exponential tasks of mean 1",
-        "M/M/1; Mitzenmacher's two choices; the less loaded of two queues",
-        "paper",
-        MeanResponse(),
-        MeanResponse((0.5, 0.8), 100, 200, 20, 200),
-        mean_responses,
-        Chart("Load", "Mean response time", "lines"),
-        (_AGREEMENT,),
+        name="mean-response",
+        title="Mean response time of single exponential tasks of mean 1",
+        source="M/M/1; Mitzenmacher's two choices; the less loaded of two queues",
+        kind="paper",
+        parameters=MeanResponse(),
+        quick=MeanResponse(loads=(0.5, 0.8), nodes=100, jobs=200, random_nodes=20, random_jobs=200),
+        run=mean_responses,
+        chart=Chart("Load", "Mean response time", style="lines"),
+        findings=(_AGREEMENT,),
     ),
     Experiment(
-        "idle-time",
-        "Slot time that late binding leaves idle",
-        "Batch Sampling, section 4.4",
-        "paper",
-        IdleTime(),
-        IdleTime((1.0, 2.0), nodes=30, jobs=20),
-        idle_time,
-        Chart("Probe ratio", "Idle (% of slot time)", "lines"),
-        (
+        name="idle-time",
+        title="Slot time that late binding leaves idle",
+        source="Batch Sampling, section 4.4",
+        kind="paper",
+        parameters=IdleTime(),
+        quick=IdleTime((1.0, 2.0), nodes=30, jobs=20),
+        run=idle_time,
+        chart=Chart("Probe ratio", "Idle (% of slot time)", style="lines"),
+        findings=(
             Finding(
                 "idle at d = 2 without cancellation (%)",
                 "2",

@@ -29,7 +29,7 @@ NAMES = {
 _RANDOM_FACTOR = 6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sweep:
     """Jobs of equal size over a range of loads.
 
@@ -80,9 +80,15 @@ def _cases(sweep: Sweep) -> Iterator[_Case]:
             series = _series(sweep, placement, ratio, slots)
             for load in sweep.loads:
                 workload = Workload(
-                    load, sweep.jobs, sweep.tasks, sweep.task_ms / 1000,
-                    distribution, placement, ratio, arrivals=arrivals,
-                )  # fmt: skip
+                    load=load,
+                    jobs=sweep.jobs,
+                    tasks=sweep.tasks,
+                    task_s=sweep.task_ms / 1000,
+                    distribution=distribution,
+                    placement=placement,
+                    probe_ratio=ratio,
+                    arrivals=arrivals,
+                )
                 yield _Case(panel, series, slots, cancellation, workload)
 
 
@@ -129,7 +135,7 @@ def _advance(part: Advance, total: int, jobs: int) -> None:
     part(jobs / total)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Mixture:
     """Short jobs among long ones on a cluster of which `load` is busy.
 
@@ -215,42 +221,42 @@ def _with_four_slots(panel: str, paper: str) -> Finding:
 
 
 FIVE = ("random", "per_task", "batch", "sparrow", "central")
-_TINY = Sweep(200, tasks=10, loads=(0.5, 0.9), jobs=60, warm_up=20)
+_TINY = Sweep(slots_in_all=200, tasks=10, loads=(0.5, 0.9), jobs=60, warm_up=20)
 
 EXPERIMENTS = (
     Experiment(
-        "probe-ratio-10k",
-        "Response times by probe ratio: 10,000 slots, jobs of 500 exponential tasks of 100 ms",
-        "Batch Sampling, figure 5",
-        "simulated",
-        Sweep(
+        name="probe-ratio-10k",
+        title="Response times by probe ratio: 10,000 slots, jobs of 500 exponential 100 ms tasks",
+        source="Batch Sampling, figure 5",
+        kind="simulated",
+        parameters=Sweep(
             ratios=(1.0, 1.2, 1.5, 2.0, 3.0), cancellation=(False, True), jobs=10_000, warm_up=2500
         ),
-        replace(_TINY, ratios=(1.2, 2.0)),
-        sweep_responses,
-        Chart("Load"),
-        (
+        quick=replace(_TINY, ratios=(1.2, 2.0)),
+        run=sweep_responses,
+        chart=Chart("Load"),
+        findings=(
             _over_omniscient("d = 2", 0.6, "within 4", "without"),
             _over_omniscient("d = 2", 0.95, "within 33", "without"),
             _over_omniscient("d = 2", 0.95, "", "with "),
         ),
     ),
     Experiment(
-        "techniques",
-        "Response times by placement: 10,000 slots, jobs of 500 tasks of 100 ms",
-        "Batch Sampling, figure 6; Sparrow, figure 3",
-        "simulated",
-        Sweep(
+        name="techniques",
+        title="Response times by placement: 10,000 slots, jobs of 500 tasks of 100 ms",
+        source="Batch Sampling, figure 6; Sparrow, figure 3",
+        kind="simulated",
+        parameters=Sweep(
             placements=FIVE,
             distributions=("exponential", "constant", "pareto", "bimodal"),
             loads=(0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95),
             jobs=3000,
             warm_up=2000,
         ),
-        replace(_TINY, placements=FIVE, distributions=("exponential", "pareto")),
-        sweep_responses,
-        Chart("Load", log_y=True, same_y=False),
-        (
+        quick=replace(_TINY, placements=FIVE, distributions=("exponential", "pareto")),
+        run=sweep_responses,
+        chart=Chart("Load", log_y=True, same_y=False),
+        findings=(
             _faster("per_task", "random", 0.9, "5", "exponential"),
             _over_omniscient(NAMES["sparrow"], 0.9, "within 14", "exponential"),
             _faster("sparrow", "batch", 0.95, "about 2", "exponential"),
@@ -260,11 +266,11 @@ EXPERIMENTS = (
         ),
     ),
     Experiment(
-        "slots",
-        "Response times by slots a node: 10,000 slots in all, jobs of 500 exponential tasks",
-        "Batch Sampling, figure 7",
-        "simulated",
-        Sweep(
+        name="slots",
+        title="Response times by slots a node: 10,000 slots in all, jobs of 500 exponential tasks",
+        source="Batch Sampling, figure 7",
+        kind="simulated",
+        parameters=Sweep(
             slots=(1, 2, 4),
             placements=("sparrow",),
             loads=(0.5, 0.7, 0.8, 0.9, 0.95),
@@ -272,20 +278,20 @@ EXPERIMENTS = (
             jobs=40_000,
             warm_up=10_000,
         ),
-        replace(_TINY, slots=(1, 4), placements=("sparrow",)),
-        sweep_responses,
-        Chart("Load"),
-        (
+        quick=replace(_TINY, slots=(1, 4), placements=("sparrow",)),
+        run=sweep_responses,
+        chart=Chart("Load"),
+        findings=(
             _with_four_slots("without", "over 20"),
             _with_four_slots("with ", ""),
         ),
     ),
     Experiment(
-        "bursts",
-        "Response times when jobs come in bursts (squared coefficient of variation 9)",
-        "past the papers",
-        "simulated",
-        Sweep(
+        name="bursts",
+        title="Response times when jobs come in bursts (squared coefficient of variation 9)",
+        source="past the papers",
+        kind="simulated",
+        parameters=Sweep(
             slots_in_all=1000,
             tasks=50,
             placements=("per_task", "batch", "sparrow", "central"),
@@ -294,16 +300,16 @@ EXPERIMENTS = (
             jobs=12_000,
             warm_up=3000,
         ),
-        replace(_TINY, placements=("sparrow",), arrivals=("poisson", "bursty")),
-        sweep_responses,
-        Chart("Load"),
+        quick=replace(_TINY, placements=("sparrow",), arrivals=("poisson", "bursty")),
+        run=sweep_responses,
+        chart=Chart("Load"),
     ),
     Experiment(
-        "probe-ratio",
-        "Response times by probe ratio: 100 nodes of 4 slots, jobs of ten 100 ms tasks",
-        "Sparrow, figure 12",
-        "simulated",
-        Sweep(
+        name="probe-ratio",
+        title="Response times by probe ratio: 100 nodes of 4 slots, jobs of ten 100 ms tasks",
+        source="Sparrow, figure 12",
+        kind="simulated",
+        parameters=Sweep(
             slots_in_all=400,
             slots=(4,),
             tasks=10,
@@ -314,10 +320,10 @@ EXPERIMENTS = (
             jobs=10_000,
             warm_up=2000,
         ),
-        replace(_TINY, ratios=(1.1, 2.0), distributions=("constant",)),
-        sweep_responses,
-        Chart("Load"),
-        (
+        quick=replace(_TINY, ratios=(1.1, 2.0), distributions=("constant",)),
+        run=sweep_responses,
+        chart=Chart("Load"),
+        findings=(
             Finding(
                 "median with d = 1.5 over d = 2 at 80 % load (%)",
                 "nearly as good",
@@ -326,17 +332,17 @@ EXPERIMENTS = (
         ),
     ),
     Experiment(
-        "heterogeneity",
-        "Short jobs (ten 100 ms tasks) among long ones, at 80 % load of 100 nodes",
-        "Sparrow, figure 13",
-        "simulated",
-        Mixture(),
-        Mixture(
+        name="heterogeneity",
+        title="Short jobs (ten 100 ms tasks) among long ones, at 80 % load of 100 nodes",
+        source="Sparrow, figure 13",
+        kind="simulated",
+        parameters=Mixture(),
+        quick=Mixture(
             nodes=25, slots=(4,), factors=(10.0,), long_shares=(0.0, 0.5), jobs=100, warm_up=20
         ),
-        short_among_long,
-        Chart("Long jobs (%)", log_y=True),
-        (
+        run=short_among_long,
+        chart=Chart("Long jobs (%)", log_y=True),
+        findings=(
             Finding(
                 "median over 100 ms, 16 slots, half of the jobs 1000 times longer (%)",
                 "within 11",

@@ -23,7 +23,7 @@ from sparrow_core.sim.failover import simulated_failover
 _SAMPLE_S = 0.1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FairShare:
     """Two users with equal shares; the first wants everything.
 
@@ -48,12 +48,22 @@ def fair_share(parameters: FairShare, seed: int, advance: Advance) -> Sequence[P
     """How many tasks of each user run, over time."""
     slots = parameters.nodes * parameters.slots
     end_s = parameters.phase_s * len(parameters.demands)
-    streams = [Stream("user 0", parameters.greed * slots, parameters.tasks, until_s=end_s)]
+    streams = [
+        Stream(
+            user="user 0", demand=parameters.greed * slots, tasks=parameters.tasks, until_s=end_s
+        )
+    ]
     for number, demand in enumerate(parameters.demands):
         begin_s = number * parameters.phase_s
         until_s = begin_s + parameters.phase_s
         streams.append(
-            Stream("user 1", demand * slots, parameters.tasks, from_s=begin_s, until_s=until_s)
+            Stream(
+                user="user 1",
+                demand=demand * slots,
+                tasks=parameters.tasks,
+                from_s=begin_s,
+                until_s=until_s,
+            )
         )
     cluster = ExpressCluster(
         nodes=parameters.nodes, slots=parameters.slots, policy="fair", seed=seed
@@ -97,7 +107,7 @@ def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence
     rows = []
     for demands in parameters.demands:
         streams = [
-            Stream(f"user {number}", share * slots, until_s=parameters.seconds)
+            Stream(user=f"user {number}", demand=share * slots, until_s=parameters.seconds)
             for number, share in enumerate(demands)
         ]
         cluster = ExpressCluster(
@@ -115,7 +125,7 @@ def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence
     return rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Isolation:
     """A user of high priority with a quarter of the cluster, and one of low priority.
 
@@ -140,11 +150,20 @@ def isolation(parameters: Isolation, seed: int, advance: Advance) -> Sequence[Re
     rows = []
     for low in parameters.low:
         streams = (
-            Stream("high priority", parameters.high * slots, parameters.tasks,
-                   until_s=parameters.seconds),
-            Stream("low priority", low * slots, parameters.tasks, until_s=parameters.seconds,
-                   options=JobOptions(priority=7)),
-        )  # fmt: skip
+            Stream(
+                user="high priority",
+                demand=parameters.high * slots,
+                tasks=parameters.tasks,
+                until_s=parameters.seconds,
+            ),
+            Stream(
+                user="low priority",
+                demand=low * slots,
+                tasks=parameters.tasks,
+                until_s=parameters.seconds,
+                options=JobOptions(priority=7),
+            ),
+        )
         cluster = ExpressCluster(
             nodes=parameters.nodes, slots=parameters.slots, policy="priority", seed=seed
         )
@@ -191,15 +210,15 @@ def failover(parameters: Failover, seed: int, advance: Advance) -> Sequence[Poin
 
 EXPERIMENTS = (
     Experiment(
-        "fair-share",
-        "Running tasks of two users with equal shares; 400 slots, d = 2",
-        "Sparrow, figure 11",
-        "simulated",
-        FairShare(),
-        FairShare(10, 2, 2, (0.0, 0.5), 0.5),
-        fair_share,
-        Chart("Time (s)", "Running tasks", "lines"),
-        tuple(
+        name="fair-share",
+        title="Running tasks of two users with equal shares; 400 slots, d = 2",
+        source="Sparrow, figure 11",
+        kind="simulated",
+        parameters=FairShare(),
+        quick=FairShare(nodes=10, slots=2, tasks=2, demands=(0.0, 0.5), phase_s=0.5),
+        run=fair_share,
+        chart=Chart("Time (s)", "Running tasks", style="lines"),
+        findings=tuple(
             # Without the second in which it changes.
             Finding(
                 f"running tasks of user 1 at a demand of {demand:.0%}",
@@ -213,15 +232,15 @@ EXPERIMENTS = (
         ),
     ),
     Experiment(
-        "three-users",
-        "Response times of three users with a third of 400 slots each",
-        "Batch Sampling, figure 12 and table 4",
-        "simulated",
-        ThreeUsers(),
-        ThreeUsers(10, 2, seconds=1.0),
-        three_users,
-        Chart("User", log_y=True),
-        (
+        name="three-users",
+        title="Response times of three users with a third of 400 slots each",
+        source="Batch Sampling, figure 12 and table 4",
+        kind="simulated",
+        parameters=ThreeUsers(),
+        quick=ThreeUsers(10, 2, seconds=1.0),
+        run=three_users,
+        chart=Chart("User", log_y=True),
+        findings=(
             Finding(
                 "median below one's share (ms)",
                 "166",
@@ -235,15 +254,15 @@ EXPERIMENTS = (
         ),
     ),
     Experiment(
-        "isolation",
-        "Response times by priority; the high one wants 25 % of the cluster",
-        "Sparrow, table 3",
-        "simulated",
-        Isolation(),
-        Isolation(10, 2, low=(0.0, 1.5), seconds=1.0),
-        isolation,
-        Chart("Demand of both (% of the cluster)", log_y=True),
-        (
+        name="isolation",
+        title="Response times by priority; the high one wants 25 % of the cluster",
+        source="Sparrow, table 3",
+        kind="simulated",
+        parameters=Isolation(),
+        quick=Isolation(nodes=10, slots=2, low=(0.0, 1.5), seconds=1.0),
+        run=isolation,
+        chart=Chart("Demand of both (% of the cluster)", log_y=True),
+        findings=(
             Finding(
                 "median of high priority over its own alone, both demand 200 % (%)",
                 "at most 40",
@@ -252,15 +271,15 @@ EXPERIMENTS = (
         ),
     ),
     Experiment(
-        "failover",
-        "From the death of a scheduler until its jobs run again, by silence",
-        "Sparrow, figure 10",
-        "simulated",
-        Failover(),
-        Failover(4, 2, 2),
-        failover,
-        Chart("Time (ms)", "Share", "steps"),
-        (
+        name="failover",
+        title="From the death of a scheduler until its jobs run again, by silence",
+        source="Sparrow, figure 10",
+        kind="simulated",
+        parameters=Failover(),
+        quick=Failover(4, 2, 2),
+        run=failover,
+        chart=Chart("Time (ms)", "Share", style="steps"),
+        findings=(
             Finding("a scheduler's silence is noticed, median (ms)", "120", quantile("notic", 0.5)),
             Finding("its tasks run again, median (ms)", "120", quantile("runs again", 0.5)),
         ),

@@ -67,7 +67,12 @@ def simulate_queries(cluster: ExpressCluster, queries: Sequence[Query]) -> list[
         for index, stage in pending[number].ready():
             job, job_id = stage.job, JobId(f"{number}/{index}")
             start = StartJob(
-                job_id, job.user, tuple(job.tasks), b"", job.placement, job.probe_ratio, job.options
+                job_id=job_id,
+                user=job.user,
+                tasks=tuple(job.tasks),
+                placement=job.placement,
+                probe_ratio=job.probe_ratio,
+                options=job.options,
             )
             cluster.submit(Arrival(at_s, start))
 

@@ -44,7 +44,7 @@ def shipped_recording() -> Recording:
     return msgspec.json.decode(text, type=Recording)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TpchUsers:
     """Users with tables of their own who ask for recorded queries.
 

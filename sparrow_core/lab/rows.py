@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 _BATCHES = 20
 _STUDENT = 2.093  # the 97.5 % quantile for as many batches
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Response:
     """Response times of the jobs of one run, in milliseconds.
 
@@ -42,6 +42,7 @@ class Point:
     series: str
     x: float
     y: float
+    _: KW_ONLY
     low: float = math.nan
     high: float = math.nan
 
@@ -76,7 +77,17 @@ def response(panel: str, series: str, x: float, times_s: Iterable[float]) -> Res
     mean, interval = mean_and_interval(times_ms)
     ranked = sorted(times_ms)
     p5, p50, p95 = (percentile(ranked, percent) for percent in (5, 50, 95))
-    return Response(panel, series, x, len(ranked), mean, interval, p5, p50, p95)
+    return Response(
+        panel=panel,
+        series=series,
+        x=x,
+        jobs=len(ranked),
+        mean_ms=mean,
+        ci_ms=interval,
+        p5_ms=p5,
+        p50_ms=p50,
+        p95_ms=p95,
+    )
 
 
 def distribution(

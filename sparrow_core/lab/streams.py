@@ -19,7 +19,7 @@ from sparrow_core.sim.workload import ARRIVALS, Arrival
 START_S = 1.0  # when streams begin
 
 
-class Stream(Struct, frozen=True):
+class Stream(Struct, frozen=True, kw_only=True):
     """A user's jobs.
 
     Attributes:
@@ -55,7 +55,11 @@ class Stream(Struct, frozen=True):
         while (at_s := at_s + ARRIVALS[self.arrivals](rng) * interval_s) < self.until_s:
             job_id = JobId(f"{self.user}/{self.from_s:g}/{len(arrivals)}")
             start = StartJob(
-                job_id, self.user, tasks, b"", "sparrow", self.probe_ratio, self.options
+                job_id=job_id,
+                user=self.user,
+                tasks=tasks,
+                probe_ratio=self.probe_ratio,
+                options=self.options,
             )
             arrivals.append(Arrival(START_S + at_s, start))
         return arrivals

@@ -61,7 +61,7 @@ _PINGS_A_SILENCE = 4
 _ELSEWHERE = ("no_nodes", "overloaded")  # another scheduler may do better
 
 
-class ClientConfig(Struct, frozen=True):
+class ClientConfig(Struct, frozen=True, kw_only=True):
     """Limits of a client.
 
     Attributes:
@@ -82,7 +82,7 @@ class ClientConfig(Struct, frozen=True):
     result_wait_s: float = 1.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Job:
     start: StartJob
     scheduler: Address
@@ -183,7 +183,9 @@ class Client:
         missing = {task.task_id: task for task in msg.tasks}
         self._turn += 1
         scheduler = self._scheduler_after(self._turn - 1)
-        job = self._jobs[msg.job_id] = _Job(msg, scheduler, now, now, missing)
+        job = self._jobs[msg.job_id] = _Job(
+            start=msg, scheduler=scheduler, started_at=now, heard_at=now, missing=missing
+        )
         return [*self._submit(job), *self._watch(scheduler, now)]
 
     def _scheduler_after(self, turn: int) -> Address:
@@ -200,10 +202,17 @@ class Client:
     def _submission(self, job: _Job, wire_id: JobId) -> SubmitJob:
         start = job.start
         return SubmitJob(
-            PROTOCOL_VERSION, wire_id, self.address, start.user, tuple(job.missing.values()),
-            start.shared, start.placement, start.probe_ratio, start.options,
-            () if wire_id != job.wire_id else job.replaced,
-        )  # fmt: skip
+            version=PROTOCOL_VERSION,
+            job_id=wire_id,
+            client=self.address,
+            user=start.user,
+            tasks=tuple(job.missing.values()),
+            shared=start.shared,
+            placement=start.placement,
+            probe_ratio=start.probe_ratio,
+            options=start.options,
+            replaces=() if wire_id != job.wire_id else job.replaced,
+        )
 
     def _timer(self, job: _Job, delay_s: float) -> Envelope:
         job.generation += 1
@@ -364,10 +373,15 @@ class Client:
             queue_s = max(0.0, took_s - each.run_s)
             events.append(
                 TaskCompleted(
-                    each.task_id, each.result, msg.node, msg.executor, each.attempt,
-                    queue_s, each.run_s,
+                    task_id=each.task_id,
+                    result=each.result,
+                    node=msg.node,
+                    executor=msg.executor,
+                    attempt=each.attempt,
+                    queue_s=queue_s,
+                    run_s=each.run_s,
                 )
-            )  # fmt: skip
+            )
         if not events:
             return []
         out = [self._notify(job.start.job_id, *events)]

@@ -1,6 +1,8 @@
-"""What a scheduler knows: nodes, open jobs, and which node should have what of which job.
+"""A scheduler's tables: nodes, open jobs, and what each node should hold of each job.
 
-Bookkeeping only: nothing here sends a message or decides anything.
+Bookkeeping only: nothing here sends a message or decides anything. Everything is indexed both
+ways (by job and by node), so that the end of a job and the death of a node cost as many steps as
+there is to undo.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from sparrow_core.policy.placement import Placer
+from sparrow_core.policy.placer import Placer
 from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.protocol.messages import SubmitJob
 from sparrow_core.protocol.types import (
@@ -27,43 +29,50 @@ from sparrow_core.protocol.types import (
 
 @dataclass(slots=True)
 class Held:
-    """Reservations of a job that a node should hold; `at` is when the last were sent."""
+    """Reservations of a job that a node should hold; the last of them were sent `at`."""
 
     count: int
     at: float
 
 
 class Trail:
-    """The steps of a job's placement, for a job that is to be explained."""
+    """The steps of a job's placement, for a job with `JobOptions.explain`."""
 
     def __init__(self, began_at: float) -> None:
-        """Begin, when the scheduler had the job."""
+        """Begin when the scheduler gets the job; steps are timed from then."""
         self.steps: list[PlacementStep] = []
         self._began_at = began_at
 
     def add(
         self, now: float, node: NodeName, what: StepKind, count: int, tasks: tuple[TaskId, ...] = ()
     ) -> None:
-        """Note a step that is taken now."""
+        """Record a step that is taken now."""
         self.steps.append(PlacementStep(now - self._began_at, node, what, count, tasks))
 
     def take(self) -> tuple[PlacementStep, ...]:
-        """The steps since they were last taken."""
+        """The steps since the last call."""
         steps, self.steps = self.steps, []
         return tuple(steps)
 
 
 class Running(Struct, gc=False):
-    """Where a task runs, since when. One is made for each task, so it is cheap."""
+    """Where a task runs, and since when. A Struct without GC, because there is one per task."""
 
     node: NodeName
     attempt: int
     at: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Node:
-    """A live node; `frameworks` are those of all executors that it ever had."""
+    """A live node.
+
+    Attributes:
+        frameworks: Of all executors that it ever had: one that has died is being restarted.
+        load: Queued reservations and running tasks, of all schedulers.
+        deaths: Of its executors.
+        jobs: That may hold something there.
+    """
 
     address: Address
     heard_at: float
@@ -74,21 +83,37 @@ class Node:
     deaths: int = 0
     last_death: str = ""
     frameworks: dict[str, None] = field(default_factory=dict)
-    jobs: dict[JobId, None] = field(default_factory=dict)  # that may hold something there
+    jobs: dict[JobId, None] = field(default_factory=dict)
 
 
 def _info(name: NodeName, node: Node) -> NodeInfo:
     return NodeInfo(
-        name, node.executors, node.attributes, node.draining, *node.load, node.address,
-        node.deaths, node.last_death,
-    )  # fmt: skip
+        name=name,
+        executors=node.executors,
+        attributes=node.attributes,
+        draining=node.draining,
+        queued=node.load[0],
+        running=node.load[1],
+        monitor=node.address,
+        deaths=node.deaths,
+        last_death=node.last_death,
+    )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Job:
-    """An open job: its tasks wait (in the placer), run, or have finished.
+    """An open job: each of its tasks waits (in the placer), runs, or has finished.
 
-    `served_at` is when there last was an executor for it.
+    Attributes:
+        heard_at: When its client was last heard.
+        served_at: When there last was an executor for it.
+        stories: Of each task, a line per lost attempt.
+        reserved: What each node should hold.
+        shared_on: Nodes that were sent the shared part.
+        nodes: That may hold something of the job.
+        cancelled_on: Nodes that were sent CancelReservations since their last reservation.
+        refusals: By nodes with full queues.
+        trail: If the job is to be explained.
     """
 
     submit: SubmitJob
@@ -99,22 +124,22 @@ class Job:
     running: dict[TaskId, Running] = field(default_factory=dict)
     running_on: dict[NodeName, dict[TaskId, None]] = field(default_factory=dict)
     finished: dict[TaskId, None] = field(default_factory=dict)
-    stories: dict[TaskId, list[str]] = field(default_factory=dict)  # one entry per lost attempt
+    stories: dict[TaskId, list[str]] = field(default_factory=dict)
     reserved: dict[NodeName, Held] = field(default_factory=dict)
     shared_on: dict[NodeName, None] = field(default_factory=dict)
-    nodes: dict[NodeName, None] = field(default_factory=dict)  # that may hold something of it
-    cancelled_on: dict[NodeName, None] = field(default_factory=dict)  # told: nothing for you
+    nodes: dict[NodeName, None] = field(default_factory=dict)
+    cancelled_on: dict[NodeName, None] = field(default_factory=dict)
     refusals: int = 0
     trail: Trail | None = None
 
     @property
     def job_id(self) -> JobId:
-        """Of the submission."""
+        """The id of this submission."""
         return self.submit.job_id
 
     @property
     def claim(self) -> Claim:
-        """What queue disciplines may know of the job now."""
+        """What queue disciplines may know of the job at this moment."""
         options = self.submit.options
         return Claim(
             self.submit.user, options.framework, options.priority, options.task_s,
@@ -128,12 +153,13 @@ class Job:
 
 
 class Ledger:
-    """The nodes and open jobs of a scheduler, with indexes both ways."""
+    """The nodes and open jobs of a scheduler."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start with no node and no job."""
         self.nodes: dict[NodeName, Node] = {}
         self.jobs: dict[JobId, Job] = {}
+        # Cached per framework and required attributes: placing a job would else visit all nodes.
         self._eligible: dict[tuple[str, tuple[str, ...]], list[NodeName]] = {}
 
     # --- nodes ---------------------------------------------------------------------------------
@@ -142,7 +168,7 @@ class Ledger:
         self, node: Node, executors: tuple[ExecutorInfo, ...],
         attributes: tuple[str, ...], draining: bool,
     ) -> bool:  # fmt: skip
-        """Note what a heartbeat says; True if that may make the node eligible for more jobs."""
+        """Record a heartbeat; True if the node may have become eligible for other jobs."""
         frameworks = dict.fromkeys(executor.framework for executor in executors)
         new = frameworks.keys() - node.frameworks.keys()
         changed = bool(new) or (node.attributes, node.draining) != (attributes, draining)
@@ -153,12 +179,12 @@ class Ledger:
         return changed
 
     def eligibility_changed(self) -> None:
-        """Some node may be eligible for other jobs than before."""
+        """Some node may be eligible for other jobs than before: forget cached answers."""
         self._eligible.clear()
 
     def remove_node(self, name: NodeName) -> None:
-        """The node is gone."""
-        assert not any(self.running_on(name))
+        """Forget a node on which nothing runs any more."""
+        assert not any(self.running_on(name)), "its tasks must be moved first"
         del self.nodes[name]
         self.eligibility_changed()
 
@@ -176,7 +202,7 @@ class Ledger:
         return self._eligible[key]
 
     def is_empty(self) -> bool:
-        """Whether no node has, or had, an executor."""
+        """Whether no live node has, or had, an executor."""
         return not any(node.frameworks for node in self.nodes.values())
 
     def node_infos(self) -> tuple[NodeInfo, ...]:
@@ -185,60 +211,62 @@ class Ledger:
 
     # --- what a node has of a job --------------------------------------------------------------
 
-    def tie(self, job: Job, node: NodeName) -> None:
+    def link(self, job: Job, node: NodeName) -> None:
         """Remember that the node may hold something of the job."""
         job.nodes[node] = None
         self.nodes[node].jobs[job.job_id] = None
 
     def hold(self, job: Job, node: NodeName, count: int, now: float) -> None:
-        """The node is sent `count` more reservations."""
+        """`count` more reservations are sent to the node."""
         held = job.reserved.setdefault(node, Held(0, now))
         held.count += count
         held.at = now
         job.cancelled_on.pop(node, None)
-        self.tie(job, node)
+        self.link(job, node)
 
     @staticmethod
     def consume(job: Job, node: NodeName, count: int) -> None:
-        """The node has `count` reservations less, of those that we know."""
+        """The node has used up `count` of the reservations that it should hold."""
         held = job.reserved.get(node)
         if held is not None:
             held.count -= count
-            if held.count <= 0:
+            if held.count <= 0:  # below 0: restored ones crossed with a request
                 del job.reserved[node]
 
     def bind(
         self, job: Job, tasks: Iterable[TaskSpec], node: NodeName, now: float
     ) -> list[Assignment]:
-        """The tasks run on the node from now on; as which attempts."""
+        """The tasks run on the node from now on; returns them with their attempt numbers."""
         here = job.running_on.setdefault(node, {})
         assignments = []
         for task in tasks:
             task_id = task.task_id
+            assert task_id not in job.running, "a task runs once at a time"
             attempt = len(job.stories.get(task_id, ())) + 1
             job.running[task_id] = Running(node, attempt, now)
             here[task_id] = None
             assignments.append(Assignment(task_id, attempt, task.payload, task.memory_bytes))
-        self.tie(job, node)
+        self.link(job, node)
         return assignments
 
     @staticmethod
     def unbind(job: Job, task_id: TaskId) -> None:
-        """The task runs no more."""
+        """The task does not run any more; no effect if it does not run."""
         run = job.running.pop(task_id, None)
         if run is not None:
             del job.running_on[run.node][task_id]
 
     def running_on(self, name: NodeName) -> Iterator[tuple[Job, TaskId]]:
-        """All tasks that run on a node; they may be unbound meanwhile."""
+        """All tasks that run on a node; the caller may unbind tasks or end jobs meanwhile."""
         for job_id in tuple(self.nodes[name].jobs):
             job = self.jobs.get(job_id)
             if job is not None:
                 yield from ((job, task_id) for task_id in tuple(job.running_on.get(name, ())))
 
     def end(self, job: Job) -> dict[NodeName, Address]:
-        """Forget the job; the nodes that may hold something of it."""
+        """Forget the job; returns the live nodes that may hold something of it."""
         del self.jobs[job.job_id]
+        # Emptied, because a caller may still iterate over `running_on`.
         job.running.clear()
         job.running_on.clear()
         live = {name: self.nodes[name] for name in job.nodes if name in self.nodes}
@@ -247,7 +275,7 @@ class Ledger:
         return {name: node.address for name, node in live.items()}
 
     def gauges(self) -> dict[str, float]:
-        """How much there is of what."""
+        """Sizes of all tables, by name."""
         jobs = self.jobs.values()
         return {
             "nodes": len(self.nodes),
@@ -258,7 +286,7 @@ class Ledger:
         }
 
     def check(self) -> None:
-        """Assert that each task is in one state and covered if it waits; and the indexes."""
+        """Assert that each task is in one state, and covered if it waits; that indexes agree."""
         for job in self.jobs.values():
             states = [*job.placer.waiting, *job.running, *job.finished]
             assert sorted(states) == sorted(job.tasks)

@@ -1,25 +1,50 @@
-"""The node monitor: queues reservations of a node and asks for tasks when a slot is free.
+"""The node monitor: queues a node's reservations and asks for tasks when slots are free.
 
-    Reserve ─▶ queue ─free slot─▶ asking ─AssignTasks─▶ ready ─▶ running ─TasksEnded─▶ report
-                                    └─ no answer within `ask_timeout_s`: the scheduler is taken
-    for dead and its reservations are dropped (if it lives, our heartbeat makes it restore them)
+Life of a reservation and of the task that it becomes:
 
-Which job is asked for next is up to the node's queue discipline. Everything that comes in together
-is acted on together: the first message that could change what to do makes the machine send itself a
-`Flush`, which comes after all that is already waiting; so a busy node sends few messages (one
-GetTasks a job, with all reports in it). Bounds: running tasks by slots; asking plus ready by slots
-plus answers that came too late; the queue by `queue_max`.
+    Reserve ──▶ queued ──free slot──▶ asking ──AssignTasks──▶ ready ──▶ running ──┐
+                  │  ▲                  │                       (executor has     │ TasksEnded,
+    cancelled,    │  └─ sticky policies ┤                        a slot: RunTasks)│ executor lost
+    job over      ▼                     │ no answer for `ask_timeout_s`           ▼
+                dropped ◀───────────────┘                          Unreported ──▶ JobReport
+
+A slot is taken from the request (`asking`) to the end of the task, so that no task is fetched
+that would have to wait: that is late binding. Tasks much shorter than a round trip are the
+exception: for them a few are fetched ahead (`_ahead`), of jobs that all have such tasks.
+
+Which job is asked for next is up to the node's queue discipline.
+
+Batching: a message that may change what is to be done makes the machine send itself a `Flush`,
+which arrives after all messages that are waiting already. Only the flush starts tasks and asks for
+new ones. So a busy node sends few messages: one GetTasks per job, with all reports in it.
+
+What the node monitor relies on:
+
+- Messages to and from schedulers may be lost, duplicated or reordered; with its executors'
+  supervisor it shares a process, whose messages arrive once and in order.
+- A heartbeat tells each scheduler what the node has of its jobs, and the scheduler answers with
+  what is missing or over. Likewise the heartbeats of executors are compared with `_running`. Only
+  what is older than `grace_s` is compared, because younger messages may be on their way.
+- A scheduler that does not answer is taken for dead, and its reservations are dropped; if it
+  lives, the next heartbeat makes it restore them.
+
+Bounds: running tasks by slots; asking and ready by slots plus answers that came too late; the
+queue by `queue_max`; remembered dead executors by `_GONE_MAX`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, assert_never
 
-from sparrow_core.machines.slots import NodeJob
-from sparrow_core.machines.task_keeper import NodeMonitorConfig, TaskKeeper
-from sparrow_core.protocol.ids import Address, JobId, name_of
+from msgspec import Struct
+
+from sparrow_core.machines.slots import Asked, MemoryBudget, NodeJob, NodeTask, SlotPool
+from sparrow_core.machines.unreported import Unreported
+from sparrow_core.policy import sampling as policy
+from sparrow_core.policy.disciplines import Candidates, Lanes, Queued, make_discipline
+from sparrow_core.protocol.ids import Address, JobId, NodeName, name_of
 from sparrow_core.protocol.machine import Envelope, Figure
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
@@ -33,34 +58,115 @@ from sparrow_core.protocol.messages import (
     ExecutorStatus,
     Flush,
     GetShared,
+    GetTasks,
     JobShared,
     NodeLeft,
     NodeLoad,
     NodeMonitorIn,
     NodeRefused,
     ProbeLoad,
+    RefuseReservations,
     RegisterNode,
+    ReportTasks,
     Reserve,
+    RunTasks,
     SetWeights,
     StopTask,
     TasksEnded,
     Tick,
 )
-from sparrow_core.protocol.types import ExecutorInfo, HeldJob
-
-__all__ = ["NodeMonitor", "NodeMonitorConfig"]
+from sparrow_core.protocol.types import ExecutorInfo, HeldJob, TaskKey
 
 _GONE_MAX = 1024
 
 
-class NodeMonitor(TaskKeeper):
+class NodeMonitorConfig(Struct, frozen=True, kw_only=True):
+    """Limits of a node monitor.
+
+    Attributes:
+        policy: Name of the queue discipline, see `disciplines.DISCIPLINES`.
+        slots: Tasks that run at once at most, over all executors; None for all their slots.
+        queue_max: Reservations that may be queued; more are refused.
+        heartbeat_s: Interval of heartbeats to schedulers.
+        ask_timeout_s: How long a slot is kept for a scheduler's answer.
+        grace_s: How long a task may be on its way to an executor that does not know of it.
+        executor_timeout_s: An executor that is silent for this long is dead, until it is heard
+            again.
+        memory_bytes: Limit on the sum of what running tasks declare in `TaskSpec.memory_bytes`; a
+            task that declares more runs when no other does that declares any. None for no limit.
+    """
+
+    policy: str = "fifo"
+    slots: int | None = None
+    queue_max: int = 100_000
+    heartbeat_s: float = 0.5
+    ask_timeout_s: float = 0.5
+    grace_s: float = 1.0
+    executor_timeout_s: float = 5.0
+    memory_bytes: int | None = None
+
+
+class NodeMonitor:
     """The node monitor of one node."""
 
     inputs: ClassVar[Any] = NodeMonitorIn
 
+    def __init__(
+        self,
+        name: NodeName,
+        address: Address,
+        schedulers: Sequence[Address],
+        *,
+        supervisor: Address | None = None,
+        attributes: Sequence[str] = (),
+        config: NodeMonitorConfig | None = None,
+    ) -> None:
+        """Make a node monitor without executors.
+
+        Args:
+            name: Of the node.
+            address: Of this machine.
+            schedulers: To which the node announces itself.
+            supervisor: Told of NodeRefused and Drained.
+            attributes: What jobs may require of a node, such as "gpu" or "zone=a".
+            config: Policy and limits.
+
+        Raises:
+            SparrowError: There is no such policy.
+        """
+        self.name = name
+        self.address = address
+        self._schedulers = tuple(schedulers)
+        self._supervisor = supervisor
+        self._attributes = tuple(attributes)
+        self._config = config or NodeMonitorConfig()
+        # Components with state of their own.
+        self._discipline = make_discipline(self._config.policy)
+        self._pool = SlotPool(self._discipline, self._config.slots)
+        self._memory = MemoryBudget(self._config.memory_bytes)
+        self._lanes = Lanes(self._discipline)
+        self._unreported = Unreported()
+        # A reservation's way: queued, asking, ready, running.
+        self._queue: OrderedDict[JobId, Queued] = OrderedDict()
+        self._queued = 0  # reservations in the queue
+        self._asking: dict[int, Asked] = {}  # by request number
+        self._requests = 0  # the last request number
+        self._ready: dict[TaskKey, NodeTask] = {}
+        self._running: dict[TaskKey, NodeTask] = {}
+        self._jobs: dict[JobId, NodeJob] = {}  # of which tasks or the shared part have come
+        self._weights = SetWeights()
+        # Executors that died. Messages from before their death may still arrive.
+        self._gone: dict[Address, None] = {}
+        self._deaths = 0
+        self._last_death = ""
+        self._flush_due = False
+        self._draining = False
+        self._left = False
+        self._generation = 0  # of the tick that is awaited
+
     def on_message(self, msg: NodeMonitorIn, now: float) -> list[Envelope]:
         """Take one message; see the module docstring."""
-        match msg:
+        match msg:  # the most frequent messages first
             case TasksEnded():
                 return self._on_tasks_ended(msg, now)
             case Flush():
@@ -99,14 +205,285 @@ class NodeMonitor(TaskKeeper):
             case _:
                 assert_never(msg)
 
+    def _wake(self) -> list[Envelope]:
+        """Have a Flush come, if none is on its way."""
+        if self._flush_due:
+            return []
+        self._flush_due = True
+        return [Envelope(self.address, Flush())]
+
     def _on_flush(self, now: float) -> list[Envelope]:
         if not self._flush_due:
-            return []  # a doubled note
+            return []  # a duplicate
         self._flush_due = False
         if self._ready or self._queue:  # else nothing is to be started
             self._pool.ahead = self._ahead()
+        # Tasks that are here come before new requests: they have their slots already.
         out = [*self._start_ready(now), *self._ask(now), *self._report_losses()]
         return [*out, *self._leave()] if self._draining else out
+
+    # --- reservations --------------------------------------------------------------------------
+
+    def _on_reserve(self, msg: Reserve, now: float) -> list[Envelope]:
+        room = 0 if self._draining else self._config.queue_max - self._queued
+        count = min(msg.count, room)
+        out: list[Envelope] = []
+        if count < msg.count:
+            refused = RefuseReservations(msg.job_id, self.name, msg.count - count)
+            out.append(Envelope(msg.scheduler, refused))
+        if not count:
+            return out
+        if msg.job_id not in self._queue:
+            self._queue[msg.job_id] = Queued(
+                scheduler=msg.scheduler, count=0, claim=msg.claim, since=now
+            )
+            self._lanes.add(msg.job_id, msg.claim)
+        queued = self._queue[msg.job_id]
+        queued.count += count
+        queued.claim = msg.claim
+        self._queued += count
+        return [*out, *self._wake()]
+
+    def _unqueue(self, job_id: JobId) -> None:
+        queued = self._queue.pop(job_id, None)
+        if queued is not None:
+            self._queued -= queued.count
+            self._lanes.remove(job_id)
+            assert self._queued >= 0
+
+    def _on_cancel_reservations(self, msg: CancelReservations) -> list[Envelope]:
+        self._unqueue(msg.job_id)
+        # The scheduler sends no AssignTasks to a request that this message crossed.
+        answered = self._stop_asking({msg.job_id: None})
+        return self._wake() if answered or self._draining else []
+
+    def _stop_asking(self, jobs: Mapping[JobId, None]) -> bool:
+        """Expect no answer for these jobs; True if one was expected."""
+        requests = [request for request, ask in self._asking.items() if ask.job_id in jobs]
+        for request in requests:
+            self._release_ask(self._asking.pop(request))
+        return bool(requests)
+
+    # --- asking for tasks ----------------------------------------------------------------------
+
+    def _ahead(self) -> int:
+        """How many tasks may be fetched beyond one per slot; 0 unless all jobs here are short.
+
+        A fetched task is bound to this node. Were a long task in front of it, it would wait for
+        that although other nodes may have free slots.
+        """
+        least = policy.AHEAD_MAX if self._jobs else 0
+        # Newest first: their mean time is the least known (then 0), which ends the loop early.
+        for job in reversed(self._jobs.values()):
+            least = min(least, policy.tasks_ahead(job.mean_s))
+            if not least:
+                break
+        return least
+
+    def _ask(self, now: float) -> list[Envelope]:
+        """Ask for as many tasks as slots are free, in one message per job."""
+        asked: dict[JobId, Asked] = {}
+        while (job_id := self._discipline.choose(self._askable(), now)) is not None:
+            queued = self._queue[job_id]
+            ask = asked.setdefault(job_id, Asked(job_id, queued.scheduler, queued.claim, 0, now))
+            # If the discipline would choose the same job again, take all its slots in one step.
+            steady = self._discipline.steady or len(self._queue) == 1
+            count = self._unclaimed(queued) if steady else 1
+            assert count > 0, "the discipline chose a job that may have no slot"
+            ask.count += count
+            self._pool.take(ask.claim, count)
+            self._use_reservations(job_id, queued, count, now)
+        return [self._get_tasks(ask) for ask in asked.values()]
+
+    def _askable(self) -> Candidates:
+        """The jobs for which a slot may be taken: the oldest of each lane, oldest first."""
+        ahead = self._pool.ahead
+        if not self._discipline.unbounded and self._pool.total_room(ahead) <= 0:
+            return
+        earlier = iter(self._queue)
+        for job_id in self._lanes.heads():
+            # Fairness: no job fetches ahead before an older one has had its first slot.
+            if ahead and not self._served_up_to(job_id, earlier):
+                ahead = 0
+            queued = self._queue[job_id]
+            queued.ahead = ahead
+            if self._unclaimed(queued) > 0:
+                yield job_id, queued
+
+    def _served_up_to(self, job_id: JobId, queue: Iterator[JobId]) -> bool:
+        """Whether each job from here on to this one has had a slot; advances the iterator."""
+        for other in queue:
+            if other not in self._jobs:
+                return False
+            if other == job_id:
+                break
+        return True
+
+    def _unclaimed(self, queued: Queued) -> int:
+        """How many tasks of the job may be asked for now."""
+        wanted = queued.claim.waiting - queued.asked if self._discipline.sticky else queued.count
+        if self._discipline.unbounded:
+            return wanted
+        return min(wanted, self._pool.room(queued.claim.framework, queued.ahead))
+
+    def _use_reservations(self, job_id: JobId, queued: Queued, count: int, now: float) -> None:
+        queued.asked += count
+        queued.since = now
+        if self._discipline.sticky:
+            return  # kept until an answer says that the job is drained
+        queued.count -= count
+        self._queued -= count
+        assert queued.count >= 0
+        if queued.count == 0:
+            del self._queue[job_id]
+            self._lanes.remove(job_id)
+
+    def _get_tasks(self, ask: Asked) -> Envelope:
+        self._requests += 1
+        self._asking[self._requests] = ask
+        reports = self._unreported.take(ask.scheduler)
+        msg = GetTasks(ask.job_id, self.name, self._requests, ask.count, reports)
+        return Envelope(ask.scheduler, msg)
+
+    def _on_assign_tasks(self, msg: AssignTasks, now: float) -> list[Envelope]:
+        # None: the answer is a duplicate, or came after its timeout. Its tasks are taken all the
+        # same, because the scheduler counts them as running here.
+        ask = self._asking.pop(msg.request, None)
+        before = len(self._ready)
+        for task in msg.tasks:
+            key = TaskKey(msg.job_id, task.task_id, task.attempt)
+            if key not in self._running:
+                self._ready.setdefault(key, NodeTask(task, msg, now))
+        # The slots pass from the request to its tasks. Taking before releasing keeps the user's
+        # share from being dropped in between.
+        self._pool.take(msg.claim, len(self._ready) - before)
+        if ask is not None:
+            self._release_ask(ask)
+        if msg.tasks:
+            self._jobs.setdefault(msg.job_id, NodeJob(msg.scheduler)).scheduler = msg.scheduler
+        if msg.drained:
+            self._unqueue(msg.job_id)
+        elif msg.job_id in self._queue:
+            self._queue[msg.job_id].claim = msg.claim
+        return self._wake()
+
+    def _release_ask(self, ask: Asked) -> None:
+        self._pool.release(ask.claim, None, ask.count)
+        if ask.job_id in self._queue:
+            queued = self._queue[ask.job_id]
+            # Less than it asked for if the job was queued anew meanwhile.
+            queued.asked = max(0, queued.asked - ask.count)
+
+    def _give_up_asking(self, now: float) -> None:
+        """Drop the reservations of schedulers that have not answered in time."""
+        silent: dict[Address, None] = {}
+        for request, ask in tuple(self._asking.items()):
+            if ask.at <= now - self._config.ask_timeout_s:
+                self._release_ask(self._asking.pop(request))
+                silent[ask.scheduler] = None
+        # All of theirs, or each would cost a slot for another `ask_timeout_s`.
+        for job_id in [id_ for id_, each in self._queue.items() if each.scheduler in silent]:
+            self._unqueue(job_id)
+
+    # --- running tasks -------------------------------------------------------------------------
+
+    def _start_ready(self, now: float) -> list[Envelope]:
+        """Give ready tasks to executors with room, in one message per job and executor."""
+        started: dict[tuple[Address, JobId], list[NodeTask]] = {}
+        full: dict[str, None] = {}  # frameworks without a free executor
+        self._memory.look_again()
+        for key, task in tuple(self._ready.items()):
+            needs = task.assignment.memory_bytes
+            if needs and not self._memory.admits(needs):
+                continue
+            framework = task.answer.claim.framework
+            executor = None if framework in full else self._pool.idlest(framework)
+            if executor is None:
+                full[framework] = None
+                continue
+            del self._ready[key]
+            assert key not in self._running
+            at = executor.info.address
+            task.executor, task.at = at, now
+            self._running[key] = task
+            self._memory.take(needs)
+            executor.running[key] = None
+            started.setdefault((at, key.job_id), []).append(task)
+        return [
+            envelope
+            for (executor_at, job_id), tasks in started.items()
+            for envelope in self._run(executor_at, job_id, tasks)
+        ]
+
+    def _run(self, executor: Address, job_id: JobId, tasks: list[NodeTask]) -> list[Envelope]:
+        answer = tasks[0].answer
+        assignments = tuple([task.assignment for task in tasks])
+        run = RunTasks(job_id, answer.client, answer.has_shared, assignments)
+        return [*self._share(job_id, executor), Envelope(executor, run)]
+
+    def _share(self, job_id: JobId, executor: Address) -> list[Envelope]:
+        """The job's shared part, before the first of its tasks to this executor."""
+        job = self._jobs[job_id]
+        if job.shared is None or executor in job.told:
+            return []  # not needed, or lost: then the executor asks for it
+        job.told[executor] = None
+        return [Envelope(executor, JobShared(job_id, job.scheduler, job.shared))]
+
+    def _on_get_shared(self, msg: GetShared) -> list[Envelope]:
+        job = self._jobs.get(msg.job_id)
+        if job is None:
+            return [Envelope(msg.asker, EndJob(msg.job_id))]
+        if job.shared is None:
+            return [Envelope(job.scheduler, msg)]  # which answers the executor directly
+        return [Envelope(msg.asker, JobShared(msg.job_id, job.scheduler, job.shared))]
+
+    def _on_tasks_ended(self, msg: TasksEnded, now: float) -> list[Envelope]:
+        job = self._jobs.get(msg.job_id)
+        for end in msg.ends:
+            key = TaskKey(msg.job_id, end.task_id, end.attempt)
+            task = self._running.get(key)
+            if task is None or task.executor != msg.executor:
+                continue  # a duplicate, or given up before
+            if job is not None and end.run_s is not None:
+                job.mean_s = policy.smoothed(job.mean_s, end.run_s)
+            self._pool.sum_up(task.executor, end)
+            self._end_task(key, end.lost, now - task.at)
+        return self._wake()
+
+    def _end_task(self, key: TaskKey, lost: str | None, ran_s: float | None = None) -> None:
+        """A running task has ended, or is given up: free its slot and report it."""
+        task = self._running.pop(key)
+        assert task.executor is not None, "a running task has an executor"
+        executor = self._pool.executors.get(task.executor)
+        if executor is not None:  # else it has just been removed with all that it ran
+            del executor.running[key]
+        self._pool.release(task.answer.claim, ran_s)
+        self._memory.give_back(task.assignment.memory_bytes)
+        self._unreported.add(task.answer.scheduler, key, name_of(task.executor), lost)
+
+    def _report_losses(self) -> list[Envelope]:
+        """Report lost attempts at once; successes ride on the next request or heartbeat."""
+        ends = self._unreported
+        return [Envelope(to, ReportTasks(ends.take(to))) for to in ends.urgent()]
+
+    def _end_jobs(self, job_ids: tuple[JobId, ...], msg: EndJob | EndJobs) -> list[Envelope]:
+        """Forget jobs, and pass the message on if executors may have something of them."""
+        over = dict.fromkeys(job_ids)
+        for job_id in over:
+            self._unqueue(job_id)
+        for key in tuple(self._ready):
+            if key.job_id in over:
+                self._pool.release(self._ready.pop(key).answer.claim)
+        answered = self._stop_asking(over)
+        known = [self._jobs.pop(job_id, None) for job_id in over]
+        if not any(known):
+            return self._wake() if answered or self._draining else []
+        # Running tasks keep their slots until the executor says that it has stopped them.
+        return [*(Envelope(executor, msg) for executor in self._pool.executors), *self._wake()]
+
+    def _tasks(self) -> Iterator[tuple[TaskKey, NodeTask]]:
+        yield from self._ready.items()
+        yield from self._running.items()
 
     # --- executors -----------------------------------------------------------------------------
 
@@ -114,6 +491,7 @@ class NodeMonitor(TaskKeeper):
         address = msg.info.address
         if address in self._gone:
             return []  # sent before it died
+        # Attempts that were given up, for instance while the executor was thought dead.
         out = [
             Envelope(address, StopTask(key))
             for key in msg.running
@@ -135,7 +513,7 @@ class NodeMonitor(TaskKeeper):
 
     def _on_executor_lost(self, msg: ExecutorLost) -> list[Envelope]:
         if msg.executor in self._gone:
-            return []  # told twice
+            return []  # a duplicate
         self._gone[msg.executor] = None
         if len(self._gone) > _GONE_MAX:
             del self._gone[next(iter(self._gone))]
@@ -144,7 +522,7 @@ class NodeMonitor(TaskKeeper):
         return self._lose_executor(msg.executor, msg.reason)
 
     def _at_work(self, address: Address) -> str:
-        """What an executor has been running, in words."""
+        """What an executor has been running, for the message about its death."""
         executor = self._pool.executors.get(address)
         tasks = [str(key.task_id) for key in executor.running] if executor is not None else []
         return f", while it had task {', '.join(tasks)}" if tasks else ""
@@ -152,11 +530,12 @@ class NodeMonitor(TaskKeeper):
     def _lose_executor(self, address: Address, reason: str) -> list[Envelope]:
         executor = self._pool.remove(address)
         if executor is None:
-            return []
+            return []  # died before it registered, or was silent for long before
         for key in executor.running:
             self._end_task(key, f"executor lost ({reason})")
         for job in self._jobs.values():
             job.told.pop(address, None)
+        # Schedulers learn at once that there are fewer slots, or none.
         return [*self._register(), *self._wake()]
 
     # --- the node ------------------------------------------------------------------------------
@@ -178,7 +557,7 @@ class NodeMonitor(TaskKeeper):
 
     def _on_tick(self, msg: Tick, now: float) -> list[Envelope]:
         if msg.generation != self._generation:
-            return []  # a doubled timer
+            return []  # a duplicate: only one timer chain may go on
         self._generation += 1
         self._give_up_asking(now)
         out = [Envelope(self.address, Tick(self._generation), self._config.heartbeat_s)]
@@ -190,11 +569,12 @@ class NodeMonitor(TaskKeeper):
     def _register(self) -> list[Envelope]:
         """Heartbeats: to each scheduler, what the node has of its jobs."""
         if self._left:
-            return []
+            return []  # a heartbeat would register the node again
         infos = tuple(executor.info for executor in self._pool.executors.values())
         return [self._heartbeat(scheduler, infos) for scheduler in self._schedulers]
 
     def _heartbeat(self, scheduler: Address, infos: tuple[ExecutorInfo, ...]) -> Envelope:
+        # A job without reservations is named, too: the scheduler says if it is over.
         held: Counter[JobId] = Counter()
         for job_id, job in self._jobs.items():
             if job.scheduler == scheduler:
@@ -204,15 +584,26 @@ class NodeMonitor(TaskKeeper):
                 held[job_id] += each.count
         running = tuple(key for key, task in self._tasks() if task.answer.scheduler == scheduler)
         msg = RegisterNode(
-            PROTOCOL_VERSION, self.name, self.address, infos,
-            tuple(HeldJob(job_id, count) for job_id, count in held.items()), running,
-            self._attributes, self._draining, (self._queued, len(self._running)), self._weights,
-            self._unreported.take(scheduler), self._deaths, self._last_death,
-        )  # fmt: skip
+            version=PROTOCOL_VERSION,
+            name=self.name,
+            address=self.address,
+            executors=infos,
+            held=tuple(HeldJob(job_id, count) for job_id, count in held.items()),
+            running=running,
+            attributes=self._attributes,
+            draining=self._draining,
+            load=(self._queued, len(self._running)),
+            weights=self._weights,
+            reports=self._unreported.take(scheduler),
+            deaths=self._deaths,
+            last_death=self._last_death,
+        )
         return Envelope(scheduler, msg)
 
+    # --- observation ---------------------------------------------------------------------------
+
     def gauges(self) -> dict[str, float]:
-        """How much there is of what."""
+        """Sizes of all tables, by name."""
         return {
             "queued": self._queued,
             "asking": sum(ask.count for ask in self._asking.values()),
@@ -223,7 +614,7 @@ class NodeMonitor(TaskKeeper):
         }
 
     def figures(self) -> Iterator[Figure]:
-        """What each executor has, and has done."""
+        """Slots and counters of each executor."""
         return self._pool.figures()
 
     def check(self) -> None:

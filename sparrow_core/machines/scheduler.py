@@ -1,39 +1,80 @@
-"""The scheduler: places tasks by reservations and late binding (Sparrow, SOSP'13, section 3).
+"""The scheduler: batch sampling and late binding (Sparrow, SOSP'13, section 3).
 
-A job's tasks are each in one of three states:
+A cluster has any number of schedulers. They do not know of each other; each places the jobs of
+its own clients by putting reservations into the queues of node monitors.
 
-    waiting (in the job's placer) ──GetTasks──▶ running (on a node) ──report──▶ finished
-          ▲                                          │
-          └── lost: reported, or node dead, or its heartbeat does not know the task;
-              at most `max_attempts` attempts
+Life of a job in a scheduler (a job id is in exactly one of these tables):
 
-A placement that needs loads (batch and per-task sampling) probes nodes first; a job that no known
-node can run is parked if nodes may still come: before the first has, or while this scheduler is so
-young that it cannot have heard of all.
+                       no node fits yet    ┌────────┐  deadline passed
+                    ┌─────────────────────▶│ parked │──────────────────────────┐
+                    │                      └───┬────┘                          │
+                    │        a node registers, │ or the deadline passes        │
+    SubmitJob ──▶ admit ◀──────────────────────┘                               │
+                    │                      ┌─────────┐ no node fits any more   │
+                    ├─────────────────────▶│ probing │────────────────────────▶│
+                    │ placement wants      └───┬─────┘                         │
+                    │ the nodes' loads         │ all NodeLoads, or ProbeTimer  ▼
+                    │                          ▼                           ┌───────┐
+                    └─────────────────────▶┌──────┐ EndJob, lease over, ──▶│ ended │
+                          else             │ open │ attempts exhausted ... └───────┘
+                                           └──────┘
 
-A scheduler keeps nothing that cannot be learned again: nodes from their heartbeats, jobs from their
-clients (which resubmit what is unfinished). What the network loses is found by comparing with a
-node's heartbeat, after `grace_s`. A job whose client is silent for `lease_s` is ended. Bounds: jobs
-by `jobs_max`, their reservations by what clients submit; ended ids by `ENDED_MAX`.
+Life of a task of an open job (`Ledger.check` asserts that it is in exactly one state):
+
+    waiting (in the job's placer) ──GetTasks──▶ running (on a node) ──JobReport──▶ finished
+       ▲                                           │                                  │
+       └── lost: reported, its node died, or ◀─────┘          RerunTasks: the result  │
+           the node's heartbeat lacks it                      never came to the ◀─────┘
+           (at most `max_attempts` attempts)                  client
+
+Late binding: a reservation carries no task. A node with a free slot sends GetTasks and gets the
+job's oldest waiting task that may run there. When no task waits any more, the remaining
+reservations are withdrawn (CancelReservations).
+
+What the scheduler relies on:
+
+- Messages between processes may be lost, duplicated or reordered. Whatever a message changes is
+  therefore idempotent, or guarded by an attempt number, a request number or a job id that is never
+  used again. What is lost is found out by comparing a node's heartbeat with the ledger
+  (`_reconcile`), once `grace_s` has passed since the last message about it.
+- Its state can be rebuilt: nodes announce themselves with heartbeats, clients resubmit what is
+  unfinished to another scheduler. So nothing is written to disk.
+- Clients ping. A job whose client is silent for `lease_s` is ended.
+
+Bounds: open jobs by `jobs_max`, reservations by what clients submit, remembered ids of ended jobs
+by `ENDED_MAX`.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
 from typing import Any, ClassVar, assert_never
 
-from sparrow_core.machines.job_keeper import ENDED_MAX, JobKeeper, SchedulerConfig, kind_of
-from sparrow_core.machines.ledger import Job, Node
-from sparrow_core.protocol.errors import NoNodes, Unsatisfiable
-from sparrow_core.protocol.ids import JobId, NodeName
+from msgspec import Struct
+
+from sparrow_core.machines.ledger import Job, Ledger, Node, Trail
+from sparrow_core.policy.placement import make_placer
+from sparrow_core.policy.placer import Placer, Reservations
+from sparrow_core.protocol.errors import InvalidJob, NoNodes, Unsatisfiable
+from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
+    AssignTasks,
     CancelReservations,
     EndJob,
     EndJobs,
     GetNodes,
     GetShared,
     GetTasks,
+    JobAborted,
+    JobAccepted,
+    JobPlaced,
+    JobShared,
+    JobStatus,
     KnownNodes,
     NodeLeft,
     NodeLoad,
@@ -42,32 +83,96 @@ from sparrow_core.protocol.messages import (
     Ping,
     PingJob,
     Pong,
+    ProbeLoad,
     ProbeTimer,
     RefuseReservations,
     RegisterNode,
     ReportTasks,
     RerunTasks,
+    Reserve,
     SchedulerIn,
     SetWeights,
     SubmitJob,
     Tick,
     WidenTimer,
 )
-from sparrow_core.protocol.types import TaskKey
+from sparrow_core.protocol.types import JobOptions, JobReport, TaskKey, TaskSpec
 
-__all__ = ["Scheduler", "SchedulerConfig"]
+ENDED_MAX = 4096
+# Refusals per eligible node after which all queues count as full and nothing more is moved.
+_REFUSALS_PER_NODE = 2
 
 
-class Scheduler(JobKeeper):
+class SchedulerConfig(Struct, frozen=True, kw_only=True):
+    """Limits of a scheduler.
+
+    Attributes:
+        max_attempts: Attempts at a task before its job fails.
+        tick_s: Interval at which silent nodes and clients are looked for.
+        node_timeout_s: A node that is silent for this long is dead.
+        nodes_wait_s: How long a job waits for the first node of the cluster.
+        executors_wait_s: How long a job waits for a new executor when all of them have died.
+        settle_s: How long a new scheduler waits for nodes before it calls a job unsatisfiable.
+        lease_s: A job whose client is silent for this long is ended.
+        grace_s: How long a message may take before a heartbeat that contradicts it is believed.
+        probe_wait_s: How long to wait for the loads of probed nodes.
+        jobs_max: Open jobs; more are refused.
+        refusals_max: Refusals by nodes with full queues before a job fails.
+        cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
+    """
+
+    max_attempts: int = 4
+    tick_s: float = 0.5
+    node_timeout_s: float = 3.0
+    nodes_wait_s: float = 5.0
+    executors_wait_s: float = 15.0
+    settle_s: float = 1.0
+    lease_s: float = 10.0
+    grace_s: float = 1.0
+    probe_wait_s: float = 0.02
+    jobs_max: int = 100_000
+    refusals_max: int = 1000
+    cancellation: bool = True
+
+
+@dataclass(slots=True)
+class _Probing:
+    """A job that waits for the loads of the nodes in `awaited`."""
+
+    submit: SubmitJob
+    placer: Placer
+    awaited: dict[NodeName, None]
+    trail: Trail | None
+    loads: dict[NodeName, int] = field(default_factory=dict)
+
+
+class Scheduler:
     """One of any number of independent schedulers of a cluster."""
 
     inputs: ClassVar[Any] = SchedulerIn
+
+    def __init__(
+        self, address: Address, rng: Random, config: SchedulerConfig | None = None
+    ) -> None:
+        """Make a scheduler that knows no node yet; all placement is drawn from `rng`."""
+        self.address = address
+        self._rng = rng
+        self._config = config or SchedulerConfig()
+        self._ledger = Ledger()  # nodes, open jobs, and who should hold what
+        self._parked: dict[JobId, tuple[SubmitJob, float]] = {}  # with the deadline
+        self._probing: dict[JobId, _Probing] = {}
+        # Why each ended job was aborted (None: it was not), to answer a repeated SubmitJob.
+        self._ended: OrderedDict[JobId, JobAborted | None] = OrderedDict()
+        self._weights = SetWeights()
+        self._generation = 0  # of the tick that is awaited
+        self._started_at: float | None = None
+        self._ticked_at: float | None = None
 
     def on_message(self, msg: SchedulerIn, now: float) -> list[Envelope]:
         """Take one message; see the module docstring."""
         if self._started_at is None:
             self._started_at = now
-        match msg:
+        match msg:  # the most frequent messages first
             case GetTasks():
                 return self._on_get_tasks(msg, now)
             case ReportTasks():
@@ -108,6 +213,401 @@ class Scheduler(JobKeeper):
             case _:
                 assert_never(msg)
 
+    # --- admission -----------------------------------------------------------------------------
+
+    def _on_submit_job(self, msg: SubmitJob, now: float) -> list[Envelope]:
+        accepted = Envelope(msg.client, JobAccepted(msg.job_id))
+        if self._has(msg.job_id):
+            return [accepted]  # repeated: our JobAccepted was late or lost
+        if msg.job_id in self._ended:
+            # The client may have missed the verdict. If the job was ended at its own wish, it
+            # wants no answer.
+            aborted = self._ended[msg.job_id]
+            return [Envelope(msg.client, aborted)] if aborted else []
+        if msg.version != PROTOCOL_VERSION:
+            text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the client {msg.version}"
+            return self._refuse(msg, "protocol", text)
+        if len(self._ledger.jobs) + len(self._parked) >= self._config.jobs_max:
+            text = f"this scheduler has {self._config.jobs_max} jobs already"
+            return self._refuse(msg, "overloaded", text)
+        out = [accepted, *self._end_replaced(msg.replaces)]
+        return [*out, *self._admit(msg, self._admission_deadline(now), now)]
+
+    def _end_replaced(self, job_ids: tuple[JobId, ...]) -> list[Envelope]:
+        """Make all nodes drop earlier submissions of a job."""
+        if not job_ids:
+            return []
+        # Their scheduler may be dead, so nobody else would tell the nodes.
+        return [Envelope(node.address, EndJobs(job_ids)) for node in self._ledger.nodes.values()]
+
+    def _has(self, job_id: JobId) -> bool:
+        return job_id in self._ledger.jobs or job_id in self._parked or job_id in self._probing
+
+    def _admission_deadline(self, now: float) -> float:
+        """Until when a job may wait for a node that satisfies it."""
+        if self._ledger.is_empty():
+            return now + self._config.nodes_wait_s
+        # A scheduler that has just been started may not have heard from all nodes yet.
+        return (self._started_at or 0.0) + self._config.settle_s
+
+    def _admit(self, msg: SubmitJob, deadline: float, now: float) -> list[Envelope]:
+        """Probe for the job if its placement wants that, or place it at once."""
+        assert not self._has(msg.job_id), "a job is in one table only"
+        try:
+            placer = make_placer(msg.placement, self._rng, msg.probe_ratio, msg.tasks)
+            nodes = self._eligible(msg.options)
+            probes = placer.probes(msg.tasks, nodes)
+            trail = Trail(now) if msg.options.explain else None
+            if probes:
+                return self._probe(_Probing(msg, placer, dict.fromkeys(probes), trail), now)
+            return self._open(msg, placer, trail, nodes, now)
+        except InvalidJob as error:
+            return self._refuse(msg, "invalid", str(error))
+        except (Unsatisfiable, NoNodes) as error:
+            if now < deadline:
+                self._parked[msg.job_id] = (msg, deadline)
+                return []
+            return self._refuse(msg, _kind_of(error), str(error))
+
+    def _admit_parked(self, now: float) -> list[Envelope]:
+        # Taken out first: _admit puts back what still finds no node.
+        parked, self._parked = self._parked, {}
+        return [out for msg, until in parked.values() for out in self._admit(msg, until, now)]
+
+    def _eligible(self, options: JobOptions) -> Sequence[NodeName]:
+        """The nodes on which a job may be placed.
+
+        Raises:
+            NoNodes: There is no node.
+            Unsatisfiable: There are nodes, but none that the job may run on.
+        """
+        nodes = self._ledger.eligible(options)
+        if nodes:
+            return nodes
+        if self._ledger.is_empty():
+            raise NoNodes("no live node is left")
+        needs = [*options.requires, *([f"framework {options.framework}"] * bool(options.framework))]
+        raise Unsatisfiable(f"no live node has {' and '.join(needs) or 'what the job needs'}")
+
+    def _probe(self, probing: _Probing, now: float) -> list[Envelope]:
+        job_id = probing.submit.job_id
+        self._probing[job_id] = probing
+        probe = ProbeLoad(job_id, self.address)
+        if probing.trail is not None:
+            for node in probing.awaited:
+                probing.trail.add(now, node, "probed", 1)
+        out = [Envelope(self._ledger.nodes[node].address, probe) for node in probing.awaited]
+        # The timer bounds the wait: a probe or its answer may be lost.
+        timer = Envelope(self.address, ProbeTimer(job_id), self._config.probe_wait_s)
+        return [*out, timer]
+
+    def _on_node_load(self, msg: NodeLoad, now: float) -> list[Envelope]:
+        probing = self._probing.get(msg.job_id)
+        if probing is None:
+            return []  # too late: placed without it
+        probing.loads[msg.node] = msg.load
+        if probing.trail is not None:
+            probing.trail.add(now, msg.node, "told", msg.load)
+        probing.awaited.pop(msg.node, None)
+        return [] if probing.awaited else self._place_probed(msg.job_id, now)
+
+    def _place_probed(self, job_id: JobId, now: float) -> list[Envelope]:
+        probing = self._probing.pop(job_id, None)
+        if probing is None:
+            return []  # placed already, or over
+        probing.placer.note_loads(probing.loads)
+        try:
+            nodes = self._eligible(probing.submit.options)  # may have changed since the probes
+            return self._open(probing.submit, probing.placer, probing.trail, nodes, now)
+        except (Unsatisfiable, NoNodes) as error:
+            return self._refuse(probing.submit, _kind_of(error), str(error))
+
+    def _open(
+        self,
+        msg: SubmitJob,
+        placer: Placer,
+        trail: Trail | None,
+        nodes: Sequence[NodeName],
+        now: float,
+    ) -> list[Envelope]:
+        """Place all tasks; raises what `Placer.place` raises, and then the job is not open."""
+        assert not self._has(msg.job_id), "a job is in one table only"
+        reservations = placer.place(msg.tasks, nodes)
+        job = Job(
+            submit=msg,
+            tasks={task.task_id: task for task in msg.tasks},
+            placer=placer,
+            heard_at=now,
+            served_at=now,
+            trail=trail,
+        )
+        self._ledger.jobs[msg.job_id] = job
+        return [*self._reserve(job, reservations, now), *self._widen_timers(job, msg.tasks)]
+
+    def _refuse(self, msg: SubmitJob, kind: str, message: str) -> list[Envelope]:
+        aborted = JobAborted(msg.job_id, kind, message)
+        self._remember_ended(msg.job_id, aborted)
+        return [Envelope(msg.client, aborted)]
+
+    # --- reservations --------------------------------------------------------------------------
+
+    def _reserve(self, job: Job, reservations: Reservations, now: float) -> list[Envelope]:
+        out, claim = [], job.claim
+        for name, count in reservations.items():
+            assert count > 0, "an empty reservation would never be asked for"
+            self._ledger.hold(job, name, count, now)
+            if job.trail is not None:
+                job.trail.add(now, name, "reserved", count)
+            msg = Reserve(job.job_id, self.address, count, claim)
+            out.append(Envelope(self._ledger.nodes[name].address, msg))
+        return out
+
+    def _place(
+        self, job: Job, tasks: tuple[TaskSpec, ...], avoid: tuple[NodeName, ...], now: float
+    ) -> list[Envelope]:
+        """Place tasks of an open job anew; the job fails if that cannot be done."""
+        try:
+            reservations = job.placer.place(tasks, self._eligible(job.submit.options), avoid)
+        except (Unsatisfiable, NoNodes) as error:
+            return self._abort(job, _kind_of(error), str(error), job.story)
+        return [*self._reserve(job, reservations, now), *self._widen_timers(job, tasks)]
+
+    def _widen_timers(self, job: Job, tasks: Sequence[TaskSpec]) -> list[Envelope]:
+        """Delay scheduling: timers after which tasks give up their preferred nodes."""
+        waits: dict[float, list[TaskId]] = {}  # one timer for all tasks that wait as long
+        for task in tasks:
+            if task.wait_s is not None and task.preferred_nodes:
+                waits.setdefault(task.wait_s, []).append(task.task_id)
+        return [
+            Envelope(self.address, WidenTimer(job.job_id, tuple(ids)), wait_s)
+            for wait_s, ids in waits.items()
+        ]
+
+    def _on_widen_timer(self, msg: WidenTimer, now: float) -> list[Envelope]:
+        job = self._ledger.jobs.get(msg.job_id)
+        if job is None:
+            return []  # over
+        nodes = self._ledger.eligible(job.submit.options)
+        return self._reserve(job, job.placer.widen(msg.tasks, nodes), now) if nodes else []
+
+    def _on_refuse_reservations(self, msg: RefuseReservations, now: float) -> list[Envelope]:
+        job = self._ledger.jobs.get(msg.job_id)
+        if job is None or msg.node not in job.reserved:
+            return []  # over, withdrawn, or a duplicate
+        job.refusals += 1
+        if job.refusals > self._config.refusals_max:
+            text = f"nodes with full queues refused it {job.refusals} times"
+            return self._abort(job, "overloaded", text, job.story)
+        count = min(msg.count, job.reserved[msg.node].count)
+        nodes = self._ledger.eligible(job.submit.options)
+        if job.refusals > _REFUSALS_PER_NODE * len(nodes):
+            # All queues are full, and moving reservations around at once would be a storm of
+            # messages. The ledger still counts them as held, so that _reconcile sends them again
+            # after the node's next heartbeat.
+            return []
+        moved = job.placer.refused(msg.node, count, nodes)
+        if moved:
+            self._ledger.consume(job, msg.node, count)
+        return self._reserve(job, moved, now)
+
+    def _cancel_reservations(self, job: Job) -> list[Envelope]:
+        assert not job.placer.waiting, "a waiting task needs its reservations"
+        nodes = tuple(job.reserved)
+        job.reserved.clear()
+        if not self._config.cancellation:
+            return []  # nodes ask in vain and learn it from the answer
+        job.cancelled_on.update(dict.fromkeys(nodes))
+        cancel = CancelReservations(job.job_id)
+        return [Envelope(self._ledger.nodes[node].address, cancel) for node in nodes]
+
+    # --- the end of a job ----------------------------------------------------------------------
+
+    def _abort(
+        self, job: Job, kind: str, message: str, story: tuple[str, ...] = ()
+    ) -> list[Envelope]:
+        aborted = JobAborted(job.job_id, kind, message, story)
+        return [Envelope(job.submit.client, aborted), *self._end(job.job_id, aborted)]
+
+    def _end(
+        self, job_id: JobId, aborted: JobAborted | None, *, at_once: bool = True
+    ) -> list[Envelope]:
+        """Forget the job and tell its nodes, or let their heartbeats find out."""
+        self._remember_ended(job_id, aborted)
+        self._parked.pop(job_id, None)
+        self._probing.pop(job_id, None)
+        job = self._ledger.jobs.get(job_id)
+        if job is None:
+            return []
+        nodes = self._ledger.end(job)
+        assert not self._has(job_id)
+        if at_once:
+            return [Envelope(address, EndJob(job_id)) for address in nodes.values()]
+        # A finished job runs nowhere. Only reservations are worth a message now, because they
+        # would cost the node a request; the rest is cleared with the next heartbeats.
+        return [Envelope(nodes[name], EndJob(job_id)) for name in job.reserved if name in nodes]
+
+    def _remember_ended(self, job_id: JobId, aborted: JobAborted | None) -> None:
+        self._ended[job_id] = aborted
+        if len(self._ended) > ENDED_MAX:
+            self._ended.popitem(last=False)
+
+    def _abort_deserted(self, now: float) -> list[Envelope]:
+        """End jobs for which there has been no executor for `executors_wait_s`."""
+        out: list[Envelope] = []
+        for job in tuple(self._ledger.jobs.values()):
+            nodes = [self._ledger.nodes[n] for n in self._ledger.eligible(job.submit.options)]
+            framework = job.submit.options.framework
+            unfinished = job.placer.waiting or job.running
+            if any(each.framework == framework for node in nodes for each in node.executors):
+                job.served_at = now
+            elif unfinished and now - job.served_at > self._config.executors_wait_s:
+                deaths = "; ".join(node.last_death for node in nodes if node.last_death)
+                text = f"no executor has come up for {self._config.executors_wait_s:g} s"
+                out += self._abort(job, "no_nodes", f"{text}; {deaths or 'none died'}", job.story)
+        return out
+
+    def _on_ping_job(self, msg: PingJob, now: float) -> list[Envelope]:
+        job = self._ledger.jobs.get(msg.job_id)
+        if job is None:
+            status = JobStatus(msg.job_id, self._has(msg.job_id), ())
+        else:
+            job.heard_at = now
+            finished = tuple(task_id for task_id in msg.missing if task_id in job.finished)
+            status = JobStatus(msg.job_id, True, finished)
+        return [Envelope(msg.client, status)]
+
+    # --- tasks ---------------------------------------------------------------------------------
+
+    def _on_get_tasks(self, msg: GetTasks, now: float) -> list[Envelope]:
+        # Reports first: a lost attempt that they tell of can be bound by this very request.
+        out = self._on_reports(msg.reports, now)
+        node = self._ledger.nodes.get(msg.node)
+        if node is None:
+            return out  # not registered yet: its heartbeat comes, and its request times out
+        node.heard_at = now
+        job = self._ledger.jobs.get(msg.job_id)
+        if job is None:
+            nothing = AssignTasks(
+                job_id=msg.job_id,
+                scheduler=self.address,
+                client=self.address,  # no task, so no result for anybody
+                request=msg.request,
+                tasks=(),
+                drained=True,
+                has_shared=False,
+            )
+            return [*out, Envelope(node.address, nothing)]
+        return [*out, *self._assign(job, msg, node, now)]
+
+    def _assign(self, job: Job, msg: GetTasks, node: Node, now: float) -> list[Envelope]:
+        if msg.node in job.cancelled_on and not job.placer.offers(msg.node):
+            return []  # CancelReservations is on its way and answers this request, too
+        tasks = job.placer.take(msg.node, msg.count)
+        assert len(tasks) <= msg.count, "the node has no slot for more"
+        drained = not job.placer.offers(msg.node)
+        self._ledger.consume(job, msg.node, len(tasks))
+        if drained:
+            job.reserved.pop(msg.node, None)
+        has_shared = bool(job.submit.shared)
+        out = []
+        if tasks and has_shared and msg.node not in job.shared_on:
+            job.shared_on[msg.node] = None
+            out.append(self._share(job, node.address))
+        assignments = tuple(self._ledger.bind(job, tasks, msg.node, now) if tasks else ())
+        answer = AssignTasks(
+            job_id=job.job_id,
+            scheduler=self.address,
+            client=job.submit.client,
+            request=msg.request,
+            tasks=assignments,
+            drained=drained,
+            has_shared=has_shared,
+            claim=job.claim,
+        )
+        out.append(Envelope(node.address, answer))
+        if job.trail is not None:
+            bound = tuple(task.task_id for task in tasks)
+            job.trail.add(now, msg.node, "asked", msg.count, bound)
+        return out if job.placer.waiting else [*out, *self._all_bound(job)]
+
+    def _all_bound(self, job: Job) -> list[Envelope]:
+        """No task of the job waits any more: withdraw its reservations."""
+        out = self._cancel_reservations(job)
+        if job.trail is not None and job.trail.steps:
+            out.append(Envelope(job.submit.client, JobPlaced(job.job_id, job.trail.take())))
+        return out
+
+    def _on_get_shared(self, msg: GetShared) -> list[Envelope]:
+        job = self._ledger.jobs.get(msg.job_id)
+        return [self._share(job, msg.asker)] if job else []
+
+    def _share(self, job: Job, to: Address) -> Envelope:
+        return Envelope(to, JobShared(job.job_id, self.address, job.submit.shared))
+
+    def _on_reports(self, reports: tuple[JobReport, ...], now: float) -> list[Envelope]:
+        out: list[Envelope] = []
+        for report in reports:
+            job = self._ledger.jobs.get(report.job_id)
+            if job is None:
+                continue  # it is over
+            out += self._finish(job, report.done)
+            for loss in report.lost:
+                run = job.running.get(loss.task_id)
+                if run is None or run.attempt != loss.attempt:
+                    continue  # a duplicate, or about an attempt that was given up before
+                out += self._lose(job, loss.task_id, f"/{loss.executor}", loss.reason, now)
+        return out
+
+    def _finish(self, job: Job, task_ids: Sequence[TaskId]) -> list[Envelope]:
+        """Note tasks whose results the client has been sent."""
+        waiting = job.placer.waiting
+        withdrawn = False
+        for task_id in task_ids:
+            # No attempt number is compared: a result counts whichever attempt it is of, also one
+            # that was given up, because the client takes the first that comes.
+            if task_id in waiting:
+                job.placer.withdraw(task_id)
+                withdrawn = True
+            elif task_id in job.tasks:
+                self._ledger.unbind(job, task_id)
+            else:
+                continue  # nonsense from a faulty node
+            job.finished[task_id] = None
+        return self._all_bound(job) if withdrawn and not waiting else []
+
+    def _lose(
+        self, job: Job, task_id: TaskId, executor: str, reason: str, now: float
+    ) -> list[Envelope]:
+        """An attempt is lost, on "/executor" of its node if that is known."""
+        assert task_id in job.running, "only a running task can be lost"
+        node = job.running[task_id].node
+        self._ledger.unbind(job, task_id)
+        # Another node is preferred for the next attempt: this one may be the cause.
+        return self._try_again(job, task_id, f"{node}{executor}: {reason}", (node,), now)
+
+    def _try_again(
+        self, job: Job, task_id: TaskId, reason: str, avoid: tuple[NodeName, ...], now: float
+    ) -> list[Envelope]:
+        assert task_id not in job.running
+        assert task_id not in job.finished
+        story = job.stories.setdefault(task_id, [])
+        story.append(f"task {task_id} attempt {len(story) + 1}: {reason}")
+        assert len(story) <= self._config.max_attempts, "the job should have failed before"
+        if len(story) >= self._config.max_attempts:
+            message = f"task {task_id} was lost {len(story)} times; at last: {reason}"
+            return self._abort(job, "task_lost", message, tuple(story))
+        return self._place(job, (job.tasks[task_id],), avoid, now)
+
+    def _on_rerun_tasks(self, msg: RerunTasks, now: float) -> list[Envelope]:
+        out: list[Envelope] = []
+        for task_id in msg.tasks:
+            # Looked up each time: the job may fail at one of the tasks.
+            job = self._ledger.jobs.get(msg.job_id)
+            if job is not None and task_id in job.finished:
+                del job.finished[task_id]
+                out += self._try_again(job, task_id, "its result never reached the client", (), now)
+        return out
+
     # --- nodes ---------------------------------------------------------------------------------
 
     def _on_register_node(self, msg: RegisterNode, now: float) -> list[Envelope]:
@@ -117,29 +617,27 @@ class Scheduler(JobKeeper):
         out: list[Envelope] = []
         nodes = self._ledger.nodes
         if msg.name in nodes and nodes[msg.name].address != msg.address:
+            # A new process under the same name has nothing of what the old one had.
             out += self._node_lost(msg.name, "the node was started anew", now)
-        node = nodes.setdefault(msg.name, Node(msg.address, now))
+        node = nodes.setdefault(msg.name, Node(address=msg.address, heard_at=now))
         node.heard_at = now
         node.load = msg.load
         node.deaths, node.last_death = msg.deaths, msg.last_death
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
             out += self._offer(msg.name, now)
             out += self._admit_parked(now)
+        # Reports before the comparison: what they say has ended is not missing.
         out += self._on_reports(msg.reports, now)
         return [*out, *self._compare_weights(msg), *self._reconcile(node, msg, now)]
 
     def _offer(self, name: NodeName, now: float) -> list[Envelope]:
-        """Let open jobs use a node that has joined while they wait."""
+        """Give a node that has joined its part of the reservations of jobs that wait."""
         out: list[Envelope] = []
         for job in self._ledger.jobs.values():
             nodes = self._ledger.eligible(job.submit.options)
             if job.placer.waiting and name in nodes and name not in job.reserved:
                 out += self._reserve(job, job.placer.node_joined(name, len(nodes)), now)
         return out
-
-    def _admit_parked(self, now: float) -> list[Envelope]:
-        parked, self._parked = self._parked, {}
-        return [out for msg, until in parked.values() for out in self._admit(msg, until, now)]
 
     def _on_set_weights(self, msg: SetWeights) -> list[Envelope]:
         if msg.version <= self._weights.version:
@@ -148,7 +646,7 @@ class Scheduler(JobKeeper):
         return [Envelope(node.address, msg) for node in self._ledger.nodes.values()]
 
     def _compare_weights(self, msg: RegisterNode) -> list[Envelope]:
-        """Whoever knows newer weights tells the other: a restarted scheduler learns them again."""
+        """Gossip: whoever has newer weights tells the other, so a new scheduler learns them."""
         if msg.weights.version < self._weights.version:
             return [Envelope(msg.address, self._weights)]
         return self._on_set_weights(msg.weights)
@@ -161,7 +659,7 @@ class Scheduler(JobKeeper):
         for job_id in tuple(node.jobs):
             out += self._reconcile_held(job_id, msg.name, held.get(job_id, 0), now)
         running = dict.fromkeys(msg.running)
-        late = now - self._config.grace_s
+        late = now - self._config.grace_s  # younger attempts may still be on their way
         for job, task_id in self._ledger.running_on(msg.name):
             run = job.running.get(task_id)
             if run is None or run.at > late:
@@ -173,13 +671,14 @@ class Scheduler(JobKeeper):
     def _reconcile_held(
         self, job_id: JobId, name: NodeName, count: int, now: float
     ) -> list[Envelope]:
+        """Compare the reservations of one job: the node says that it has `count`."""
         job = self._ledger.jobs.get(job_id)
         if job is None:
             return []  # ended while this heartbeat was handled
         should = job.reserved.get(name)
         if should is None:
             if count == 0 or job.placer.offers(name):
-                return []
+                return []  # agreed; or superfluous, but of use
             job.cancelled_on[name] = None
             return [Envelope(self._ledger.nodes[name].address, CancelReservations(job_id))]
         if count >= should.count or should.at > now - self._config.grace_s:
@@ -191,17 +690,18 @@ class Scheduler(JobKeeper):
     def _node_lost(self, name: NodeName, reason: str, now: float) -> list[Envelope]:
         node = self._ledger.nodes.get(name)
         if node is None:
-            return []
-        node.draining = True  # nothing more goes there
+            return []  # known already
+        # While its tasks and reservations are moved, the node must not be chosen for them.
+        node.draining = True
         self._ledger.eligibility_changed()
         out: list[Envelope] = []
-        for running, task_id in self._ledger.running_on(name):
-            if task_id in running.running:
-                out += self._lose(running, task_id, "", f"node lost ({reason})", now)
+        for job, task_id in self._ledger.running_on(name):
+            if task_id in job.running:  # its job may have failed at an earlier one
+                out += self._lose(job, task_id, "", f"node lost ({reason})", now)
         for job_id in tuple(node.jobs):
-            job = self._ledger.jobs.get(job_id)
-            if job is not None:
-                out += self._move_reservations(job, name, now)
+            open_job = self._ledger.jobs.get(job_id)
+            if open_job is not None:
+                out += self._move_reservations(open_job, name, now)
         self._ledger.remove_node(name)
         return out
 
@@ -212,14 +712,14 @@ class Scheduler(JobKeeper):
         try:
             reservations = job.placer.node_lost(name, held.count if held else 0, nodes)
         except (Unsatisfiable, NoNodes) as error:
-            return self._abort(job, kind_of(error), str(error), job.story)
+            return self._abort(job, _kind_of(error), str(error), job.story)
         return self._reserve(job, reservations, now)
 
     # --- time ----------------------------------------------------------------------------------
 
     def _on_tick(self, msg: Tick, now: float) -> list[Envelope]:
         if msg.generation != self._generation:
-            return []  # a doubled timer
+            return []  # a duplicate: only one timer chain may go on
         self._generation += 1
         config = self._config
         self._forgive_stall(now)
@@ -228,14 +728,14 @@ class Scheduler(JobKeeper):
             if node.heard_at < now - config.node_timeout_s:
                 out += self._node_lost(name, f"silent for {config.node_timeout_s:g} s", now)
         if any(deadline <= now for _, deadline in self._parked.values()):
-            out += self._admit_parked(now)
+            out += self._admit_parked(now)  # refuses those whose time is over
         for job in tuple(self._ledger.jobs.values()):
             if job.heard_at < now - config.lease_s:
                 out += self._end(job.job_id, None)
         return [*out, *self._abort_deserted(now)]
 
     def _forgive_stall(self, now: float) -> None:
-        """Time in which this scheduler did not run itself is nobody else's silence."""
+        """Do not take time in which this process did not run for the silence of others."""
         last = self._ticked_at if self._ticked_at is not None else now
         stall_s = now - last - self._config.tick_s
         self._ticked_at = now
@@ -245,16 +745,25 @@ class Scheduler(JobKeeper):
             for job in self._ledger.jobs.values():
                 job.heard_at = min(now, job.heard_at + stall_s)
 
+    # --- observation ---------------------------------------------------------------------------
+
     def gauges(self) -> dict[str, float]:
-        """How much there is of what."""
+        """Sizes of all tables, by name."""
         waiting = {"parked": len(self._parked), "probing": len(self._probing)}
         return {**self._ledger.gauges(), **waiting}
 
     def check(self) -> None:
-        """Assert the ledger's invariants, and that each job is in one place."""
+        """Assert the ledger's invariants, and that each job is in one table."""
         self._ledger.check()
         jobs = [*self._ledger.jobs, *self._parked, *self._probing]
         assert len(dict.fromkeys(jobs)) == len(jobs)
         for job in self._ledger.jobs.values():
             assert all(run.attempt <= self._config.max_attempts for run in job.running.values())
+        # A job whose loads are all known is placed.
+        assert all(probing.awaited for probing in self._probing.values())
         assert len(self._ended) <= ENDED_MAX
+
+
+def _kind_of(error: Unsatisfiable | NoNodes) -> str:
+    """The kind of `JobFailed` that an error becomes."""
+    return "unsatisfiable" if isinstance(error, Unsatisfiable) else "no_nodes"

@@ -57,7 +57,7 @@ class NodeJob:
     told: dict[Address, None] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class NodeExecutor:
     """An executor and the attempts that it has.
 
@@ -141,7 +141,7 @@ class SlotPool:
 
     def add(self, info: ExecutorInfo, now: float) -> None:
         """An executor has come."""
-        self.executors[info.address] = NodeExecutor(info, now)
+        self.executors[info.address] = NodeExecutor(info=info, heard_at=now)
         self._slots[info.framework] += info.slots
 
     def remove(self, address: Address) -> NodeExecutor | None:

@@ -1,4 +1,4 @@
-"""What a node has still to tell schedulers: how attempts at their tasks ended."""
+"""Ends of attempts that schedulers have not been told of yet, because successes are batched."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from sparrow_core.protocol.types import JobReport, Loss, TaskKey
 
 @dataclass(slots=True)
 class _Ends:
-    """Of a job's attempts."""
+    """Pending completion reports of a job."""
 
     done: list[TaskId] = field(default_factory=list)
     lost: list[Loss] = field(default_factory=list)
 
 
 class Unreported:
-    """Ends of attempts by scheduler and job, until they are taken along by a message."""
+    """Pending completion reports by scheduler and job, until a message carries them."""
 
     def __init__(self) -> None:
-        """Start with nothing to tell."""
+        """Start with nothing to report."""
         self._jobs: dict[Address, dict[JobId, _Ends]] = {}
         self._urgent: dict[Address, None] = {}
 
@@ -37,7 +37,7 @@ class Unreported:
             self._urgent[scheduler] = None
 
     def take(self, scheduler: Address) -> tuple[JobReport, ...]:
-        """What there is to tell a scheduler; it is told now."""
+        """All that is pending for a scheduler; the caller sends it now."""
         self._urgent.pop(scheduler, None)
         return tuple(
             JobReport(job_id, tuple(ends.done), tuple(ends.lost))
@@ -45,5 +45,5 @@ class Unreported:
         )
 
     def urgent(self) -> tuple[Address, ...]:
-        """The schedulers that should hear of lost attempts at once."""
+        """The schedulers for which a lost attempt is pending: a task waits for its next attempt."""
         return tuple(self._urgent)

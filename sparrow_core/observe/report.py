@@ -28,7 +28,7 @@ class Quantiles(Struct, frozen=True):
     max: float
 
 
-class Report(Struct, frozen=True):
+class Report(Struct, frozen=True, kw_only=True):
     """What a cluster did; times in milliseconds.
 
     Attributes:
@@ -75,7 +75,7 @@ class _Run:
     end_s: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Log:
     """Events sorted out."""
 

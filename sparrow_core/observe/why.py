@@ -18,7 +18,7 @@ from sparrow_core.protocol.types import JobOptions, PlacementStep, TaskSpec
 from sparrow_core.runtime.specs import JobSpec
 
 
-class Why(Struct, frozen=True):
+class Why(Struct, frozen=True, kw_only=True):
     """Why a task ran where it did.
 
     Attributes:
@@ -71,9 +71,9 @@ def explain(job: JobSpec, events: Sequence[JobEvent]) -> dict[int, Why]:
     specs = {task.task_id: task for task in job.tasks}
     return {
         each.task_id: Why(
-            each.task_id, each.node, each.executor, each.attempt,
-            _constraint(specs[each.task_id], job.options, each.node),
-            steps[: bound.get((each.task_id, each.node), -1) + 1],
+            task_id=each.task_id, node=each.node, executor=each.executor, attempt=each.attempt,
+            constraint=_constraint(specs[each.task_id], job.options, each.node),
+            steps=steps[: bound.get((each.task_id, each.node), -1) + 1],
         )
         for each in events
         if isinstance(each, TaskCompleted)

@@ -20,7 +20,7 @@ _SMOOTHING = 0.2  # weight of a user's latest task in the running mean of its ta
 _FIRST_GUESS_S = 0.1  # of that mean
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Queued:
     """A job's reservations on a node.
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from sparrow_core.protocol.types import PlacementStep
 
 
-class TaskCompleted(Struct, frozen=True, tag=True, gc=False):
+class TaskCompleted(Struct, frozen=True, tag=True, gc=False, kw_only=True):
     """A task's result, exactly once a task.
 
     Attributes:

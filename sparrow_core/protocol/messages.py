@@ -95,15 +95,15 @@ class WidenTimer(Message, frozen=True):
 # --- embedding program to client, client to embedding program ----------------------------------
 
 
-class StartJob(Message, frozen=True):
+class StartJob(Message, frozen=True, kw_only=True):
     """Run these tasks; events go to the client's sink."""
 
     job_id: JobId
     user: str
     tasks: tuple[TaskSpec, ...]
-    shared: bytes
-    placement: str
-    probe_ratio: float
+    shared: bytes = b""
+    placement: str = "sparrow"
+    probe_ratio: float = 2.0
     options: JobOptions = JobOptions()
 
 
@@ -144,7 +144,7 @@ class SchedulerSilent(Message, frozen=True):
 # --- client and scheduler ----------------------------------------------------------------------
 
 
-class SubmitJob(Message, frozen=True):
+class SubmitJob(Message, frozen=True, kw_only=True):
     """A job, or (after a failover) what is left of it under a new id.
 
     It `replaces` earlier submissions, which nodes must forget whether or not their schedulers live.
@@ -155,9 +155,9 @@ class SubmitJob(Message, frozen=True):
     client: Address
     user: str
     tasks: tuple[TaskSpec, ...]
-    shared: bytes
-    placement: str
-    probe_ratio: float
+    shared: bytes = b""
+    placement: str = "sparrow"
+    probe_ratio: float = 2.0
     options: JobOptions = JobOptions()
     replaces: tuple[JobId, ...] = ()
 
@@ -262,7 +262,7 @@ class SetWeights(Message, frozen=True):
     weights: tuple[tuple[str, float], ...] = ()
 
 
-class RegisterNode(Message, frozen=True):
+class RegisterNode(Message, frozen=True, kw_only=True):
     """A node's heartbeat: who it is and what it has of the receiving scheduler's jobs."""
 
     version: int
@@ -347,7 +347,7 @@ class ReportTasks(Message, frozen=True):
     reports: tuple[JobReport, ...]
 
 
-class AssignTasks(Message, frozen=True):
+class AssignTasks(Message, frozen=True, kw_only=True):
     """Answer to GetTasks: 0 to `count` tasks; `drained` if the job has nothing more for the node.
 
     `has_shared`: the tasks need the job's JobShared. `claim`: as in Reserve, brought up to date.

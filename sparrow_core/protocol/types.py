@@ -35,7 +35,7 @@ class TaskSpec(Struct, frozen=True, array_like=True, gc=False):
     memory_bytes: Count = 0
 
 
-class JobOptions(Struct, frozen=True, array_like=True, gc=False):
+class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """What is asked for a whole job.
 
     Attributes:
@@ -127,7 +127,7 @@ class AttemptEnd(Struct, frozen=True, array_like=True, gc=False):
     lost: str | None = None
 
 
-class SlotOutcome(Struct, frozen=True, array_like=True, gc=False):
+class SlotOutcome(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """What a slot made of a task: a result, or an error (`message` is not None)."""
 
     key: TaskKey
@@ -171,7 +171,7 @@ class HeldJob(Struct, frozen=True, array_like=True, gc=False):
     reservations: Count
 
 
-class NodeInfo(Struct, frozen=True, array_like=True, gc=False):
+class NodeInfo(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """A live node as a scheduler knows it; `queued` and `running` are of all its schedulers.
 
     `deaths` of its executors; `last_death` says how the last of them ended.

@@ -29,7 +29,7 @@ from sparrow_core.protocol.ids import Address, JobId, NodeName, address
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import AllNodesLost, Message, NodeLost, SchedulerLost
 from sparrow_core.protocol.types import TaskSpec
-from sparrow_core.runtime.front import Cluster, OnEvent
+from sparrow_core.runtime.client_actor import Cluster, OnEvent
 from sparrow_core.runtime.runner import SlotThread, bind_factory, load_factory
 from sparrow_core.runtime.specs import (
     ExecutorGroup,
@@ -64,18 +64,18 @@ __all__ = [
 
 _IPC_PATH_MAX = 100  # bytes; the limit of the kernel is 107
 _END_S = 1.0
-_SILENCE_MAX_S = 3.0  # long: that a scheduler's process is dead is known without waiting
+_SILENCE_MAX_S = 3.0  # long, because the death of a child process is seen at once
 _LOG_TAIL_CHARS = 4000
 
 
 class _Respawn(Message, frozen=True):
-    """A timer: start this node anew."""
+    """A timer: restart this node."""
 
     node: NodeName
 
 
 class _Starter:
-    """The actor that starts nodes anew when their time has come."""
+    """Restarts nodes on the IO thread, when their backoff is over."""
 
     inputs: ClassVar[Any] = _Respawn
 
@@ -89,15 +89,15 @@ class _Starter:
         return []
 
     def check(self) -> None:
-        """Nothing to check."""
+        """No invariants."""
 
     def gauges(self) -> dict[str, float]:
-        """Nothing to tell."""
+        """None."""
         return {}
 
 
 class _OwnCluster(Cluster):
-    """A cluster that this program starts and ends."""
+    """A cluster that this program starts and stops."""
 
     def __init__(
         self, nodes: Sequence[NodeConfig], schedulers: int, seed: int | None, audit_dir: Path | None
@@ -114,7 +114,7 @@ class _OwnCluster(Cluster):
             raise ClusterStartError(f"not all nodes registered in {timeout_s:g} s")
 
     def _complete(self) -> bool:
-        known = self._front.known
+        known = self._actor.known
         return len(known) == self._scheduler_count and all(
             config.name in nodes
             and len(nodes[NodeName(config.name)].executors) == config.executor_count
@@ -140,11 +140,11 @@ class LocalCluster(_OwnCluster):
 
         Args:
             nodes: At least one.
-            schedulers: How many; they live in the processes of the first nodes, in turn.
+            schedulers: How many; they run in the processes of the first nodes, round robin.
             run_dir: A folder of mode 0700 that the caller made, for sockets and logs.
-            seed: Of placement; None for a fresh one.
-            audit_dir: Folder for audit logs, a file for each process; None for no logs.
-            restarts: How often in a row a node that dies within three seconds is started anew.
+            seed: Of random placement decisions; None for a fresh one.
+            audit_dir: Folder for audit logs, one file per process; None for no logs.
+            restarts: How often in a row a node that dies within three seconds is restarted.
 
         Raises:
             SparrowError: Bad names or numbers, or `run_dir` too long for ipc.
@@ -175,14 +175,14 @@ class LocalCluster(_OwnCluster):
         """Start all processes in parallel; returns when all are registered.
 
         Raises:
-            ClusterStartError: A process died or the time is over; with the tails of the logs.
-                Nothing is left running.
+            ClusterStartError: A process died, or timeout; the message has the tails of the logs.
+                No process is left running.
         """
         self.launch()
         self.await_start(timeout_s)
 
     def launch(self) -> None:
-        """Start all processes, and return at once; `await_start` comes next.
+        """Start all processes without waiting for them; call `await_start` next.
 
         Raises:
             ClusterClosed: It was started before.
@@ -192,7 +192,7 @@ class LocalCluster(_OwnCluster):
         names = [f"scheduler-{number}" for number in range(self._scheduler_count)]
         homes = {name: self._scheduler_home(number) for number, name in enumerate(names)}
         schedulers = tuple(address(self._endpoint(home), name) for name, home in homes.items())
-        driver = ZmqDriver(self._endpoint("front"))
+        driver = ZmqDriver(self._endpoint("client"))
         self._open(driver, schedulers)
         atexit.register(self.close)
         configs = {NodeName(config.name): config for config in self._configs}
@@ -215,8 +215,8 @@ class LocalCluster(_OwnCluster):
 
         Raises:
             ClusterClosed: It was not launched, or is closed.
-            ClusterStartError: A process died or the time is over; with the tails of the logs.
-                Nothing is left running.
+            ClusterStartError: A process died, or timeout; the message has the tails of the logs.
+                No process is left running.
         """
         if self._closed or self._thread is None:
             raise ClusterClosed("the cluster was not launched, or is closed")
@@ -231,7 +231,7 @@ class LocalCluster(_OwnCluster):
 
     def _await_all(self, timeout_s: float) -> None:
         self._await_nodes(timeout_s, self._start_problem)
-        self._started = True  # from now on a node that dies is started anew
+        self._started = True  # from now on nodes that die are restarted
         if self._given_up:
             raise ClusterStartError(self._start_problem() or "a node died")
 
@@ -244,16 +244,16 @@ class LocalCluster(_OwnCluster):
     ) -> None:
         name = NodeName(config.name)
         settings = NodeSettings(
-            config.name,
-            self._endpoint(config.name),
-            str(self._run_dir),
-            config.groups,
-            schedulers,
-            own,
-            self._endpoint("front"),
-            self._seed,
-            config.attributes,
-            config.limits,
+            name=config.name,
+            endpoint=self._endpoint(config.name),
+            run_dir=str(self._run_dir),
+            groups=config.groups,
+            schedulers=schedulers,
+            own_schedulers=own,
+            client_endpoint=self._endpoint("client"),
+            seed=self._seed,
+            attributes=config.attributes,
+            limits=config.limits,
             audit_dir=self._audit_dir,
             orphaned_folders=config.orphaned_folders,
             restarts=self._respawns[name].count,
@@ -269,17 +269,17 @@ class LocalCluster(_OwnCluster):
     ) -> None:
         try:
             spawn(name)
-        except OSError as error:  # no memory, no process: as if it had died at once
+        except OSError as error:  # for instance no memory to fork: as if it had died at once
             self._dead[name] = self._last_deaths[name] = str(error)
             self._plan_restart(driver, name)
 
     def _on_node_death(self, driver: ZmqDriver, name: NodeName) -> None:
-        """Tell the machines at once what they would find out by silence; start it anew."""
+        """Tell the machines, which would else learn it by a timeout; restart the node."""
         child = self._children[name]
         driver.unwatch(child.alive_fd)
         self._dead[name] = self._last_deaths[name] = child.describe_exit()
         if child.exit_status() is None:
-            child.kill()  # it closed the pipe, so it is no node any more
+            child.kill()  # it closed its pipe: useless, even if it runs
         child.close()
         driver.forget(self._endpoint(name))
         self._plan_restart(driver, name)
@@ -294,19 +294,19 @@ class LocalCluster(_OwnCluster):
 
     def _tell_of_death(self, driver: ZmqDriver, name: NodeName, *, returns: bool) -> None:
         lost = [
-            each for each in self._front.schedulers if each.startswith(f"{self._endpoint(name)}#")
+            each for each in self._actor.schedulers if each.startswith(f"{self._endpoint(name)}#")
         ]
         for scheduler in lost:
             if not returns:
-                self._front.schedulers.remove(scheduler)
+                self._actor.schedulers.remove(scheduler)
             driver.post(
                 self._client, SchedulerLost(scheduler, returns, f"{name} {self._dead[name]}")
             )
-        with self._front.changed:
+        with self._actor.changed:
             for scheduler in lost:
-                self._front.known.pop(scheduler, None)
-            self._front.changed.notify_all()
-        for scheduler in self._front.schedulers:
+                self._actor.known.pop(scheduler, None)
+            self._actor.changed.notify_all()
+        for scheduler in self._actor.schedulers:
             if scheduler not in lost:
                 driver.post(scheduler, NodeLost(name, self._dead[name]))
         if len(self._given_up) == len(self._children):
@@ -322,24 +322,26 @@ class LocalCluster(_OwnCluster):
         return "\n".join(f"{name}: {text[-_LOG_TAIL_CHARS:]}" for name, text in texts if text)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
-        """All nodes, in the order given, as last heard of (at most about a second old)."""
+        """All nodes, in the order given; at most about a second old."""
         return tuple(self._status(name, child.pid) for name, child in self._children.items())
 
     def _status(self, name: NodeName, pid: int) -> NodeStatus:
-        """A node with its own deaths, beside those of its executors."""
-        status = self._front.status_of(name, pid, alive=name not in self._dead)
+        """A node, its own deaths added to those of its executors."""
+        status = self._actor.status_of(name, pid, alive=name not in self._dead)
         own = self._respawns[name].count
         last = status.last_death or (f"{name}: {self._last_deaths[name]}" if own else "")
         return msgspec.structs.replace(status, deaths=status.deaths + own, last_death=last)
 
     def _end(self) -> None:
-        """Ask all processes to end, kill what has not within a second, remove the sockets."""
+        """Ask all processes to end, kill those that have not within a second, remove sockets."""
         descendants = self._descendants()
         for child in self._children.values():
             child.ask_to_end()
-        registered = set(self._front.pids)
+        registered = set(self._actor.pids)
         for process in descendants:
-            if process.pid not in registered:  # still starting: it hears nothing, and has nothing
+            if (
+                process.pid not in registered
+            ):  # still starting: it does not listen yet, and holds nothing
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         end_children(self._children.values(), _END_S)
@@ -351,11 +353,11 @@ class LocalCluster(_OwnCluster):
         self._driver.close()
         for socket in self._run_dir.glob("*.sock"):
             socket.unlink(missing_ok=True)
-        atexit.unregister(self.close)  # last: an interrupt before it leaves the work to be done
+        atexit.unregister(self.close)  # last: after Ctrl-C above, the exit handler finishes
 
     def _descendants(self) -> list[psutil.Process]:
-        """The executors' processes, also those of dead nodes."""
-        found = [each for each in map(self._process, self._front.pids) if each is not None]
+        """The executors' processes, including those of dead nodes."""
+        found = [each for each in map(self._process, self._actor.pids) if each is not None]
         for child in self._children.values():
             try:
                 found += psutil.Process(child.pid).children(recursive=True)
@@ -364,7 +366,7 @@ class LocalCluster(_OwnCluster):
         return found
 
     def _process(self, pid: int) -> psutil.Process | None:
-        """The process of that pid if it is one of ours: the number may be another's by now."""
+        """The process with that pid, unless the pid has been reused by somebody else."""
         try:
             process = psutil.Process(pid)
             ours = str(self._run_dir) in " ".join(process.cmdline())
@@ -374,7 +376,7 @@ class LocalCluster(_OwnCluster):
 
 
 class InProcessCluster(_OwnCluster):
-    """The same machines in this process; executors are threads. For tests and debugging."""
+    """The same machines in this process, executors as threads. For tests and debugging."""
 
     def __init__(
         self,
@@ -385,7 +387,7 @@ class InProcessCluster(_OwnCluster):
         seed: int | None = None,
         audit_dir: Path | None = None,
     ) -> None:
-        """Describe a cluster; `start` starts it. `run_dir` is not used: there is no socket."""
+        """Describe a cluster; `start` starts it. There are no sockets, so `run_dir` is unused."""
         del run_dir
         super().__init__(nodes, schedulers, seed, audit_dir)
         self._slots: list[SlotThread] = []
@@ -454,12 +456,14 @@ class InProcessCluster(_OwnCluster):
             self._slots.append(thread)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
-        """All nodes, in the order given; they live as long as the cluster."""
+        """All nodes, in the order given; they are alive as long as the cluster."""
         names = [NodeName(config.name) for config in self._configs]
         if not self._opened:
-            return tuple(NodeStatus(name, os.getpid(), (), alive=False) for name in names)
+            return tuple(
+                NodeStatus(name=name, pid=os.getpid(), executors=(), alive=False) for name in names
+            )
         alive = self._is_running()
-        return tuple(self._front.status_of(name, os.getpid(), alive=alive) for name in names)
+        return tuple(self._actor.status_of(name, os.getpid(), alive=alive) for name in names)
 
     def _end(self) -> None:
         for slot in self._slots:

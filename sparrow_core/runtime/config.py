@@ -1,10 +1,10 @@
-"""The TOML file of a cluster that stands alone, read by every `sparrow` command.
+"""The TOML file of a standalone cluster, read by every `sparrow` command.
 
     schedulers = ["tcp://10.0.0.1:7077/<public key>", "tcp://10.0.0.2:7077/<public key>"]
 
     [security]                       # needed for tcp; ipc endpoints need none
     key = "own.key"                  # made by `sparrow keygen`
-    allowed = "allowed.keys"         # public keys of all that may speak to this process
+    allowed = "allowed.keys"         # public keys of the processes that may connect
 
     [scheduler]
     listen = "tcp://10.0.0.1:7077"
@@ -24,7 +24,7 @@
     audit = "audit"                  # a folder
     http = "127.0.0.1:9464"          # metrics for Prometheus
 
-A process reads only its own section. Paths are relative to the file; unknown names are errors.
+A process reads only its own table. Paths are relative to the file; unknown names are errors.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Security(_Section, frozen=True):
-    """Files of the process's own key pair and of the public keys that it accepts."""
+    """Files with the process's own key pair and with the public keys that it accepts."""
 
     key: str
     allowed: str
 
 
 class SchedulerSection(_Section, frozen=True):
-    """A scheduler: where it listens (`bind`: if that is not what peers are told), its limits."""
+    """A scheduler: the address that peers are told, the one to bind (if it differs), limits."""
 
     listen: str
     bind: str | None = None
@@ -63,9 +63,9 @@ class SchedulerSection(_Section, frozen=True):
 
 
 class NodeSection(_Section, frozen=True):
-    """A node: its executors, what jobs may require of it, its limits and policy.
+    """A node: its executors, the attributes that jobs may require, limits and policy.
 
-    `logs` is a folder for what executors print, by default one in `$XDG_STATE_HOME/sparrow`.
+    `logs` is the folder of its executors' logs, by default in `$XDG_STATE_HOME/sparrow`.
     """
 
     name: str
@@ -78,7 +78,7 @@ class NodeSection(_Section, frozen=True):
 
 
 class ClientSection(_Section, frozen=True):
-    """Where `sparrow submit` and others listen for answers (over tcp), and for how long."""
+    """Where `sparrow submit` and others listen for answers over tcp, and how long they wait."""
 
     listen: str | None = None
     answer_s: float = 5.0
@@ -92,7 +92,7 @@ class Observe(_Section, frozen=True):
 
 
 class Config(_Section, frozen=True):
-    """The whole file; `folder` is where it lies."""
+    """The whole file; `folder` contains it."""
 
     schedulers: tuple[str, ...]
     security: Security | None = None
@@ -103,12 +103,12 @@ class Config(_Section, frozen=True):
     folder: str = "."
 
     def path(self, name: str) -> str:
-        """A path of the file, relative to where it lies."""
+        """A path from the file, relative to its folder."""
         return str(Path(self.folder, name))
 
     @property
     def keys(self) -> Keys | None:
-        """The process's keys, if it has any.
+        """The process's keys, if any.
 
         Raises:
             InsecureTransport: They cannot be read.
@@ -119,12 +119,12 @@ class Config(_Section, frozen=True):
 
     @property
     def audit_dir(self) -> str | None:
-        """The folder for audit logs, if they are wanted."""
+        """The folder for audit logs; None for no logs."""
         return None if self.observe.audit is None else self.path(self.observe.audit)
 
     @property
     def scheduler_addresses(self) -> tuple[Address, ...]:
-        """The machines at the endpoints of `schedulers`."""
+        """The addresses of the scheduler machines at the endpoints of `schedulers`."""
         return tuple(address(endpoint, SCHEDULER_NAME) for endpoint in self.schedulers)
 
 
@@ -132,7 +132,7 @@ def read_config(file: Path) -> Config:
     """Read a TOML file.
 
     Raises:
-        ConfigError: It cannot be read, or says something unknown or senseless.
+        ConfigError: It cannot be read, or has unknown names or invalid values.
     """
     try:
         config = msgspec.toml.decode(file.read_bytes(), type=Config)

@@ -1,7 +1,7 @@
-"""The processes of a cluster that stands alone: `sparrow scheduler` and `sparrow node-monitor`.
+"""The daemons of a standalone cluster: `sparrow scheduler` and `sparrow node-monitor`.
 
 Both run until SIGINT or SIGTERM. A node drains first: it takes no new task, finishes what runs,
-tells the schedulers and ends; a second signal ends it at once.
+tells the schedulers and exits; a second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_scheduler(config: Config) -> int:
-    """Be a scheduler until a signal comes; the exit status.
+    """Run a scheduler until a signal comes; returns the exit status.
 
     Raises:
         ConfigError: There is no [scheduler] table.
-        SparrowError: It cannot listen.
+        SparrowError: Cannot listen.
     """
     section = config.scheduler
     if section is None:
         raise ConfigError("there is no [scheduler] table in the file")
     _make_socket_folder(section.listen)
-    driver = ZmqDriver(section.listen, config.keys, section.bind)
-    driver.on_incompatible = _warn_of_version
+    driver = ZmqDriver(section.listen, config.keys, section.bind, on_incompatible=_warn_of_version)
     scheduler = Scheduler(driver.address(SCHEDULER_NAME), Random(), section.limits)
     driver.host(SCHEDULER_NAME, scheduler)
     calm_collector()
@@ -55,23 +54,22 @@ def run_scheduler(config: Config) -> int:
 
 
 def run_node_monitor(config: Config) -> int:
-    """Be a node, with its executors, until a signal comes; the exit status.
+    """Run a node with its executors until a signal comes; returns the exit status.
 
     Raises:
         ConfigError: There is no [node] table.
-        SparrowError: It cannot listen.
+        SparrowError: Cannot listen.
     """
     node = config.node
     if node is None:
         raise ConfigError("there is no [node] table in the file")
 
     def until_told(driver: ZmqDriver, monitor: Address) -> None:
-        driver.on_incompatible = _warn_of_version
         with _served(driver, config.observe.http):
             for number in _SIGNALS:
                 signal.signal(number, lambda *_: _drain(driver, monitor))
             _say(f"node {node.name} at {driver.endpoint}")
-            _say(f"what its executors print goes to {logs}")
+            _say(f"logs of its executors: {logs}")
             driver.run()
 
     logs = Path(config.path(node.logs)) if node.logs else log_folder(node.name)
@@ -79,11 +77,11 @@ def run_node_monitor(config: Config) -> int:
     _make_socket_folder(node.listen)
     with socket_folder() as run_dir:
         settings = NodeSettings(
-            node.name,
-            node.listen,
-            str(run_dir),
-            node.executors,
-            config.scheduler_addresses,
+            name=node.name,
+            endpoint=node.listen,
+            run_dir=str(run_dir),
+            groups=node.executors,
+            schedulers=config.scheduler_addresses,
             attributes=node.attributes,
             limits=node.limits,
             bind=node.bind,
@@ -93,7 +91,7 @@ def run_node_monitor(config: Config) -> int:
             log_dir=str(logs),
         )
         calm_collector()
-        return run_node(settings, until_told)
+        return run_node(settings, until_told, on_incompatible=_warn_of_version)
 
 
 def _make_socket_folder(endpoint: str) -> None:

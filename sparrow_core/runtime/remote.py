@@ -1,10 +1,10 @@
-"""A cluster that runs elsewhere, seen from a program that submits jobs to it.
+"""A connection to a cluster of `sparrow` processes.
 
     keys = read_keys(Path("own.key"), Path("allowed.keys"))
     with RemoteCluster(schedulers, listen="tcp://10.0.0.9:*", keys=keys) as cluster:
         cluster.submit(JobSpec(tasks), on_event)
 
-When a scheduler falls silent, jobs move to the next of the list by themselves.
+When a scheduler falls silent, its jobs move to the next one in the list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError
 from sparrow_core.protocol.ids import Address, NodeName, address, endpoint_of
 from sparrow_core.protocol.messages import Drain, GetMetrics
 from sparrow_core.protocol.types import NodeInfo
-from sparrow_core.runtime.front import Cluster
+from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.specs import NodeStatus
 from sparrow_core.runtime.transport.folders import socket_folder
 from sparrow_core.runtime.transport.keys import Keys
@@ -30,7 +30,7 @@ _SILENCE_MAX_S = 3.0  # as long as schedulers give nodes
 
 
 class RemoteCluster(Cluster):
-    """The front end of a cluster of `sparrow scheduler` and `sparrow node-monitor` processes."""
+    """Submits jobs to `sparrow scheduler` and `sparrow node-monitor` processes."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class RemoteCluster(Cluster):
         """Describe the connection; `start` opens it.
 
         Args:
-            schedulers: Their addresses; jobs go to them in turn.
-            listen: Where results come to, over tcp. None: a socket in a folder of its own, for
-                schedulers on this machine.
+            schedulers: Their addresses; jobs are submitted to them round robin.
+            listen: Where to listen for results, over tcp. None for an ipc socket, if the
+                schedulers are on this machine.
             keys: Needed for tcp.
             config: The client's limits.
             audit_dir: Folder for an audit log; None for no log.
@@ -68,22 +68,21 @@ class RemoteCluster(Cluster):
 
         Raises:
             ClusterStartError: None has, or they speak another version of the protocol.
-            SparrowError: It is not possible to listen.
+            SparrowError: Cannot listen.
         """
         if self._closed or self._thread is not None:
             raise ClusterClosed("a connection can be opened once")
         listen = self._listen
         if listen is None:
-            listen = f"ipc://{self._folder.enter_context(socket_folder())}/front.sock"
-        driver = ZmqDriver(listen, self._keys)
+            listen = f"ipc://{self._folder.enter_context(socket_folder())}/client.sock"
+        driver = ZmqDriver(listen, self._keys, on_incompatible=self._on_incompatible)
         self._incompatible = driver.incompatible
-        driver.on_incompatible = self._on_incompatible
         self._open(driver, self._schedulers)
-        self._front.silence_max_s = _SILENCE_MAX_S
+        self._actor.silence_max_s = _SILENCE_MAX_S
         self._run()
         answered = False
         try:
-            answered = self._await(lambda: bool(self._front.known), timeout_s, self._problem)
+            answered = self._await(lambda: bool(self._actor.known), timeout_s, self._problem)
         finally:
             if not answered:
                 self.close()
@@ -94,7 +93,7 @@ class RemoteCluster(Cluster):
     def _on_incompatible(self, peer: str, version: int) -> None:
         text = f"{peer} speaks protocol {version}"
         if {endpoint_of(each) for each in self._schedulers} <= self._incompatible.keys():
-            self._front.fail_all("protocol", text)
+            self._actor.fail_all("protocol", text)
 
     def _problem(self) -> str | None:
         peers = [f"{peer} speaks protocol {each}" for peer, each in self._incompatible.items()]
@@ -102,12 +101,12 @@ class RemoteCluster(Cluster):
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         """All nodes that a scheduler knows, by name."""
-        return tuple(self._front.status_of(name, 0, alive=True) for name in sorted(self._infos()))
+        return tuple(self._actor.status_of(name, 0, alive=True) for name in sorted(self._infos()))
 
     def schedulers(self) -> dict[Address, int | None]:
-        """All schedulers of the list: how many nodes with executors each knows; None if silent."""
-        with self._front.changed:
-            known = dict(self._front.known)
+        """Number of nodes with executors that each scheduler knows; None if it is silent."""
+        with self._actor.changed:
+            known = dict(self._actor.known)
         return {
             each: sum(bool(info.executors) for info in known[each].values())
             if each in known
@@ -116,16 +115,16 @@ class RemoteCluster(Cluster):
         }
 
     def _infos(self) -> dict[NodeName, NodeInfo]:
-        with self._front.changed:
-            tables = tuple(self._front.known.values())
+        with self._actor.changed:
+            tables = tuple(self._actor.known.values())
         return {name: info for nodes in tables for name, info in nodes.items()}
 
     def drain(self, node: str, timeout_s: float = 5.0) -> bool:
         """Let a node finish what it runs, take nothing new, and end.
 
         Returns:
-            True when a scheduler knows that it drains, or that it is gone; False if it does not
-            answer in time, or was not known.
+            True when a scheduler has seen it drain or leave; False if that has not happened
+            in time, or the node is unknown.
         """
         name = NodeName(node)
         info = self._infos().get(name)
@@ -142,30 +141,30 @@ class RemoteCluster(Cluster):
         return info is None or info.draining
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
-        """See `Cluster`; returns when a scheduler has them, which tells the others.
+        """See `Cluster`; returns when a scheduler has them, from which they spread.
 
         Raises:
-            ClusterStartError: None answers.
+            ClusterStartError: No scheduler answers.
         """
         super().set_weights(weights)
-        for _ in range(2):  # the second answer is to a question that followed the weights
-            with self._front.changed:
-                self._front.known.clear()
-            if not self._await(lambda: bool(self._front.known), _ANSWER_S, _no_problem):
+        for _ in range(2):  # the second answer is to a request sent after the weights
+            with self._actor.changed:
+                self._actor.known.clear()
+            if not self._await(lambda: bool(self._actor.known), _ANSWER_S, _no_problem):
                 raise ClusterStartError("no scheduler answers")
 
     def metrics(self, timeout_s: float = 2.0) -> dict[str, str]:
-        """What schedulers and nodes have counted, by process; of those that answer in time."""
+        """Metrics of schedulers and nodes that answer in time, as text, by process."""
         infos = self._infos().values()
         endpoints = dict.fromkeys(
             endpoint_of(each)
             for each in (*self._schedulers, *(info.monitor for info in infos))
         )  # fmt: skip
         for endpoint in endpoints:
-            self._driver.post(address(endpoint, "metrics"), GetMetrics(self._front.address))
-        self._await(lambda: len(self._front.metrics) >= len(endpoints), timeout_s, _no_problem)
-        with self._front.changed:
-            return dict(sorted(self._front.metrics.items()))
+            self._driver.post(address(endpoint, "metrics"), GetMetrics(self._actor.address))
+        self._await(lambda: len(self._actor.metrics) >= len(endpoints), timeout_s, _no_problem)
+        with self._actor.changed:
+            return dict(sorted(self._actor.metrics.items()))
 
     def _end(self) -> None:
         self._driver.close()
@@ -173,4 +172,4 @@ class RemoteCluster(Cluster):
 
 
 def _no_problem() -> None:
-    """Processes that do not answer are left out."""
+    """Who does not answer is left out."""

@@ -1,8 +1,7 @@
-"""Runners, which embedding programs write, and the thread that drives one: a slot.
+"""Runners, which embedding programs write, and slots: threads that drive one runner each.
 
-A slot is an actor like the machines, but with a thread: it takes StartTasks, InterruptTask and
-ForgetJob, and answers SlotDone through the driver's thread-safe `post`. Tasks that take no time are
-told of together.
+A slot takes messages like a machine, but works in a thread of its own and answers SlotDone by the
+driver's thread-safe `post`. Outcomes of very short tasks are reported together.
 """
 
 from __future__ import annotations
@@ -34,31 +33,31 @@ from sparrow_core.protocol.types import Assignment, SlotOutcome, TaskKey
 
 
 class Runner(Protocol):
-    """Runs the tasks of one slot; made and used in the slot's thread, but for `cancel`."""
+    """Runs the tasks of one slot; all calls but `cancel` come from the slot's thread."""
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
         """Run a task.
 
         Raises:
-            TaskFailure: The task failed, with a message for the user. Anything else that is raised
-                counts as a failure for good, with the traceback as its message.
+            TaskFailure: The task failed, with a message for the user. Any other exception is a
+                permanent failure, with the traceback as its message.
         """
         ...
 
     def cancel(self) -> None:
-        """Make the `run` that is under way return soon, or raise; called from another thread.
+        """Make the current `run` return or raise soon; called from another thread.
 
-        May come just before `run` has begun its work or after it has finished it, and more than
-        once: it must not harm a later `run`.
+        May come just before `run` begins its work or just after it has ended, and more than
+        once; it must not affect a later `run`.
         """
         ...
 
     def forget(self, job_id: str) -> None:
-        """The job is over: drop what is kept for it."""
+        """The job is over: free what is cached for it."""
         ...
 
     def close(self) -> None:
-        """No more tasks will come."""
+        """Release all resources; no more tasks will come."""
         ...
 
 
@@ -104,9 +103,11 @@ class SlotThread:
         self._post = post
         self._on_broken = on_broken
         self._tasks: queue.SimpleQueue[StartTasks | ForgetJob | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # guards the four below: cancel only what runs
-        self._outcomes: list[SlotOutcome] = []  # not told yet
-        self._dropped: dict[TaskKey, bool] = {}  # tasks that wait here: interrupted already?
+        self._lock = (
+            threading.Lock()
+        )  # guards the next four: only the running task may be cancelled
+        self._outcomes: list[SlotOutcome] = []  # not reported yet
+        self._dropped: dict[TaskKey, bool] = {}  # queued tasks, and whether they were interrupted
         self._runner: Runner | None = None
         self._current: TaskKey | None = None
         self._thread = threading.Thread(target=self._loop, name=address, daemon=True)
@@ -123,7 +124,7 @@ class SlotThread:
             case ForgetJob():
                 self._tasks.put(msg)
             case TellOutcomes():
-                self._tell()
+                self._report()
             case InterruptTask():
                 with self._lock:
                     if msg.key in self._dropped:
@@ -135,14 +136,14 @@ class SlotThread:
         return []
 
     def check(self) -> None:
-        """A slot has no invariants beyond those of its executor."""
+        """Its invariants are checked by the executor."""
 
     def gauges(self) -> dict[str, float]:
-        """A slot has none beyond those of its executor."""
+        """None of its own."""
         return {}
 
     def stop(self) -> None:
-        """Interrupt what runs and let the thread close its runner; `join` waits for it."""
+        """Interrupt the running task and have the thread close its runner; see `join`."""
         self._tasks.put(None)
         with self._lock:
             if self._current is not None:
@@ -157,7 +158,7 @@ class SlotThread:
         assert self._runner is not None
         try:
             self._runner.cancel()
-        except Exception:  # noqa: BLE001 - a runner's fault must not end the executor's loop
+        except Exception:  # noqa: BLE001 - a faulty runner must not stop the executor
             traceback.print_exc()
 
     def _loop(self) -> None:
@@ -175,17 +176,17 @@ class SlotThread:
         self._guard(runner.close)
 
     def _run_all(self, runner: Runner, msg: StartTasks) -> None:
-        """Run tasks; tell of those that have ended whenever they took a moment, and in the end."""
-        told_at = time.perf_counter()
+        """Run tasks one after the other; report outcomes every `BATCH_S` or so, and at the end."""
+        reported_at = time.perf_counter()
         for task in msg.tasks:
             self._run(runner, msg.job_id, msg.shared, task)
             now = time.perf_counter()
-            if now > told_at + policy.BATCH_S:
-                self._tell()
-                told_at = now
-        self._tell()
+            if now > reported_at + policy.BATCH_S:
+                self._report()
+                reported_at = now
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         with self._lock:
             outcomes, self._outcomes = self._outcomes, []
         if outcomes:
@@ -195,14 +196,16 @@ class SlotThread:
     def _guard(call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception:  # noqa: BLE001 - a runner's fault must not end the slot
+        except Exception:  # noqa: BLE001 - a faulty runner must not stop the slot
             traceback.print_exc()
 
     def _run(self, runner: Runner, job_id: JobId, shared: bytes, task: Assignment) -> None:
         key = TaskKey(job_id, task.task_id, task.attempt)
         with self._lock:
             if self._dropped.pop(key):
-                self._outcomes.append(SlotOutcome(key, 0.0, b"", "interrupted"))
+                self._outcomes.append(
+                    SlotOutcome(key=key, run_s=0.0, result=b"", message="interrupted")
+                )
                 return
             self._current = key
         started = time.perf_counter()
@@ -214,7 +217,9 @@ class SlotThread:
         except BaseException:  # noqa: BLE001 - whatever a task raises is the task's failure
             message = traceback.format_exc()
         run_s = time.perf_counter() - started
-        outcome = SlotOutcome(key, run_s, result, message, detail, retryable)
+        outcome = SlotOutcome(
+            key=key, run_s=run_s, result=result, message=message, detail=detail, retryable=retryable
+        )
         with self._lock:
             self._current = None
             self._outcomes.append(outcome)
@@ -223,5 +228,5 @@ class SlotThread:
 def bind_factory(
     factory: RunnerFactory, config: Mapping[str, str], slot: int
 ) -> Callable[[], Runner]:
-    """A call without arguments that makes the runner of one slot."""
+    """A function without arguments that makes the runner of one slot."""
     return lambda: factory(dict(config), slot)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.policy.placement import DEFAULT_PLACEMENT
 from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 
@@ -16,18 +17,18 @@ class JobSpec(Struct, frozen=True):
     """A job: independent tasks.
 
     Attributes:
-        tasks: With ids that are unique in the job.
-        shared: What all tasks share; it travels to a node once.
-        user: On whose behalf.
-        placement: One of `placement.PLACEMENTS`: "sparrow", "batch", "per_task" or "random".
-        probe_ratio: Reservations a task (d of the paper), at least 1.
+        tasks: Their ids are unique within the job.
+        shared: Bytes common to all tasks; sent to each node once.
+        user: For fair sharing between users.
+        placement: A name of `placement.PLACEMENTS`.
+        probe_ratio: Reservations or probes per task (d in the paper), at least 1.
         options: Priority, required attributes of nodes, framework, straggler mitigation.
     """
 
     tasks: tuple[TaskSpec, ...]
     shared: bytes = b""
     user: str = "default"
-    placement: str = "sparrow"
+    placement: str = DEFAULT_PLACEMENT
     probe_ratio: float = 2.0
     options: JobOptions = JobOptions()
 
@@ -37,8 +38,8 @@ class ExecutorGroup(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         runner: "module:factory", see `runner.load_factory`.
-        runner_config: For the factory.
-        framework: Whose jobs they run; "" for jobs that name none.
+        runner_config: Passed to the factory.
+        framework: Only jobs of this framework run here; "" for jobs without one.
         count: How many executors.
         slots: Slots in each.
     """
@@ -58,11 +59,11 @@ class NodeConfig(Struct, frozen=True):
         executors: How many executors.
         slots: Slots in each executor.
         runner: "module:factory", see `runner.load_factory`.
-        runner_config: For the factory.
+        runner_config: Passed to the factory.
         attributes: What jobs may require, such as "gpu" or "zone=a".
-        limits: The node monitor's, with its policy.
-        others: Executors of further frameworks, which share the node.
-        orphaned_folders: What the node removes when it ends because its parent was killed.
+        limits: Of the node monitor, with its queue discipline.
+        others: Executors of other frameworks that share the node.
+        orphaned_folders: Removed by the node if it ends because its parent was killed.
     """
 
     name: str
@@ -83,22 +84,26 @@ class NodeConfig(Struct, frozen=True):
 
     @property
     def executor_count(self) -> int:
-        """Of all frameworks."""
+        """Executors of all frameworks."""
         return sum(group.count for group in self.groups)
 
 
 class ExecutorStatus(Struct, frozen=True):
-    """An executor as last heard of."""
+    """An executor, as last reported."""
 
     name: str
     pid: int
     slots: int
 
 
-class NodeStatus(Struct, frozen=True):
-    """A node as last heard of; `queued` reservations and `running` tasks are of all schedulers.
+class NodeStatus(Struct, frozen=True, kw_only=True):
+    """A node, as last reported.
 
-    `deaths` of its executors and of itself; `last_death` says how the last of them ended.
+    Attributes:
+        queued: Reservations of all schedulers.
+        running: Tasks of all schedulers.
+        deaths: Of the node's process and its executors.
+        last_death: How the last of them ended.
     """
 
     name: str
@@ -114,18 +119,19 @@ class NodeStatus(Struct, frozen=True):
 
 
 def check_nodes(nodes: Sequence[NodeConfig], schedulers: int) -> None:
-    """Refuse a cluster that cannot be.
+    """Validate the description of a cluster.
 
     Raises:
-        SparrowError: No or doubled nodes, odd names, a node that can run nothing, no scheduler.
+        SparrowError: No or duplicate nodes, invalid names, a node without executors or slots, no
+            scheduler.
     """
     if not nodes or schedulers < 1:
         raise SparrowError("a cluster needs at least one node and one scheduler")
     if len({node.name for node in nodes}) < len(nodes):
         raise SparrowError("two nodes have the same name")
     for node in nodes:
-        # Sockets and logs have these names; an executor's is <node>-e<number>.
-        if not re.fullmatch(r"(?!front$|.*-e\d)[A-Za-z0-9_][A-Za-z0-9_.-]*", node.name):
+        # Sockets and logs are named like this; an executor's is <node>-e<number>.
+        if not re.fullmatch(r"(?!client$|.*-e\d)[A-Za-z0-9_][A-Za-z0-9_.-]*", node.name):
             raise SparrowError(f"{node.name!r} cannot be a node's name")
         if any(group.count < 1 or group.slots < 1 for group in node.groups):
             raise SparrowError(f"node {node.name} needs at least one executor and one slot")

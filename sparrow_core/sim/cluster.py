@@ -93,7 +93,9 @@ class SimulatedSlot:
             case SlotDone():
                 return self._end(msg.outcomes[0])
             case InterruptTask():
-                return self._end(SlotOutcome(msg.key, 0.0, b"", "interrupted"))
+                return self._end(
+                    SlotOutcome(key=msg.key, run_s=0.0, result=b"", message="interrupted")
+                )
             case ForgetJob() | TellOutcomes():
                 return []
             case _:
@@ -114,7 +116,9 @@ class SimulatedSlot:
         payload = self._queue.pop(self._running)
         self._on_run(self._running)
         duration_s = duration_of(payload, self._node) * self._slowness
-        done = SlotDone(self._address, (SlotOutcome(self._running, duration_s, payload),))
+        done = SlotDone(
+            self._address, (SlotOutcome(key=self._running, run_s=duration_s, result=payload),)
+        )
         return [Envelope(self._address, done, duration_s)]
 
     def gauges(self) -> dict[str, float]:

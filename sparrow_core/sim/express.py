@@ -20,7 +20,8 @@ from random import Random
 from typing import Any
 
 from sparrow_core.policy.disciplines import Discipline, Lanes, Queued, make_discipline
-from sparrow_core.policy.placement import Placer, make_placer
+from sparrow_core.policy.placement import make_placer
+from sparrow_core.policy.placer import Placer
 from sparrow_core.protocol.ids import Address, JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import Claim, TaskSpec
@@ -80,7 +81,7 @@ class _Held(Queued):
     __slots__ = ("job",)
 
     def __init__(self, job: _Job, number: int, claim: Claim, now: float) -> None:
-        super().__init__(_NOBODY, number, claim, now)
+        super().__init__(scheduler=_NOBODY, count=number, claim=claim, since=now)
         self.job = job
 
 

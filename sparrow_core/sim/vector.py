@@ -31,7 +31,8 @@ from sparrow_core.sim.workload import (
 Floats = NDArray[np.float64]
 Indexes = NDArray[np.int64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
-PLACEMENTS = ("central", "sparrow", "batch", "per_task", "random")
+# Those of which a job's outcome follows from when slots are free, without a queue of events.
+VECTORIZED = ("central", "sparrow", "batch", "per_task", "random")
 
 _JOBS_AT_ONCE = 64  # random numbers are drawn for as many jobs together
 _ORDER_S = 1e-12  # between messages that are sent together, so that they stay in order
@@ -289,8 +290,8 @@ def response_times_s(
     probes = policy.reservation_count(workload.tasks, workload.probe_ratio)
     if workload.replicas or (probes > nodes and workload.placement in ("sparrow", "batch")):
         raise ValueError("the vectorised simulator knows no constraints and one probe a node")
-    if workload.placement not in PLACEMENTS:
-        raise ValueError(f"placement {workload.placement!r} is none of {', '.join(PLACEMENTS)}")
+    if workload.placement not in VECTORIZED:
+        raise ValueError(f"placement {workload.placement!r} is none of {', '.join(VECTORIZED)}")
     rng = np.random.default_rng(seed)
     network = network or Network()
     remembers = workload.placement in ("batch", "per_task")

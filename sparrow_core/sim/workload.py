@@ -53,7 +53,7 @@ ARRIVALS: dict[str, Callable[[Random], float]] = {
 }
 
 
-class Workload(Struct, frozen=True):
+class Workload(Struct, frozen=True, kw_only=True):
     """Jobs of equal size.
 
     Attributes:
@@ -117,9 +117,13 @@ def make_jobs(
             for task_id, time_s in enumerate(_times_s(workload, rng))
         )
         job = StartJob(
-            JobId(f"job{number}"), "user", tasks, b"",
-            workload.placement, workload.probe_ratio, workload.options,
-        )  # fmt: skip
+            job_id=JobId(f"job{number}"),
+            user="user",
+            tasks=tasks,
+            placement=workload.placement,
+            probe_ratio=workload.probe_ratio,
+            options=workload.options,
+        )
         arrivals.append(Arrival(at_s, job))
     return arrivals
 

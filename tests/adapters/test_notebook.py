@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -109,7 +110,7 @@ def test_several_sessions_need_a_choice(
     variables["same"] = session
     assert 1 == len(magics.sql("SELECT 1") or ())
     other = object.__new__(Session)
-    other._stopped = False
+    other._runtime = SimpleNamespace(is_stopped=False)
     variables["other"] = other
     with pytest.raises(UsageError, match="session or same or other"):
         magics.sql("SELECT 1")

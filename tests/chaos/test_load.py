@@ -14,13 +14,13 @@ from sparrow_core.lab.rows import Point, Row
 def test_more_open_queries_than_the_bound_are_refused() -> None:
     """With what to do; those that are open go on, and make room when they are done."""
     queries = OpenQueries(open_max=1)
-    with queries.entered():
-        with queries.entered():
-            assert 1 == queries._open, "what a query needs on its way is part of it"
+    with queries.counted():
+        with pytest.raises(ResourceError, match="has 1 queries open, which is its limit: wait"):
+            queries.counted().__enter__()
         other = OpenQueries(open_max=0)
         with pytest.raises(ResourceError, match="has 0 queries open, which is its limit: wait"):
-            other.entered().__enter__()
-    with queries.entered():
+            other.counted().__enter__()
+    with queries.counted():
         assert 1 == queries._open
     assert 0 == queries._open
 
@@ -28,10 +28,10 @@ def test_more_open_queries_than_the_bound_are_refused() -> None:
 def test_a_session_refuses_and_recovers() -> None:
     """The error comes out of the query, and the next one runs when there is room."""
     with minishark.connect(in_process=True, nodes=1, executors_per_node=1) as session:
-        bound, session._queries.open_queries.open_max = session._queries.open_queries.open_max, 0
+        bound, session._runtime.open_queries.open_max = session._runtime.open_queries.open_max, 0
         with pytest.raises(ResourceError, match="limit"):
             session.sql("SELECT 1 AS a").collect()
-        session._queries.open_queries.open_max = bound
+        session._runtime.open_queries.open_max = bound
         assert [{"a": 1}] == session.sql("SELECT 1 AS a").collect()
 
 

@@ -46,12 +46,14 @@ def test_senseless_schedules_are_refused(
 def _nodes(draws: list[tuple[bool, int]]) -> tuple[NodeState, ...]:
     return tuple(
         NodeState(
-            f"node-{i}",
-            100 + i,
-            alive,
-            tuple(ExecutorState(f"e{i}{j}", 1000 + 10 * i + j, 1, 0) for j in range(executors)),
-            0,
-            0,
+            name=f"node-{i}",
+            pid=100 + i,
+            alive=alive,
+            executors=tuple(
+                ExecutorState(f"e{i}{j}", 1000 + 10 * i + j, 1, 0) for j in range(executors)
+            ),
+            running=0,
+            queued=0,
         )
         for i, (alive, executors) in enumerate(draws)
     )
@@ -98,7 +100,15 @@ def test_a_verdict_tells_what_was_broken() -> None:
     hits = [_hit("node-kill", 2.5), _hit("executor-kill", 10.0)]
     quiet = [Done("q01", 0.0, 1.0)]
     during = [Done("q01", 2.0, 5.0), Done("q01", 6.0, 7.0), Done("q02", 2, 3, failure="E: gone")]
-    calm = Findings(hits, [], quiet, during, [Done("q01", 20, 21)], [], [])
+    calm = Findings(
+        injected=hits,
+        skipped=[],
+        quiet=quiet,
+        done=during,
+        after=[Done("q01", 20, 21)],
+        hung=[],
+        left=[],
+    )
     rows = calm.rows()
     longer = [row.x for row in rows if isinstance(row, Point) and row.panel == LONGER]
     assert ({2.0}, True) == (set(longer), verdict(rows).passed)
@@ -107,10 +117,34 @@ def test_a_verdict_tells_what_was_broken() -> None:
     assert "  E                         1" in text
     late = [Done("q01", 20.0, 21.0, failure="E: gone")]
     broken = [
-        Findings(hits, [], quiet, [Done("q01", 2, 3, ("1 row is missing",))], [], [], []),
-        Findings(hits, [], quiet, during, late, [], []),
-        Findings(hits, [], quiet, during, [], ["q01 did not end"], []),
-        Findings(hits, [], quiet, during, [], [], ["process 1: python"]),
+        Findings(
+            injected=hits,
+            skipped=[],
+            quiet=quiet,
+            done=[Done("q01", 2, 3, ("1 row is missing",))],
+            after=[],
+            hung=[],
+            left=[],
+        ),
+        Findings(injected=hits, skipped=[], quiet=quiet, done=during, after=late, hung=[], left=[]),
+        Findings(
+            injected=hits,
+            skipped=[],
+            quiet=quiet,
+            done=during,
+            after=[],
+            hung=["q01 did not end"],
+            left=[],
+        ),
+        Findings(
+            injected=hits,
+            skipped=[],
+            quiet=quiet,
+            done=during,
+            after=[],
+            hung=[],
+            left=["process 1: python"],
+        ),
     ]
     assert [False] * 4 == [verdict(each.rows()).passed for each in broken]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -18,6 +19,8 @@ from minishark.errors import QueryError
 class FakeFrame:
     """A query that DuckDB runs."""
 
+    stages = 1
+
     def __init__(self, connection: duckdb.DuckDBPyConnection, text: str) -> None:
         self._connection = connection
         self._text = text
@@ -29,8 +32,8 @@ class FakeFrame:
     def metrics(self) -> SimpleNamespace:
         """Some figures."""
         return SimpleNamespace(
-            stages=2,
-            tasks=6,
+            stages=self.stages,
+            tasks=1 if self.stages == 1 else 6,
             constrained_tasks=4,
             local_tasks=3,
             elapsed_s=0.1,
@@ -61,6 +64,12 @@ class FakeSession:
         """Ends it."""
         self.stopped = True
         self._connection.close()
+
+    @contextmanager
+    def _planned_in_stages(self) -> Iterator[None]:
+        FakeFrame.stages = 4
+        yield
+        FakeFrame.stages = 1
 
     def create_table(
         self, name: str, data: str, *, on_progress: Callable[[int, int], None], **options: Any

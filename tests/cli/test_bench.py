@@ -44,6 +44,18 @@ def test_an_experiment_writes_three_files(
     assert "<svg" in files[2].read_text()
 
 
+def test_a_smoke_test_leaves_no_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--quick without --out prints the figures, and writes nothing below the current folder."""
+    monkeypatch.chdir(tmp_path)
+    assert 0 == run(["bench", "probe-ratio", "--quick", "--set", "loads=[0.6]"])
+    shown = capsys.readouterr().out
+    assert "omniscient" in shown
+    assert "probe-ratio.csv" not in shown
+    assert [] == list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -113,9 +125,27 @@ def test_the_ideal_is_the_critical_path() -> None:
 
     def stage(index: int, run_s: tuple[float, ...], after: tuple[int, ...] = ()) -> StageMetrics:
         return StageMetrics(
-            index, len(run_s), 0, 0, 9.0, run_s, (5.0,) * len(run_s), 0, 0, after=after
+            index=index,
+            tasks=len(run_s),
+            rows=0,
+            bytes=0,
+            elapsed_s=9.0,
+            run_s=run_s,
+            queue_s=(5.0,) * len(run_s),
+            constrained_tasks=0,
+            local_tasks=0,
+            after=after,
         )
 
     stages = (stage(0, (1.0, 3.0)), stage(1, (2.0,)), stage(4, (0.5, 0.25), (0, 1)))
-    metrics = QueryMetrics(3, 5, 0, 0, 20.0, 0.25, (), stages)
+    metrics = QueryMetrics(
+        stages=3,
+        tasks=5,
+        constrained_tasks=0,
+        local_tasks=0,
+        elapsed_s=20.0,
+        planning_s=0.25,
+        warnings=(),
+        by_stage=stages,
+    )
     assert 0.25 + 3.0 + 0.5 == pytest.approx(ideal_s(metrics))

@@ -47,9 +47,10 @@ def test_tpch_prints_a_table_and_the_verdict_last(
     """All 22 queries have their line, and the last line counts the right answers."""
     assert 0 == _tpch(data, "--memory-limit", "2GiB")
     output = capsys.readouterr().out
-    assert "22 of 22 correct" == output.splitlines()[-1]
+    assert "22 of 22 correct, 22 of 22 correct in stages" == output.splitlines()[-1]
     assert all(f"Q{number} " in output for number in range(1, 23))
-    assert "75 %" in output
+    assert all(line.split()[-4:] == ["6", "75", "%", "yes"] for line in _query_lines(output))
+    assert "it ran 22 of 22 queries as a single task" in output
     assert {
         "nodes": 2,
         "executors_per_node": 1,
@@ -90,9 +91,37 @@ def test_a_wrong_answer_is_told_and_ends_with_status_1(
     monkeypatch.setattr(FakeFrame, "to_arrow", spoilt)
     assert 1 == _tpch(data, "--queries", "1,4,6")
     lines = capsys.readouterr().out.splitlines()
-    assert "1 of 3 correct" == lines[-1]
-    assert "Query 1 is wrong: There are 3 rows, expected 4." in lines
-    assert "Query 4 is wrong: MinisharkError: A node is lost." in lines
+    assert "1 of 3 correct, 1 of 3 correct in stages" == lines[-1]
+    for where in ("", " in stages"):
+        assert f"Query 1 is wrong{where}: There are 3 rows, expected 4." in lines
+        assert f"Query 4 is wrong{where}: MinisharkError: A node is lost." in lines
+
+
+def test_an_answer_that_is_wrong_only_in_stages_ends_with_status_1(
+    data: Path,
+    sessions: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Both answers of a query count, and the report says which of them is wrong."""
+    from tests.cli.conftest import FakeFrame
+
+    right = FakeFrame.to_arrow
+    monkeypatch.setattr(
+        FakeFrame,
+        "to_arrow",
+        lambda self: right(self).slice(1) if self.stages > 1 else right(self),
+    )
+    assert 1 == _tpch(data, "--queries", "1,6")
+    output = capsys.readouterr().out
+    lines = output.splitlines()
+    assert "2 of 2 correct, 0 of 2 correct in stages" == lines[-1]
+    assert "Query 1 is wrong in stages: There are 3 rows, expected 4." in lines
+    assert ["NO", "NO"] == [line.split()[-1] for line in _query_lines(output)]
+
+
+def _query_lines(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.strip().startswith("Q") and "%" in line]
 
 
 def test_json_has_parameters_versions_and_every_repetition(
@@ -110,7 +139,11 @@ def test_json_has_parameters_versions_and_every_repetition(
     assert {"python", "platform", "minishark", "duckdb", "pyarrow", "pyzmq"} == set(
         report["versions"]
     )
-    assert 2 == report["correct"]
+    assert 2 == report["correct"] == report["correct_in_stages"]
+    assert [1, 1] == [query["stages"] for query in report["queries"]]
+    assert [4, 4] == [query["staged"]["stages"] for query in report["queries"]]
+    assert [3, 3] == [len(query["staged"]["times_s"]) for query in report["queries"]]
+    assert {"stages": 8, "tasks": 12}.items() <= report["totals"]["staged"].items()
 
 
 @pytest.mark.parametrize(
@@ -118,8 +151,8 @@ def test_json_has_parameters_versions_and_every_repetition(
     [
         (["tpch", "--queries", "23"], "There is no query 23"),
         (["tpch", "--queries", "1,x"], "'x' is no query number"),
-        (["tpch", "--scale", "0"], "A scale of 0 means nothing"),
-        (["tpch", "--scale", "inf"], "A scale of inf means nothing"),
+        (["tpch", "--scale", "0"], "must be a positive number such as 0.1, not 0."),
+        (["tpch", "--scale", "inf"], "positive number such as 0.1, not inf"),
         (["tpch", "--nodes", "0"], "Invalid value for '--nodes'"),
         (["tpch", "--placement", "best"], "Invalid value for '--placement'"),
         (["tpch", "--json", "/no/such/folder/x.json"], "there is no folder /no/such/folder"),
@@ -401,3 +434,13 @@ def test_an_interrupt_ends_a_query_of_the_reference(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "interrupted\n" == done.stdout
     assert "" == done.stderr
+
+
+def test_dir_lists_the_public_names() -> None:
+    """Completion finds what is imported only when it is used."""
+    program = "import minishark; print({*minishark.__all__} <= {*dir(minishark)})"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=_environment(), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "True\n" == done.stdout

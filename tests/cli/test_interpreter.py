@@ -72,7 +72,7 @@ def test_statements_write_tables_and_counts(shell: Interpreter) -> None:
 
 def test_a_warning_is_told_once(shell: Interpreter) -> None:
     """What the session warns of while a statement runs follows its answer."""
-    shell.session._warn("Shared memory is full.")
+    shell.session._runtime.warn("Shared memory is full.")
     ask(shell, "SELECT 1 AS a; SELECT 2 AS a;")
     assert isinstance(shell.errors.file, io.StringIO)
     assert "Warning: Shared memory is full.\n" == shell.errors.file.getvalue()
@@ -145,6 +145,10 @@ def test_the_last_query_is_explained_and_profiled(shell: Interpreter) -> None:
     ("line", "words"),
     [
         (".tabels", "did you mean .tables?"),
+        (".kil", "did you mean .kill-executor?"),
+        (".import", "did you mean .load?"),
+        (".foo", r"no command .foo: .help lists them all"),
+        (".mode", "Write .mode and one of table, csv"),
         (".zzz", ".help lists them all"),
         (".help zzz", "no command .zzz"),
         (".timer maybe", ".timer on or .timer off"),
@@ -185,7 +189,16 @@ def test_how_a_node_died_is_told_in_full(
 ) -> None:
     """In a line of its own: the table has no room for it."""
     death = "node-0-e0: killed by SIGKILL, peak memory 123 MiB, while it had task 3 of job 12"
-    node = NodeState("node-0", 1, True, (), 0, 0, deaths=1, last_death=death)
+    node = NodeState(
+        name="node-0",
+        pid=1,
+        alive=True,
+        executors=(),
+        running=0,
+        queued=0,
+        deaths=1,
+        last_death=death,
+    )
     monkeypatch.setattr(Session, "nodes", lambda self: (node,))
     assert f"The last death on node-0: {death}\n" in ask(shell, ".cluster").replace("\n  ", " ")
 
@@ -285,7 +298,7 @@ def test_an_executor_is_killed_only_where_there_is_one(
     with pytest.raises(ClusterError, match="no executor"):
         ask(shell, ".kill-executor")
     other = ExecutorState("node-0-e0", os.getppid(), 1, 0)
-    node = NodeState("node-0", 1, True, (other,), 0, 0)
+    node = NodeState(name="node-0", pid=1, alive=True, executors=(other,), running=0, queued=0)
     monkeypatch.setattr(Session, "nodes", lambda self: (node,))
     with pytest.raises(ClusterError, match="not a process of this machine"):
         ask(shell, ".kill-executor")

@@ -43,6 +43,22 @@ def test_all_queries_run_over_the_sample() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("SELECT 1 FROM 'x.parquet'", ()),
+        ("SELECT 1 FROM 'folder/*.csv.gz' JOIN nation ON true", ("nation",)),
+        ("FROM 'nation'", ("nation",)),
+        ("SELECT 1 FROM 'x.parquet' JOIN natoin ON true", ("nation", "region")),
+    ],
+)
+def test_files_are_no_unknown_tables(text: str, names: tuple[str, ...]) -> None:
+    """A statement over files loads no tables but those that it names, unless one is unknown."""
+    with duckdb.connect() as connection:
+        needed = tables_of_query(connection, text, {"nation": "n.parquet", "region": "r.parquet"})
+    assert names == tuple(needed)
+
+
+@pytest.mark.parametrize(
     ("text", "order"),
     [
         ("SELECT a, b AS c FROM t ORDER BY C DESC, 1", (1, 0)),

@@ -28,7 +28,7 @@ def rows_moved_by(session: Session, way: str) -> Iterator[Session]:
             patch.setattr(join_moves, name, value)
         options = PlannerOptions.eager(3)
         if way == "as planned":
-            options = PlannerOptions(3, single_task_rows=0, weighs=False)
-        patch.setattr(session._queries, "options", options)
-        patch.setattr(session._queries, "_plans", OrderedDict())
+            options = PlannerOptions(partitions=3).in_stages()
+        patch.setattr(session._runtime.planner, "options", options)
+        patch.setattr(session._runtime.planner, "_plans", OrderedDict())
         yield session

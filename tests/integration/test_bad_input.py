@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRecord]
     """Two nodes with one executor each, over ipc."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("bad")))
-        yield start_cluster(StartOptions("bad", nodes=2))
+        yield start_cluster(StartOptions(name="bad", nodes=2))
         stop_cluster("bad")
 
 
@@ -81,7 +81,7 @@ class _Tap:
 @contextlib.contextmanager
 def _tapped(session: Session) -> Iterator[list[bytes]]:
     """The frames that the session sends and gets meanwhile."""
-    driver = session._cluster.backend._driver  # type: ignore[attr-defined]
+    driver = session._runtime.cluster.backend._driver  # type: ignore[attr-defined]
     tap, accept = _Tap(driver._encoder), driver._accept
 
     def accepted(body: bytes) -> None:
@@ -95,7 +95,7 @@ def _tapped(session: Session) -> Iterator[list[bytes]]:
 
 def _sockets(session: Session, cluster: ClusterRecord) -> list[Path]:
     """All sockets of nodes, schedulers, executors, services and the front end."""
-    own = session._cluster.store()._paths.disk
+    own = session._runtime.cluster.store()._paths.disk
     roots = [own, *(Path(node.folders[1]) for node in cluster.nodes)]
     return sorted(path for root in roots for path in root.rglob("*.sock"))
 
@@ -247,7 +247,7 @@ def test_a_task_that_is_nonsense_fails_alone(session: Session) -> None:
     for shared, payload in ((b"", b"nonsense"), (b"\xc1" * 10, b""), (b"x" * 1_000_000, b"\x91")):
         over.clear()
         tasks = (TaskSpec(0, payload),)
-        session._cluster.backend.submit(JobSpec(tasks, shared=shared), hear)
+        session._runtime.cluster.backend.submit(JobSpec(tasks, shared=shared), hear)
         assert over.wait(30)
     assert 3 == sum(isinstance(event, TaskFailed) for event in events)
 
@@ -260,7 +260,7 @@ def test_a_broken_partition_fails_its_queries_only(
 ) -> None:
     """All replicas of a partition are no Arrow files: a typed error, and other tables answer."""
     session.create_table("broken", pa.table({"a": range(_ROWS)}), partitions=2)
-    name = session._tables.catalog.get("broken").partitions[1].file
+    name = session._runtime.tables.catalog.get("broken").partitions[1].file
     roots = [Path(folder, node.name) for node in cluster.nodes for folder in node.folders]
     files = [root / name for root in roots if (root / name).exists()]
     assert 2 == len(files)

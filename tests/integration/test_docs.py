@@ -34,10 +34,9 @@ MODULES = (
     "minishark.dataframe.functions",
     "minishark.dataframe.items",
     "minishark.dataframe.udf",
-    "minishark.session.jobs",
     "minishark.session.catalog",
     "minishark.session.connect",
-    "minishark.session.sources",
+    "minishark.session.session",
 )
 
 

@@ -158,7 +158,7 @@ def test_a_failure_in_one_of_many_stages(session: Session) -> None:
     )
     with pytest.raises(TaskFailedError, match="late"):
         session.sql(sql).to_arrow()
-    for place in (session._cluster.paths.memory, session._cluster.paths.disk):
+    for place in (session._runtime.cluster.paths.memory, session._runtime.cluster.paths.disk):
         assert [] == list(place.glob("*/queries/*"))
 
 
@@ -200,7 +200,7 @@ def test_bad_files(session: Session, files: Path, name: str, message: str) -> No
     with pytest.raises(DataError, match=message):
         session.create_table("new", files / name, partitions=3)
     assert before == session.tables
-    assert not any(session._cluster.paths.memory.glob("*/tables/*-source"))
+    assert not any(session._runtime.cluster.paths.memory.glob("*/tables/*-source"))
 
 
 @pytest.mark.parametrize("data", [42, None, [1, 2], b"x", {"a": [1]}, pa.table({})])

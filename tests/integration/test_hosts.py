@@ -50,7 +50,7 @@ def _start(host: str, keys: Path, ports: tuple[int, int], which: int) -> Cluster
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(HOST_VARIABLE, host)
         return start_cluster(
-            StartOptions(host, nodes=1, listen=heads[which], join=heads, keys=str(keys))
+            StartOptions(name=host, nodes=1, listen=heads[which], join=heads, keys=str(keys))
         )
 
 
@@ -169,7 +169,7 @@ def test_a_host_is_lost_in_the_middle_of_a_query(
 def test_a_node_joins_and_leaves(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`minishark cluster node` adds a node that open sessions use; SIGTERM ends it, all of it."""
     head, own = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
-    start_cluster(StartOptions("ja", nodes=1, listen=head, keys=str(keys)))
+    start_cluster(StartOptions(name="ja", nodes=1, listen=head, keys=str(keys)))
     command = ("cluster", "node", "--listen", own, "--join", head, "--keys", str(keys))
     try:
         with minishark.connect("ja", single_task_rows=0, partitions=4) as session:

@@ -377,8 +377,8 @@ def test_kept_rows_go_with_their_last_dataframe(session: Session, t: DataFrame) 
     """Neither tables nor files are left, whichever way a DataFrame ends."""
     gc.collect()
     session.sql("SELECT 1").collect()
-    names = {table.name for table in session._tables.catalog}
-    folders = sorted(session._cluster.store()._paths.memory.glob("node-*/tables/*"))
+    names = {table.name for table in session._runtime.tables.catalog}
+    folders = sorted(session._runtime.cluster.store()._paths.memory.glob("node-*/tables/*"))
     frame = t.filter("a > 3").cache()
     further = frame.map_partitions(lambda rows: rows, "a BIGINT, k BIGINT").repartition(3, "k")
     last = further.checkpoint()
@@ -389,8 +389,8 @@ def test_kept_rows_go_with_their_last_dataframe(session: Session, t: DataFrame) 
     del last
     gc.collect()
     session.sql("SELECT 1").collect()
-    assert names == {table.name for table in session._tables.catalog}
-    assert folders == sorted(session._cluster.store()._paths.memory.glob("node-*/tables/*"))
+    assert names == {table.name for table in session._runtime.tables.catalog}
+    assert folders == sorted(session._runtime.cluster.store()._paths.memory.glob("node-*/tables/*"))
 
 
 def test_what_is_kept_is_listed(session: Session, t: DataFrame) -> None:

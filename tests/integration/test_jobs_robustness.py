@@ -133,6 +133,6 @@ def test_nothing_is_left_of_derived_rows() -> None:
         session.create_table("t", pa.table({"a": range(_ROWS)}), partitions=2)
         kept = session.table("t").map_partitions(lambda rows: rows, "a BIGINT").persist()
         assert _ROWS == kept.count()
-        memory = session._cluster.store()._paths.memory
+        memory = session._runtime.cluster.store()._paths.memory
         assert list(memory.glob("*/tables/*/0-*.arrow"))
     assert not memory.exists()

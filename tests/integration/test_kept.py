@@ -35,7 +35,7 @@ def session(cluster: Session) -> Iterator[Session]:
 
 
 def _table(session: Session, name: str) -> Table:
-    return session._tables.catalog.get(name)
+    return session._runtime.tables.catalog.get(name)
 
 
 def _sizes(session: Session, name: str) -> list[int]:
@@ -140,11 +140,11 @@ def test_a_table_can_be_made_of_itself(session: Session) -> None:
 
 def test_a_query_that_fails_makes_no_table(session: Session) -> None:
     """Nothing is left of it, in the catalog or in memory."""
-    folders = sorted(session._cluster.paths.memory.glob("node-*/tables/*"))
+    folders = sorted(session._runtime.cluster.paths.memory.glob("node-*/tables/*"))
     with pytest.raises(TaskFailedError, match="Conversion Error"):
         session.create_table("kept", session.sql("SELECT CAST('x' || a AS INT) AS a FROM t"))
     assert "kept" not in session.tables
-    assert folders == sorted(session._cluster.paths.memory.glob("node-*/tables/*"))
+    assert folders == sorted(session._runtime.cluster.paths.memory.glob("node-*/tables/*"))
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_what_does_not_fit_lies_on_disk(session: Session) -> None:
     """Files keep to their share of shared memory; the rest is on disk, and both are told."""
     (node,) = session.nodes()
     assert node.stored_bytes <= STORAGE < node.stored_bytes + node.disk_bytes
-    assert any("table t lies on disk" in warning for warning in session.warnings)
+    assert any("table t is on disk" in warning for warning in session.warnings)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_large_files_are_cut(session: Session) -> None:
     frame = session.sql("SELECT count(*) FROM 'a.parquet'")
     frame.to_arrow()
     first = frame.metrics().by_stage[0]
-    assert min(3, session._queries.options.partitions) == first.tasks
+    assert min(3, session._runtime.planner.options.partitions) == first.tasks
     assert [] == session.tables
 
 
@@ -158,7 +158,7 @@ def test_columns_that_change_while_a_query_runs(
             return frame.to_arrow().to_pylist()
 
     assert [dict.fromkeys(columns, "new")] == rows(f"FROM '{file}'")
-    with pytest.raises(ExecutionError, match="had i, s when it was planned"):
+    with pytest.raises(ExecutionError, match="was planned with i, s"):
         rows(f"FROM read_parquet(['{file}'])")
 
 

@@ -184,7 +184,7 @@ def test_functions_are_replaced_and_removed(session: Session) -> None:
     session.udf.remove("changing")
     with pytest.raises(QueryError, match="changing"):
         session.sql("SELECT changing(1)")
-    with pytest.raises(OptionError, match="no function"):
+    with pytest.raises(OptionError, match="no registered function"):
         session.udf.remove("changing")
 
 

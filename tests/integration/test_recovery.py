@@ -38,21 +38,21 @@ def session() -> Iterator[Session]:
 
 def _files(session: Session, pattern: str) -> list[Path]:
     """Files in the store, whatever node they are on."""
-    return sorted(session._cluster.store()._paths.memory.glob(f"node-*/{pattern}"))
+    return sorted(session._runtime.cluster.store()._paths.memory.glob(f"node-*/{pattern}"))
 
 
 def _when_a_stage_ends(
     monkeypatch: pytest.MonkeyPatch, act: Callable[[QueryRun, int], None]
 ) -> None:
     """Do something each time that a job of a stage has finished."""
-    heard = QueryRun.heard
+    heard = QueryRun.on_event
 
     def hooked(run: QueryRun, submission: Submission, event: JobEvent) -> None:
         heard(run, submission, event)
         if isinstance(event, JobFinished):
             act(run, submission.stage)
 
-    monkeypatch.setattr(QueryRun, "heard", hooked)
+    monkeypatch.setattr(QueryRun, "on_event", hooked)
 
 
 def _remade(frame: minishark.DataFrame) -> dict[int, int]:
@@ -161,7 +161,7 @@ def test_a_query_that_loses_again_and_again_ends(
 def _remove_files(session: Session, tables: Sequence[str]) -> None:
     """Take from all nodes what they hold of tables."""
     for name in tables:
-        for partition in session._tables.catalog.get(name).partitions:
+        for partition in session._runtime.tables.catalog.get(name).partitions:
             for file in _files(session, partition.file):
                 file.unlink()
 
@@ -187,7 +187,7 @@ def test_all_tables_of_a_query_are_loaded_again(
     session: Session, of_files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many as there are; and what was computed of them is known to be of the same rows."""
-    tables = session._tables
+    tables = session._runtime.tables
     before = {name: tables.content(tables.catalog.get(name)) for name in of_files}
     loaded: dict[str, str] = {}
     publish = Tables.publish
@@ -208,7 +208,7 @@ def test_a_table_that_is_lost_again_and_again_is_named(
 ) -> None:
     """How often a query has a table loaded again has a limit."""
     tried: list[str] = []
-    monkeypatch.setattr(session._queries, "restore", lambda lost: tried.append(lost.table))
+    monkeypatch.setattr(session._runtime, "restore", lambda lost: tried.append(lost.table))
     with pytest.raises(PartitionsLostError, match=f"of table {of_files[0]}"):
         session.sql(f"SELECT sum(x) FROM {of_files[0]}").to_arrow()
     assert [of_files[0]] * 3 == tried
@@ -218,7 +218,7 @@ def test_a_table_without_its_files_is_named(session: Session) -> None:
     """When no replica of a partition is left, the error says of which."""
     session.create_table("gone", pa.table({"x": range(10)}), partitions=2)
     for file in _files(session, "tables/*/1-*.arrow"):
-        if str(file.parent.name) in session._tables.catalog.get("gone").partitions[1].file:
+        if str(file.parent.name) in session._runtime.tables.catalog.get("gone").partitions[1].file:
             file.unlink()
     with pytest.raises(PartitionsLostError, match="partition 1 of table gone") as found:
         session.sql("SELECT sum(x) FROM gone").to_arrow()

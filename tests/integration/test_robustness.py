@@ -39,7 +39,7 @@ def _fill(session: Session, replicas: int = 2) -> None:
 
 
 def _executors(session: Session) -> list[int]:
-    return [e.pid for node in session._cluster.status() for e in node.executors]
+    return [e.pid for node in session._runtime.cluster.status() for e in node.executors]
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_an_executor_dies_in_the_middle_of_a_query(processes: Session) -> None:
 
 def test_a_node_dies(processes: Session) -> None:
     """Replicas on the other node answer."""
-    os.kill(processes._cluster.status()[1].pid, signal.SIGKILL)
+    os.kill(processes._runtime.cluster.status()[1].pid, signal.SIGKILL)
     assert _ANSWER == processes.sql(_SUM).collect()
 
 
@@ -195,7 +195,7 @@ def test_exit_without_stop(tmp_path: Path, ending: str) -> None:
     script = f"""
 rows = session.sql('FROM t').to_arrow()
 frame = session.sql('FROM t')
-print(session._cluster.paths.memory, end="")
+print(session._runtime.cluster.paths.memory, end="")
 {ending}
 """
     with program(_script(tmp_path, script)) as started:
@@ -220,7 +220,7 @@ def test_a_program_that_ends_without_a_word(tmp_path: Path, ending: str) -> None
     """No handler of Python's runs, so the children tidy up, in the middle of a query too."""
     script = f"""
 import os, threading
-print(session._cluster.paths.memory, end="", flush=True)
+print(session._runtime.cluster.paths.memory, end="", flush=True)
 threading.Thread(target=lambda: session.sql({_LONG!r}).collect(), daemon=True).start()
 session.sql({_SUM!r}).collect()
 {ending}
@@ -246,7 +246,7 @@ if not child:
         try:
             use()
         except minishark.errors.ClusterError as error:
-            print("copy" in str(error), flush=True)
+            print("fork" in str(error), flush=True)
     print(session.is_stopped, flush=True)
     sys.exit(0)
 os.waitpid(child, 0)
@@ -383,7 +383,7 @@ def test_shared_memory_fills_up(small_memory: Path) -> None:
     shuffled = "SELECT count(*) AS n FROM big a JOIN big b ON a.k = b.k + 1 AND a.x = b.x"
     with minishark.connect(in_process=True, nodes=2, partitions=4) as session:
         session.create_table("big", table, partition_by="k", replicas=2)
-        assert any("table big lies on disk" in warning for warning in session.warnings)
+        assert any("table big is on disk" in warning for warning in session.warnings)
         assert [{"n": rows, "k": rows * (rows - 1) // 2, "x": 7 * rows}] == session.sql(
             sums
         ).collect()
@@ -411,7 +411,7 @@ def test_the_command_line_tells_of_missing_shared_memory(data: Path) -> None:
 
 
 def _nodes(session: Session) -> list[int]:
-    return [node.pid for node in session._cluster.status() if node.alive and node.executors]
+    return [node.pid for node in session._runtime.cluster.status() if node.alive and node.executors]
 
 
 @pytest.mark.parametrize("which", [[0], [1], [0, 1]])
@@ -500,7 +500,7 @@ def test_executors_that_never_come_up_are_not_waited_for(processes: Session) -> 
 
     def kill_all() -> None:
         while not over.wait(0.02):
-            for node in processes._cluster.status():
+            for node in processes._runtime.cluster.status():
                 with contextlib.suppress(psutil.Error):
                     for child in psutil.Process(node.pid).children():
                         child.kill()

@@ -52,7 +52,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def cluster(folders: Path) -> Iterator[ClusterRecord]:
     """A node over tcp that knows the session's key."""
     listen = f"tcp://127.0.0.1:{free_port()}"
-    yield start_cluster(StartOptions("safe", 1, listen=listen, keys=str(folders / "node")))
+    yield start_cluster(
+        StartOptions(name="safe", nodes=1, listen=listen, keys=str(folders / "node"))
+    )
     stop_cluster("safe")
 
 
@@ -72,7 +74,12 @@ def test_secrets_are_written_nowhere(cluster: ClusterRecord, folders: Path) -> N
         logs = [path for root in roots for path in root.rglob("*") if path.suffix in _TEXTS]
         assert logs
         texts += [path.read_text(errors="replace") for path in logs]
-        texts += [repr(failed.value), str(failed.value), repr(mine), repr(vars(mine._cluster))]
+        texts += [
+            repr(failed.value),
+            str(failed.value),
+            repr(mine),
+            repr(vars(mine._runtime.cluster)),
+        ]
     keys = load_keys(str(folders / "node"))
     assert isinstance(keys, Keys)
     texts += [repr(keys), str(keys), f"{keys}", str(list(keys.__rich_repr__()))]
@@ -102,7 +109,7 @@ def test_tcp_is_refused_without_keys(folders: Path) -> None:
     """Neither a cluster nor a session starts over tcp without keys; nothing is left of the try."""
     before = set(folders.iterdir())
     with pytest.raises(ClusterError, match="tcp needs"):
-        start_cluster(StartOptions("bare", 1, listen=f"tcp://127.0.0.1:{free_port()}"))
+        start_cluster(StartOptions(name="bare", nodes=1, listen=f"tcp://127.0.0.1:{free_port()}"))
     assert before | {folders / "minishark"} == set(folders.iterdir()) | {folders / "minishark"}
     with pytest.raises(ClusterError, match="tcp needs"):
         minishark.connect("tcp://127.0.0.1:1")
@@ -184,8 +191,8 @@ def test_a_node_with_other_versions_is_refused(
     """It ends at once, and says which versions both sides have."""
     monkeypatch.setattr(node, "own_versions", lambda: own_versions() | {"pyarrow": "1.0"})
     options = NodeOptions(
-        "other",
-        f"tcp://127.0.0.1:{free_port()}",
+        name="other",
+        listen=f"tcp://127.0.0.1:{free_port()}",
         heads=(cluster.address,),
         keys=str(folders / "session"),
     )

@@ -93,7 +93,7 @@ def test_sessions_share_a_cluster_and_nothing_else(
         both = set(_held(running))
     remaining = set(_held(running))
     assert remaining < both
-    assert {session._cluster.store_name} == {path.name for path in remaining}
+    assert {session._runtime.cluster.store_name} == {path.name for path in remaining}
     assert _ANSWER == _answer(session)
 
 
@@ -101,7 +101,7 @@ def test_nodes_that_are_started_anew_get_the_sessions_folders(
     session: Session, running: ClusterRecord
 ) -> None:
     """One that comes back empty can take part in what began before."""
-    cluster = session._cluster
+    cluster = session._runtime.cluster
     folder = cluster.folder("queries/of-a-test")
     cluster.make_folder(folder)
     homes = [Path(node.folders[0], node.name, folder) for node in running.nodes]
@@ -141,7 +141,7 @@ def test_dropped_tables_free_memory(session: Session, running: ClusterRecord) ->
 
     def mapped() -> list[str]:
         maps = (found.path for each in executors for found in each.memory_maps())
-        return [path for path in maps if f"/{session._cluster.store_name}/tables/" in path]
+        return [path for path in maps if f"/{session._runtime.cluster.store_name}/tables/" in path]
 
     until(lambda: [] == mapped(), "executors without the table")
 
@@ -160,7 +160,7 @@ def test_the_status_tells_what_is_there(
     assert [node.pid for node in running.nodes] == [node.pid for node in found.nodes]
     assert [1, 1] == [node.slots for node in found.nodes]
     assert [True, True] == list(found.schedulers.values())
-    (mine,) = [each for each in found.sessions if each.name == session._cluster.store_name]
+    (mine,) = [each for each in found.sessions if each.name == session._runtime.cluster.store_name]
     assert (os.getpid(), True) == (mine.pid, mine.bytes > 16 * _ROWS)
     assert 0 == run_command(["cluster", "status", running.address])
     text = capsys.readouterr().out
@@ -173,7 +173,7 @@ def test_a_killed_session_leaves_nothing(running: ClusterRecord) -> None:
 import sys, time, minishark, pyarrow as pa
 session = minishark.connect(sys.argv[1])
 session.create_table("t", pa.table({"x": range(1000)}))
-print("holder", session._cluster.store_name, file=sys.stderr)
+print("holder", session._runtime.cluster.store_name, file=sys.stderr)
 time.sleep(600)
 """
     with program("-c", script, running.address) as started:
@@ -206,7 +206,7 @@ def test_nonsense_is_refused(running: ClusterRecord) -> None:
         for request in outside:
             reply = connections.call(running.address, request, 5)
             assert isinstance(reply, Failure)
-            assert "no name in a node's storage" in reply.message
+            assert "Invalid path in a node's storage" in reply.message
         with connections.socket(running.address) as socket:
             socket.send(b"nonsense")
             assert isinstance(decode_reply(connections.receive(socket, 5)[0]), Failure)
@@ -228,7 +228,7 @@ def test_wrong_addresses(running: ClusterRecord, monkeypatch: pytest.MonkeyPatch
         minishark.connect("tcp://localhost:1")
     with pytest.raises(OptionError, match="has its nodes"):
         minishark.connect(running.name, nodes=3)
-    with pytest.raises(ClusterError, match="runs already"):
+    with pytest.raises(ClusterError, match="already running"):
         start_cluster(StartOptions(name="shared"))
 
 

@@ -18,7 +18,8 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
-from minishark.query.planner import Rows
+from minishark.query.sinks import CollectRows
+from minishark.session.runtime import _Query
 from minishark.session.session import Session
 
 ROWS = pa.table(
@@ -101,7 +102,7 @@ def test_a_failed_load_keeps_the_change(session: Session, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(session._tables), "create", interrupted)
+        patch.setattr(type(session._runtime.tables), "create", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.sql("FROM t")
     assert [(1,), (2,)] == ask(session, "FROM t ORDER BY a")
@@ -118,10 +119,11 @@ def test_a_lazy_frame_reads_what_is_there_when_it_runs(session: Session) -> None
 def test_a_plan_never_reads_a_replaced_table_in_part(session: Session) -> None:
     """A plan keeps the tables that it was made for; it answers for them, or fails."""
     session.create_table("t", ROWS, partitions=2)
-    plan = session._queries._plan("SELECT count(*) FROM t")
+    query = _Query(session._runtime, "SELECT count(*) FROM t", CollectRows())
+    plan = query.plan(whole=False)
     session.create_table("t", ROWS, partitions=4, replace=True)
     with pytest.raises(MinisharkError):
-        session._queries._execute(plan, Rows(), 0.0, 0.0, False, ())
+        query.execute(plan, ())
     assert [(4000,)] == ask(session, "SELECT count(*) FROM t")
 
 

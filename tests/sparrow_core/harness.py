@@ -32,10 +32,10 @@ def configs(
     return [
         NodeConfig(
             f"n{number}",
-            executors,
-            slots,
-            f"sparrow_test_runners:{runner}",
-            {"node": f"n{number}", **config},
+            executors=executors,
+            slots=slots,
+            runner=f"sparrow_test_runners:{runner}",
+            runner_config={"node": f"n{number}", **config},
         )
         for number in range(count)
     ]

@@ -30,7 +30,10 @@ def simulated(tasks: int, *preferred: str, jobs: int = 1) -> list[AuditEvent]:
     )
     for number in range(jobs):
         start = StartJob(
-            JobId(f"job{number}"), f"user{number}", specs, b"", "sparrow", 2.0, JobOptions()
+            job_id=JobId(f"job{number}"),
+            user=f"user{number}",
+            tasks=specs,
+            options=JobOptions(),
         )
         cluster.world.post(cluster.client, start)
     cluster.world.run(60.0, done=lambda: len(cluster.recorder.ended) == jobs)

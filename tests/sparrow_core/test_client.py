@@ -38,14 +38,20 @@ C, SINK = Address("c#client"), Address("c#sink")
 S0, S1 = Address("s0#scheduler"), Address("s1#scheduler")
 JOB, AGAIN, N = JobId("job"), JobId("job~1"), NodeName("n")
 TASKS = (TaskSpec(0, b"0"), TaskSpec(1, b"1"))
-START = StartJob(JOB, "user", TASKS, b"shared", "sparrow", 2.0)
+START = StartJob(job_id=JOB, user="user", tasks=TASKS, shared=b"shared")
 
 
 def submit(job_id: JobId, *tasks: TaskSpec) -> SubmitJob:
     """A submission, which replaces the first one if it is the second."""
     replaces = (JOB,) if job_id == AGAIN else ()
     return SubmitJob(
-        PROTOCOL_VERSION, job_id, C, "user", tasks, b"shared", "sparrow", 2.0, replaces=replaces
+        version=PROTOCOL_VERSION,
+        job_id=job_id,
+        client=C,
+        user="user",
+        tasks=tasks,
+        shared=b"shared",
+        replaces=replaces,
     )
 
 
@@ -81,7 +87,11 @@ class Driven:
 def test_schedulers_take_turns() -> None:
     """Jobs go round robin."""
     client = Driven(S0, S1)
-    other = StartJob(JobId("other"), "user", TASKS, b"", "sparrow", 2.0)
+    other = StartJob(
+        job_id=JobId("other"),
+        user="user",
+        tasks=TASKS,
+    )
     watch = Envelope(C, WatchTimer(1), 0.025)
     assert [Envelope(S1, submit(JOB, *TASKS)), timer(1, 0.1), watch] == client.submitted
     assert S0 == client(other)[0].to
@@ -92,7 +102,9 @@ def test_a_job_finishes_with_its_last_result() -> None:
     client = Driven(S0)
     assert [timer(2, 1.0)] == client(JobAccepted(JOB))
     assert [] == client(JobAccepted(JOB))
-    completed = TaskCompleted(0, b"r", "n", "n-e0", 1, 0.75, 0.25)
+    completed = TaskCompleted(
+        task_id=0, result=b"r", node="n", executor="n-e0", attempt=1, queue_s=0.75, run_s=0.25
+    )
     assert [notify(completed)] == client(result(0), 1.0)
     assert [] == client(result(0), 1.5), "first completion wins"
     out = client(result(1), 2.0)
@@ -104,7 +116,7 @@ def test_a_job_finishes_with_its_last_result() -> None:
 def test_an_empty_job_finishes_at_once() -> None:
     """There is nothing to submit."""
     client = Client(C, SINK, (S0,))
-    empty = StartJob(JOB, "user", (), b"", "sparrow", 2.0)
+    empty = StartJob(job_id=JOB, user="user", tasks=())
     assert [notify(JobFinished())] == client.on_message(empty, 0.0)
 
 
@@ -270,7 +282,11 @@ def test_new_jobs_avoid_silent_schedulers() -> None:
     client = Driven(S0, S1)
     watch(client, 0.15, S0)
     for number in range(3):
-        start = StartJob(JobId(f"more{number}"), "user", TASKS, b"", "sparrow", 2.0)
+        start = StartJob(
+            job_id=JobId(f"more{number}"),
+            user="user",
+            tasks=TASKS,
+        )
         assert S0 == client(start, 0.2)[0].to
 
 
@@ -315,7 +331,12 @@ def test_stragglers_are_submitted_again_beside_the_first() -> None:
     """When half is done, and the rest has taken twice as long: once; the first result counts."""
     client = Driven(S0, S1)
     options = JobOptions(straggler_factor=2.0)
-    job = StartJob(JobId("slow"), "user", TASKS, b"", "sparrow", 2.0, options)
+    job = StartJob(
+        job_id=JobId("slow"),
+        user="user",
+        tasks=TASKS,
+        options=options,
+    )
     client(job, 1.0)
     out = client(result(0, JobId("slow")), 1.5)
     assert Envelope(C, StragglerTimer(JobId("slow")), 0.5) == out[1]

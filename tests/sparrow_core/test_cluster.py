@@ -274,7 +274,10 @@ def test_frameworks_share_a_node(kind: type[Cluster], run_dir: Path) -> None:
 def test_senseless_clusters_are_refused(kind: type[Cluster], run_dir: Path) -> None:
     """No node, doubled or odd names, no executor, no scheduler."""
     good = configs(1)[0]
-    odd = [[NodeConfig(name, 1, 1, "m:f")] for name in ("", "../n", "front", "n0-e1")]
+    odd = [
+        [NodeConfig(name, executors=1, slots=1, runner="m:f")]
+        for name in ("", "../n", "client", "n0-e1")
+    ]
     for nodes, schedulers in (
         ([], 1),
         ([good, good], 1),

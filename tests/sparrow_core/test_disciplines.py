@@ -33,7 +33,7 @@ claims = st.builds(
 def queue_of(*claims: Claim) -> dict[JobId, Queued]:
     """A queue of jobs j0, j1 ... that arrived in this order, a second apart."""
     return {
-        JobId(f"j{number}"): Queued(S, 1, claim, float(number))
+        JobId(f"j{number}"): Queued(scheduler=S, count=1, claim=claim, since=float(number))
         for number, claim in enumerate(claims)
     }
 
@@ -81,7 +81,7 @@ def test_to_see_the_oldest_of_each_lane_is_enough(
     for now, (kind, number, claim) in enumerate(steps):
         over = None
         if kind == "come":
-            queue[JobId(f"j{now}")] = Queued(S, 1, claim, float(now))
+            queue[JobId(f"j{now}")] = Queued(scheduler=S, count=1, claim=claim, since=float(now))
             lanes.add(JobId(f"j{now}"), claim)
         elif kind == "serve":
             over = shown_heads.choose(open_to(iter(lanes.heads())), float(now))

@@ -53,9 +53,9 @@ def start(*ids: int, shared: bytes = b"") -> StartTasks:
     return StartTasks(JOB, shared, tuple(Assignment(i, 1, b"p") for i in ids))
 
 
-def done(slot: Address, task_id: int, run_s: float, *outcome: Any) -> SlotDone:
+def done(slot: Address, task_id: int, run_s: float, result: bytes, **error: Any) -> SlotDone:
     """A slot's message that it is done with a task."""
-    return SlotDone(slot, (SlotOutcome(key(task_id), run_s, *outcome),))
+    return SlotDone(slot, (SlotOutcome(key=key(task_id), run_s=run_s, result=result, **error),))
 
 
 def ended(*ends: AttemptEnd) -> Envelope:
@@ -124,8 +124,8 @@ def test_failures_for_good_go_to_the_client_and_others_to_the_node_monitor() -> 
         Envelope(C, TaskError(key(0), N, "n-e0", "bad", b"detail")),
         ended(AttemptEnd(0, 1)),
     ]
-    assert expected == executor(done(S0, 0, 0.5, b"", "bad", b"detail"))
-    out = executor(done(S1, 1, 0.5, b"", "try again", b"", True))
+    assert expected == executor(done(S0, 0, 0.5, b"", message="bad", detail=b"detail"))
+    out = executor(done(S1, 1, 0.5, b"", message="try again", retryable=True))
     assert [ended(AttemptEnd(1, 1, None, "try again"))] == out
 
 
@@ -173,7 +173,7 @@ def test_the_end_of_a_job_interrupts_its_tasks_and_silences_them() -> None:
     assert expected == executor(EndJob(JOB))
     assert [] == executor(EndJob(JOB))
     assert Envelope(S0, InterruptTask(key(0))) in executor(Tick(0))
-    out = executor(done(S0, 0, 0.1, b"", "interrupted"))
+    out = executor(done(S0, 0, 0.1, b"", message="interrupted"))
     assert [ended(AttemptEnd(0, 1))] == out
 
 
@@ -207,7 +207,7 @@ def test_what_ends_together_is_told_together() -> None:
     assert [Envelope(S0, start(0)), Envelope(S1, start(1))] == executor(run(0, 1))
     executor(done(S0, 0, 1e-6, b""))
     assert [Envelope(S1, start(2, 3))] == executor(run(2, 3))
-    outcomes = tuple(SlotOutcome(key(i), 1e-6, b"r") for i in (2, 3))
+    outcomes = tuple(SlotOutcome(key=key(i), run_s=1e-6, result=b"r") for i in (2, 3))
     results = tuple(Result(i, 1, 1e-6, b"r") for i in (2, 3))
     expected = [
         Envelope(C, TaskResults(JOB, N, "n-e0", results)),

@@ -36,7 +36,13 @@ def jobs_of(placement: str, *, replicas: int = 0, wait_s: float | None = None) -
             for task_id in range(rng.randint(1, 9))
         )
         user, options = f"u{number % 3}", JobOptions(priority=number % 2, task_s=task_s)
-        start = StartJob(JobId(f"j{number}"), user, tasks, b"", placement, 2.0, options)
+        start = StartJob(
+            job_id=JobId(f"j{number}"),
+            user=user,
+            tasks=tasks,
+            placement=placement,
+            options=options,
+        )
         arrivals.append(Arrival(at_s, start))
     return arrivals
 

@@ -98,7 +98,12 @@ class Cluster:
             )
             for task_id in range(self.rng.randint(1, 15))
         )
-        job = StartJob(JobId(f"job{number}"), "u", tasks, b"common", "sparrow", 2.0)
+        job = StartJob(
+            job_id=JobId(f"job{number}"),
+            user="u",
+            tasks=tasks,
+            shared=b"common",
+        )
         self.drivers["front"].post(self.client, job)
         return job
 

@@ -95,22 +95,24 @@ def test_unwritable_folders_and_missing_matplotlib_are_told(
 
 def test_the_probability_of_no_wait_is_what_is_simulated() -> None:
     """Within the confidence interval, for jobs of ten tasks on nodes of one slot."""
-    parameters = ZeroWait(((10, 1),), (0.2,), 4000, 2500, 4.0)
+    parameters = ZeroWait(shapes=((10, 1),), loads=(0.2,), nodes=4000, jobs=2500, warm_up=4.0)
     rows = on_paper.zero_wait(parameters, 3, nothing)
     assert 1.0 == agreement(rows, tolerance=0.02)
 
 
 def test_mean_responses_are_what_is_simulated() -> None:
     """M/M/1, the shorter of two queues, and the less work of two: within the interval."""
-    parameters = on_paper.MeanResponse((0.5,), 200, 2000, 50, 2000)
+    parameters = on_paper.MeanResponse(
+        loads=(0.5,), nodes=200, jobs=2000, random_nodes=50, random_jobs=2000
+    )
     assert 1.0 == agreement(on_paper.mean_responses(parameters, 1, nothing), tolerance=0.02)
 
 
 def test_agreement_notices_a_wrong_formula() -> None:
     """A curve outside all intervals does not agree."""
     rows = [Point("", "a", 0.0, 0.0), Point("", "a", 1.0, 1.0)]
-    inside = Point("", "a, simulated", 0.5, 0.6, 0.4, 0.7)
-    outside = Point("", "a, simulated", 0.5, 0.8, 0.7, 0.9)
+    inside = Point("", "a, simulated", 0.5, 0.6, low=0.4, high=0.7)
+    outside = Point("", "a, simulated", 0.5, 0.8, low=0.7, high=0.9)
     assert 0.5 == agreement([*rows, inside, outside])
     assert 1.0 == agreement([*rows, inside, outside], tolerance=0.25)
 
@@ -134,7 +136,12 @@ def medians(rows: list[Response]) -> dict[str, float]:
 def test_each_step_of_sparrow_helps_on_thousands_of_slots() -> None:
     """Sparrow, figure 3 at 90 %: random > per-task > batch > late binding, near the optimum."""
     sweep = placements.Sweep(
-        2000, tasks=100, loads=(0.9,), placements=placements.FIVE, jobs=1000, warm_up=500
+        slots_in_all=2000,
+        tasks=100,
+        loads=(0.9,),
+        placements=placements.FIVE,
+        jobs=1000,
+        warm_up=500,
     )
     found = medians(list(placements.sweep_responses(sweep, 1, nothing)))
     names = [placements.NAMES[each] for each in placements.FIVE]
@@ -156,7 +163,15 @@ def test_large_nodes_shelter_short_jobs_from_long_ones() -> None:
 def test_soft_constraints_relieve_hot_partitions() -> None:
     """Delay scheduling: waiting a little for a home beats waiting for ever, where some are hot."""
     parameters = beyond.HotPartitions(
-        20, 2, 20, tasks=4, skew=1.2, waits_ms=(None, 50.0), loads=(0.7,), jobs=250, warm_up=50
+        nodes=20,
+        slots=2,
+        partitions=20,
+        tasks=4,
+        skew=1.2,
+        waits_ms=(None, 50.0),
+        loads=(0.7,),
+        jobs=250,
+        warm_up=50,
     )
     hard, soft = beyond.soft_constraints(parameters, 1, nothing)
     assert hard.p95_ms > 1.2 * soft.p95_ms
@@ -207,7 +222,17 @@ def test_rows_sum_up_times() -> None:
 
 def at(panel: str, series: str, x: float, median: float) -> Response:
     """A row of which only the median matters."""
-    return Response(panel, series, x, 1, median, 0.0, median, median, 2 * median)
+    return Response(
+        panel=panel,
+        series=series,
+        x=x,
+        jobs=1,
+        mean_ms=median,
+        ci_ms=0.0,
+        p5_ms=median,
+        p50_ms=median,
+        p95_ms=2 * median,
+    )
 
 
 def test_findings_are_read_from_rows() -> None:
@@ -267,7 +292,7 @@ def test_emulated_queries_run_stage_after_stage() -> None:
     stage = JobSpec(tuple(TaskSpec(number, payload_of(0.05)) for number in range(3)))
     chain = (QueryStage(stage), QueryStage(stage), QueryStage(stage, (0, 1)))
     with EmulatedCluster(nodes=4, slots=2, schedulers=1, processes=1) as cluster:
-        times = run_queries(cluster.front, [Query(0.0, chain), Query(0.3, chain[:1])])
+        times = run_queries(cluster.client, [Query(0.0, chain), Query(0.3, chain[:1])])
     assert times[0] >= 0.1
     assert times[1] >= 0.05
 

@@ -73,7 +73,13 @@ def loss(task_id: int, reason: str) -> JobReport:
 def assign(request: int, *ids: int, drained: bool = False, shared: bool = False) -> AssignTasks:
     """An answer to GetTasks."""
     return AssignTasks(
-        JOB, S, C, request, tuple(Assignment(i, 1, b"p") for i in ids), drained, shared
+        job_id=JOB,
+        scheduler=S,
+        client=C,
+        request=request,
+        tasks=tuple(Assignment(i, 1, b"p") for i in ids),
+        drained=drained,
+        has_shared=shared,
     )
 
 
@@ -203,7 +209,8 @@ def test_a_lost_executor_gives_its_tasks_back() -> None:
     lost = node.step(ExecutorLost(E0, "killed by SIGKILL"))
     report = loss(0, "executor lost (killed by SIGKILL)")
     registered = RegisterNode(
-        PROTOCOL_VERSION, N, M, (info("e1", 1),), (HeldJob(JOB, 0),), (key(1),),
+        version=PROTOCOL_VERSION, name=N, address=M, executors=(info("e1", 1),),
+        held=(HeldJob(JOB, 0),), running=(key(1),),
         load=(0, 1), reports=(report,), deaths=1,
         last_death="n-e0: killed by SIGKILL, while it had task 0",
     )  # fmt: skip
@@ -273,7 +280,15 @@ def test_heartbeats_say_what_the_node_has_of_each_schedulers_jobs() -> None:
     timer, beat = node(Tick(0))
     assert Envelope(M, Tick(1), 0.5) == timer
     held = (HeldJob(JOB, 0), HeldJob(OTHER, 3))
-    expected = RegisterNode(PROTOCOL_VERSION, N, M, (info("e0", 1),), held, (key(0),), load=(3, 1))
+    expected = RegisterNode(
+        version=PROTOCOL_VERSION,
+        name=N,
+        address=M,
+        executors=(info("e0", 1),),
+        held=held,
+        running=(key(0),),
+        load=(3, 1),
+    )
     assert Envelope(S, expected) == beat
     assert [] == node(Tick(0)), "a doubled timer"
 
@@ -346,10 +361,31 @@ def test_a_sticky_reservation_asks_for_more_until_the_job_is_drained() -> None:
     node(executor("e0", 1))
     claim = Claim(waiting=3)
     assert [(JOB, 1)] == asked(node(Reserve(JOB, S, 1, claim)))
-    answer = AssignTasks(JOB, S, C, 1, (Assignment(0, 1, b"p"),), False, False, Claim(waiting=1))
+    answer = AssignTasks(
+        job_id=JOB,
+        scheduler=S,
+        client=C,
+        request=1,
+        tasks=(Assignment(0, 1, b"p"),),
+        drained=False,
+        has_shared=False,
+        claim=Claim(waiting=1),
+    )
     assert [] == asked(node(answer))
     assert [(JOB, 1)] == asked(node(ended(0)))
-    assert [] == asked(node(AssignTasks(JOB, S, C, 2, (), True, False)))
+    assert [] == asked(
+        node(
+            AssignTasks(
+                job_id=JOB,
+                scheduler=S,
+                client=C,
+                request=2,
+                tasks=(),
+                drained=True,
+                has_shared=False,
+            )
+        )
+    )
     assert {"queued": 0, "asking": 0} == {
         name: node.machine.gauges()[name] for name in ("queued", "asking")
     }
@@ -371,7 +407,18 @@ def test_frameworks_share_the_slots_of_a_node() -> None:
     out = node(Reserve(JOB, S, 4, Claim(framework="a")), Reserve(OTHER, S, 4, Claim(framework="b")))
     assert [(JOB, 2), (OTHER, 1)] == asked(out)
     tasks = (Assignment(0, 1, b"p"),)
-    out = node(AssignTasks(OTHER, S, C, 2, tasks, False, False, Claim(framework="b")))
+    out = node(
+        AssignTasks(
+            job_id=OTHER,
+            scheduler=S,
+            client=C,
+            request=2,
+            tasks=tasks,
+            drained=False,
+            has_shared=False,
+            claim=Claim(framework="b"),
+        )
+    )
     assert [E1] == [e.to for e in out if isinstance(e.msg, RunTasks)]
     assert [] == asked(node(Reserve(JobId("third"), S, 1, Claim(framework="c"))))
 
@@ -491,7 +538,15 @@ def test_executors_are_summed_up() -> None:
 def needing(request: int, needs: dict[int, int]) -> AssignTasks:
     """An answer with tasks that say what memory they need."""
     tasks = tuple(Assignment(i, 1, b"p", size) for i, size in needs.items())
-    return AssignTasks(JOB, S, C, request, tasks, drained=True, has_shared=False)
+    return AssignTasks(
+        job_id=JOB,
+        scheduler=S,
+        client=C,
+        request=request,
+        tasks=tasks,
+        drained=True,
+        has_shared=False,
+    )
 
 
 def started(out: list[Envelope]) -> list[int]:

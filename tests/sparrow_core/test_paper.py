@@ -65,7 +65,7 @@ def medians_ms(
     """The median response time under each placement, of jobs of 50 tasks."""
     return {
         placement: median_ms(
-            Workload(load, 120, tasks=50, distribution=distribution, placement=placement),
+            Workload(load=load, jobs=120, tasks=50, distribution=distribution, placement=placement),
             nodes,
             slots,
         )
@@ -101,7 +101,12 @@ def stream(
     at_s = from_s
     while (at_s := at_s + (interval_s if regular else rng.expovariate(1 / interval_s))) < until_s:
         job_id = JobId(f"{prefix}{len(arrivals)}")
-        start = StartJob(job_id, user, specs, b"", "sparrow", 2.0, options or JobOptions())
+        start = StartJob(
+            job_id=job_id,
+            user=user,
+            tasks=specs,
+            options=options or JobOptions(),
+        )
         arrivals.append(Arrival(at_s, start))
     return arrivals
 
@@ -141,7 +146,7 @@ def test_probability_of_no_wait(
 @pytest.mark.parametrize("placement", ["random", "per_task", "batch"])
 def test_simulated_probability_of_no_wait(placement: str) -> None:
     """TR 4: so many jobs of constant tasks take no longer than a task and the messages."""
-    workload = Workload(0.3, 300, tasks=10, distribution="constant", placement=placement)
+    workload = Workload(load=0.3, jobs=300, tasks=10, distribution="constant", placement=placement)
     times = times_s(workload, 200)
     simulated = sum(time < 0.1 + 0.006 for time in times) / len(times)
     assert zero_wait_probability(placement, 0.3, 10) == pytest.approx(simulated, abs=0.1)
@@ -150,7 +155,7 @@ def test_simulated_probability_of_no_wait(placement: str) -> None:
 @pytest.mark.parametrize("placement", ["random", "per_task", "sparrow"])
 def test_mean_response_of_single_tasks(placement: str) -> None:
     """The simulator's oracle: M/M/1, shorter of two queues, less loaded of two queues."""
-    workload = Workload(0.7, 4000, tasks=1, placement=placement)
+    workload = Workload(load=0.7, jobs=4000, tasks=1, placement=placement)
     mean = statistics.fmean(times_s(workload, 100)[:]) / 0.1
     assert mean_response(placement, 0.7) == pytest.approx(mean, rel=0.12)
 
@@ -197,7 +202,7 @@ def test_late_binding_is_robust_to_heavy_tails() -> None:
 def test_more_slots_a_node_help() -> None:
     """TR Fig. 7: four slots a node instead of one make responses much faster at high load."""
     one, four = (
-        median_ms(Workload(0.95, 80, tasks=50, distribution="constant"), nodes, slots)
+        median_ms(Workload(load=0.95, jobs=80, tasks=50, distribution="constant"), nodes, slots)
         for nodes, slots in ((300, 1), (75, 4))
     )
     assert one > 1.2 * four
@@ -206,7 +211,7 @@ def test_more_slots_a_node_help() -> None:
 def test_two_probes_are_close_to_omniscient_at_moderate_load() -> None:
     """TR Fig. 5: within 4 % at 60 % load."""
     sparrow, central = (
-        median_ms(Workload(0.6, 80, tasks=50, placement=placement), 300)
+        median_ms(Workload(load=0.6, jobs=80, tasks=50, placement=placement), 300)
         for placement in ("sparrow", "central")
     )
     assert sparrow < 1.04 * central
@@ -216,7 +221,7 @@ def test_two_probes_are_close_to_omniscient_at_moderate_load() -> None:
 def test_few_more_probes_than_tasks_gain_most() -> None:
     """TR Fig. 5, SOSP Fig. 12: d = 1.2 is far better than 1, and 1.5 nearly as good as 2."""
     one, some, more, two = (
-        median_ms(Workload(0.8, 80, tasks=50, probe_ratio=ratio), 300)
+        median_ms(Workload(load=0.8, jobs=80, tasks=50, probe_ratio=ratio), 300)
         for ratio in (1.0, 1.2, 1.5, 2.0)
     )
     assert one > 1.3 * some
@@ -225,13 +230,13 @@ def test_few_more_probes_than_tasks_gain_most() -> None:
 
 def test_responses_of_100_ms_jobs_on_100_nodes() -> None:
     """TR Fig. 9: at 70 % load the median is 2.5 ms, or five messages, more than a task takes."""
-    workload = Workload(0.7, 300, tasks=10, distribution="constant")
+    workload = Workload(load=0.7, jobs=300, tasks=10, distribution="constant")
     assert median_ms(workload, 100, 4) == pytest.approx(102.5, abs=0.2)
 
 
 def test_scheduling_delay_at_80_percent_load() -> None:
     """SOSP 5: a median delay below 8 ms; we aim at 3, on the paper's 100 nodes of 4 slots."""
-    workload = Workload(0.8, 300, tasks=10, distribution="constant")
+    workload = Workload(load=0.8, jobs=300, tasks=10, distribution="constant")
     assert median_ms(workload, 100, 4) < 100 + 3
 
 
@@ -239,7 +244,7 @@ def test_more_reservations_than_nodes() -> None:
     """A job with more probes than nodes puts several on each; it runs in waves, and ends."""
     cluster = quiet_cluster(5, 2, schedulers=1)
     specs = tuple(TaskSpec(task_id, payload_of(0.1)) for task_id in range(50))
-    job = StartJob(JobId("j"), "u", specs, b"", "sparrow", 2.0)
+    job = StartJob(job_id=JobId("j"), user="u", tasks=specs)
     (time_s,) = run_jobs(cluster, [Arrival(1.0, job)])
     assert 0.5 <= time_s < 0.55, "five waves of ten"
 
@@ -260,7 +265,7 @@ def metered(workload: Workload, nodes: int, slots: int, *, cancellation: bool = 
 @pytest.mark.parametrize(("nodes", "slots"), [(25, 16), (50, 8)])
 def test_four_messages_a_task(nodes: int, slots: int) -> None:
     """At m = 100, d = 2 at most 4 messages a task pass between nodes; 18 in the original."""
-    meter = metered(Workload(0.8, 40, tasks=100), nodes, slots)
+    meter = metered(Workload(load=0.8, jobs=40, tasks=100), nodes, slots)
     assert meter.network.total() <= 4 * 40 * 100
 
 
@@ -268,7 +273,7 @@ def test_four_messages_a_task(nodes: int, slots: int) -> None:
 def test_cancellation_removes_useless_reservations(load: float) -> None:
     """95 % of those that get no task are gone before anybody asks for them in vain."""
     with_it, without_it = (
-        metered(Workload(load, 100), 100, 1, cancellation=cancellation)
+        metered(Workload(load=load, jobs=100), 100, 1, cancellation=cancellation)
         for cancellation in (True, False)
     )
     assert with_it.removed > 0.95 * with_it.useless
@@ -415,7 +420,8 @@ def test_long_tasks_hardly_hurt_short_jobs_on_large_nodes() -> None:
 def test_constraints_with_three_replicas_cost_little() -> None:
     """SOSP 3.2: per-task sampling over three nodes each, sharing information across tasks."""
     free, bound = (
-        median_ms(Workload(0.6, 150, tasks=10, replicas=replicas), 50, 4) for replicas in (0, 3)
+        median_ms(Workload(load=0.6, jobs=150, tasks=10, replicas=replicas), 50, 4)
+        for replicas in (0, 3)
     )
     assert bound < 1.25 * free
 
@@ -440,7 +446,11 @@ def test_nodes_that_join_are_used_at_once() -> None:
             name = NodeName(f"n{2 + number}")
             cluster.world.call(2.0, lambda name=name, c=cluster: c.start_node(name))
         specs = tuple(TaskSpec(task_id, payload_of(0.1)) for task_id in range(120))
-        job = StartJob(JobId("j"), "u", specs, b"", "sparrow", 2.0)
+        job = StartJob(
+            job_id=JobId("j"),
+            user="u",
+            tasks=specs,
+        )
         times += run_jobs(cluster, [Arrival(1.0, job)])
     assert times == [pytest.approx(3.0, abs=0.2), pytest.approx(1.0 + 2.0 / 3, abs=0.2)]
 
@@ -455,7 +465,11 @@ def test_failover_takes_little_more_than_the_timeout() -> None:
         world = World(seed, Network())
         cluster = SimulatedCluster(world, nodes=10, slots=2, schedulers=2, client=ClientConfig())
         specs = tuple(TaskSpec(task_id, payload_of(0.2)) for task_id in range(200))
-        job = StartJob(JobId("j"), "u", specs, b"", "sparrow", 2.0)
+        job = StartJob(
+            job_id=JobId("j"),
+            user="u",
+            tasks=specs,
+        )
         killed_at_s = 1.3 + Random(seed).uniform(0, 0.1)
         world.call(killed_at_s, lambda world=world: world.kill("s1"))
         again: list[float] = []
@@ -495,6 +509,16 @@ def test_resubmission_of_stragglers() -> None:
 def test_an_omniscient_scheduler_never_lets_a_slot_idle() -> None:
     """The bound of the comparisons: first come first served on whatever slot is free first."""
     specs = tuple(TaskSpec(task_id, payload_of(1.0)) for task_id in range(3))
-    jobs = [Arrival(0.0, StartJob(JobId(f"j{n}"), "u", specs, b"", "sparrow", 2.0)) for n in (0, 1)]
+    jobs = [
+        Arrival(
+            0.0,
+            StartJob(
+                job_id=JobId(f"j{n}"),
+                user="u",
+                tasks=specs,
+            ),
+        )
+        for n in (0, 1)
+    ]
     expected = [pytest.approx(2.0), pytest.approx(3.0)]
     assert expected == central_response_times_s(jobs, slots=2, delay_s=0.0)

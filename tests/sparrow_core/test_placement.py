@@ -1,22 +1,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparrow_core.policy.placement import (
-    PLACEMENTS,
-    BatchPlacer,
-    ConstrainedPlacer,
-    PerTaskPlacer,
-    Placer,
-    RandomPlacer,
-    UnconstrainedPlacer,
-    make_placer,
-)
+from minishark.errors import OptionError
+from minishark.session.options import check_placement
+from sparrow_core.policy.early_binding import BatchPlacer, PerTaskPlacer, RandomPlacer
+from sparrow_core.policy.late_binding import ConstrainedPlacer, UnconstrainedPlacer
+from sparrow_core.policy.placement import PLACEMENTS, make_placer
+from sparrow_core.policy.placer import Placer
 from sparrow_core.protocol.errors import InvalidJob, NoNodes, Unsatisfiable
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.types import TaskSpec
@@ -197,3 +194,30 @@ def test_soft_preferences_survive_the_loss_of_their_nodes() -> None:
     reserved = placer.node_lost(NODES[0], 1, NODES[1:])
     assert 1 == sum(reserved.values())
     assert placer.covered(reserved)
+
+
+def test_round_robin_deals_evenly() -> None:
+    """Tasks of a job share a node only if there are more of them than nodes."""
+    placer = make_placer("round_robin", Random(1), 2.0, ())
+    assert dict.fromkeys(NODES, 1) == placer.place([spec(i) for i in range(6)], NODES)
+    more = placer.place([spec(i) for i in range(6, 10)], NODES)
+    assert {1} == set(more.values())
+    assert 4 == len(more)
+
+
+def test_a_placement_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedulers and minishark take one that has been registered, by its name alone."""
+
+    class First(RandomPlacer):
+        """First: every task on the first node."""
+
+        def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+            del task
+            return candidates[0]
+
+    with pytest.raises(OptionError, match="Unknown placement 'first'"):
+        check_placement("first", 2.0)
+    monkeypatch.setitem(PLACEMENTS, "first", First)
+    check_placement("first", 2.0)
+    placer = make_placer("first", Random(1), 2.0, ())
+    assert {NODES[0]: 3} == placer.place([spec(i) for i in range(3)], NODES)

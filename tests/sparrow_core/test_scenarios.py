@@ -37,7 +37,7 @@ def cluster(
     """A node for each policy, two of them with an attribute, one with a second framework."""
     nodes = [
         NodeConfig(
-            name, 1, 2, RUNNER, {"node": name},
+            name, executors=1, slots=2, runner=RUNNER, runner_config={"node": name},
             attributes=("gpu",) if name in GPUS else (),
             limits=NodeMonitorConfig(policy=policy),
             others=(ExecutorGroup(RUNNER, {"node": name}, "other"),) if name == NODES[2] else (),

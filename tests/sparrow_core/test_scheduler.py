@@ -73,12 +73,27 @@ def register(
 ) -> RegisterNode:
     """A heartbeat."""
     at = Address(address) if address else monitor(name)
-    return RegisterNode(PROTOCOL_VERSION, NodeName(name), at, EXECUTORS, held, running)
+    return RegisterNode(
+        version=PROTOCOL_VERSION,
+        name=NodeName(name),
+        address=at,
+        executors=EXECUTORS,
+        held=held,
+        running=running,
+    )
 
 
 def submit(*tasks: TaskSpec, shared: bytes = b"", placement: str = "sparrow") -> SubmitJob:
     """A submission."""
-    return SubmitJob(PROTOCOL_VERSION, JOB, C, "user", tasks, shared, placement, 2.0)
+    return SubmitJob(
+        version=PROTOCOL_VERSION,
+        job_id=JOB,
+        client=C,
+        user="user",
+        tasks=tasks,
+        shared=shared,
+        placement=placement,
+    )
 
 
 def task(task_id: int, *preferred: str) -> TaskSpec:
@@ -94,7 +109,15 @@ def get(node: str, count: int, *reports: JobReport, request: int = 1) -> GetTask
 def assign(*ids: int, attempt: int = 1, drained: bool, shared: bool = False) -> AssignTasks:
     """An answer to GetTasks."""
     tasks = tuple(Assignment(i, attempt, b"p%d" % i) for i in ids)
-    return AssignTasks(JOB, S, C, 1, tasks, drained, shared)
+    return AssignTasks(
+        job_id=JOB,
+        scheduler=S,
+        client=C,
+        request=1,
+        tasks=tasks,
+        drained=drained,
+        has_shared=shared,
+    )
 
 
 def done(*ids: int) -> JobReport:
@@ -202,10 +225,16 @@ def test_submission_is_idempotent() -> None:
 def test_another_protocol_is_refused() -> None:
     """A client or node of another version hears why, in words."""
     scheduler = Driven("a")
-    old = SubmitJob(0, JOB, C, "user", (task(0),), b"", "sparrow", 2.0)
+    old = SubmitJob(
+        version=0,
+        job_id=JOB,
+        client=C,
+        user="user",
+        tasks=(task(0),),
+    )
     text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the client 0"
     assert [Envelope(C, JobAborted(JOB, "protocol", text))] == scheduler(old)
-    node = RegisterNode(99, B, monitor("b"), (), (), ())
+    node = RegisterNode(version=99, name=B, address=monitor("b"), executors=(), held=(), running=())
     text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the node 99"
     assert [Envelope(monitor("b"), NodeRefused(text))] == scheduler(node)
 
@@ -401,8 +430,19 @@ def test_it_tells_which_nodes_it_knows() -> None:
     """KnownNodes lists live nodes and their executors."""
     scheduler = Driven()
     info = ExecutorInfo(Address("a-e0#a-e0"), 42, 2)
-    scheduler(RegisterNode(PROTOCOL_VERSION, A, monitor("a"), (info,), (), ()))
-    expected = [Envelope(C, KnownNodes(S, (NodeInfo(A, (info,), monitor=monitor("a")),)))]
+    scheduler(
+        RegisterNode(
+            version=PROTOCOL_VERSION,
+            name=A,
+            address=monitor("a"),
+            executors=(info,),
+            held=(),
+            running=(),
+        )
+    )
+    expected = [
+        Envelope(C, KnownNodes(S, (NodeInfo(name=A, executors=(info,), monitor=monitor("a")),)))
+    ]
     assert expected == scheduler(GetNodes(C))
 
 
@@ -422,7 +462,13 @@ def test_strangers_and_stale_timers_are_ignored() -> None:
 def optioned(*tasks: TaskSpec, placement: str = "sparrow", **options: Any) -> SubmitJob:
     """A submission with options."""
     return SubmitJob(
-        PROTOCOL_VERSION, JOB, C, "user", tasks, b"", placement, 2.0, JobOptions(**options)
+        version=PROTOCOL_VERSION,
+        job_id=JOB,
+        client=C,
+        user="user",
+        tasks=tasks,
+        placement=placement,
+        options=JobOptions(**options),
     )
 
 
@@ -430,7 +476,14 @@ def node_with(name: str, *attributes: str, framework: str = "", **more: Any) -> 
     """A heartbeat of a node with attributes."""
     executors = (ExecutorInfo(Address("e#e"), 1, 1, framework),)
     return RegisterNode(
-        PROTOCOL_VERSION, NodeName(name), monitor(name), executors, (), (), attributes, **more
+        version=PROTOCOL_VERSION,
+        name=NodeName(name),
+        address=monitor(name),
+        executors=executors,
+        held=(),
+        running=(),
+        attributes=attributes,
+        **more,
     )
 
 

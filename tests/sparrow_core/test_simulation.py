@@ -55,7 +55,15 @@ def random_job(rng: Random, number: int) -> StartJob:
     )
     shared, user = rng.choice((b"", b"common")), rng.choice(("u0", "u1", "u2"))
     ratio = rng.choice((1.0, 2.0))
-    return StartJob(JobId(f"job{number}"), user, tasks, shared, placement, ratio, options)
+    return StartJob(
+        job_id=JobId(f"job{number}"),
+        user=user,
+        tasks=tasks,
+        shared=shared,
+        placement=placement,
+        probe_ratio=ratio,
+        options=options,
+    )
 
 
 def small_cluster(world: World, monitor: NodeMonitorConfig) -> SimulatedCluster:

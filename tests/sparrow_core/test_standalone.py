@@ -57,7 +57,7 @@ class Standalone:
         (self.folder / f"{name}.toml").write_text(text)
         daemon = subprocess.Popen(
             [*COMMAND, kind, f"{name}.toml"], cwd=self.folder,
-            env={**ENVIRONMENT, "XDG_STATE_HOME": str(self.folder)},
+            env={**ENVIRONMENT, "XDG_STATE_HOME": str(self.folder), "TMPDIR": str(self.folder)},
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.daemons[name] = daemon

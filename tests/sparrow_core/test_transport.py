@@ -170,9 +170,14 @@ def test_plain_connections_to_tcp_are_refused(drivers: list[ZmqDriver]) -> None:
 
 def test_another_version_is_told_ours(drivers: list[ZmqDriver], run_dir: Path) -> None:
     """Its messages are not looked into; both sides learn of it, once, and do not chatter."""
-    (process,) = over_ipc(drivers, run_dir, "a")
     told: list[tuple[str, int]] = []
-    process.driver.on_incompatible = lambda peer, version: told.append((peer, version))
+    drivers.append(
+        ZmqDriver(
+            f"ipc://{run_dir}/a.sock",
+            on_incompatible=lambda peer, version: told.append((peer, version)),
+        )
+    )
+    process = Process(drivers[0])
     context = zmq.Context()
     inbox = context.socket(zmq.PULL)
     old = f"ipc://{run_dir}/old.sock"

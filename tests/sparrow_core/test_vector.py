@@ -52,7 +52,7 @@ class Replay:
 @pytest.mark.parametrize("cancellation", [True, False])
 def test_late_binding_is_that_of_the_machines(slots: int, cancellation: bool) -> None:
     """With the same probes and task times, every job takes as long as on the state machines."""
-    load = Workload(0.9, 150, tasks=8)
+    load = Workload(load=0.9, jobs=150, tasks=8)
     replay = Replay(load, 24, slots, cancellation=cancellation)
     cluster = VectorCluster(24, slots, cancellation=cancellation)
     times_s = [
@@ -70,7 +70,7 @@ def test_late_binding_is_that_of_the_machines(slots: int, cancellation: bool) ->
 @pytest.mark.parametrize("placement", ["random", "per_task", "batch"])
 def test_bound_tasks_are_those_of_the_machines(slots: int, placement: str) -> None:
     """So it is where tasks are bound early; of equal length, as two simulators order them apart."""
-    load = Workload(0.8, 150, tasks=8, distribution="constant", placement=placement)
+    load = Workload(load=0.8, jobs=150, tasks=8, distribution="constant", placement=placement)
     replay = Replay(load, 24, slots)
     cluster = VectorCluster(24, slots)
     ways = 2 if placement == "random" else 4
@@ -83,10 +83,10 @@ def test_bound_tasks_are_those_of_the_machines(slots: int, placement: str) -> No
     assert replay.times_s == pytest.approx(times_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("placement", vector.PLACEMENTS)
+@pytest.mark.parametrize("placement", vector.VECTORIZED)
 def test_two_simulators_agree(placement: str) -> None:
     """With choices of its own, the event-driven one is one more run of the vectorised one."""
-    load = Workload(0.75, 300, tasks=6, placement=placement)
+    load = Workload(load=0.75, jobs=300, tasks=6, placement=placement)
     runs = [vector.response_times_s(load, nodes=40, slots=2, seed=seed) for seed in range(12)]
     events = workload.response_times_s(load, nodes=40, slots=2, schedulers=2, seed=1)
     for figure in (statistics.fmean, statistics.median):
@@ -120,7 +120,7 @@ def test_arrivals_are_the_same(name: str) -> None:
 
 def test_task_times_come_from_a_trace() -> None:
     """Recorded times are drawn evenly and set the load."""
-    load = Workload(0.1, 2000, tasks=1, trace_s=(0.1, 0.2, 0.3))
+    load = Workload(load=0.1, jobs=2000, tasks=1, trace_s=(0.1, 0.2, 0.3))
     times_s = vector.response_times_s(load, nodes=10, seed=1)
     assert 0.2 == pytest.approx(load.mean_s)
     counts = Counter(np.round(times_s - 0.0025, 1).tolist())
@@ -167,11 +167,11 @@ def test_long_queues_are_remembered() -> None:
 
 def test_a_seed_reproduces_a_run() -> None:
     """Same seed, same times; another seed, others; and impossible workloads are refused."""
-    load = Workload(0.8, 100, tasks=5)
+    load = Workload(load=0.8, jobs=100, tasks=5)
     first, again, other = (vector.response_times_s(load, nodes=20, seed=s) for s in (1, 1, 2))
     assert first.tolist() == again.tolist()
     assert first.tolist() != other.tolist()
     with pytest.raises(ValueError, match="one probe a node"):
         vector.response_times_s(load, nodes=9, seed=1)
     with pytest.raises(ValueError, match="none of"):
-        vector.response_times_s(Workload(0.5, 1, placement="best"), nodes=9, seed=1)
+        vector.response_times_s(Workload(load=0.5, jobs=1, placement="best"), nodes=9, seed=1)

@@ -20,7 +20,15 @@ STEPS = (
 
 def completed(task_id: int, node: str) -> TaskCompleted:
     """A result."""
-    return TaskCompleted(task_id, b"", node, f"{node}-e0", 1, 0.0, 0.0)
+    return TaskCompleted(
+        task_id=task_id,
+        result=b"",
+        node=node,
+        executor=f"{node}-e0",
+        attempt=1,
+        queue_s=0.0,
+        run_s=0.0,
+    )
 
 
 def test_a_task_is_explained_up_to_its_binding() -> None:

@@ -131,7 +131,9 @@ def test_two_phases_give_the_answer_of_one(
     keys = (ColumnRef(0, "INTEGER"),) if groups == "some" else ()
     plan = make_plan(Aggregate(keys, calls), scan)
     cluster = ToyCluster(con, [table])
-    physical = plan_physical(plan, cluster.catalog, PlannerOptions(2, 0, 0, 0))
+    physical = plan_physical(
+        plan, cluster.catalog, PlannerOptions(partitions=2, gather_rows=0).in_stages()
+    )
     assert ["FinalAggregate", "PartialAggregate"] == phases(physical)
     text = f"{'count' if name == 'count_star' else name}({star_or_columns(types)})"
     sql = f"SELECT {'g, ' if keys else ''}{text}, {text} FILTER (f) FROM t"
@@ -162,7 +164,9 @@ def test_planned_aggregates_split_for_every_type(
     plan = planning.plan(planning.bind(sql))
     planning.close()
     cluster = ToyCluster(con, [table])
-    physical = plan_physical(plan, cluster.catalog, PlannerOptions(2, 0, 0, 0))
+    physical = plan_physical(
+        plan, cluster.catalog, PlannerOptions(partitions=2, gather_rows=0).in_stages()
+    )
     assert ["FinalAggregate", "PartialAggregate"] == phases(physical)
     assert as_bag(con.execute(sql).fetchall()) == as_bag(cluster.run_physical(physical))
 

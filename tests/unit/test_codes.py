@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from minishark.compiler.stages.inputs import InputCodes
-from minishark.worker.codes import with_codes
+from minishark.compiler.hints import DictionaryCodes
+from minishark.worker.dictionary_codes import with_codes
 
-CODES = (InputCodes("in0", "t#values", (("s#code", "s"),)),)
+CODES = (DictionaryCodes("in0", "t#values", (("s#code", "s"),)),)
 SMALL = pa.dictionary(pa.int8(), pa.string())
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minishark.compiler.sql.statements import split_arguments
+from minishark.compiler.sql.tokens import split_arguments
 from minishark.errors import DataError
 from minishark.tables import copy as copies
 from minishark.tables.copy import Copy, Written, parsed_copy, publish, staging_folder

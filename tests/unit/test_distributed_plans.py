@@ -24,6 +24,7 @@ from minishark.compiler.logical.operators import (
 )
 from minishark.compiler.logical.plan import LogicalPlan, make_plan
 from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.rules.eager_aggregation import EAGER_AGGREGATION
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.expressions import Column, ColumnRef, Infix
 
@@ -216,11 +217,13 @@ planner_options = st.builds(
     PlannerOptions,
     partitions=st.integers(1, 4),
     single_task_rows=st.sampled_from([0, 0, 0, 10**12]),
-    weighs=st.sampled_from([False, False, True]),
+    disabled=st.sampled_from([frozenset(["one_task"]), frozenset(["one_task"]), frozenset()]),
     gather_rows=st.sampled_from([0, 50_000]),
     read_whole_rows=st.sampled_from([0, 20_000]),
     stage_cost=st.sampled_from([0.0, 100_000.0]),
-    early_gain=st.sampled_from([0.0, 3.0]),
+    rules=st.sampled_from(
+        [{}, {"eager_aggregation": EAGER_AGGREGATION.everywhere}],
+    ),
 )
 check = settings(
     max_examples=3,
@@ -279,7 +282,7 @@ ONE_FULL_PARTITION = (
 @pytest.mark.parametrize("name", ORDERED)
 @check
 @given(tables=toy_tables(), options=planner_options)
-@example(tables=ONE_FULL_PARTITION, options=PlannerOptions(2, 0, 0, 0))
+@example(tables=ONE_FULL_PARTITION, options=PlannerOptions(partitions=2, gather_rows=0).in_stages())
 def test_distributed_answer_keeps_its_order(
     name: str,
     planning: PlanningDatabase,
@@ -379,7 +382,7 @@ def join_cases() -> Iterator[tuple[JoinKind, str]]:
     layout=(3, 3, True),
     keys=("a", "a"),
     believed=(LARGE, LARGE),
-    options=PlannerOptions(3, 0, 0, 0),
+    options=PlannerOptions(partitions=3, gather_rows=0).in_stages(),
     above="group last",
     residual=False,
 )
@@ -389,7 +392,7 @@ def join_cases() -> Iterator[tuple[JoinKind, str]]:
     layout=(2, 4, False),
     keys=("", ""),
     believed=(LARGE, LARGE),
-    options=PlannerOptions(3, 0, 0, 0),
+    options=PlannerOptions(partitions=3, gather_rows=0).in_stages(),
     above="group first",
     residual=True,
 )
@@ -399,7 +402,7 @@ def join_cases() -> Iterator[tuple[JoinKind, str]]:
     layout=(4, 4, True),
     keys=("a", "a"),
     believed=(LARGE, LARGE),
-    options=PlannerOptions(4, 0, 0, 0),
+    options=PlannerOptions(partitions=4, gather_rows=0).in_stages(),
     above="",
     residual=False,
 )

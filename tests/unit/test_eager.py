@@ -10,7 +10,7 @@ from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import FinalAggregate, PartialAggregate, PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
-from minishark.compiler.rules.eager import EagerAggregation, eager_aggregation
+from minishark.compiler.rules.eager_aggregation import EagerAggregation, eager_aggregation
 from minishark.compiler.sql.planning import PlanningDatabase
 
 COLUMNS = (("k", "INTEGER"), ("g", "INTEGER"), ("v", "INTEGER"), ("h", "HUGEINT"))
@@ -105,8 +105,8 @@ def test_it_is_done_where_it_leaves_few_rows(planning: PlanningDatabase) -> None
         return [type(plan.operator), *(each for c in plan.children for each in operators(c))]
 
     catalog = believed_catalog(TABLES)
-    default = operators(plan_physical(logical, catalog, PlannerOptions(2, 0, weighs=False)))
-    always = PlannerOptions(2, 0, weighs=False, early_gain=0.0)
+    default = operators(plan_physical(logical, catalog, PlannerOptions(partitions=2).in_stages()))
+    always = PlannerOptions(partitions=2, everywhere=True).in_stages()
     begins = operators(plan_physical(logical, catalog, always))
     assert begins.index(FinalAggregate) < begins.index(Join) < begins.index(PartialAggregate)
     assert default.index(PartialAggregate) < default.index(Join)

@@ -18,11 +18,12 @@ from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import TaskFailedError
 from minishark.expressions import Column
-from minishark.query.run import QueryRun
-from minishark.query.sinks import Ending, Gathered
+from minishark.query.run import QueryRun, Site
+from minishark.query.sinks import Output
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
     FileSlice,
+    OutputKind,
     ProblemDetail,
     TaskOutcome,
     TaskProblem,
@@ -70,21 +71,28 @@ class Script:
 
 def completed(task: int, rows: int) -> TaskCompleted:
     """A task that put out rows."""
-    outcome = TaskOutcome(rows, 8 * rows, f"q/0-{task}")
-    return TaskCompleted(task, encode(outcome), "n0", "e0", 1, run_s=0.5, queue_s=0.25)
+    outcome = TaskOutcome(rows=rows, nbytes=8 * rows, file=f"q/0-{task}")
+    return TaskCompleted(
+        task_id=task,
+        result=encode(outcome),
+        node="n0",
+        executor="e0",
+        attempt=1,
+        run_s=0.5,
+        queue_s=0.25,
+    )
 
 
 def run(script: Script, folder: Path) -> QueryRun:
     """Run the limited query."""
     paths = StorePaths(folder, folder)
     query = QueryRun(
-        LIMITED,
-        lambda: {"t": TABLE},
-        script,
-        Store(paths, "n0"),
-        lambda: Placement("sparrow", 2.0, ("n0",)),
-        "q",
-        Ending(Gathered(), ("a",)),
+        stages=LIMITED,
+        tables=lambda: {"t": TABLE},
+        site=Site(script, lambda: Placement("sparrow", 2.0, ("n0",))),
+        store=Store(paths, "n0"),
+        folder="q",
+        output=Output(kind=OutputKind.RESULT, columns=("a",)),
     )
     query.run()
     return query
@@ -104,7 +112,13 @@ def test_only_limits_in_several_tasks_end_early() -> None:
 def test_a_stage_ends_when_its_first_tasks_gave_enough(tmp_path: Path) -> None:
     """Later tasks are cancelled, and whatever comes of them is not read, not even their errors."""
     late: list[JobEvent] = [
-        TaskFailed(3, "cancelled", encode(ProblemDetail(TaskProblem.INTERRUPTED, "")), "n0", "e0"),
+        TaskFailed(
+            3,
+            "cancelled",
+            encode(ProblemDetail(problem=TaskProblem.INTERRUPTED, message="")),
+            "n0",
+            "e0",
+        ),
         JobFailed("cancelled", "The job was cancelled."),
     ]
     script = Script([completed(2, 9), completed(0, 4), completed(1, 2), *late])
@@ -128,7 +142,7 @@ def test_rows_of_later_tasks_are_not_enough(tmp_path: Path) -> None:
 
 def test_an_error_before_there_is_enough_counts(tmp_path: Path) -> None:
     """A task whose rows are needed, and fails, fails the query."""
-    detail = encode(ProblemDetail(TaskProblem.SQL, "no"))
+    detail = encode(ProblemDetail(problem=TaskProblem.SQL, message="no"))
     failed = [completed(1, 9), TaskFailed(0, "no", detail, "n0", "e0")]
     with pytest.raises(TaskFailedError):
         run(Script(failed), tmp_path)

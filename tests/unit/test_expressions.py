@@ -135,7 +135,9 @@ def test_quoted_text_is_read_back(text: str) -> None:
             '"list"(t.a ORDER BY t.b DESC NULLS LAST)',
         ),
         (
-            AggregateCall("list", (A,), "", True, ONE, (SortKey(A, False, True),)),
+            AggregateCall(
+                "list", (A,), "", distinct=True, filter=ONE, order_by=(SortKey(A, False, True),)
+            ),
             '"list"(DISTINCT t.a ORDER BY t.a ASC NULLS FIRST) FILTER (WHERE 1)',
         ),
     ],

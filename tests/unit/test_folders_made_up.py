@@ -39,7 +39,7 @@ def test_a_node_that_falls_silent_keeps_no_other_waiting(monkeypatch: pytest.Mon
     cluster._made, cluster._has = {"t/0", "t/1", "t/2"}, {}
     calls = Calls("dead")
     monkeypatch.setattr(cluster, "_connections", calls, raising=False)
-    cluster._make_up()
+    cluster._make_missing_folders()
     found = [service for service, _ in calls.made]
     assert ["dead", "alive", "alive", "alive"] == found
     assert {"/dead": set(), "/alive": {"t/0", "t/1", "t/2"}} == cluster._has

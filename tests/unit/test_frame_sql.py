@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -25,11 +25,10 @@ from minishark.expressions import Column as TypedColumn
 from minishark.expressions import Schema
 
 
-@dataclass
 class PlainRunner:
     """Binds and runs statements on plain DuckDB."""
 
-    connection: duckdb.DuckDBPyConnection = field(default_factory=duckdb.connect)
+    connection: duckdb.DuckDBPyConnection
 
     def bind(self, sql: str) -> Schema:
         """The columns of a SELECT."""
@@ -48,13 +47,21 @@ class PlainRunner:
 
 
 RUNNER = PlainRunner()
-RUNNER.connection.execute(
-    "CREATE TABLE t AS SELECT (i % 4)::INT AS a, (i * 7 % 5)::INT AS b, "
-    "CASE WHEN i % 3 > 0 THEN i % 6 END::INT AS c FROM range(17) r(i)"
-)
-RUNNER.connection.execute(
-    "CREATE TABLE u AS SELECT (i % 5)::INT AS a, (i % 2)::INT AS d FROM range(6) r(i)"
-)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables() -> Iterator[None]:
+    """The runner's tables, in a connection that does not outlive the tests."""
+    with duckdb.connect() as RUNNER.connection:
+        RUNNER.connection.execute(
+            "CREATE TABLE t AS SELECT (i % 4)::INT AS a, (i * 7 % 5)::INT AS b, "
+            "CASE WHEN i % 3 > 0 THEN i % 6 END::INT AS c FROM range(17) r(i)"
+        )
+        RUNNER.connection.execute(
+            "CREATE TABLE u AS SELECT (i % 5)::INT AS a, (i % 2)::INT AS d FROM range(6) r(i)"
+        )
+        yield
+    del RUNNER.connection
 
 
 @pytest.fixture

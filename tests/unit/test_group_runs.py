@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minishark.catalog import Catalog, Partition, Table
-from minishark.compiler.logical.operators import Aggregate, Filter, GroupRuns, Scan
+from minishark.compiler.hints import GroupRuns, InputGroupRuns
+from minishark.compiler.logical.operators import Aggregate, Filter, Scan
 from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan, Single
-from minishark.compiler.rules.group_runs import with_group_runs
-from minishark.compiler.stages.inputs import InputRuns
+from minishark.compiler.rules.group_runs import GroupRunsOptions, with_group_runs
 from minishark.expressions import AggregateCall, Cast, Column, ColumnRef, Expression, Literal
 from minishark.statistics import ColumnStatistics, TableStatistics
 from minishark.worker.group_runs import Runs, runs_of
@@ -71,22 +71,43 @@ def rows_of(keys: list[int], key_type: pa.DataType, chunk: int) -> pa.Table:
 
 def wanted(
     values: tuple[tuple[str, str], ...] = VALUES, sum_max: int = 2**32, key: str = "k"
-) -> InputRuns:
+) -> InputGroupRuns:
     """Groups by `k`."""
-    return InputRuns("groups0", "in0", key, values, sum_max, "", "", "")
+    return InputGroupRuns(
+        name="groups0",
+        input="in0",
+        key=key,
+        values=values,
+        sum_max=sum_max,
+        hashed="",
+        merged="",
+        single="",
+    )
 
 
-DUCKDB = duckdb.connect()
+CONNECTIONS: list[duckdb.DuckDBPyConnection] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def database() -> Iterator[None]:
+    """The connection of `answer`, which does not outlive the tests."""
+    with duckdb.connect() as connection:
+        CONNECTIONS.append(connection)
+        yield
+        CONNECTIONS.clear()
 
 
 def answer(sql: str, **tables: pa.Table) -> list[tuple[object, ...]]:
     """What DuckDB makes of tables."""
+    (connection,) = CONNECTIONS
     for name, table in tables.items():
-        DUCKDB.register(name, table)
-    return DUCKDB.execute(sql).fetchall()
+        connection.register(name, table)
+    return connection.execute(sql).fetchall()
 
 
-def found_in(table: pa.Table, helpers: Helpers, each: InputRuns, threads: int = 2) -> Runs | None:
+def found_in(
+    table: pa.Table, helpers: Helpers, each: InputGroupRuns, threads: int = 2
+) -> Runs | None:
     """The runs, with much memory."""
     return runs_of(table, each, helpers, threads=threads, bytes_max=1 << 30)
 
@@ -229,10 +250,10 @@ def planned(
     aggregate = Aggregate(groups, calls)
     operator = PartialAggregate(aggregate) if partial else aggregate
     plan = PhysicalPlan(operator, (child,), SCHEMA[:1], Single(), 1000)
-    found = with_group_runs(plan, catalog, groups_min)
+    found = with_group_runs(plan, catalog, GroupRunsOptions(groups_min))
     assert (found is plan) == (found == plan)
     below_it = found.children[0].operator
-    return below_it.runs if isinstance(below_it, Scan) else None
+    return below_it.hints.group_runs if isinstance(below_it, Scan) else None
 
 
 def test_aggregates_of_columns_by_a_key_are_looked_for() -> None:

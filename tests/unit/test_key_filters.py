@@ -9,9 +9,8 @@ import pytest
 from minishark.catalog import Catalog, Partition, Table
 from minishark.compiler.logical.operators import Cte, CteRef, Filter, Join, JoinCondition, JoinKind
 from minishark.compiler.logical.operators import Scan as ScanOf
-from minishark.compiler.physical.options import KeyFilterOptions
 from minishark.compiler.physical.plan import Gather, PhysicalPlan, Single, Spread
-from minishark.compiler.rules.key_filters import with_key_filters
+from minishark.compiler.rules.semi_join_filters import SemiJoinFilterOptions, with_key_filters
 from minishark.expressions import Column, ColumnRef, Infix, Literal
 from minishark.statistics import ColumnStatistics, TableStatistics
 
@@ -79,7 +78,7 @@ def test_filters_stand_where_they_pay(
     if left != large:
         read = filtered(read, left * MILLION)
     plan = joined(read, filtered(scan("small", MILLION), keys * MILLION))
-    found = with_key_filters(plan, catalog(rows), KeyFilterOptions())
+    found = with_key_filters(plan, catalog(rows), SemiJoinFilterOptions())
     assert is_filtered == isinstance(found.operator, Cte)
     if not is_filtered:
         assert found is plan
@@ -89,11 +88,11 @@ def test_filters_stand_where_they_pay(
     assert isinstance(join.children[1].operator, CteRef)
     while not isinstance(join.operator, ScanOf):
         join = join.children[0]
-    assert join.operator.key_filter is not None
+    assert join.operator.hints.key_filter is not None
     assert ("k", 1, MILLION) == (
-        join.operator.key_filter.column,
-        join.operator.key_filter.low,
-        join.operator.key_filter.high,
+        join.operator.hints.key_filter.column,
+        join.operator.hints.key_filter.low,
+        join.operator.hints.key_filter.high,
     )
 
 
@@ -109,18 +108,18 @@ def test_filters_stand_where_they_pay(
 def test_keys_that_can_not_be_marked(key: ColumnStatistics) -> None:
     """Nothing is filtered by what is not known of the table."""
     plan = joined(scan("large", 9e7), filtered(scan("small", MILLION), 1000.0))
-    assert plan is with_key_filters(plan, catalog(90 * MILLION, key), KeyFilterOptions())
+    assert plan is with_key_filters(plan, catalog(90 * MILLION, key), SemiJoinFilterOptions())
 
 
 def test_files_and_exchanges_are_left_alone() -> None:
     """DuckDB reads files itself; rows of other stages are there already."""
     plan = joined(scan("large", 9e7), filtered(scan("small", MILLION), 1000.0))
     files = catalog(90 * MILLION, relation="read_parquet('x')")
-    assert plan is with_key_filters(plan, files, KeyFilterOptions())
+    assert plan is with_key_filters(plan, files, SemiJoinFilterOptions())
     keys = plan.children[1]
     gathered = PhysicalPlan(Gather(), (keys,), keys.schema, Single(), keys.rows)
     plan = replace(plan, children=(plan.children[0], gathered))
-    assert plan is with_key_filters(plan, catalog(90 * MILLION), KeyFilterOptions())
+    assert plan is with_key_filters(plan, catalog(90 * MILLION), SemiJoinFilterOptions())
     far = PhysicalPlan(Gather(), (plan.children[0],), SCHEMA, Spread(2), 9e7)
     plan = replace(plan, children=(far, keys))
-    assert plan is with_key_filters(plan, catalog(90 * MILLION), KeyFilterOptions())
+    assert plan is with_key_filters(plan, catalog(90 * MILLION), SemiJoinFilterOptions())

@@ -18,10 +18,11 @@ from minishark.worker import run_task
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import FileSlice, OutputKind, StageTask, TaskPayload, TaskProblem
-from minishark.worker.run_task import TaskError, TaskRunner
+from minishark.worker.run_task import TaskRunner
 from minishark.worker.storage import StorageMeter
 from minishark.worker.store import Store
 from minishark.worker.streaming import even_batches, grouped
+from minishark.worker.task_errors import TaskError
 
 COUNT = 300_000
 ROWS = f"SELECT i AS c0, 'row ' || i AS c1 FROM range({COUNT}) r(i)"
@@ -62,7 +63,7 @@ def _files(paths: StorePaths) -> list[str]:
 @pytest.mark.parametrize("kind", [OutputKind.PIECE, OutputKind.RESULT])
 def test_rows_go_to_disk_as_they_come(runner: TaskRunner, store: Store, kind: OutputKind) -> None:
     """A file that outgrows shared memory is whole, and in order, on disk."""
-    outcome = runner.run(StageTask(ROWS, TYPES, {}, kind, "q/1"), EMPTY)
+    outcome = runner.run(StageTask(sql=ROWS, types=TYPES, output=kind, folder="q/1"), EMPTY)
     assert outcome.file is not None
     assert (COUNT, True) == (outcome.rows, outcome.on_disk)
     found = store.read((FileSlice(outcome.file, ("n0",)),))
@@ -73,7 +74,9 @@ def test_buckets_in_several_runs(runner: TaskRunner, store: Store) -> None:
     """A shuffle that is too large to be held has its buckets in several runs; none loses a row."""
     key = bucket_column((ColumnRef(0, "BIGINT"),), ("c0",), 3)
     sql = f"SELECT c0, c1, {key} FROM ({ROWS})"
-    outcome = runner.run(StageTask(sql, TYPES, {}, OutputKind.BUCKETS, "q/1", buckets=3), EMPTY)
+    outcome = runner.run(
+        StageTask(sql=sql, types=TYPES, output=OutputKind.BUCKETS, folder="q/1", buckets=3), EMPTY
+    )
     assert outcome.runs > 2
     assert len(outcome.buckets) == 3 * outcome.runs
     for number in range(3):
@@ -89,7 +92,9 @@ def test_large_partition_leaves_no_draft(
     """A partition is compact, also where values come late; what was written before is gone."""
     sql = f"SELECT i AS c0, {text} AS c1 FROM range({COUNT}) r(i)"
     columns = (("id", "BIGINT"), ("kind", "VARCHAR"))
-    stage = StageTask(sql, TYPES, {}, OutputKind.PARTITION, "q/1", columns=columns)
+    stage = StageTask(
+        sql=sql, types=TYPES, output=OutputKind.PARTITION, folder="q/1", columns=columns
+    )
     outcome = runner.run(stage, EMPTY)
     assert outcome.file is not None
     assert [Path(outcome.file).name] == _files(paths)
@@ -109,14 +114,21 @@ def test_partition_that_is_not_measured_leaves_nothing(
     monkeypatch.setattr(run_task, "partition_statistics", fail)
     columns = (("id", "BIGINT"), ("text", "VARCHAR"))
     with pytest.raises(TaskError):
-        runner.run(StageTask(ROWS, TYPES, {}, OutputKind.PARTITION, "q/1", columns=columns), EMPTY)
+        runner.run(
+            StageTask(
+                sql=ROWS, types=TYPES, output=OutputKind.PARTITION, folder="q/1", columns=columns
+            ),
+            EMPTY,
+        )
     assert [] == _files(paths)
 
 
 def test_cut_piece_has_a_slice_per_batch(runner: TaskRunner, store: Store) -> None:
     """A piece that is cut tells where its batches are, also if it is written as it comes."""
     columns = (("id", "BIGINT"), ("text", "VARCHAR"))
-    stage = StageTask(ROWS, TYPES, {}, OutputKind.PIECE, "q/1", columns=columns, cuts=50)
+    stage = StageTask(
+        sql=ROWS, types=TYPES, output=OutputKind.PIECE, folder="q/1", columns=columns, cuts=50
+    )
     outcome = runner.run(stage, EMPTY)
     assert outcome.file is not None
     assert len(outcome.buckets) >= 50
@@ -132,12 +144,24 @@ def test_error_in_the_middle_of_the_rows(
     """An error after the first rows is DuckDB's, not one of reading inputs; no file is left."""
     text = f"CASE WHEN i = {COUNT - 1} THEN 'x' ELSE '1' END"
     sql = f"SELECT CAST({text} AS INTEGER) AS c0, 0::UTINYINT AS bucket FROM range({COUNT}) r(i)"
-    stage = StageTask(sql, ("INTEGER",), {}, kind, "q/1", buckets=1, columns=(("a", "INTEGER"),))
+    stage = StageTask(
+        sql=sql,
+        types=("INTEGER",),
+        output=kind,
+        folder="q/1",
+        buckets=1,
+        columns=(("a", "INTEGER"),),
+    )
     with pytest.raises(TaskError, match="Could not convert") as found:
         runner.run(stage, EMPTY)
     assert TaskProblem.SQL is found.value.detail.problem
     assert [] == _files(paths)
-    assert COUNT == runner.run(StageTask(ROWS, TYPES, {}, OutputKind.PIECE, "q/1"), EMPTY).rows
+    assert (
+        COUNT
+        == runner.run(
+            StageTask(sql=ROWS, types=TYPES, output=OutputKind.PIECE, folder="q/1"), EMPTY
+        ).rows
+    )
 
 
 @pytest.mark.parametrize("kind", [OutputKind.PIECE, OutputKind.PARTITION, OutputKind.BUCKETS])
@@ -148,7 +172,7 @@ def test_full_disk_is_a_resource_problem(
     key = bucket_column((ColumnRef(0, "BIGINT"),), ("c0",), 2)
     sql = f"SELECT *, {key} FROM ({ROWS})" if kind is OutputKind.BUCKETS else ROWS
     columns = (("id", "BIGINT"), ("text", "VARCHAR"))
-    stage = StageTask(sql, TYPES, {}, kind, "q/1", buckets=2, columns=columns)
+    stage = StageTask(sql=sql, types=TYPES, output=kind, folder="q/1", buckets=2, columns=columns)
     with _files_at_most(4 << 20), pytest.raises(TaskError, match="disk is full") as found:
         runner.run(stage, EMPTY)
     assert TaskProblem.RESOURCE is found.value.detail.problem
@@ -175,7 +199,10 @@ def test_memory_limit_follows_the_files(
 ) -> None:
     """What files take, DuckDB gives up, before the next task or in the middle of one."""
     stage = StageTask(
-        "SELECT current_setting('memory_limit') AS c0", ("VARCHAR",), {}, OutputKind.RESULT, "q/1"
+        sql="SELECT current_setting('memory_limit') AS c0",
+        types=("VARCHAR",),
+        output=OutputKind.RESULT,
+        folder="q/1",
     )
 
     def limit() -> str:
@@ -195,7 +222,10 @@ def test_spilling_beats_the_limit(tmp_path: Path, paths: StorePaths) -> None:
     sql = "SELECT i AS c0, repeat('x', 30) AS c1 FROM range(1500000) r(i) ORDER BY hash(i)"
     try:
         assert (
-            1_500_000 == runner.run(StageTask(sql, TYPES, {}, OutputKind.PIECE, "q/1"), EMPTY).rows
+            1_500_000
+            == runner.run(
+                StageTask(sql=sql, types=TYPES, output=OutputKind.PIECE, folder="q/1"), EMPTY
+            ).rows
         )
         assert spill.is_dir()
     finally:

@@ -43,7 +43,10 @@ def test_hosts_that_hold_most_are_near(
 def test_a_stage_lies_where_its_tasks_ran() -> None:
     """A task reads its bucket of each output, all of them, or the one of its number."""
     slices = (BucketSlice(0, 1, 30), BucketSlice(1, 2, 10))
-    outcomes = [TaskOutcome(40, 400, "f0", buckets=slices), TaskOutcome(0, 0, "f1", buckets=slices)]
+    outcomes = [
+        TaskOutcome(rows=40, nbytes=400, file="f0", buckets=slices),
+        TaskOutcome(rows=0, nbytes=0, file="f1", buckets=slices),
+    ]
     nodes = ["n0", "n2"]
     found = stage_holdings(outcomes[:1], nodes[:1], ReadMode.BUCKET, 1)
     assert [(("n0",), 100.0)] == found

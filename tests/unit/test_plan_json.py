@@ -197,7 +197,7 @@ def test_constant_is_read_back(
     sql = f"SELECT {text} AS x, typeof({text}) AS t"
     plan = planning.plan(planning.bind(sql))
     assert not isinstance(plan.operator, Statement)
-    found = ToyCluster(con, []).run(plan, PlannerOptions(2))
+    found = ToyCluster(con, []).run(plan, PlannerOptions(partitions=2))
     assert repr(con.execute(sql).fetchall()) == repr(found)
 
 
@@ -372,7 +372,9 @@ def test_aggregate() -> None:
         filter=REF_B,
         order_bys=order,
     )
-    expected = AggregateCall("sum", (A,), "INTEGER", True, B, (SortKey(B, False, False),))
+    expected = AggregateCall(
+        "sum", (A,), "INTEGER", distinct=True, filter=B, order_by=(SortKey(B, False, False),)
+    )
     assert expected == lower_aggregate(json, CHILD)
 
 

@@ -27,7 +27,7 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import CatalogError
 
 MILLION = 1_000_000
-OPTIONS = PlannerOptions(partitions=8, single_task_rows=0, weighs=False)
+OPTIONS = PlannerOptions(partitions=8).in_stages()
 INTEGERS = (("a", "INTEGER"), ("b", "INTEGER"), ("s", "VARCHAR"))
 EXCHANGES = (Shuffle, Broadcast, Gather)
 TABLES = (
@@ -137,16 +137,16 @@ def test_small_statements_run_in_one_task(physical: type) -> None:
 
 def test_query_runs_in_one_task_where_that_is_faster(physical: type) -> None:
     """Stages one after the other cost more than a second core saves on little work."""
-    weighing = replace(OPTIONS, weighs=True, gather_rows=0, read_whole_rows=0)
+    weighing = replace(OPTIONS, disabled=frozenset(), gather_rows=0, read_whole_rows=0)
     little = "SELECT m.b, count(*) FROM medium m JOIN tiny ON m.s = tiny.s GROUP BY m.b"
-    assert [] != physical(little, replace(weighing, weighs=False)).exchanges()
+    assert [] != physical(little, weighing.without("one_task")).exchanges()
     assert [] == physical(little, weighing).exchanges()
     assert [] != physical("SELECT b, count(*) FROM huge GROUP BY b", weighing).exchanges()
 
 
 def test_one_task_with_all_cores_needs_no_stages(physical: type) -> None:
     """Where a task may use all of them: if its memory is enough, and its result not large."""
-    wide = replace(OPTIONS, weighs=True, threads=8, slots=8)
+    wide = replace(OPTIONS, disabled=frozenset(), threads=8, slots=8)
     groups = "SELECT b, count(*) FROM huge GROUP BY b"
     assert [] == physical(groups, wide).exchanges()
     assert [] != physical(groups, replace(wide, threads=1)).exchanges()

@@ -45,7 +45,7 @@ def table(name: str, *partitions: tuple[int, str]) -> Table:
 def stage(*inputs: Input) -> Stage:
     """A stage that reads something."""
     plan = PhysicalPlan(Values((), SCHEMA), (), SCHEMA, Single(), 1.0)
-    return Stage(0, "", inputs, SCHEMA, 2, 0, plan)
+    return Stage(index=0, sql="", inputs=inputs, schema=SCHEMA, tasks=2, buckets=0, plan=plan)
 
 
 def preferred(index: int, *inputs: tuple[Table, ReadMode]) -> str:
@@ -100,7 +100,7 @@ def outcome(file: str, *buckets: int, rows: int = 0) -> TaskOutcome:
         last = first + (count > 0)
         slices.append(BucketSlice(first, last, count))
         first = last
-    return TaskOutcome(rows or sum(buckets), 1, file, buckets=tuple(slices))
+    return TaskOutcome(rows=rows or sum(buckets), nbytes=1, file=file, buckets=tuple(slices))
 
 
 OUTCOMES = [outcome("0", 2, 0, 1), outcome("1", 0, 0, 4)]
@@ -124,7 +124,11 @@ def test_stage_slices(mode: ReadMode, index: int, expected: tuple[FileSlice, ...
 
 def test_empty_pieces_are_left_out() -> None:
     """Empty files cost an open for nothing, but one must tell the columns."""
-    pieces = [TaskOutcome(0, 0, "0"), TaskOutcome(3, 9, "1"), TaskOutcome(0, 0, "2")]
+    pieces = [
+        TaskOutcome(rows=0, nbytes=0, file="0"),
+        TaskOutcome(rows=3, nbytes=9, file="1"),
+        TaskOutcome(rows=0, nbytes=0, file="2"),
+    ]
     found = stage_slices(pieces, ["a", "b", "c"], ReadMode.ALL, 0)
     assert (FileSlice("1", ("b",)),) == found
     assert (FileSlice("0", ("a",)),) == stage_slices(pieces[:1], ["a"], ReadMode.ALL, 0)
@@ -141,13 +145,13 @@ def test_empty_pieces_are_left_out() -> None:
         (TaskProblem.SQL, TaskFailedError, "the story"),
         (TaskProblem.RESOURCE, ResourceError, "the story"),
         (TaskProblem.INPUT, ExecutionError, "Input data can't be read: the story"),
-        (TaskProblem.FOLDER, TasksLostError, "Rows can't be stored: the story"),
+        (TaskProblem.FOLDER, TasksLostError, "Can't store rows: the story"),
         (TaskProblem.INTERRUPTED, QueryCancelledError, "The query was cancelled."),
     ],
 )
 def test_task_errors(problem: TaskProblem, kind: type[Exception], message: str) -> None:
     """Each problem has its error, with the task's own message."""
-    detail = encode(ProblemDetail(problem, "the story"))
+    detail = encode(ProblemDetail(problem=problem, message="the story"))
     error = task_error(TaskFailed(0, "short", detail, "n0", "e0"))
     assert (kind, message) == (type(error), str(error))
 
@@ -178,7 +182,12 @@ def test_job_errors(kind: str, error: type[Exception]) -> None:
 
 def test_outcomes_cross_the_wire() -> None:
     """What a task reports is what the front end reads."""
-    for sent in (*OUTCOMES, TaskOutcome(1, 2, None, b"inline", (), b"statistics", on_disk=True)):
+    for sent in (
+        *OUTCOMES,
+        TaskOutcome(
+            rows=1, nbytes=2, file=None, inline=b"inline", statistics=b"statistics", on_disk=True
+        ),
+    ):
         assert sent == decode_outcome(encode(sent))
-    detail = ProblemDetail(TaskProblem.SQL, "why")
+    detail = ProblemDetail(problem=TaskProblem.SQL, message="why")
     assert detail == decode_problem(encode(detail))

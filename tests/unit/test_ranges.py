@@ -88,7 +88,7 @@ def test_sorts_in_ranges_order_as_duckdb(
     """Partitions one after the other are DuckDB's order, on any rows: none, one key, skew."""
     cluster = ToyCluster(con, [ToyTable("t", COLUMNS, tuple(rows), ("a",), 3)])
     sql = f"SELECT * FROM t ORDER BY {order}, a, s, x {tail}"
-    options = PlannerOptions(partitions, 0, weighs=False, sort_values=0)
+    options = PlannerOptions(partitions=partitions, sort_values=0).in_stages()
     plan = plan_physical(planning.plan(planning.bind(sql)), cluster.catalog, options)
     assert ("RangeShuffle" in operators(plan)) == (not tail.startswith("LIMIT"))
     found = cluster.run_physical(plan)
@@ -107,7 +107,7 @@ def test_many_rows_are_sorted_in_ranges(planning: PlanningDatabase) -> None:
     plan = planned(
         planning,
         "SELECT a, s, x FROM t ORDER BY s",
-        PlannerOptions(4, weighs=False, sort_values=2_000_000),
+        PlannerOptions(partitions=4, sort_values=2_000_000).without("one_task"),
     )
     table = ["Project", "Scan"]
     sample = ["Boundaries", "Gather", "SampleKeys"]
@@ -118,11 +118,17 @@ def test_many_rows_are_sorted_in_ranges(planning: PlanningDatabase) -> None:
 @pytest.mark.parametrize(
     ("sql", "options"),
     [
-        ("SELECT a FROM t ORDER BY s", PlannerOptions(4, weighs=False, sort_values=3_000_000)),
-        ("SELECT a FROM t ORDER BY s", PlannerOptions(1, weighs=False, sort_values=0)),
+        (
+            "SELECT a FROM t ORDER BY s",
+            PlannerOptions(partitions=4, sort_values=3_000_000).without("one_task"),
+        ),
+        (
+            "SELECT a FROM t ORDER BY s",
+            PlannerOptions(partitions=1, sort_values=0).without("one_task"),
+        ),
         (
             "SELECT a FROM t WHERE a = 1 ORDER BY s",
-            PlannerOptions(4, weighs=False, sort_values=500_000),
+            PlannerOptions(partitions=4, sort_values=500_000).without("one_task"),
         ),
     ],
 )
@@ -139,7 +145,7 @@ def test_dear_rows_are_computed_once(planning: PlanningDatabase) -> None:
     plan = planned(
         planning,
         "SELECT s, max(x) AS m FROM t GROUP BY s ORDER BY m",
-        PlannerOptions(4, weighs=False, sort_values=1_000),
+        PlannerOptions(partitions=4, sort_values=1_000).without("one_task"),
     )
     assert 1 == sum(name == "FinalAggregate" for name in operators(plan))
     assert 1 == operators(plan).count("Cte")

@@ -132,7 +132,7 @@ def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
 
 def test_a_bad_address_among_others(source: StoreLocation, connections: Connections) -> None:
     """The sockets taken before it are given back."""
-    with pytest.raises(ClusterError, match="No address"):
+    with pytest.raises(ClusterError, match="Invalid service address"):
         connections.call_all([source.service, "nonsense"], GetReport(), 1.0)
     assert 0 == connections._in_use
 

@@ -94,6 +94,6 @@ def test_a_restarted_node_keeps_what_it_was_given_since(tmp_path: Path) -> None:
 def test_other_holders_change_nothing_else() -> None:
     """A table with other holders is the same load."""
     found = table(2, "ab", "bc")
-    moved = found.held_by(1, ("a", "b"))
+    moved = found.with_locations(1, ("a", "b"))
     assert (("a", "b"), ("a", "b")) == tuple(p.locations for p in moved.partitions)
     assert (found.folder, found.partitions[0]) == (moved.folder, moved.partitions[0])

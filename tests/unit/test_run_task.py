@@ -9,9 +9,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from minishark.compiler.hints import FragmentHints
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.expressions import ColumnRef
-from minishark.worker import run_task
+from minishark.worker import duckdb_slot
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
@@ -22,8 +23,9 @@ from minishark.worker.protocol import (
     TaskPayload,
     TaskProblem,
 )
-from minishark.worker.run_task import TaskError, TaskRunner
+from minishark.worker.run_task import TaskRunner
 from minishark.worker.store import FolderMissingError, Store
+from minishark.worker.task_errors import TaskError, task_errors
 
 KEY = ColumnRef(0, "INTEGER")
 
@@ -51,7 +53,17 @@ def stage_task(
     **more: Any,
 ) -> StageTask:
     """What the tasks of a stage share."""
-    return StageTask(sql, types, more.pop("shared", {}), output, "queries/1", "0-", **more)
+    own = StageTask.__struct_fields__
+    hints = {"prepares": True} | {name: more.pop(name) for name in [*more] if name not in own}
+    return StageTask(
+        sql=sql,
+        types=types,
+        output=output,
+        folder="queries/1",
+        prefix="0-",
+        hints=FragmentHints(**hints),
+        **more,
+    )
 
 
 def inline(outcome: TaskOutcome) -> pa.Table:
@@ -89,7 +101,7 @@ def test_a_task_uses_as_many_threads_as_it_may(
     runner: TaskRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the stage says, but no more than there are cores; one again for the next."""
-    monkeypatch.setattr(run_task, "usable_cores", lambda: 3)
+    monkeypatch.setattr(duckdb_slot, "usable_cores", lambda: 3)
     for allowed, used in ((1, 1), (2, 2), (8, 3), (1, 1)):
         stage = stage_task("SELECT current_setting('threads') AS c0", ("BIGINT",), threads=allowed)
         assert [(used,)] == rows(inline(runner.run(stage, EMPTY)))
@@ -106,7 +118,9 @@ def prepared(runner: TaskRunner) -> int:
 def summed(runner: TaskRunner, item: FileSlice, **more: Any) -> int:
     """The sum of a file's numbers."""
     shared = {"in0": (item,)}
-    stage = stage_task("SELECT sum(i) AS c0 FROM in0", ("BIGINT",), rows=1, shared=shared, **more)
+    stage = stage_task(
+        "SELECT sum(i) AS c0 FROM in0", ("BIGINT",), rows=1, shared_inputs=shared, **more
+    )
     ((total,),) = rows(inline(runner.run(stage, EMPTY)))
     assert isinstance(total, int)
     return total
@@ -238,7 +252,7 @@ def test_inputs_are_named(runner: TaskRunner, store: Store) -> None:
     stage = stage_task(
         "SELECT in0.c0 + in1.c0 + in2.x AS c0 FROM in0, in1, in2",
         ("INTEGER",),
-        shared={"in0": (one,)},
+        shared_inputs={"in0": (one,)},
     )
     payload = TaskPayload(0, {"in1": (two,)}, {"in2": "(SELECT 4 AS x)"})
     assert [(7,)] == rows(inline(runner.run(stage, payload)))
@@ -276,7 +290,9 @@ def test_states_travel_as_they_are(runner: TaskRunner, store: Store) -> None:
     final = (
         "SELECT finalize(combine_aggr(to_aggregate_state(c0, 'avg', ['DOUBLE']))) AS c0 FROM in0"
     )
-    stage = stage_task(final, ("DOUBLE",), shared={"in0": (FileSlice(outcome.file, ("n0",)),)})
+    stage = stage_task(
+        final, ("DOUBLE",), shared_inputs={"in0": (FileSlice(outcome.file, ("n0",)),)}
+    )
     assert [(1.5,)] == rows(inline(runner.run(stage, EMPTY)))
 
 
@@ -308,7 +324,7 @@ def test_types_survive_an_exchange(runner: TaskRunner, store: Store, value: str)
     stage = stage_task(
         f"SELECT typeof(c0) AS c0, c0 IS NOT DISTINCT FROM {value} AS c1 FROM in0",
         ("VARCHAR", "BOOLEAN"),
-        shared={"in0": (FileSlice(piece.file, ("n0",)),)},
+        shared_inputs={"in0": (FileSlice(piece.file, ("n0",)),)},
     )
     assert [(type_, True)] == rows(inline(runner.run(stage, EMPTY)))
 
@@ -338,7 +354,9 @@ def test_errors_of_duckdb(runner: TaskRunner, sql: str, problem: TaskProblem, me
 
 def test_missing_input_is_named(runner: TaskRunner) -> None:
     """A stored file that is gone is an input problem, which may pass elsewhere."""
-    stage = stage_task("SELECT * FROM in0", shared={"in0": (FileSlice("gone.arrow", ("n0",)),)})
+    stage = stage_task(
+        "SELECT * FROM in0", shared_inputs={"in0": (FileSlice("gone.arrow", ("n0",)),)}
+    )
     with pytest.raises(TaskError, match=r"gone\.arrow") as found:
         runner.run(stage, EMPTY)
     assert TaskProblem.INPUT is found.value.detail.problem
@@ -364,7 +382,7 @@ def test_missing_input_is_named(runner: TaskRunner) -> None:
 )
 def test_classes_of_errors(error: Exception, problem: TaskProblem) -> None:
     """Errors that tests can't provoke are sorted likewise."""
-    with pytest.raises(TaskError) as found, run_task._problems():
+    with pytest.raises(TaskError) as found, task_errors():
         raise error
     assert problem is found.value.detail.problem
     assert found.value.detail.message
@@ -372,7 +390,7 @@ def test_classes_of_errors(error: Exception, problem: TaskProblem) -> None:
 
 def test_bugs_are_not_hidden() -> None:
     """What is nobody's data or resource stays what it is."""
-    with pytest.raises(ZeroDivisionError), run_task._problems():
+    with pytest.raises(ZeroDivisionError), task_errors():
         raise ZeroDivisionError
 
 
@@ -407,14 +425,14 @@ def test_database_that_broke_is_replaced(
     def broken(stage: StageTask, task: TaskPayload) -> TaskOutcome:
         raise kind("a bug")
 
-    before = runner._con
+    before = runner._duckdb.con
     stage = stage_task("SELECT 1 AS c0", ("INTEGER",))
     with monkeypatch.context() as patch:
         patch.setattr(runner, "_run", broken)
         with pytest.raises(TaskError, match="a bug") as found:
             runner.run(stage, EMPTY)
     assert TaskProblem.BIND is found.value.detail.problem
-    assert before is not runner._con
+    assert before is not runner._duckdb.con
     assert [(1,)] == rows(inline(runner.run(stage, EMPTY)))
 
 
@@ -422,7 +440,7 @@ def test_database_that_broke_is_replaced(
     ("optimizer", "allowed"),
     [
         ("partial_aggregate_pushdown", {"aggregates_early": True}),
-        ("build_side_probe_side", {"joins_as_written": False}),
+        ("build_side_probe_side", {"build_sides": False}),
     ],
 )
 def test_stages_choose_optimizers(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.compiler.stages.inputs import InputFilter
+from minishark.compiler.hints import InputKeyFilter
 from minishark.worker.helpers import Helpers
 from minishark.worker.semi_join import semi_joined
 
@@ -44,9 +44,20 @@ def table_of(keys: list[int | None], type_: pa.DataType, chunk: int) -> pa.Table
     return pa.concat_tables(tables)
 
 
-def wanted(low: int, high: int, most: float = 1.0, columns: tuple[str, ...] = ALL) -> InputFilter:
+def wanted(
+    low: int, high: int, most: float = 1.0, columns: tuple[str, ...] = ALL
+) -> InputKeyFilter:
     """A filter of `k`."""
-    return InputFilter("in0", "k", "cte0", "c0", columns, low, high, most)
+    return InputKeyFilter(
+        input="in0",
+        column="k",
+        keys="cte0",
+        key="c0",
+        columns=columns,
+        low=low,
+        high=high,
+        copied_max=most,
+    )
 
 
 @given(

@@ -145,7 +145,7 @@ def test_a_line_never_exceeds_the_width(natural: list[int], width: int) -> None:
 
 def _node(*, running: int = 0, alive: bool = True, slots: int = 1) -> NodeState:
     executors = (ExecutorState("e", 1, slots, 0),) if slots else ()
-    return NodeState("n", 1, alive, executors, running, 0)
+    return NodeState(name="n", pid=1, alive=alive, executors=executors, running=running, queued=0)
 
 
 @pytest.mark.parametrize(

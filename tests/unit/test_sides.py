@@ -15,8 +15,8 @@ from minishark.compiler.logical.operators import (
     SetKind,
     SetOperation,
 )
+from minishark.compiler.physical.build_sides import are_as_written, turned_kind
 from minishark.compiler.physical.plan import PhysicalPlan, Replicated, Shuffle, Single, Spread
-from minishark.compiler.stages.sides import are_as_written, turned_kind
 from minishark.compiler.stages.split import split
 from minishark.expressions import Column, ColumnRef
 
@@ -66,7 +66,7 @@ def test_smaller_side_is_written_last(con: duckdb.DuckDBPyConnection, kind: Join
         plans = {"big": scan("big", 1001.0), "small": scan("small", 11.0)}
         plan = joined(kind, plans[left], plans[right])
         (stage,) = split(plan)
-        assert stage.joins_as_written
+        assert stage.hints.build_sides
         names = {item.table: item.name for item in stage.inputs if hasattr(item, "table")}
         assert stage.sql.index(f" {names['big']} ") < stage.sql.index(f" {names['small']} ")
         sql = stage.sql
@@ -123,7 +123,7 @@ def test_sizes_of_outputs_are_known_to_duckdb_alone() -> None:
     shuffle = Shuffle((ColumnRef(0, "INTEGER"),), 2)
     moved = PhysicalPlan(shuffle, (spread,), BIG, Spread(2), 1001.0)
     plan = joined(JoinKind.INNER, moved, scan("small", 11.0))
-    assert [True, False] == [stage.joins_as_written for stage in split(plan)]
+    assert [True, False] == [stage.hints.build_sides for stage in split(plan)]
 
 
 def test_what_counts_is_what_a_task_has() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
@@ -117,19 +117,19 @@ def test_bad_files(
 
 
 @pytest.mark.parametrize(
-    "data",
+    "make",
     [
-        TABLE,
-        TABLE.to_batches()[0],
-        pa.RecordBatchReader.from_batches(TABLE.schema, TABLE.to_batches()),
-        pyarrow.dataset.dataset(TABLE),
-        duckdb.from_arrow(TABLE),
+        pa.Table.from_batches,
+        lambda batches: batches[0],
+        lambda batches: pa.RecordBatchReader.from_batches(TABLE.schema, batches),
+        pyarrow.dataset.dataset,
+        lambda batches: duckdb.from_arrow(pa.Table.from_batches(batches)),
     ],
-    ids=lambda data: type(data).__name__,
+    ids=["Table", "RecordBatch", "RecordBatchReader", "InMemoryDataset", "DuckDBPyRelation"],
 )
-def test_tables_in_memory(data: object) -> None:
+def test_tables_in_memory(make: Callable[[list[pa.RecordBatch]], object]) -> None:
     """Whatever holds a table is one."""
-    assert TABLE.to_pylist() == arrow_table(data).to_pylist()
+    assert TABLE.to_pylist() == arrow_table(make(TABLE.to_batches())).to_pylist()
 
 
 def test_anything_that_exports_arrow() -> None:

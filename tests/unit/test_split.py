@@ -18,7 +18,7 @@ TABLES = (
     ToyTable("tiny", COLUMNS, (), ("b",), 3, 300),
     ToyTable("single", COLUMNS, (), (), 1, 300),
 )
-OPTIONS = PlannerOptions(4, 0, weighs=False)
+OPTIONS = PlannerOptions(partitions=4).in_stages()
 
 
 @pytest.fixture(scope="module")
@@ -155,5 +155,5 @@ def test_joins_that_multiply_rows_may_be_aggregated_before(planning: PlanningDat
     """DuckDB may aggregate before it joins only where the join makes many rows of few."""
     growing = stages_of(planning, "SELECT max(t.b) FROM t, u")
     shrinking = stages_of(planning, "SELECT max(t.b) FROM t JOIN u ON t.a = u.a")
-    assert any(stage.aggregates_early for stage in growing)
-    assert not any(stage.aggregates_early for stage in shrinking)
+    assert any(stage.hints.aggregates_early for stage in growing)
+    assert not any(stage.hints.aggregates_early for stage in shrinking)

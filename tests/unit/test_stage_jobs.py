@@ -9,7 +9,7 @@ import pytest
 from minishark.cluster.backend import JobEvent
 from minishark.errors import TasksLostError
 from minishark.query import stage_jobs
-from minishark.query.stage_graph import Made, StageGraph, StageNode, Submission
+from minishark.query.stage_graph import StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import RECOVERIES_MAX, StageJobs
 from minishark.worker.protocol import (
     FileSlice,
@@ -22,7 +22,11 @@ from minishark.worker.protocol import (
 from sparrow_core import JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed, TaskSpec
 
 LACKS = TaskFailed(
-    1, "n1 has no folder q", encode(ProblemDetail(TaskProblem.FOLDER, "it has none")), "n1", "e1"
+    1,
+    "n1 has no folder q",
+    encode(ProblemDetail(problem=TaskProblem.FOLDER, message="it has none")),
+    "n1",
+    "e1",
 )
 
 
@@ -46,7 +50,15 @@ class Run:
                 on_event(LACKS)
                 break
             on_event(
-                TaskCompleted(task, encode(TaskOutcome(1, 8, f"q/{task}")), "n0", "e0", 1, 0.0, 0.0)
+                TaskCompleted(
+                    task_id=task,
+                    result=encode(TaskOutcome(rows=1, nbytes=8, file=f"q/{task}")),
+                    node="n0",
+                    executor="e0",
+                    attempt=1,
+                    queue_s=0.0,
+                    run_s=0.0,
+                )
             )
         else:
             on_event(JobFinished())
@@ -61,12 +73,12 @@ class Run:
         """The tasks."""
         return JobSpec(tuple(TaskSpec(task, b"") for task in submission.tasks))
 
-    def made(self, submission: Submission, event: TaskCompleted) -> Made:
+    def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
         """What a task put out."""
         del submission
-        return Made(decode_outcome(event.result), event.node, (event.node,))
+        return TaskOutput(decode_outcome(event.result), event.node, (event.node,))
 
-    def heard(self, submission: Submission, event: JobEvent) -> None:
+    def on_event(self, submission: Submission, event: JobEvent) -> None:
         """Nobody wants to know."""
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:

@@ -6,18 +6,28 @@ import duckdb
 import pytest
 
 from minishark.compiler.sql.statements import (
+    CopyTo,
+    CreateEnum,
+    CreateTableAs,
+    Deallocate,
+    Definition,
+    DropTable,
+    Execute,
+    Explain,
+    FrontEndCommand,
+    FrontEndQuery,
     ParsedStatement,
-    SqlText,
-    StatementKind,
-    copied_query_and_target,
-    executed_name_and_values,
-    fill_parameters,
+    Prepare,
+    Query,
+    Setting,
+    SetVariable,
+    Show,
+    Target,
+    Write,
     parse_statements,
-    prepared_name_and_statement,
 )
+from minishark.compiler.sql.tokens import SqlText, fill_parameters
 from minishark.errors import QueryError, UnsupportedError
-
-KIND = StatementKind
 
 
 @pytest.fixture
@@ -36,69 +46,69 @@ def parsed(con: duckdb.DuckDBPyConnection, text: str) -> ParsedStatement:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("SELECT 1", KIND.QUERY),
-        ("FROM items", KIND.QUERY),
-        ("WITH q AS (SELECT 1) FROM q", KIND.QUERY),
-        ("VALUES (1), (2)", KIND.QUERY),
-        ("SELECT ';'", KIND.QUERY),
-        ("SHOW TABLES", KIND.SHOW),
-        ("DESCRIBE items", KIND.SHOW),
-        ("-- a comment\nSHOW TABLES", KIND.SHOW),
-        ("SELECT * FROM duckdb_tables()", KIND.SHOW),
-        ("PRAGMA version", KIND.SHOW),
-        ("SELECT * FROM duckdb_tables", KIND.SHOW),
-        ("SELECT key FROM (DESCRIBE SELECT 1 AS a)", KIND.SHOW),
-        ("SELECT key FROM (\n desc SELECT 1 AS a)", KIND.SHOW),
-        ("DESC items", KIND.SHOW),
-        ("SELECT a FROM items ORDER BY a DESC", KIND.QUERY),
-        ("-- first\n-- second\nSELECT * FROM duckdb_tables", KIND.SHOW),
-        ("SELECT pg_/**/class FROM information_schema/**/.tables", KIND.SHOW),
-        ("SELECT nextval('s')", KIND.HERE),
-        ("WITH c AS (DELETE FROM items RETURNING a) FROM c", KIND.WRITE),
-        ("COMMENT ON TABLE items IS 'some'", KIND.OWN),
-        ("ALTER TABLE items ADD COLUMN c INTEGER DEFAULT nextval('s')", KIND.WRITE),
-        ("CREATE TABLE x AS PIVOT items ON a USING sum(b)", KIND.WRITE),
-        ("SELECT current_setting('TimeZone')", KIND.SHOW),
-        ("SELECT pg_typeof(a) FROM items", KIND.QUERY),
-        ("FROM read_csv('x.csv', store_rejects = true)", KIND.HERE),
-        ("SET threads = 1", KIND.SETTING),
-        ("SET VARIABLE x = 1", KIND.VARIABLE),
-        ("CREATE TYPE mood AS ENUM ('a', 'b')", KIND.DEFINITION),
-        ("CREATE TYPE mood AS ENUM (SELECT a FROM items)", KIND.ENUM),
-        ("SET search_path = 'a,b'", KIND.OWN),
-        ("USE other", KIND.OWN),
-        ("ATTACH ':memory:' AS other", KIND.OWN),
-        ("CREATE SCHEMA other", KIND.OWN),
-        ("DROP SCHEMA other", KIND.OWN),
-        ("CREATE SEQUENCE s", KIND.OWN),
-        ("CREATE OR REPLACE SECURE VIEW v AS SELECT 1", KIND.DEFINITION),
-        ("ALTER VIEW v RENAME TO w", KIND.DEFINITION),
-        ("RESET threads", KIND.SETTING),
-        ("CREATE TABLE x (a INTEGER)", KIND.WRITE),
-        ("CREATE OR REPLACE TABLE x AS SELECT 1", KIND.WRITE),
-        ("/* a comment */ CREATE TEMP TABLE x AS SELECT 1", KIND.WRITE),
-        ("CREATE INDEX i ON items (a)", KIND.WRITE),
-        ("DROP TABLE items", KIND.WRITE),
-        ("INSERT INTO items VALUES (1, 2)", KIND.WRITE),
-        ("UPDATE items SET a = 1", KIND.WRITE),
-        ("DELETE FROM items", KIND.WRITE),
-        ("ALTER TABLE items RENAME a TO b", KIND.WRITE),
-        ("COPY items FROM 'x.csv'", KIND.WRITE),
-        ("COPY items TO 'x.parquet'", KIND.COPY_OUT),
-        ("COPY (SELECT 1) TO 'x.parquet'", KIND.COPY_OUT),
-        ("CREATE VIEW v AS SELECT 1", KIND.DEFINITION),
-        ("CREATE MACRO f(a) AS a + 1", KIND.DEFINITION),
-        ("CREATE TYPE mood AS ENUM ('happy')", KIND.DEFINITION),
-        ("DROP VIEW v", KIND.DEFINITION),
-        ("PREPARE p AS SELECT 1", KIND.PREPARE),
-        ("EXECUTE p(1)", KIND.EXECUTE),
-        ("DEALLOCATE p", KIND.DEALLOCATE),
+        ("SELECT 1", Query),
+        ("FROM items", Query),
+        ("WITH q AS (SELECT 1) FROM q", Query),
+        ("VALUES (1), (2)", Query),
+        ("SELECT ';'", Query),
+        ("SHOW TABLES", Show),
+        ("DESCRIBE items", Show),
+        ("-- a comment\nSHOW TABLES", Show),
+        ("SELECT * FROM duckdb_tables()", Show),
+        ("PRAGMA version", Show),
+        ("SELECT * FROM duckdb_tables", Show),
+        ("SELECT key FROM (DESCRIBE SELECT 1 AS a)", Show),
+        ("SELECT key FROM (\n desc SELECT 1 AS a)", Show),
+        ("DESC items", Show),
+        ("SELECT a FROM items ORDER BY a DESC", Query),
+        ("-- first\n-- second\nSELECT * FROM duckdb_tables", Show),
+        ("SELECT pg_/**/class FROM information_schema/**/.tables", Show),
+        ("SELECT nextval('s')", FrontEndQuery),
+        ("WITH c AS (DELETE FROM items RETURNING a) FROM c", Write),
+        ("COMMENT ON TABLE items IS 'some'", FrontEndCommand),
+        ("ALTER TABLE items ADD COLUMN c INTEGER DEFAULT nextval('s')", Write),
+        ("CREATE TABLE x AS PIVOT items ON a USING sum(b)", CreateTableAs),
+        ("SELECT current_setting('TimeZone')", Show),
+        ("SELECT pg_typeof(a) FROM items", Query),
+        ("FROM read_csv('x.csv', store_rejects = true)", FrontEndQuery),
+        ("SET threads = 1", Setting),
+        ("SET VARIABLE x = 1", SetVariable),
+        ("CREATE TYPE mood AS ENUM ('a', 'b')", Definition),
+        ("CREATE TYPE mood AS ENUM (SELECT a FROM items)", CreateEnum),
+        ("SET search_path = 'a,b'", FrontEndCommand),
+        ("USE other", FrontEndCommand),
+        ("ATTACH ':memory:' AS other", FrontEndCommand),
+        ("CREATE SCHEMA other", FrontEndCommand),
+        ("DROP SCHEMA other", FrontEndCommand),
+        ("CREATE SEQUENCE s", FrontEndCommand),
+        ("CREATE OR REPLACE SECURE VIEW v AS SELECT 1", Definition),
+        ("ALTER VIEW v RENAME TO w", Definition),
+        ("RESET threads", Setting),
+        ("CREATE TABLE x (a INTEGER)", Write),
+        ("CREATE OR REPLACE TABLE x AS SELECT 1", CreateTableAs),
+        ("/* a comment */ CREATE TEMP TABLE x AS SELECT 1", CreateTableAs),
+        ("CREATE INDEX i ON items (a)", Write),
+        ("DROP TABLE items", DropTable),
+        ("INSERT INTO items VALUES (1, 2)", Write),
+        ("UPDATE items SET a = 1", Write),
+        ("DELETE FROM items", Write),
+        ("ALTER TABLE items RENAME a TO b", Write),
+        ("COPY items FROM 'x.csv'", Write),
+        ("COPY items TO 'x.parquet'", CopyTo),
+        ("COPY (SELECT 1) TO 'x.parquet'", CopyTo),
+        ("CREATE VIEW v AS SELECT 1", Definition),
+        ("CREATE MACRO f(a) AS a + 1", Definition),
+        ("CREATE TYPE mood AS ENUM ('happy')", Definition),
+        ("DROP VIEW v", Definition),
+        ("PREPARE p AS SELECT 1", Prepare),
+        ("EXECUTE p(1)", Execute),
+        ("DEALLOCATE p", Deallocate),
     ],
 )
-def test_kinds(con: duckdb.DuckDBPyConnection, text: str, kind: StatementKind) -> None:
-    """A statement's kind says what a session does with it; its text stays as it is."""
+def test_kinds(con: duckdb.DuckDBPyConnection, text: str, kind: type[ParsedStatement]) -> None:
+    """A statement's type says what a session does with it; its text stays as it is."""
     found = parsed(con, text)
-    assert kind is found.kind
+    assert kind is type(found)
     assert text.endswith(found.sql)  # DuckDB drops comments before it
 
 
@@ -113,7 +123,7 @@ def test_kinds(con: duckdb.DuckDBPyConnection, text: str, kind: StatementKind) -
 )
 def test_explain(con: duckdb.DuckDBPyConnection, text: str, sql: str, analyze: bool) -> None:
     """The query is taken out of its EXPLAIN."""
-    assert ParsedStatement(KIND.EXPLAIN, sql, analyze) == parsed(con, text)
+    assert Explain(sql, analyze) == parsed(con, text)
 
 
 def test_several_statements(con: duckdb.DuckDBPyConnection) -> None:
@@ -191,17 +201,89 @@ def test_parameters_that_do_not_fit(sql: str, values: object, message: str) -> N
         fill_parameters(sql, values)  # type: ignore[arg-type]
 
 
-def test_prepared_statements() -> None:
+def test_prepared_statements(con: duckdb.DuckDBPyConnection) -> None:
     """A PREPARE has a name and a statement, an EXECUTE a name and arguments."""
-    assert ("p", "SELECT ?") == prepared_name_and_statement("-- x\nPREPARE P AS SELECT ?")
-    assert ("p", ["1", "f(2, 'a,b')"]) == executed_name_and_values("EXECUTE p(1, f(2, 'a,b'))")
-    assert ("p", {"a": "1"}) == executed_name_and_values("EXECUTE p(a := 1)")
-    assert ("p", []) == executed_name_and_values("DEALLOCATE p")
+    found = parsed(con, "-- x\nPREPARE P AS SELECT ?")
+    assert isinstance(found, Prepare)
+    assert ("p", "SELECT ?") == (found.name, found.statement)
+    assert arguments(con, "EXECUTE p(1, f(2, 'a,b'))") == ["1", "f(2, 'a,b')"]
+    assert arguments(con, "EXECUTE p(a := 1)") == {"a": "1"}
+    assert arguments(con, "EXECUTE p") == []
+    assert Deallocate("DEALLOCATE PREPARE p", "p") == parsed(con, "DEALLOCATE PREPARE p")
 
 
-def test_copied_query() -> None:
-    """A COPY has a query, or a table that is one, and a target with its options."""
-    sql = "COPY (SELECT 1 AS \"to\" -- TO\n) TO 'x.csv' (HEADER)"
-    query, target = copied_query_and_target(sql)
-    assert ("'x.csv' (HEADER)", True) == (target, query.startswith('SELECT 1 AS "to"'))
-    assert ("FROM items", "'x'") == copied_query_and_target("COPY items TO 'x'")
+def arguments(con: duckdb.DuckDBPyConnection, text: str) -> object:
+    """The arguments of an EXECUTE of `p`."""
+    found = parsed(con, text)
+    assert isinstance(found, Execute)
+    assert "p" == found.name
+    return found.arguments
+
+
+def test_copied_query(con: duckdb.DuckDBPyConnection) -> None:
+    """A COPY has a query, or a table that is one, and a destination with its options."""
+    found = parsed(con, "COPY (SELECT 1 AS \"to\" -- TO\n) TO 'x.csv' (HEADER)")
+    assert isinstance(found, CopyTo)
+    assert "'x.csv' (HEADER)" == found.destination
+    assert found.query.startswith('SELECT 1 AS "to"')
+    for text, query in (
+        ("COPY items TO 'x'", "FROM items"),
+        ("COPY items (a, b) TO 'x'", "SELECT a, b FROM items"),
+    ):
+        assert CopyTo(text, query, "'x'") == parsed(con, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("INSERT OR REPLACE INTO Items VALUES (1)", Target("Items", is_main=True)),
+        ("INSERT INTO main.items BY NAME SELECT 1 AS a", Target("items", is_main=True)),
+        ("UPDATE memory.main.items SET a = 1", Target("items", is_main=True)),
+        ('DELETE FROM other."my ""items"""', Target('my "items"', is_main=False)),
+        ("TRUNCATE TABLE items", Target("items", is_main=True)),
+        ("MERGE INTO items USING x ON a = b WHEN MATCHED THEN DELETE", Target("items", True)),
+        ("ALTER TABLE IF EXISTS items RENAME a TO b", Target("items", is_main=True)),
+        ("COPY items FROM 'x.csv'", Target("items", is_main=True)),
+        ("DROP TABLE IF EXISTS items", Target("items", is_main=True)),
+        ("CREATE UNIQUE INDEX IF NOT EXISTS i ON items (a)", Target("items", is_main=True)),
+        ("CREATE TEMP TABLE IF NOT EXISTS x.items (a INT)", Target("items", is_main=False)),
+        ("CREATE TABLE items AS SELECT 1", Target("items", is_main=True)),
+        ("WITH x AS (SELECT 1) INSERT INTO items FROM x", None),
+        ("DROP INDEX i", None),
+    ],
+)
+def test_targets(con: duckdb.DuckDBPyConnection, text: str, target: Target | None) -> None:
+    """The table that a statement writes, where it stands at the beginning."""
+    found = parsed(con, text)
+    assert isinstance(found, Write)
+    assert target == found.target
+
+
+def test_created_and_dropped_tables(con: duckdb.DuckDBPyConnection) -> None:
+    """What takes rows of a query; what takes none, or may do nothing, is another statement."""
+    found = parsed(con, "CREATE OR REPLACE TEMP TABLE t AS\nSELECT 1")
+    assert isinstance(found, CreateTableAs)
+    assert ("SELECT 1", True) == (found.query, found.replaces)
+    for text in (
+        "CREATE TABLE t AS SELECT 1 WITH NO DATA",
+        "CREATE TABLE IF NOT EXISTS t AS FROM u",
+    ):
+        assert Write is type(parsed(con, text))
+    for text, missing_ok in (("DROP TABLE t", False), ("drop table if exists t", True)):
+        dropped = parsed(con, text)
+        assert isinstance(dropped, DropTable)
+        assert missing_ok == dropped.missing_ok
+
+
+@pytest.mark.parametrize(
+    ("text", "is_reserved"),
+    [
+        ("SET threads = 1", True),
+        ("SET GLOBAL memory_limit = '1GB'", True),
+        ("RESET threads", True),
+        ("SET TimeZone = 'threads'", False),
+    ],
+)
+def test_reserved_settings(con: duckdb.DuckDBPyConnection, text: str, is_reserved: bool) -> None:
+    """What minishark chooses itself, by the name of the setting."""
+    assert Setting(text, is_reserved) == parsed(con, text)

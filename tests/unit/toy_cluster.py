@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minishark.catalog import Catalog, Partition, Table
+from minishark.compiler.hints import with_ctes
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import Hashed, PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.stages.fragment import HASH_SALT
-from minishark.compiler.stages.inputs import with_ctes
 from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Input, ReadMode, Stage, TableInput
 from minishark.expressions import Column, Schema
@@ -111,22 +111,19 @@ class ToyCluster:
         return rows
 
     def _divided(self, table: ToyTable) -> list[pa.Table]:
-        count = table.partitions
         keys = ", ".join(f'"{key}"' for key in table.partition_by)
         place = f"hash({keys}, {HASH_SALT})" if keys else "row_number() OVER ()"
-        numbered = f'SELECT *, {place} % {count} AS "#part" FROM "{table.name}"'
-        return [
-            self._con.sql(
-                f'SELECT * EXCLUDE "#part" FROM ({numbered}) WHERE "#part" = {i}'
-            ).to_arrow_table()
-            for i in range(count)
-        ]
+        numbered = self._con.execute(
+            f'SELECT *, {place} % {table.partitions} AS "#part" FROM "{table.name}"'
+        ).to_arrow_table()
+        places, rows = numbered.column("#part"), numbered.drop_columns(["#part"])
+        return [rows.filter(pc.equal(places, i)) for i in range(table.partitions)]
 
     def _task(self, stage: Stage, done: Mapping[int, list[pa.Table]], index: int) -> pa.Table:
         for item in stage.inputs:
             self._con.register(item.name, self._input(item, done, index))
-        groups = {runs.name: runs.hashed for runs in stage.runs}
-        result = self._con.sql(with_ctes(f"FROM ({stage.sql})", {}, groups)).to_arrow_table()
+        groups = {runs.name: runs.hashed for runs in stage.hints.group_runs}
+        result = self._con.execute(with_ctes(f"FROM ({stage.sql})", {}, groups)).to_arrow_table()
         for item in stage.inputs:
             self._con.unregister(item.name)
         self._check_place(stage, result, index)

@@ -20,10 +20,10 @@ from random import Random
 import psutil
 
 import minishark
-from minishark.bench.chaos.arena import Arena, ClusterKind, open_arena
 from minishark.bench.chaos.findings import FIGURES, Findings, verdict
 from minishark.bench.chaos.injector import Injector
 from minishark.bench.chaos.schedule import KINDS, plan_faults
+from minishark.bench.chaos.testbed import ClusterKind, Testbed, open_testbed
 from minishark.bench.chaos.work import Done, Work, Worker, work_list
 from minishark.bench.tpch_data import Silent, tpch_folder
 from minishark.errors import OptionError
@@ -38,7 +38,7 @@ _STOP_S = 60.0
 _LOG_TAIL_CHARS = 20_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Chaos:
     """A chaos run.
 
@@ -94,28 +94,28 @@ def run_chaos(parameters: Chaos, seed: int, advance: Advance) -> Findings:
         seed, parameters.faults, parameters.seconds, parameters.kinds, parameters.stop_max_s
     )
     tables = tpch_tables(tpch_folder(parameters.scale, parameters.data))
-    with open_arena() as arena:
-        works = work_list(tables, parameters.queries, arena.folder / "written")
-        with _session(arena, parameters) as (session, address):
+    with open_testbed() as testbed:
+        works = work_list(tables, parameters.queries, testbed.folder / "written")
+        with _session(testbed, parameters) as (session, address):
             load_tables(
                 session, tables, Silent(), partitions=parameters.partitions,
                 replicas=parameters.replicas,
             )  # fmt: skip
-            run = _Run(arena, session, works, parameters, seed)
-            injector = Injector(arena, faults, session.nodes, address, advance)
+            run = _Run(testbed, session, works, parameters, seed)
+            injector = Injector(testbed, faults, session.nodes, address, advance)
             run.under(injector)
-        arena.close()
-        return run.findings(injector, arena.left_behind())
+        testbed.close()
+        return run.findings(injector, testbed.left_behind())
 
 
 @contextlib.contextmanager
-def _session(arena: Arena, parameters: Chaos) -> Iterator[tuple[Session, str | None]]:
+def _session(testbed: Testbed, parameters: Chaos) -> Iterator[tuple[Session, str | None]]:
     """A session, and the address of its cluster if that is not its own."""
     nodes, executors = parameters.nodes, parameters.executors
-    address = arena.start_hosts(nodes, executors) if parameters.cluster == "hosts" else None
+    address = testbed.start_hosts(nodes, executors) if parameters.cluster == "hosts" else None
     session = minishark.connect(
         address,
-        keys=arena.keys,
+        keys=testbed.keys,
         nodes=None if address else nodes,
         executors_per_node=None if address else executors,
         partitions=parameters.partitions,
@@ -139,9 +139,14 @@ class _Run:
     """The work of a run: before, while and after faults happen."""
 
     def __init__(
-        self, arena: Arena, session: Session, works: Sequence[Work], parameters: Chaos, seed: int
+        self,
+        testbed: Testbed,
+        session: Session,
+        works: Sequence[Work],
+        parameters: Chaos,
+        seed: int,
     ) -> None:
-        self._arena = arena
+        self._testbed = testbed
         self._session = session
         self._works = works
         self._parameters = parameters
@@ -178,7 +183,15 @@ class _Run:
     def findings(self, injector: Injector, left: Sequence[str]) -> Findings:
         """What came of it."""
         quiet, during, after = (self._phases.get(n, []) for n in ("quiet", "during", "after"))
-        return Findings(injector.injected, injector.skipped, quiet, during, after, self._hung, left)
+        return Findings(
+            injected=injector.injected,
+            skipped=injector.skipped,
+            quiet=quiet,
+            done=during,
+            after=after,
+            hung=self._hung,
+            left=left,
+        )
 
     def _workers(self, phase: str) -> list[Worker]:
         rngs = [Random(f"{self._seed} {phase} {n}") for n in range(self._parameters.threads)]
@@ -206,17 +219,17 @@ class _Run:
             if seconds > self._parameters.hang_s:
                 self._hung.append(f"{work} did not end within {self._parameters.hang_s:g} s")
         if self._hung:
-            _show_stacks(self._arena)
+            _show_stacks(self._testbed)
 
 
-def _show_stacks(arena: Arena) -> None:
+def _show_stacks(testbed: Testbed) -> None:
     """The stacks of all threads of all processes, and what these have logged, on stderr."""
     faulthandler.dump_traceback(all_threads=True)
-    for process in arena.family():
+    for process in testbed.family():
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGUSR1)
     time.sleep(_STACKS_S)
-    for log in sorted(arena.folder.rglob("*.log")):
+    for log in sorted(testbed.folder.rglob("*.log")):
         sys.stderr.write(f"\n--- {log}\n{_tail(log)}")
     sys.stderr.flush()
 
@@ -230,17 +243,23 @@ def _tail(log: Path) -> str:
 
 EXPERIMENTS = (
     Experiment(
-        "chaos",
-        "TPC-H and statements that load and write, while processes are killed and stopped",
-        "every answer is DuckDB's, nothing hangs, nothing is left behind",
-        "live",
-        Chaos(),
-        Chaos(
-            6, 3.0, queries=(1, 3, 6), scale=0.0, partitions=2, threads=2, stop_max_s=0.5,
+        name="chaos",
+        title="TPC-H and statements that load and write, while processes are killed and stopped",
+        source="every answer is DuckDB's, nothing hangs, nothing is left behind",
+        kind="live",
+        parameters=Chaos(),
+        quick=Chaos(
+            faults=6,
+            seconds=3.0,
+            queries=(1, 3, 6),
+            scale=0.0,
+            partitions=2,
+            threads=2,
+            stop_max_s=0.5,
             hang_s=60.0,
         ),
-        chaos,
-        Chart("Seconds", "Share of statements", "steps", figures=FIGURES),
+        run=chaos,
+        chart=Chart("Seconds", "Share of statements", style="steps", figures=FIGURES),
         verdict=verdict,
     ),
-)  # fmt: skip
+)

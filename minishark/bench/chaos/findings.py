@@ -21,7 +21,7 @@ _EXAMPLES_MAX = 5
 _BROKEN_MAX = 12
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """What happened.
 

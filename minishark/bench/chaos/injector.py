@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minishark.bench.chaos.arena import Arena
 from minishark.bench.chaos.schedule import Fault
+from minishark.bench.chaos.testbed import Testbed
 from minishark.bench.chaos.victims import Scene, Victim
 from minishark.cluster.status import NodeState
 from minishark.errors import ClusterError
@@ -42,7 +42,7 @@ class Injector(threading.Thread):
 
     def __init__(
         self,
-        arena: Arena,
+        testbed: Testbed,
         faults: Sequence[Fault],
         nodes: Callable[[], Sequence[NodeState]],
         address: str | None,
@@ -51,7 +51,7 @@ class Injector(threading.Thread):
         """Prepare; `start` lets time begin.
 
         Args:
-            arena: whose processes are hit.
+            testbed: whose processes are hit.
             faults: in order of time.
             nodes: tells of the cluster's nodes.
             address: what another session connects to; None for a cluster of its own.
@@ -61,7 +61,7 @@ class Injector(threading.Thread):
         self.injected: list[Injected] = []
         self.skipped: list[Fault] = []
         self.errors: list[BaseException] = []
-        self._arena = arena
+        self._testbed = testbed
         self._faults = tuple(faults)
         self._nodes = nodes
         self._address = address
@@ -76,7 +76,7 @@ class Injector(threading.Thread):
     def run(self) -> None:
         """All faults, in turn."""
         try:
-            self._heads = self._arena.heads(len(self._nodes()))
+            self._heads = self._testbed.heads(len(self._nodes()))
             started = time.monotonic()
             for fault in self._faults:
                 self._wait_until(started + fault.at_s)
@@ -100,9 +100,9 @@ class Injector(threading.Thread):
         """Start again what does not by itself: hosts, the other session."""
         if time.monotonic() - self._mended_s < _MEND_EVERY_S:
             return
-        self._arena.mend()
+        self._testbed.mend()
         if self._visited:
-            self._arena.visit(self._address)
+            self._testbed.visit(self._address)
         self._mended_s = time.monotonic()
 
     def _wait_until(self, moment: float) -> None:
@@ -126,15 +126,17 @@ class Injector(threading.Thread):
 
     def _scene(self) -> Scene:
         try:
-            nodes = self._arena.seen(self._nodes())
+            nodes = self._testbed.seen(self._nodes())
         except ClusterError:
             nodes = ()
         told = {node.pid for node in nodes} | {e.pid for n in nodes for e in n.executors}
         self._killed &= told  # the others' numbers may be somebody else's by now
-        return Scene(nodes, self._heads, self._arena.visitor, self._killed | set(self._stopped))
+        return Scene(
+            nodes, self._heads, self._testbed.peer_session, self._killed | set(self._stopped)
+        )
 
     def _hit(self, fault: Fault, victim: Victim) -> bool:
-        if not self._arena.is_ours(victim.pid):
+        if not self._testbed.is_ours(victim.pid):
             self._killed.add(victim.pid)  # dead already, though the cluster does not know
             return False
         now = time.monotonic()

@@ -27,6 +27,15 @@ from minishark.tpch.schema import TABLES
 from minishark.tpch.tables import load_tables
 
 _REPLICAS = 2
+# Commands of the shells of DuckDB and SQLite, and what does the same here.
+_OTHER_SHELLS = {
+    ".databases": ".tables",
+    ".describe": ".schema",
+    ".import": ".load",
+    ".maxrows": ".rows",
+    ".once": ".output",
+    ".open": ".load",
+}
 _HELP_NOTE = "Statements end with a semicolon. Ctrl-C cancels a query, Ctrl-D leaves."
 
 
@@ -57,16 +66,22 @@ def run_command(shell: Interpreter, line: str) -> None:
     name, _, argument = line.partition(" ")
     command = COMMANDS.get(name)
     if command is None:
-        near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else ".help lists them all."
-        raise OptionError(f"There is no command {name}: {hint}")
+        raise OptionError(f"There is no command {name}: {_hint(name)}")
     command.run(shell, argument.strip().rstrip(";").rstrip())
+
+
+def _hint(name: str) -> str:
+    """The command that was probably meant: abbreviated, another shell's, or misspelt."""
+    near = [known for known in COMMANDS if len(name) > 1 and known.startswith(name)]
+    near += [_OTHER_SHELLS[name]] if name in _OTHER_SHELLS else []
+    near += difflib.get_close_matches(name, COMMANDS, n=1)
+    return f"did you mean {near[0]}?" if near else ".help lists them all."
 
 
 def _help(shell: Interpreter, argument: str) -> None:
     wanted = f".{argument.lstrip('.')}" if argument else ""
     if wanted and wanted not in COMMANDS:
-        raise OptionError(f"There is no command {wanted}: .help lists them all.")
+        raise OptionError(f"There is no command {wanted}: {_hint(wanted)}")
     shown = [COMMANDS[wanted]] if wanted else list(COMMANDS.values())
     indent = max(len(command.usage) for command in shown) + 2
     lines = [_help_lines(command, indent, shell.output.width) for command in shown]
@@ -142,6 +157,8 @@ def _timer(shell: Interpreter, argument: str) -> None:
 
 def _mode(shell: Interpreter, argument: str) -> None:
     form, _, path = argument.partition(" ")
+    if not form:
+        raise OptionError(f"Write .mode and one of {', '.join(FORMATS)}.")
     if form not in FORMATS:
         near = difflib.get_close_matches(form, FORMATS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""

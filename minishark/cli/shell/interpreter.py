@@ -15,7 +15,7 @@ from rich.console import Console
 from minishark.cli.output import Output
 from minishark.cli.progress import shown_progress
 from minishark.cli.shell.splitting import Entry, split
-from minishark.compiler.sql.statements import COUNTED, StatementKind
+from minishark.compiler.sql.statements import COUNTED, Explain, Query
 from minishark.errors import MinisharkError, OptionError, QueryError
 
 if TYPE_CHECKING:
@@ -93,13 +93,13 @@ class Interpreter:
         with shown_progress(self.session, self.errors):
             parsed = self.session.parse(text)[-1]
             frame = self.session.sql(text)
-            if parsed.kind is StatementKind.QUERY:
+            if isinstance(parsed, Query):
                 self.last = frame
             table = frame.to_arrow()
         took = f" in {duration_text(time.perf_counter() - started_s)}" if self.timer else ""
-        if parsed.kind is StatementKind.EXPLAIN:
+        if isinstance(parsed, Explain):
             self.output.print(table.column(0)[0].as_py())
-        elif parsed.kind in COUNTED and table.column_names == ["Count"]:
+        elif isinstance(parsed, COUNTED) and table.column_names == ["Count"]:
             self.output.say(f"{_changed(parsed.sql, table)}{took}")
         else:
             self.output.write(table, took)

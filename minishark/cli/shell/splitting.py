@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from minishark.compiler.sql.statements import sql_tokens
+from minishark.compiler.sql.tokens import sql_tokens
 
 
 @dataclass(frozen=True, slots=True)

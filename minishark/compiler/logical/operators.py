@@ -1,17 +1,63 @@
-"""The relational operators, as data.
+"""The relational operators, as data that describes itself.
 
 Logical and physical plans share them: an operator says *what* is computed from its inputs, the plan
-node around it adds children and, in a physical plan, where the rows lie. Positions in expressions
-count the columns of the input (in a join: of the left input, then of the right one).
+node around it adds children and, in a physical plan, the distribution of the rows. Positions in
+expressions count the columns of the input (in a join: of the left input, then of the right one).
+
+To add an operator: a class here, its lowering (`sql/lower.py`), its distribution and estimated rows
+(`physical/planner.py`) and its SQL (`stages/fragment.py`); everything else asks the operator.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
-from minishark.expressions import AggregateCall, Expression, Schema, SortKey, WindowCall
+from minishark.compiler.hints import NO_HINTS, ScanHints
+from minishark.expressions import (
+    AggregateCall,
+    Column,
+    ColumnRef,
+    DictionaryValue,
+    Expression,
+    Names,
+    Schema,
+    SortKey,
+    WindowCall,
+    quote,
+    render,
+    render_aggregate,
+    render_sort_keys,
+    render_window,
+)
+
+
+class BaseOperator:
+    """What an operator tells the compiler about itself; the defaults are always safe."""
+
+    __slots__ = ()
+
+    order_matters: ClassVar[bool] = True
+    """Whether other rows may come out if the same rows come in in another order."""
+
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        """The output columns over inputs with the given schemas."""
+        return inputs[0]
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        """The operator in one line of EXPLAIN, with column names instead of positions."""
+        return type(self).__name__
+
+    def expressions(self) -> Iterator[Expression]:
+        """Every expression that the operator computes."""
+        return iter(())
+
+
+def column_names(*inputs: Schema) -> list[str]:
+    """Names of columns for people."""
+    return [column.name or f"#{i}" for i, column in enumerate(c for s in inputs for c in s)]
 
 
 class JoinKind(StrEnum):
@@ -44,85 +90,79 @@ class JoinCondition:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyFilter:
-    """A semi-join filter of a scan: rows whose integer is not a key may be dropped.
-
-    Attributes:
-        column: the table's column.
-        cte: the common table expression that has the keys,
-        key: in the column at this position.
-        whole: whether the keys of all its partitions count, not only those of the scan's own.
-        low: the smallest value in `column`.
-        high: the largest one.
-        most: if a larger share of the rows has a key, from 0 to 1, all of them are read.
-    """
-
-    column: str
-    cte: int
-    key: int
-    whole: bool
-    low: int
-    high: int
-    most: float
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRuns:
-    """What is known of the groups that the aggregate above a scan makes of its rows.
-
-    Attributes:
-        key: the table's column that they are made by.
-        values: of each aggregate the function (sum, count, min or max) and the table's column,
-            which is empty for a count of rows.
-        sum_max: no value that is summed up is further from 0, in units of the last digit.
-    """
-
-    key: str
-    values: tuple[tuple[str, str], ...]
-    sum_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(BaseOperator):
     """Columns of a table.
 
     Attributes:
         table: the table.
         columns: a column that is None stands for "no column needed, only the rows".
         schema: the columns.
-        coded: in a physical plan, those of `columns` that are the numbers of text in the
-            dictionary that it is stored with, each with the column of that text.
-        key_filter: in a physical plan, which rows are not needed.
-        runs: in a physical plan, the groups of its rows, if they may be found as runs of rows that
-            follow one another.
+        hints: what optimizer rules attach, in a physical plan.
     """
+
+    order_matters: ClassVar[bool] = False
 
     table: str
     columns: tuple[str | None, ...]
     schema: Schema
-    coded: tuple[tuple[str, str], ...] = ()
-    key_filter: KeyFilter | None = None
-    runs: GroupRuns | None = None
+    hints: ScanHints = NO_HINTS
+
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        return self.schema
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        columns = ", ".join(column or "-" for column in self.columns)
+        return f"Scan {self.table} [{columns}]{self.hints.label}"
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(BaseOperator):
     """The rows for which all `predicates` are true; of them the columns at `output`."""
+
+    order_matters: ClassVar[bool] = False
 
     predicates: tuple[Expression, ...]
     output: tuple[int, ...]
 
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        return tuple(inputs[0][i] for i in self.output)
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        names = column_names(*inputs)
+        return f"Filter {' AND '.join(render(p, names) for p in self.predicates) or 'true'}"
+
+    def expressions(self) -> Iterator[Expression]:
+        return iter(self.predicates)
+
 
 @dataclass(frozen=True, slots=True)
-class Project:
-    """One output column per expression."""
+class Project(BaseOperator):
+    """One output column per expression in `outputs`."""
 
-    expressions: tuple[Expression, ...]
+    order_matters: ClassVar[bool] = False
+
+    outputs: tuple[Expression, ...]
     names: tuple[str, ...]
 
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        return tuple(Column(n, e.type) for n, e in zip(self.names, self.outputs, strict=True))
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        names = column_names(*inputs)
+        return f"Project {', '.join(_projected(e, names) for e in self.outputs)}"
+
+    def expressions(self) -> Iterator[Expression]:
+        return iter(self.outputs)
+
+
+def _projected(expression: Expression, names: Names) -> str:
+    if isinstance(expression, DictionaryValue):
+        return f"text of {render(expression.code, names)}"
+    return render(expression, names)
+
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
+class Aggregate(BaseOperator):
     """Groups first, then aggregates, then one GROUPING() value per entry of `grouping_functions`.
 
     `grouping_sets` holds positions in `groups`; it is empty for a plain GROUP BY.
@@ -133,14 +173,40 @@ class Aggregate:
     grouping_sets: tuple[tuple[int, ...], ...] = ()
     grouping_functions: tuple[tuple[int, ...], ...] = ()
 
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        (child,) = inputs
+        quoted = [quote(column.name) for column in child]
+        groups = tuple(
+            Column(child[g.index].name if isinstance(g, ColumnRef) else render(g, quoted), g.type)
+            for g in self.groups
+        )
+        aggregates = tuple(Column(call.name, call.type) for call in self.aggregates)
+        return groups + aggregates + (Column("grouping", "BIGINT"),) * len(self.grouping_functions)
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        names = column_names(*inputs)
+        calls = ", ".join(render_aggregate(call, names) for call in self.aggregates) or "-"
+        groups = [render(group, names) for group in self.groups]
+        if self.grouping_sets:
+            sets = (f"({', '.join(groups[i] for i in s)})" for s in self.grouping_sets)
+            return f"Aggregate {calls} by grouping sets {', '.join(sets)}"
+        return f"Aggregate {calls} by {', '.join(groups)}" if groups else f"Aggregate {calls}"
+
+    def expressions(self) -> Iterator[Expression]:
+        yield from self.groups
+        for call in self.aggregates:
+            yield from call.expressions()
+
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class Join(BaseOperator):
     """A join; `residual` predicates range over the left columns followed by the right ones.
 
     `left_output` and `right_output` are the columns that are kept of each side; a mark join
     adds one BOOLEAN after the left ones.
     """
+
+    order_matters: ClassVar[bool] = False
 
     kind: JoinKind
     conditions: tuple[JoinCondition, ...]
@@ -148,39 +214,86 @@ class Join:
     left_output: tuple[int, ...]
     right_output: tuple[int, ...]
 
+    @property
+    def keeps_left_columns(self) -> bool:
+        """Whether the left columns at `left_output` are put out."""
+        return self.kind not in (JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
+
+    @property
+    def keeps_right_columns(self) -> bool:
+        """Whether the right columns at `right_output` are put out."""
+        return self.kind not in (JoinKind.SEMI, JoinKind.ANTI, JoinKind.MARK)
+
     def source(self, position: int) -> tuple[int, int] | None:
         """Which input (0 or 1), and column of it, an output column is; None for a mark."""
-        keeps_right_only = self.kind in (JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
-        width = 0 if keeps_right_only else len(self.left_output)
+        width = len(self.left_output) if self.keeps_left_columns else 0
         if position < width:
             return 0, self.left_output[position]
         if self.kind is JoinKind.MARK:
             return None
         return 1, self.right_output[position - width]
 
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        left, right = inputs
+        kept: Schema = ()
+        if self.keeps_left_columns:
+            kept += tuple(left[i] for i in self.left_output)
+        if self.keeps_right_columns:
+            kept += tuple(right[i] for i in self.right_output)
+        return (*kept, Column("mark", "BOOLEAN")) if self.kind is JoinKind.MARK else kept
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        left, right = map(column_names, inputs)
+        conditions = [
+            f"{render(c.left, left)} {c.comparison} {render(c.right, right)}"
+            for c in self.conditions
+        ]
+        conditions += [render(predicate, left + right) for predicate in self.residual]
+        return f"Join {self.kind} on {' AND '.join(conditions) or 'true'}"
+
+    def expressions(self) -> Iterator[Expression]:
+        for condition in self.conditions:
+            yield from (condition.left, condition.right)
+        yield from self.residual
+
 
 @dataclass(frozen=True, slots=True)
-class Sort:
+class Sort(BaseOperator):
     """All rows in the order of `keys`; of them the columns at `output`.
 
     Where it is `stable`, rows with equal keys stay in the order in which they come.
     """
 
+    order_matters: ClassVar[bool] = False
+
     keys: tuple[SortKey, ...]
     output: tuple[int, ...]
     stable: bool = False
 
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        return tuple(inputs[0][i] for i in self.output)
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return f"Sort {render_sort_keys(self.keys, column_names(*inputs))}"
+
+    def expressions(self) -> Iterator[Expression]:
+        return (key.expression for key in self.keys)
+
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(BaseOperator):
     """`limit` rows (None: all) after the first `offset`."""
 
     limit: int | None
     offset: int
 
+    def label(self, inputs: Sequence[Schema]) -> str:
+        limit = "all" if self.limit is None else self.limit
+        return f"Limit {limit}{f' offset {self.offset}' if self.offset else ''}"
+
 
 @dataclass(frozen=True, slots=True)
-class TopN:
+class TopN(BaseOperator):
     """The first `limit` rows after `offset` in the order of `keys`; `stable` as in `Sort`."""
 
     keys: tuple[SortKey, ...]
@@ -188,33 +301,73 @@ class TopN:
     offset: int
     stable: bool = False
 
+    def label(self, inputs: Sequence[Schema]) -> str:
+        offset = f" offset {self.offset}" if self.offset else ""
+        return f"TopN {self.limit}{offset} by {render_sort_keys(self.keys, column_names(*inputs))}"
+
+    def expressions(self) -> Iterator[Expression]:
+        return (key.expression for key in self.keys)
+
 
 @dataclass(frozen=True, slots=True)
-class Distinct:
+class Distinct(BaseOperator):
     """Each different row once."""
 
+    order_matters: ClassVar[bool] = False
+
 
 @dataclass(frozen=True, slots=True)
-class DistinctOn:
+class DistinctOn(BaseOperator):
     """The first row, in the order of `keys`, for each different value of `targets`."""
 
     targets: tuple[Expression, ...]
     keys: tuple[SortKey, ...]
 
+    def label(self, inputs: Sequence[Schema]) -> str:
+        names = column_names(*inputs)
+        return f"DistinctOn {', '.join(render(target, names) for target in self.targets)}"
+
+    def expressions(self) -> Iterator[Expression]:
+        yield from self.targets
+        yield from (key.expression for key in self.keys)
+
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Window(BaseOperator):
     """The input columns, then one column per window function."""
 
     calls: tuple[WindowCall, ...]
 
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        return inputs[0] + tuple(Column(call.name, call.type) for call in self.calls)
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        names = column_names(*inputs)
+        return f"Window {', '.join(render_window(call, names) for call in self.calls)}"
+
+    def expressions(self) -> Iterator[Expression]:
+        for call in self.calls:
+            yield from call.expressions()
+
 
 @dataclass(frozen=True, slots=True)
-class Unnest:
+class Unnest(BaseOperator):
     """The input columns, then one per list; a row for each element of the longest list."""
+
+    order_matters: ClassVar[bool] = False
 
     lists: tuple[Expression, ...]
     types: tuple[str, ...]
+
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        return inputs[0] + tuple(Column("unnest", type_) for type_ in self.types)
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        names = column_names(*inputs)
+        return f"Unnest {', '.join(render(item, names) for item in self.lists)}"
+
+    def expressions(self) -> Iterator[Expression]:
+        return iter(self.lists)
 
 
 class SetKind(StrEnum):
@@ -226,49 +379,87 @@ class SetKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SetOperation:
+class SetOperation(BaseOperator):
     """A set operation on two inputs with the same types; `keep_all` for the ALL forms."""
+
+    order_matters: ClassVar[bool] = False
 
     kind: SetKind
     keep_all: bool
 
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return f"{self.kind}{' ALL' if self.keep_all else ''}"
+
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class Values(BaseOperator):
     """Constant rows; no rows and a schema make an empty relation."""
+
+    order_matters: ClassVar[bool] = False
 
     rows: tuple[tuple[Expression, ...], ...]
     schema: Schema
 
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        return self.schema
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return f"Values {len(self.rows)} rows"
+
+    def expressions(self) -> Iterator[Expression]:
+        return (value for row in self.rows for value in row)
+
 
 @dataclass(frozen=True, slots=True)
-class Cte:
+class Cte(BaseOperator):
     """Children: the definition, computed once, and the plan that reads it through `CteRef`."""
+
+    order_matters: ClassVar[bool] = False
 
     index: int
     name: str
 
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        return inputs[1]
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return f"Cte {self.name} (#{self.index})"
+
 
 @dataclass(frozen=True, slots=True)
-class CteRef:
+class CteRef(BaseOperator):
     """The rows of the common table expression `index`."""
+
+    order_matters: ClassVar[bool] = False
 
     index: int
     name: str
     schema: Schema
 
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        return self.schema
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return f"CteRef #{self.index}"
+
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(BaseOperator):
     """A whole statement, run by DuckDB as it was written over all rows of `tables`.
 
-    The way out for whatever has no distributed form; `reason` says what that was.
+    The fallback for whatever has no distributed form; `reason` says what that was.
     """
 
     sql: str
     tables: tuple[str, ...]
     reason: str
     schema: Schema
+
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        return self.schema
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return f"Statement over {', '.join(self.tables) or 'no table'}: {self.reason}"
 
 
 Operator: TypeAlias = (

@@ -1,7 +1,7 @@
-"""Rewrites that DuckDB's optimizer has no reason for, but a distributed plan has.
+"""Rewrites that help a distributed plan, which DuckDB's optimizer has no reason to make.
 
-A mark join marks each left row with whether it found a partner, and with NULL where that can't be
-known; its right side must be whole in every task. A filter on the mark needs less: a semi or an
+A mark join marks each left row with whether it found a match, and with NULL where that is unknown;
+for the NULLs, every task needs the whole right side. A filter on the mark needs less: a semi or an
 anti join, whose sides may be partitioned on the keys.
 """
 

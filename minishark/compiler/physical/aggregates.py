@@ -26,31 +26,12 @@ _BY_RESULT = {
 }
 _BY_STATE = frozenset(
     [
-        "avg",
-        "stddev",
-        "stddev_samp",
-        "stddev_pop",
-        "variance",
-        "var_samp",
-        "var_pop",
-        "sem",
-        "corr",
-        "covar_samp",
-        "covar_pop",
-        "skewness",
-        "kurtosis",
-        "kurtosis_pop",
-        "regr_slope",
-        "regr_intercept",
-        "regr_r2",
-        "regr_avgx",
-        "regr_avgy",
-        "regr_sxx",
-        "regr_syy",
-        "regr_sxy",
-        "approx_count_distinct",
-    ],
-)
+        "avg", "stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop", "sem",
+        "corr", "covar_samp", "covar_pop", "skewness", "kurtosis", "kurtosis_pop",
+        "regr_slope", "regr_intercept", "regr_r2", "regr_avgx", "regr_avgy", "regr_sxx",
+        "regr_syy", "regr_sxy", "approx_count_distinct",
+    ]
+)  # fmt: skip
 _STATE = "STATE"
 
 

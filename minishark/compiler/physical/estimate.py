@@ -205,14 +205,9 @@ def joined_columns(
     join: Join, left: Profile, right: Profile
 ) -> tuple[ColumnStatistics | None, ...]:
     """What is known of the columns of a join."""
-    kept_left = tuple(left.columns[i] for i in join.left_output)
-    kept_right = tuple(right.columns[i] for i in join.right_output)
-    match join.kind:
-        case JoinKind.SEMI | JoinKind.ANTI:
-            return kept_left
-        case JoinKind.RIGHT_SEMI | JoinKind.RIGHT_ANTI:
-            return kept_right
-        case JoinKind.MARK:
-            return (*kept_left, None)
-        case _:
-            return kept_left + kept_right
+    kept: tuple[ColumnStatistics | None, ...] = ()
+    if join.keeps_left_columns:
+        kept += tuple(left.columns[i] for i in join.left_output)
+    if join.keeps_right_columns:
+        kept += tuple(right.columns[i] for i in join.right_output)
+    return (*kept, None) if join.kind is JoinKind.MARK else kept

@@ -125,7 +125,7 @@ class Exchanges:
     def is_stored(self, plan: PhysicalPlan) -> bool:
         """Whether `plan` is cheap to compute again from something small that is stored."""
         match plan.operator:
-            case Filter(predicates=expressions) | Project(expressions=expressions):
+            case Filter(predicates=expressions) | Project(outputs=expressions):
                 stored = self.is_stored(plan.children[0])
                 return stored and not any(map(is_volatile, expressions))
             case Aggregate() | Distinct():

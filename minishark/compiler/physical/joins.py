@@ -7,15 +7,11 @@ from collections.abc import Sequence
 from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
 from minishark.compiler.physical.distribution import in_one_task, moved, positions_of
 from minishark.compiler.physical.plan import (
-    Broadcast,
     Distribution,
-    Gather,
+    Exchange,
     Hashed,
-    Materialize,
     PhysicalPlan,
-    RangeShuffle,
     Replicated,
-    Shuffle,
     Single,
     Spread,
 )
@@ -44,7 +40,7 @@ def is_guessed(plan: PhysicalPlan) -> bool:
             return is_guessed(plan.children[1])
         case Join():
             return True
-        case Shuffle() | RangeShuffle() | Broadcast() | Gather() | Materialize():
+        case Exchange():
             return False
         case _:
             return any(map(is_guessed, plan.children))
@@ -157,13 +153,8 @@ def _closed(key: frozenset[int], pairs: Sequence[tuple[int, int]]) -> frozenset[
 
 
 def _join_places(join: Join, width: int) -> dict[int, tuple[int, ...]]:
-    """(left ++ right) column -> output columns, by join kind."""
-    lefts = list(join.left_output)
-    rights = [i + width for i in join.right_output]
-    match join.kind:
-        case JoinKind.SEMI | JoinKind.ANTI | JoinKind.MARK:
-            return positions_of(lefts)
-        case JoinKind.RIGHT_SEMI | JoinKind.RIGHT_ANTI:
-            return positions_of(rights)
-        case _:
-            return positions_of(lefts + rights)
+    """(left ++ right) column -> output columns."""
+    kept = list(join.left_output) if join.keeps_left_columns else []
+    if join.keeps_right_columns:
+        kept += [i + width for i in join.right_output]
+    return positions_of(kept)

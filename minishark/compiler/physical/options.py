@@ -1,115 +1,80 @@
-"""What steers physical planning."""
+"""The options of physical planning; light, as `connect` imports it first."""
 
 from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from minishark.errors import OptionError
 
 SINGLE_TASK_ROWS = 150_000
-"""Up to here one core is done before several could have been told what to do."""
+"""Up to here one core is done before several tasks could have been started."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyFilterOptions:
-    """Where semi-join filters pay.
-
-    Attributes:
-        rows_min: so many rows has the table, times the number of things that they are spared: other
-            columns that are read, predicates, a look-up among many keys. Infinity for no filters.
-        keys_many: so many keys make a hash table that a core's cache does not hold.
-        left_min: the query's own predicates leave such a share of them at least.
-        source_max: what the keys are computed of has at most so many times its rows.
-        share_max: so many of its keys, as a share, are estimated to be joined at most,
-        few_share_max: if there are fewer than `keys_many`.
-        kept_max: the largest share of its rows that tasks copy; else they read all.
-    """
-
-    rows_min: float = 8_000_000.0
-    keys_many: float = 32_000.0
-    left_min: float = 0.03
-    source_max: float = 0.9
-    share_max: float = 0.12
-    few_share_max: float = 0.02
-    kept_max: float = 0.07
-
-    @classmethod
-    def everywhere(cls) -> KeyFilterOptions:
-        """Filter whatever can be, for tests on small data."""
-        return cls(
-            rows_min=0.0,
-            left_min=0.0,
-            source_max=math.inf,
-            share_max=1.0,
-            few_share_max=1.0,
-            kept_max=1.0,
-        )
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerOptions:
-    """What steers physical planning.
+    """The options of physical planning.
 
     Attributes:
         partitions: how many partitions a shuffle makes.
         single_task_rows: a query whose tables hold at most this many rows runs in one task.
-        weighs: whether a query over more rows does so too, if that is estimated to be faster.
         gather_rows: partial results of at most this many rows are gathered instead of shuffled.
         read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
         stage_cost: what one more stage costs, in rows built into a hash table.
-        sort_values: rows times columns that are sorted in one task; more are sorted in ranges.
-        early_gain: how many times fewer rows must be left by an aggregate below a join; 0 for
-            any, infinity for none.
-        coded_rows: from how many rows on groups are made by the numbers of text instead of text;
-            infinity for never.
-        key_filters: where semi-join filters pay.
-        run_groups: from how many groups on tasks look whether they are runs of rows; infinity for
-            never.
+        sort_values: the most rows times columns that are sorted in one task; more are sorted in
+            ranges.
         threads: how many cores a task may use that runs alone.
         slots: how many tasks run at the same time.
-        task_bytes: how much memory a task has for hash tables and sorts, before it spills.
+        task_bytes: the memory that a task has for hash tables and sorts before it spills, in bytes.
+        disabled: the names of the optimizer rules that are switched off.
+        everywhere: whether rules apply wherever they can, however small the data.
+        rules: options of rules, by name, that replace their defaults.
     """
 
     partitions: int
     single_task_rows: int = SINGLE_TASK_ROWS
-    weighs: bool = True
     gather_rows: int = 50_000
     read_whole_rows: int = 20_000
     stage_cost: float = 100_000.0
     sort_values: int = 8_000_000
-    early_gain: float = 3.0
-    coded_rows: float = 100_000.0
-    key_filters: KeyFilterOptions = KeyFilterOptions()
-    run_groups: float = 32_000.0
     threads: int = 1
     slots: int = sys.maxsize
     task_bytes: float = math.inf
+    disabled: frozenset[str] = frozenset()
+    everywhere: bool = False
+    rules: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def eager(cls, partitions: int) -> PlannerOptions:
         """Distribute everything, however small; for tests on small data."""
         return cls(
-            partitions,
+            partitions=partitions,
             single_task_rows=0,
-            weighs=False,
             gather_rows=0,
             read_whole_rows=0,
             stage_cost=0.0,
-            early_gain=0.0,
-            coded_rows=0.0,
-            key_filters=KeyFilterOptions.everywhere(),
-            run_groups=0.0,
             sort_values=0,
+            disabled=frozenset(("one_task",)),
+            everywhere=True,
         )
+
+    def in_stages(self) -> PlannerOptions:
+        """These options for a query that runs in stages, however small."""
+        return replace(self, single_task_rows=0).without("one_task")
+
+    def without(self, *rules: str) -> PlannerOptions:
+        """These options with more rules switched off."""
+        return replace(self, disabled=self.disabled.union(rules))
 
 
 PARTITIONS_MAX = 4096
 
 
 def check_partitions(count: int | None) -> None:
-    """Raise OptionError unless `count` is None or a number of partitions that makes sense."""
+    """Raise OptionError unless `count` is None or a valid number of partitions."""
     if count is not None and not is_whole_number(count, PARTITIONS_MAX):
         raise OptionError(f"partitions must be a whole number from 1 to {PARTITIONS_MAX}.")
 

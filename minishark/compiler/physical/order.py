@@ -1,44 +1,24 @@
 """Which plans give other rows, or other values, if rows come in another order. Pure.
 
 Several threads pass rows on in no certain order, so a query that depends on it would answer
-differently from run to run. SQL allows that; but one thread, or stages of such, always give the
-same. Sums of floating-point numbers are not counted: they differ in the last digits only.
+differently from run to run. SQL allows that; but one thread, or stages of one thread each, always
+give the same. Sums of floating-point numbers are not counted: they differ in the last digits only.
 """
 
 from __future__ import annotations
 
-from minishark.compiler.logical.operators import (
-    Aggregate,
-    Cte,
-    CteRef,
-    Distinct,
-    Filter,
-    Join,
-    Project,
-    Scan,
-    SetOperation,
-    Sort,
-    TopN,
-    Unnest,
-    Values,
-)
-from minishark.compiler.physical.plan import (
-    Boundaries,
-    Exchange,
-    FinalAggregate,
-    PartialAggregate,
-    PhysicalPlan,
-)
+from minishark.compiler.logical.operators import Aggregate, TopN
+from minishark.compiler.physical.plan import Exchange, PhysicalPlan, aggregate_of
 
-INDEPENDENT_OPERATORS = (
-    Scan, Filter, Project, Join, Sort, Distinct, SetOperation, Values, Unnest, Cte, CteRef,
-)  # fmt: skip
 INDEPENDENT_AGGREGATES = frozenset(
     [
         "count", "count_star", "min", "max", "sum", "avg", "bool_and", "bool_or", "bit_and",
         "bit_or", "bit_xor", "regr_count", "approx_count_distinct",
     ]
 )  # fmt: skip
+"""Aggregate functions whose result never depends on the order of rows."""
+
+# Those that do in the last digits of floating-point numbers, or in ties.
 _NEARLY_INDEPENDENT = INDEPENDENT_AGGREGATES | frozenset(
     [
         "stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop", "sem", "corr",
@@ -54,16 +34,13 @@ def depends_on_order(plan: PhysicalPlan) -> bool:
     """Whether the stage that computes `plan` reads rows in an order that decides its answer."""
     operator = plan.operator
     if isinstance(operator, Exchange):
-        return False  # another stage
-    match operator:
-        case PartialAggregate(complete=aggregate) | FinalAggregate(complete=aggregate):
-            depends = _depends(aggregate)
-        case Aggregate():
-            depends = _depends(operator)
-        case TopN():
-            depends = False  # but for ties, which are as good as each other
-        case _:
-            depends = not isinstance(operator, (*INDEPENDENT_OPERATORS, Boundaries))
+        return False  # computed by another stage
+    aggregate = aggregate_of(operator)
+    if aggregate is not None:
+        depends = _depends(aggregate)
+    else:
+        # A TopN depends on it in ties only, of which any is as good as the others.
+        depends = operator.order_matters and not isinstance(operator, TopN)
     return depends or any(map(depends_on_order, plan.children))
 
 

@@ -1,21 +1,28 @@
-"""The physical plan: operators, where their rows lie, and the exchanges that move rows.
+"""The physical plan: operators, where their rows are, and the exchanges that move rows.
 
-Every node has a *distribution*, the way in which its rows are spread over the partitions of the
-stage that computes them. An exchange stands only where a child does not lie as its parent needs it.
+Every node has a *distribution*: how its rows are divided over the partitions of the stage that
+computes them. An exchange stands only where a child is not distributed as its parent needs it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from minishark.compiler.logical.operators import Aggregate, Operator
-from minishark.expressions import Expression, Schema, SortKey
+from minishark.compiler.logical.operators import (
+    Aggregate,
+    BaseOperator,
+    Cte,
+    Operator,
+    column_names,
+)
+from minishark.expressions import Expression, Schema, SortKey, render, render_sort_keys
 
 
 @dataclass(frozen=True, slots=True)
 class Hashed:
-    """A row lies in the partition that the hash of its key gives.
+    """A row is in the partition that the hash of its key gives.
 
     `keys` holds one entry per key of the hash function, in its order: the output columns that
     are equal to that key in every row. An entry may be empty (a key that is no output column).
@@ -24,6 +31,11 @@ class Hashed:
     keys: tuple[frozenset[int], ...]
     partitions: int
 
+    def label(self, schema: Schema) -> str:
+        """The distribution in EXPLAIN."""
+        names = ("=".join(schema[i].name or f"#{i}" for i in sorted(k)) or "?" for k in self.keys)
+        return f"hashed by {', '.join(names)} in {self.partitions}"
+
 
 @dataclass(frozen=True, slots=True)
 class Ranged:
@@ -31,12 +43,20 @@ class Ranged:
 
     partitions: int
 
+    def label(self, schema: Schema) -> str:
+        """The distribution in EXPLAIN."""
+        return f"in ranges in {self.partitions}"
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Rows lie anywhere in a number of partitions."""
+    """Rows are anywhere in a number of partitions."""
 
     partitions: int
+
+    def label(self, schema: Schema) -> str:
+        """The distribution in EXPLAIN."""
+        return f"spread over {self.partitions}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +65,10 @@ class Single:
 
     partitions: int = 1
 
+    def label(self, schema: Schema) -> str:
+        """The distribution in EXPLAIN."""
+        return "single"
+
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
@@ -52,20 +76,35 @@ class Replicated:
 
     partitions: int = 1
 
+    def label(self, schema: Schema) -> str:
+        """The distribution in EXPLAIN."""
+        return "replicated"
+
 
 Distribution: TypeAlias = Hashed | Ranged | Spread | Single | Replicated
 
 
+class Exchange(BaseOperator):
+    """Where a plan is cut into stages: the child is stored, and read by another stage."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Shuffle:
+class Shuffle(Exchange):
     """Rows go to partition `hash(keys) % partitions`."""
 
     keys: tuple[Expression, ...]
     partitions: int
 
+    def label(self, inputs: Sequence[Schema]) -> str:
+        names = column_names(*inputs)
+        keys = ", ".join(render(key, names) for key in self.keys)
+        return f"Exchange shuffle by {keys} to {self.partitions} partitions"
+
 
 @dataclass(frozen=True, slots=True)
-class RangeShuffle:
+class RangeShuffle(Exchange):
     """Rows go to the partition whose range of sort keys they are in; equal keys to the same one.
 
     Children: the rows, and the `Boundaries` between the ranges.
@@ -74,69 +113,141 @@ class RangeShuffle:
     keys: tuple[SortKey, ...]
     partitions: int
 
+    def label(self, inputs: Sequence[Schema]) -> str:
+        keys = render_sort_keys(self.keys, column_names(inputs[0]))
+        return f"Exchange range shuffle by {keys} to {self.partitions} partitions"
+
 
 @dataclass(frozen=True, slots=True)
-class Broadcast:
+class Broadcast(Exchange):
     """Every task of the consumer reads all rows."""
 
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return "Exchange broadcast"
+
 
 @dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(Exchange):
     """One task reads all rows, in the order of the producer's partitions."""
 
-
-@dataclass(frozen=True, slots=True)
-class Materialize:
-    """Rows stay where they lie, but are stored: who reads them knows how many there are."""
-
-
-Exchange: TypeAlias = Shuffle | RangeShuffle | Broadcast | Gather | Materialize
-"""Where a plan is cut into stages."""
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return "Exchange gather"
 
 
 @dataclass(frozen=True, slots=True)
-class SampleKeys:
+class Materialize(Exchange):
+    """Rows stay where they are, but are stored: the reader then knows how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleKeys(BaseOperator):
     """The sort keys of at most `rows` rows of a partition, and for how many rows each stands."""
 
     keys: tuple[SortKey, ...]
     rows: int
 
+    def label(self, inputs: Sequence[Schema]) -> str:
+        keys = render_sort_keys(self.keys, column_names(*inputs))
+        return f"SampleKeys {keys} of {self.rows:,} rows"
+
 
 @dataclass(frozen=True, slots=True)
-class Boundaries:
+class Boundaries(BaseOperator):
     """One row: the first sort key of each range but the first, so that ranges are about equal.
 
     NULLs where there is no sample.
     """
 
+    order_matters = False
+
     partitions: int
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return f"Boundaries of {self.partitions} ranges"
 
 
 @dataclass(frozen=True, slots=True)
-class PartialAggregate:
+class PartialAggregate(BaseOperator):
     """The first phase of `complete` on one partition; its output are groups and states."""
 
     complete: Aggregate
 
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return f"Partial{self.complete.label(inputs)}"
+
+    def expressions(self) -> Iterator[Expression]:
+        return self.complete.expressions()
+
 
 @dataclass(frozen=True, slots=True)
-class FinalAggregate:
+class FinalAggregate(BaseOperator):
     """The second phase of `complete`, over groups and states."""
 
     complete: Aggregate
 
+    def label(self, inputs: Sequence[Schema]) -> str:
+        groups = column_names(*inputs)[: len(self.complete.groups)]
+        return f"FinalAggregate by {', '.join(groups)}" if groups else "FinalAggregate"
+
 
 PhysicalOperator: TypeAlias = (
-    Operator | Exchange | PartialAggregate | FinalAggregate | SampleKeys | Boundaries
+    Operator
+    | Shuffle
+    | RangeShuffle
+    | Broadcast
+    | Gather
+    | Materialize
+    | PartialAggregate
+    | FinalAggregate
+    | SampleKeys
+    | Boundaries
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PhysicalPlan:
-    """An operator or exchange with its inputs, where its rows lie, and about how many there are."""
+    """An operator or exchange with its inputs, where its rows are, and the estimated row count."""
 
     operator: PhysicalOperator
     children: tuple[PhysicalPlan, ...]
     schema: Schema
     distribution: Distribution
     rows: float
+
+    @property
+    def label(self) -> str:
+        """The node in one line of EXPLAIN."""
+        operator = self.operator.label([child.schema for child in self.children])
+        return f"{operator}  [{self.distribution.label(self.schema)}, ~{self.rows:,.0f} rows]"
+
+    def with_children(self, children: tuple[PhysicalPlan, ...]) -> PhysicalPlan:
+        """The node over other children; the same object if they are the same objects.
+
+        Rules rely on that: a rule that finds nothing to do returns the plan that it got.
+        """
+        if all(new is old for new, old in zip(children, self.children, strict=True)):
+            return self
+        return replace(self, children=children)
+
+    def nodes(self) -> Iterator[PhysicalPlan]:
+        """All nodes, the root first."""
+        yield self
+        for child in self.children:
+            yield from child.nodes()
+
+
+def aggregate_of(operator: PhysicalOperator) -> Aggregate | None:
+    """The aggregate that an operator computes, wholly or one phase of it; None for others."""
+    match operator:
+        case Aggregate():
+            return operator
+        case PartialAggregate(complete=aggregate) | FinalAggregate(complete=aggregate):
+            return aggregate
+        case _:
+            return None
+
+
+def free_cte_index(plan: PhysicalPlan) -> int:
+    """A number above those of all common table expressions of a plan."""
+    own = [node.operator.index for node in plan.nodes() if isinstance(node.operator, Cte)]
+    return max(own, default=-1) + 1

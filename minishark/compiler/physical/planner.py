@@ -1,7 +1,9 @@
-"""Logical plan -> physical plan: where rows lie, and the exchanges that are needed.
+"""Logical plan -> physical plan: the distribution of rows, and the exchanges that are needed.
 
 Bottom-up. Each operator looks at its inputs' distributions, keeps them where it can, and asks for
 an exchange where it can't. Choices between exchanges compare estimated costs (`join_moves.py`).
+Optimizer rules (`compiler/rules/`) choose between plans, replace single nodes, and rewrite the
+finished plan.
 """
 
 from __future__ import annotations
@@ -12,28 +14,8 @@ from itertools import count
 from typing import assert_never
 
 from minishark.catalog import Catalog, Table
-from minishark.compiler.logical.operators import (
-    Aggregate,
-    Cte,
-    CteRef,
-    Distinct,
-    DistinctOn,
-    Filter,
-    Join,
-    JoinCondition,
-    Limit,
-    Project,
-    Scan,
-    SetKind,
-    SetOperation,
-    Sort,
-    Statement,
-    TopN,
-    Unnest,
-    Values,
-    Window,
-)
-from minishark.compiler.logical.plan import LogicalPlan, output_schema
+from minishark.compiler.logical import operators as ops
+from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.aggregates import can_split, state_column
 from minishark.compiler.physical.distribution import (
     hashed_alike,
@@ -60,7 +42,6 @@ from minishark.compiler.physical.joins import (
     matching_keys,
 )
 from minishark.compiler.physical.options import PlannerOptions
-from minishark.compiler.physical.order import depends_on_order
 from minishark.compiler.physical.plan import (
     Distribution,
     FinalAggregate,
@@ -72,11 +53,9 @@ from minishark.compiler.physical.plan import (
     Spread,
 )
 from minishark.compiler.physical.ranges import ranged
-from minishark.compiler.physical.work import elapsed_s, held_bytes, result_values
-from minishark.compiler.rules.eager import EagerAggregation, eager_aggregation
-from minishark.compiler.rules.group_keys import with_coded_keys
-from minishark.compiler.rules.group_runs import with_group_runs
-from minishark.compiler.rules.key_filters import with_key_filters
+from minishark.compiler.rules import enabled
+from minishark.compiler.rules.one_task import Place
+from minishark.compiler.rules.rule import Phase
 from minishark.expressions import (
     AggregateCall,
     Column,
@@ -87,13 +66,10 @@ from minishark.expressions import (
 )
 from minishark.statistics import ColumnStatistics
 
-_FEW_VALUES = 1_000_000
-"""A result of so many values is written by one thread before several tasks could be."""
-_MOSTLY = 0.5
-"""The share of its rows that a join must keep for an aggregate below it to pay."""
-
 _UNNESTED_LENGTH = 10
+"""The assumed length of a list: nothing is measured about nested columns."""
 _OWN_CTES = 1_000_000
+"""DuckDB numbers its common table expressions far below."""
 
 
 def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
@@ -102,91 +78,91 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
     Raises:
         CatalogError: the plan names a table that the catalog does not have.
     """
-    plan = with_coded_keys(_placed(logical, catalog, options), catalog, options.coded_rows)
-    plan = with_key_filters(plan, catalog, options.key_filters)
-    return with_group_runs(plan, catalog, options.run_groups)
+
+    def place(*, whole: bool) -> PhysicalPlan:
+        return Placer(catalog, options, whole=whole).plan(logical).plan
+
+    plan = _chosen(place, logical, catalog, options)
+    for rule, own in enabled(Phase.PHYSICAL, options):
+        plan = rule.apply(plan, catalog, own)
+    return plan
 
 
-def _placed(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
-    """The plan in one task or in several, whichever is better."""
+def _chosen(
+    place: Place, logical: LogicalPlan, catalog: Catalog, options: PlannerOptions
+) -> PhysicalPlan:
+    """The plan in one task or in stages."""
     tables = {name.lower(): catalog.get(name) for name in logical.tables}
-    rows = sum(table.rows for table in tables.values())
-    if rows <= options.single_task_rows:
-        return _Planner(catalog, options, whole=True).plan(logical).plan
-    whole = _Planner(catalog, options, whole=True).plan(logical).plan if options.weighs else None
-    threads = 1 if whole is None or depends_on_order(whole) else options.threads
-    if whole is not None and threads >= options.slots and _needs_no_stages(whole, options):
-        return whole
-    distributed = _Planner(catalog, options, whole=False).plan(logical).plan
-    if whole is None or held_bytes(whole) > options.task_bytes:
-        return distributed
-    return whole if elapsed_s(whole, threads) <= elapsed_s(distributed, threads) else distributed
+    if sum(table.rows for table in tables.values()) <= options.single_task_rows:
+        return place(whole=True)
+    for rule, own in enabled(Phase.CHOICE, options):
+        plan: PhysicalPlan = rule.apply(place, options, own)
+        return plan
+    return place(whole=False)
 
 
-def _needs_no_stages(whole: PhysicalPlan, options: PlannerOptions) -> bool:
-    """Whether no division into stages is faster than one task with a thread for each slot.
+class Placer:
+    """Places the operators of one logical plan, bottom-up; rules use its public methods."""
 
-    Several tasks could only write a large result faster, or have more memory.
-    """
-    return held_bytes(whole) <= options.task_bytes and result_values(whole) <= _FEW_VALUES
-
-
-class _Planner:
     def __init__(self, catalog: Catalog, options: PlannerOptions, *, whole: bool) -> None:
+        """For a plan in one task if it is `whole`, else in stages."""
         self._catalog = catalog
         self._options = options
         self._exchanges = Exchanges(options.partitions, options.read_whole_rows)
         self._whole = whole
+        self._rules = list(enabled(Phase.PLACEMENT, options))
         self._ctes: dict[int, Planned] = {}
         self._own_ctes = count(_OWN_CTES)
 
     def plan(self, logical: LogicalPlan) -> Planned:
         """The physical plan of one logical node and all below it."""
         operator = logical.operator
-        if isinstance(operator, Cte):
-            return self._cte(operator, logical)
-        if isinstance(operator, Aggregate) and isinstance(logical.children[0].operator, Join):
-            return self._aggregate_over_join(operator, logical)
+        if isinstance(operator, ops.Cte):
+            return self._cte(operator, logical)  # its definition must be known to its readers
+        for rule, own in self._rules:
+            found: Planned | None = rule.apply(logical, self, own)
+            if found is not None:
+                return found
         children = [self.plan(child) for child in logical.children]
         match operator:
-            case Scan():
+            case ops.Scan():
                 return self._scan(operator, logical.schema)
-            case Values():
+            case ops.Values():
                 profile = Profile(float(len(operator.rows)), (None,) * len(operator.schema))
                 return planned(operator, (), logical.schema, Replicated(), profile)
-            case CteRef():
+            case ops.CteRef():
                 return self._cte_ref(operator, logical.schema)
-            case Statement():
+            case ops.Statement():
                 profile = Profile(1.0, (None,) * len(operator.schema))
                 return planned(operator, (), logical.schema, Single(), profile)
-            case Filter():
+            case ops.Filter():
                 return self._filter(operator, children[0], logical.schema)
-            case Project():
-                return self._project(operator, children[0], logical.schema)
-            case Aggregate():
-                return self._aggregate(operator, children[0], logical.schema)
-            case Distinct():
+            case ops.Project():
+                return self.project(operator, children[0], logical.schema)
+            case ops.Aggregate():
+                return self.aggregate(operator, children[0], logical.schema)
+            case ops.Distinct():
                 return self._distinct(children[0], logical.schema)
-            case DistinctOn():
+            case ops.DistinctOn():
                 return self._distinct_on(operator, children[0], logical.schema)
-            case Window():
+            case ops.Window():
                 return self._window(operator, children[0], logical.schema)
-            case Unnest():
+            case ops.Unnest():
                 return self._unnest(operator, children[0], logical.schema)
-            case SetOperation():
+            case ops.SetOperation():
                 return self._set_operation(operator, children[0], children[1], logical.schema)
-            case Join():
-                return self._join(operator, children[0], children[1], logical.schema)
-            case Sort():
+            case ops.Join():
+                return self.join(operator, children[0], children[1], logical.schema)
+            case ops.Sort():
                 return self._sort(operator, children[0], logical.schema)
-            case TopN() | Limit():
+            case ops.TopN() | ops.Limit():
                 return self._limited(operator, children[0], logical.schema)
             case _:
                 assert_never(operator)
 
     # Leaves
 
-    def _scan(self, scan: Scan, schema: Schema) -> Planned:
+    def _scan(self, scan: ops.Scan, schema: Schema) -> Planned:
         table = self._catalog.get(scan.table)
         names = {column.name.lower(): i for i, column in enumerate(table.schema)}
         statistics = table.statistics.columns
@@ -194,7 +170,7 @@ class _Planner:
         profile = Profile(float(max(1, table.rows)), columns)
         return planned(scan, (), schema, self._scan_distribution(table, scan), profile)
 
-    def _scan_distribution(self, table: Table, scan: Scan) -> Distribution:
+    def _scan_distribution(self, table: Table, scan: ops.Scan) -> Distribution:
         partitions = len(table.partitions)
         if partitions == 1 or self._whole:
             return Replicated()
@@ -205,7 +181,7 @@ class _Planner:
         )
         return Hashed(keys, partitions) if all((keys, *keys)) else Spread(partitions)
 
-    def _cte(self, cte: Cte, logical: LogicalPlan) -> Planned:
+    def _cte(self, cte: ops.Cte, logical: LogicalPlan) -> Planned:
         definition = self.plan(logical.children[0])
         self._ctes[cte.index] = definition
         main = self.plan(logical.children[1])
@@ -214,8 +190,8 @@ class _Planner:
         )
         return Planned(plan, main.profile)
 
-    def _cte_ref(self, reference: CteRef, schema: Schema) -> Planned:
-        """A reference lies as its definition; one stored partition can be read by every task."""
+    def _cte_ref(self, reference: ops.CteRef, schema: Schema) -> Planned:
+        """A reference is distributed as its definition; every task can read a single partition."""
         definition = self._ctes[reference.index]
         distribution = definition.distribution
         if isinstance(distribution, Single):
@@ -224,28 +200,30 @@ class _Planner:
 
     # One input
 
-    def _filter(self, filter_: Filter, child: Planned, schema: Schema) -> Planned:
+    def _filter(self, filter_: ops.Filter, child: Planned, schema: Schema) -> Planned:
         rows = filtered_rows(filter_.predicates, child.profile)
         profile = Profile(rows, tuple(child.profile.columns[i] for i in filter_.output))
         distribution = moved(child.distribution, positions_of(filter_.output))
         distribution = _computed(filter_.predicates, distribution)
         return planned(filter_, (child,), schema, distribution, profile)
 
-    def _project(self, project: Project, child: Planned, schema: Schema) -> Planned:
-        columns = tuple(_expression_statistics(e, child.profile) for e in project.expressions)
+    def project(self, project: ops.Project, child: Planned, schema: Schema) -> Planned:
+        """A projection, which leaves rows where they are."""
+        columns = tuple(_expression_statistics(e, child.profile) for e in project.outputs)
         profile = Profile(child.profile.rows, columns)
-        positions = positions_of(
-            [e.index if isinstance(e, ColumnRef) else -1 for e in project.expressions]
-        )
-        distribution = _computed(project.expressions, moved(child.distribution, positions))
+        positions = positions_of(_indexes(project.outputs))
+        distribution = _computed(project.outputs, moved(child.distribution, positions))
         return planned(project, (child,), schema, distribution, profile)
 
-    def _aggregate(self, aggregate: Aggregate, child: Planned, schema: Schema) -> Planned:
-        groups = [e.index if isinstance(e, ColumnRef) else -1 for e in aggregate.groups]
+    def aggregate(self, aggregate: ops.Aggregate, child: Planned, schema: Schema) -> Planned:
+        """An aggregate: in each partition if it holds whole groups, else in two phases."""
+        groups = _indexes(aggregate.groups)
         rows = grouped_rows(aggregate.groups, child.profile)
         columns = tuple(_expression_statistics(e, child.profile) for e in aggregate.groups)
         profile = Profile(rows, columns + (None,) * (len(schema) - len(columns)))
         kept = moved(child.distribution, positions_of(groups))
+        # Still hashed on the groups alone: no group has rows in two partitions. Grouping sets
+        # also have groups that leave out some of the columns.
         one_phase = isinstance(kept, Hashed) and not aggregate.grouping_sets
         if not one_phase and self._exchanges.is_stored(child.plan):
             child = self._exchanges.broadcast(child)
@@ -254,24 +232,26 @@ class _Planner:
             return planned(aggregate, (child,), schema, kept, profile)
         if can_split(aggregate):
             return self._two_phases(aggregate, child, schema, profile)
+        # DISTINCT and the like need all rows of a group at once: they are exchanged as they are.
         complete = self._regrouped(aggregate, self._without_duplicates(aggregate, child))
         kept = moved(complete.distribution, positions_of(groups))
         return planned(aggregate, (complete,), schema, kept, profile)
 
     def _two_phases(
-        self, aggregate: Aggregate, child: Planned, schema: Schema, profile: Profile
+        self, aggregate: ops.Aggregate, child: Planned, schema: Schema, profile: Profile
     ) -> Planned:
         names = tuple(column.name for column in schema[: len(aggregate.groups)])
-        partial = self._partial(aggregate, child, names)
-        return self._final(aggregate, partial, schema, profile)
+        partial = self.partial(aggregate, child, names)
+        return self.final(aggregate, partial, schema, profile)
 
-    def _partial(self, aggregate: Aggregate, child: Planned, names: Sequence[str]) -> Planned:
+    def partial(self, aggregate: ops.Aggregate, child: Planned, names: Sequence[str]) -> Planned:
         """The first phase of an aggregate, whose groups get these names: groups and states."""
         group_columns = tuple(
             Column(name, group.type) for name, group in zip(names, aggregate.groups, strict=True)
         )
         states = tuple(state_column(call, i) for i, call in enumerate(aggregate.aggregates))
-        groups = [e.index if isinstance(e, ColumnRef) else -1 for e in aggregate.groups]
+        groups = _indexes(aggregate.groups)
+        # Rows of a group may be in any partition, so each partition may have all groups.
         rows = grouped_rows(aggregate.groups, child.profile) * child.distribution.partitions
         columns = tuple(_expression_statistics(e, child.profile) for e in aggregate.groups)
         return planned(
@@ -282,8 +262,8 @@ class _Planner:
             Profile(min(child.profile.rows, rows), columns + (None,) * len(states)),
         )
 
-    def _final(
-        self, aggregate: Aggregate, partial: Planned, schema: Schema, profile: Profile
+    def final(
+        self, aggregate: ops.Aggregate, partial: Planned, schema: Schema, profile: Profile
     ) -> Planned:
         """The second phase, over groups and states; equal groups are brought together."""
         width = len(aggregate.groups)
@@ -295,60 +275,16 @@ class _Planner:
         distribution = moved(partial.distribution, positions)
         return planned(FinalAggregate(aggregate), (partial,), schema, distribution, profile)
 
-    def _aggregate_over_join(self, aggregate: Aggregate, logical: LogicalPlan) -> Planned:
-        """An aggregate that begins below the join, where that leaves few rows to be joined."""
-        (below,) = logical.children
-        join = below.operator
-        assert isinstance(join, Join)
-        left, right = (self.plan(child) for child in below.children)
-        eager = eager_aggregation(aggregate, join)
-        if eager is None or not self._pays(eager, join, left, right):
-            return self._aggregate(
-                aggregate, self._join(join, left, right, below.schema), logical.schema
-            )
-        if eager.side == 0:
-            left = self._partial(eager.partial, left, _names(eager.keys, left))
-        else:
-            right = self._partial(eager.partial, right, _names(eager.keys, right))
-        schema = output_schema(eager.join, (left.plan.schema, right.plan.schema))
-        joined = self._join(eager.join, left, right, schema)
-        if eager.side == 0:
-            joined = self._groups_first(joined, len(aggregate.groups))
-        keys = tuple(ColumnRef(i, group.type) for i, group in enumerate(aggregate.groups))
-        columns = joined.profile.columns[: len(keys)]
-        rows = grouped_rows(keys, joined.profile)
-        profile = Profile(rows, columns + (None,) * len(aggregate.aggregates))
-        return self._final(aggregate, joined, logical.schema, profile)
-
-    def _groups_first(self, states_first: Planned, groups: int) -> Planned:
-        schema = states_first.plan.schema
-        first = len(schema) - groups
-        order = [*range(first, len(schema)), *range(first)]
-        references = tuple(ColumnRef(i, schema[i].type) for i in order)
-        project = Project(references, tuple(schema[i].name for i in order))
-        return self._project(project, states_first, tuple(schema[i] for i in order))
-
-    def _pays(self, eager: EagerAggregation, join: Join, left: Planned, right: Planned) -> bool:
-        """Whether an aggregate below a join spares it most rows, and is not of rows it drops."""
-        gain = self._options.early_gain
-        side = right if eager.side else left
-        few = grouped_rows(eager.keys, side.profile) * side.distribution.partitions
-        kept = joined_rows(join, left.profile, right.profile)
-        rows = side.profile.rows
-        if not gain:
-            return True
-        return gain * few <= rows and kept >= _MOSTLY * rows
-
     def _exchanged_groups(self, child: Planned, keys: tuple[Expression, ...]) -> Planned:
         """Equal keys together: shuffled, or gathered where there are few rows or no keys."""
         if not keys or child.profile.rows <= self._options.gather_rows:
             return self._exchanges.gathered(child)
         return self._exchanges.shuffled(child, keys)
 
-    def _regrouped(self, aggregate: Aggregate, child: Planned) -> Planned:
+    def _regrouped(self, aggregate: ops.Aggregate, child: Planned) -> Planned:
         return self._exchanged_groups(child, () if aggregate.grouping_sets else aggregate.groups)
 
-    def _without_duplicates(self, aggregate: Aggregate, child: Planned) -> Planned:
+    def _without_duplicates(self, aggregate: ops.Aggregate, child: Planned) -> Planned:
         """Fewer rows to exchange: duplicates that DISTINCT aggregates ignore are dropped early."""
         calls = aggregate.aggregates
         inputs = {call.arguments for call in calls}
@@ -359,23 +295,25 @@ class _Planner:
         width = len(child.plan.schema)
         if not all(isinstance(e, ColumnRef) for e in needed) or len(needed) != width:
             return child
-        return planned(Distinct(), (child,), child.plan.schema, child.distribution, child.profile)
+        return planned(
+            ops.Distinct(), (child,), child.plan.schema, child.distribution, child.profile
+        )
 
     def _distinct(self, child: Planned, schema: Schema) -> Planned:
         keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(schema))
         profile = replace(child.profile, rows=grouped_rows(keys, child.profile))
         if child.in_one_task or isinstance(child.distribution, Hashed):
-            return planned(Distinct(), (child,), schema, child.distribution, profile)
-        partial = planned(Distinct(), (child,), schema, child.distribution, profile)
+            return planned(ops.Distinct(), (child,), schema, child.distribution, profile)
+        partial = planned(ops.Distinct(), (child,), schema, child.distribution, profile)
         exchanged = self._exchanged_groups(partial, keys)
-        return planned(Distinct(), (exchanged,), schema, exchanged.distribution, profile)
+        return planned(ops.Distinct(), (exchanged,), schema, exchanged.distribution, profile)
 
-    def _distinct_on(self, distinct: DistinctOn, child: Planned, schema: Schema) -> Planned:
+    def _distinct_on(self, distinct: ops.DistinctOn, child: Planned, schema: Schema) -> Planned:
         child = self._grouped_by(distinct.targets, child)
         profile = replace(child.profile, rows=grouped_rows(distinct.targets, child.profile))
         return planned(distinct, (child,), schema, child.distribution, profile)
 
-    def _window(self, window: Window, child: Planned, schema: Schema) -> Planned:
+    def _window(self, window: ops.Window, child: Planned, schema: Schema) -> Planned:
         """Windows that share keys run where the rows of equal keys are together."""
         first, *others = (call.partition_by for call in window.calls)
         shared = tuple(key for key in first if all(key in keys for keys in others))
@@ -385,34 +323,36 @@ class _Planner:
 
     def _grouped_by(self, keys: tuple[Expression, ...], child: Planned) -> Planned:
         """`child` with the rows of equal keys in one partition."""
-        positions = [e.index if isinstance(e, ColumnRef) else -1 for e in keys]
-        together = isinstance(moved(child.distribution, positions_of(positions)), Hashed)
+        positions = positions_of(_indexes(keys))
+        together = isinstance(moved(child.distribution, positions), Hashed)
         if child.in_one_task or together:
             return child
         return self._exchanged_groups(child, keys)
 
-    def _unnest(self, unnest: Unnest, child: Planned, schema: Schema) -> Planned:
+    def _unnest(self, unnest: ops.Unnest, child: Planned, schema: Schema) -> Planned:
         columns = child.profile.columns + (None,) * len(unnest.lists)
         profile = Profile(child.profile.rows * _UNNESTED_LENGTH, columns)
         return planned(unnest, (child,), schema, child.distribution, profile)
 
     def _set_operation(
-        self, operation: SetOperation, left: Planned, right: Planned, schema: Schema
+        self, operation: ops.SetOperation, left: Planned, right: Planned, schema: Schema
     ) -> Planned:
-        rows = left.profile.rows + (right.profile.rows if operation.kind is SetKind.UNION else 0)
+        rows = left.profile.rows + (
+            right.profile.rows if operation.kind is ops.SetKind.UNION else 0
+        )
         profile = Profile(rows, (None,) * len(schema))
         left, right = self._side_by_side(operation, left, right)
         distribution = set_distribution(left.distribution, right.distribution)
         return planned(operation, (left, right), schema, distribution, profile)
 
     def _side_by_side(
-        self, operation: SetOperation, left: Planned, right: Planned
+        self, operation: ops.SetOperation, left: Planned, right: Planned
     ) -> tuple[Planned, Planned]:
         """Both inputs so that the operation can run partition by partition."""
         if left.in_one_task and right.in_one_task:
             return left, right
         same_count = left.distribution.partitions == right.distribution.partitions
-        anywhere = operation.kind is SetKind.UNION and operation.keep_all
+        anywhere = operation.kind is ops.SetKind.UNION and operation.keep_all
         if same_count and (anywhere or hashed_alike(left.distribution, right.distribution)):
             return left, right
         if left.profile.rows + right.profile.rows <= self._options.gather_rows:
@@ -420,7 +360,7 @@ class _Planner:
         keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(left.plan.schema))
         return self._exchanges.shuffled(left, keys), self._exchanges.shuffled(right, keys)
 
-    def _sort(self, sort: Sort, child: Planned, schema: Schema) -> Planned:
+    def _sort(self, sort: ops.Sort, child: Planned, schema: Schema) -> Planned:
         """Range by range where there are many rows, else in one task."""
         sort = replace(sort, stable=self._in_source_order(child.plan))
         keys = tuple(key.expression for key in sort.keys)
@@ -439,17 +379,17 @@ class _Planner:
     def _in_source_order(self, plan: PhysicalPlan) -> bool:
         """Whether rows come in an order that does not depend on the number of partitions."""
         match plan.operator:
-            case Filter() | Project():
+            case ops.Filter() | ops.Project():
                 return self._in_source_order(plan.children[0])
-            case Scan(table=table):
+            case ops.Scan(table=table):
                 return not self._catalog.get(table).partition_by
             case _:
                 return False
 
-    def _limited(self, operator: TopN | Limit, child: Planned, schema: Schema) -> Planned:
+    def _limited(self, operator: ops.TopN | ops.Limit, child: Planned, schema: Schema) -> Planned:
         """First in each partition, then over what is left of all of them."""
         profile = child.profile
-        if isinstance(operator, TopN):
+        if isinstance(operator, ops.TopN):
             operator = replace(operator, stable=self._in_source_order(child.plan))
         if operator.limit is not None:
             profile = replace(profile, rows=float(min(profile.rows, operator.limit)))
@@ -461,7 +401,8 @@ class _Planner:
 
     # Joins
 
-    def _join(self, join: Join, left: Planned, right: Planned, schema: Schema) -> Planned:
+    def join(self, join: ops.Join, left: Planned, right: Planned, schema: Schema) -> Planned:
+        """A join of two inputs, after the exchanges that it needs."""
         left, right = self._counted(join, *self._joinable(join, left, right))
         rows = joined_rows(join, left.profile, right.profile)
         columns = joined_columns(join, left.profile, right.profile)
@@ -470,7 +411,7 @@ class _Planner:
         )
         return planned(join, (left, right), schema, distribution, Profile(rows, columns))
 
-    def _joinable(self, join: Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
+    def _joinable(self, join: ops.Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
         """Both inputs, moved where necessary, so that the join can run partition by partition."""
         if lie_together(join, left.distribution, right.distribution):
             return left, right
@@ -494,11 +435,11 @@ class _Planner:
             case JoinMove.GATHER:
                 return self._exchanges.gathered(left), self._exchanges.gathered(right)
 
-    def _counted(self, join: Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
-        """Both inputs; stored first what a semi or anti join should build its hash table of.
+    def _counted(self, join: ops.Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
+        """Both inputs; first materialized is what a semi or anti join should build.
 
-        DuckDB builds it of the input that it believes to be smaller. Of joins below it believes too
-        much, without statistics; of stored rows it knows.
+        DuckDB builds the hash table from the input that it estimates to be smaller. Without
+        statistics it overestimates the joins below; of stored rows it knows the number.
         """
         costs = JoinCosts(left.side, right.side, self._options.partitions, self._options.stage_cost)
         if join.kind in KEEPS_LEFT_ONLY and costs.counting_pays(left.side, right.side):
@@ -514,7 +455,7 @@ class _Planner:
         self,
         moved: Planned,
         target: Planned,
-        keys: Sequence[JoinCondition],
+        keys: Sequence[ops.JoinCondition],
         *,
         left_is_target: bool,
     ) -> Planned:
@@ -541,8 +482,9 @@ def _expression_statistics(expression: Expression, profile: Profile) -> ColumnSt
     return ColumnStatistics(0.0, int(profile.distinct(expression)), None, None)
 
 
-def _names(columns: Sequence[ColumnRef], child: Planned) -> list[str]:
-    return [child.plan.schema[column.index].name for column in columns]
+def _indexes(expressions: Sequence[Expression]) -> list[int]:
+    """The input column that each expression is; -1 if it is more than a column."""
+    return [e.index if isinstance(e, ColumnRef) else -1 for e in expressions]
 
 
 def _ignores_duplicates(call: AggregateCall) -> bool:

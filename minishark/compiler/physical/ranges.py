@@ -65,7 +65,7 @@ def _exchanged(plan: PhysicalPlan, keys: tuple[SortKey, ...], partitions: int) -
 def _is_cheap(plan: PhysicalPlan) -> bool:
     """Whether computing `plan` twice costs less than storing its rows."""
     match plan.operator:
-        case Filter(predicates=expressions) | Project(expressions=expressions):
+        case Filter(predicates=expressions) | Project(outputs=expressions):
             return _is_cheap(plan.children[0]) and not any(map(is_volatile, expressions))
         case Scan():
             return True

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minishark.compiler.logical.operators import Cte
 from minishark.compiler.physical.distribution import in_one_task
-from minishark.compiler.physical.plan import Gather, Hashed, PhysicalPlan, Shuffle, Single
+from minishark.compiler.physical.plan import (
+    Gather,
+    Hashed,
+    PhysicalPlan,
+    Shuffle,
+    Single,
+    free_cte_index,
+)
 from minishark.compiler.physical.ranges import ranged
 from minishark.expressions import ColumnRef, SortKey
 
@@ -56,13 +62,7 @@ def ranged_on(plan: PhysicalPlan, columns: Sequence[int], partitions: int) -> Ph
         SortKey(ColumnRef(i, plan.schema[i].type), descending=False, nulls_first=False)
         for i in columns
     )
-    return ranged(plan, keys, partitions, _free_index(plan))
-
-
-def _free_index(plan: PhysicalPlan) -> int:
-    """A number that no common table expression of `plan` has."""
-    own = plan.operator.index + 1 if isinstance(plan.operator, Cte) else 0
-    return max([own, *map(_free_index, plan.children)])
+    return ranged(plan, keys, partitions, free_cte_index(plan))
 
 
 def in_one_partition(plan: PhysicalPlan) -> PhysicalPlan:

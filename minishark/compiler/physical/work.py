@@ -7,29 +7,14 @@ And about how much memory, for hash tables and sorts.
 
 from __future__ import annotations
 
-from minishark.compiler.logical.operators import (
-    Aggregate,
-    Distinct,
-    DistinctOn,
-    Filter,
-    Join,
-    Project,
-    Scan,
-    Sort,
-    Window,
-)
+from minishark.compiler.logical import operators as ops
 from minishark.compiler.physical.aggregates import splits
 from minishark.compiler.physical.plan import (
-    Broadcast,
     Exchange,
     FinalAggregate,
-    Gather,
-    Materialize,
     PartialAggregate,
     PhysicalPlan,
-    RangeShuffle,
     Replicated,
-    Shuffle,
     Single,
 )
 from minishark.expressions import (
@@ -104,13 +89,19 @@ def held_bytes(plan: PhysicalPlan) -> float:
 
 def _own_bytes(plan: PhysicalPlan) -> float:
     match plan.operator:
-        case Join():
+        case ops.Join():
             return min(map(built_bytes, plan.children))
-        case Aggregate() if any(map(_holds_rows, plan.operator.aggregates)):
+        case ops.Aggregate() if any(map(_holds_rows, plan.operator.aggregates)):
             return built_bytes(plan.children[0])
-        case Aggregate() | PartialAggregate() | FinalAggregate() | Distinct() | DistinctOn():
+        case (
+            ops.Aggregate()
+            | PartialAggregate()
+            | FinalAggregate()
+            | ops.Distinct()
+            | ops.DistinctOn()
+        ):
             return built_bytes(plan)
-        case Sort() | Window():
+        case ops.Sort() | ops.Window():
             return built_bytes(plan.children[0])
         case _:
             return 0.0
@@ -145,21 +136,27 @@ def _own_ns(plan: PhysicalPlan) -> float:
     """The work of a plan's own operator."""
     read = [child.rows for child in plan.children]
     match plan.operator:
-        case Scan(columns=columns):
+        case ops.Scan(columns=columns):
             return plan.rows * len(columns) * _SCANNED_NS
-        case Filter(predicates=predicates):
+        case ops.Filter(predicates=predicates):
             return read[0] * sum(map(_predicate_ns, predicates))
-        case Project(expressions=expressions):
+        case ops.Project(outputs=expressions):
             computed = sum(not isinstance(expression, ColumnRef) for expression in expressions)
             return read[0] * computed * _COMPUTED_NS
-        case Join():
+        case ops.Join():
             values = plan.rows * len(plan.schema)
             return min(read) * _BUILT_NS + max(read) * _PROBED_NS + values * _SCANNED_NS
-        case Aggregate() | PartialAggregate() | FinalAggregate() | Distinct() | DistinctOn():
+        case (
+            ops.Aggregate()
+            | PartialAggregate()
+            | FinalAggregate()
+            | ops.Distinct()
+            | ops.DistinctOn()
+        ):
             return read[0] * len(plan.schema) * _GROUPED_NS + plan.rows * _BUILT_NS
-        case Sort() | Window():
+        case ops.Sort() | ops.Window():
             return read[0] * _SORTED_NS
-        case Shuffle() | RangeShuffle() | Broadcast() | Gather() | Materialize():
+        case Exchange():
             return plan.rows * _MOVED_NS
         case _:
             return 0.0

@@ -1,1 +1,46 @@
-"""Optimizer rules, one per file."""
+"""The optimizer: a tuple of rules, one per file, each behind a switch of its own.
+
+A new rule is a file here and an entry in `RULES`. If executors have to do something for it, also a
+field of `FragmentHints` (`compiler/hints.py`) and its counterpart in `worker/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.rules.eager_aggregation import EAGER_AGGREGATION
+from minishark.compiler.rules.group_keys import GROUP_KEYS
+from minishark.compiler.rules.group_runs import GROUP_RUNS
+from minishark.compiler.rules.join_sides import JOIN_SIDES
+from minishark.compiler.rules.one_task import ONE_TASK
+from minishark.compiler.rules.prepared_fragments import PREPARED_FRAGMENTS
+from minishark.compiler.rules.rule import Phase, Rule
+from minishark.compiler.rules.semi_join_filters import SEMI_JOIN_FILTERS
+
+RULES: tuple[Rule, ...] = (
+    ONE_TASK,
+    EAGER_AGGREGATION,
+    # Key filters look through the projections of dictionary codes; group runs leave out scans that
+    # have either, as the codes and the kept rows are no longer as stored.
+    GROUP_KEYS,
+    SEMI_JOIN_FILTERS,
+    GROUP_RUNS,
+    JOIN_SIDES,
+    PREPARED_FRAGMENTS,
+)
+
+
+def enabled(phase: Phase, options: PlannerOptions) -> Iterator[tuple[Rule, Any]]:
+    """The rules of a phase that are switched on, in their order, each with its options."""
+    for rule in RULES:
+        if rule.phase is phase and rule.name not in options.disabled:
+            default = rule.everywhere if options.everywhere else rule.options
+            yield rule, options.rules.get(rule.name, default)
+
+
+def rules_table() -> str:
+    """The rules as a Markdown table, for the documentation."""
+    rows = [f'| `"{rule.name}"` | {rule.phase} | {rule.doc} |' for rule in RULES]
+    return "\n".join(["| optimization | phase | what it does |", "|---|---|---|", *rows])

@@ -1,14 +1,16 @@
-"""Groups by numbers instead of text. Pure.
+"""Groups by dictionary codes instead of text. Pure.
 
-Tables store text of few values as numbers of a dictionary. Grouped by these, rows need no text to
-be hashed and compared; the text of each group is looked up when there is one row left of it.
+Tables store text columns with few values as codes into a dictionary. Grouped by the codes, rows
+need no text to be hashed and compared; the text of a group is looked up once, in its one row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from minishark.catalog import Catalog, Table
+from minishark.compiler.hints import DictionaryCodes
 from minishark.compiler.logical.operators import (
     Aggregate,
     Filter,
@@ -18,6 +20,7 @@ from minishark.compiler.logical.operators import (
     Scan,
 )
 from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan, Replicated
+from minishark.compiler.rules.rule import Phase, Rule
 from minishark.expressions import (
     Column,
     ColumnRef,
@@ -26,49 +29,60 @@ from minishark.expressions import (
     Schema,
 )
 
+if TYPE_CHECKING:
+    from minishark.compiler.stages.writer import FragmentWriter
+
 CODE_TYPE = "SMALLINT"
-"""About: a partition's numbers are as narrow or as wide as its dictionary needs."""
+"""Nominal: a partition's codes are as narrow or as wide as its dictionary needs."""
 
 _VALUES_MAX = 500
-"""Text of more values may be stored as it is."""
+"""Columns with more values may be stored as plain text."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKeysOptions:
+    """When codes pay.
+
+    Attributes:
+        rows_min: the least rows to group; to find the codes costs a fixed time.
+    """
+
+    rows_min: float = 100_000.0
+
 
 _KEEPS_BOTH = (JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL)
 _KEEPS_LEFT = (*_KEEPS_BOTH, JoinKind.SEMI, JoinKind.ANTI)
 _KEEPS_RIGHT = (*_KEEPS_BOTH, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
 
 
-def with_coded_keys(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalPlan:
-    """`plan` with numbers as group keys; the same object where nothing is to gain.
-
-    Args:
-        plan: a physical plan.
-        catalog: the tables that it scans.
-        rows_min: from how many rows on the text of groups is replaced.
-    """
-    children = tuple(with_coded_keys(child, catalog, rows_min) for child in plan.children)
-    if any(new is not old for new, old in zip(children, plan.children, strict=True)):
-        plan = replace(plan, children=children)
+def with_coded_keys(
+    plan: PhysicalPlan, catalog: Catalog, options: GroupKeysOptions
+) -> PhysicalPlan:
+    """`plan` with dictionary codes as group keys; the same object where nothing is to gain."""
+    children = tuple(with_coded_keys(child, catalog, options) for child in plan.children)
+    plan = plan.with_children(children)
     match plan.operator:
+        # Not a final aggregate: partitions have dictionaries of their own.
         case Aggregate() | PartialAggregate(complete=Aggregate()):
-            return _grouped(plan, catalog, rows_min)
+            return _grouped(plan, catalog, options.rows_min)
         case _:
             return plan
 
 
 def dictionary_relation(table: str, *, whole: bool) -> str:
-    """What fragments call the text of a table, or of a task's partition of it."""
+    """What fragments call the dictionaries of a table, or of a task's partition of it."""
     return f"{table.lower()}#{'values' if whole else 'own values'}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """A plan with one more column, the last: the number of the text in another one.
+    """A plan with one more column, the last: the dictionary code of a text column.
 
     Attributes:
         plan: the plan.
-        relation: has the text of each number.
-        column: the table's column that the text is.
-        joined: whether a join lies between the table and the plan.
+        relation: holds the text of each code.
+        column: the table's text column.
+        joined: whether a join is between the table and the plan.
     """
 
     plan: PhysicalPlan
@@ -111,7 +125,7 @@ def _aggregate(plan: PhysicalPlan) -> Aggregate:
 def _looked_up(
     plan: PhysicalPlan, child: PhysicalPlan, aggregate: Aggregate, outputs: list[Expression]
 ) -> PhysicalPlan:
-    """The aggregate by other keys, and what these stand for."""
+    """The aggregate by codes, and a projection that looks up their text."""
     keys = tuple(
         Column(column.name, group.type)
         for column, group in zip(plan.schema, aggregate.groups, strict=False)
@@ -125,9 +139,9 @@ def _looked_up(
 
 
 def _with_code(plan: PhysicalPlan, position: int, catalog: Catalog) -> _Coded | None:
-    """`plan` with the number of the text in the column at `position`.
+    """`plan` with the dictionary code of the column at `position`.
 
-    None if that is not just a column of a table, with few values, or its number can't come along.
+    None if that is not just a column of a table, with few values, or an operator can't pass it on.
     """
     match plan.operator:
         case Scan() as scan:
@@ -138,7 +152,7 @@ def _with_code(plan: PhysicalPlan, position: int, catalog: Catalog) -> _Coded | 
                 return None
             last = len(found.plan.schema) - 1
             return _extended(plan, replace(operator, output=(*output, last)), found)
-        case Project(expressions=expressions) as operator:
+        case Project(outputs=expressions) as operator:
             expression = expressions[position]
             if not isinstance(expression, ColumnRef):
                 return None
@@ -166,11 +180,12 @@ def _scanned(plan: PhysicalPlan, scan: Scan, position: int, catalog: Catalog) ->
     taken = {other.name.lower() for other in catalog.get(scan.table).schema}
     if column.name.lower() in taken or column.name in scan.columns:
         return None
+    codes = (*scan.hints.dictionary_codes, (column.name, name))
     scan = replace(
         scan,
         columns=(*scan.columns, column.name),
         schema=(*scan.schema, column),
-        coded=(*scan.coded, (column.name, name)),
+        hints=replace(scan.hints, dictionary_codes=codes),
     )
     whole = isinstance(plan.distribution, Replicated)
     extended = replace(plan, operator=scan, schema=(*plan.schema, column))
@@ -185,7 +200,8 @@ def _has_few_values(table: Table, name: str) -> bool:
 
 
 def _from_left(plan: PhysicalPlan, join: Join, column: int, catalog: Catalog) -> _Coded | None:
-    if join.kind not in _KEEPS_LEFT or join.residual:  # which counts the columns of both sides
+    # A residual predicate counts the columns of both sides: one more on the left would shift it.
+    if join.kind not in _KEEPS_LEFT or join.residual:
         return None
     found = _with_code(plan.children[0], column, catalog)
     if found is None:
@@ -217,8 +233,33 @@ def _reordered(plan: PhysicalPlan, order: list[int]) -> PhysicalPlan:
 
 
 def _extended(plan: PhysicalPlan, operator: Filter | Project | Join, last: _Coded) -> _Coded:
-    """`plan` over its last child with the number, which `operator` passes on."""
+    """`plan` over its last child with the code, which `operator` passes on."""
     children = (*plan.children[:-1], last.plan)
     schema = (*plan.schema, last.plan.schema[-1])
     extended = replace(plan, operator=operator, children=children, schema=schema)
     return replace(last, plan=extended)
+
+
+def attach_codes(plan: PhysicalPlan, fragment: FragmentWriter) -> None:
+    """Let a scan's input have the columns of codes that it reads."""
+    scan = plan.operator
+    if not isinstance(scan, Scan) or not scan.hints.dictionary_codes:
+        return
+    name = fragment.scanned(plan, scan)
+    known = fragment.dictionary_codes.get(name)
+    columns = (*(known.columns if known else ()), *scan.hints.dictionary_codes)
+    whole = isinstance(plan.distribution, Replicated)
+    relation = dictionary_relation(scan.table, whole=whole)
+    distinct = tuple(dict.fromkeys(columns))
+    fragment.dictionary_codes[name] = DictionaryCodes(name, relation, distinct)
+
+
+GROUP_KEYS = Rule(
+    name="group_keys",
+    doc="group by dictionary codes instead of text",
+    phase=Phase.PHYSICAL,
+    apply=with_coded_keys,
+    options=GroupKeysOptions(),
+    everywhere=GroupKeysOptions(rows_min=0.0),
+    lower=attach_codes,
+)

@@ -1,20 +1,30 @@
-"""Aggregates of stored tables whose rows of a group follow one another. Pure.
+"""Groups stored as runs: the rows of a group follow one another in the table. Pure.
 
-Orders have their lines one after the other, sessions their events. Groups by such a key need no
-hash table, which is most of the time where they are many. Whether rows lie so is seen by tasks,
-in the rows; here stands for which aggregates they may look.
+Orders are stored with their lines one after the other, sessions with their events. Groups by such a
+key need no hash table, which takes most of the time where there are many groups. Only the rows
+tell whether they are stored so: here is decided for which aggregates a task looks.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from minishark.catalog import Catalog, Table
-from minishark.compiler.logical.operators import Aggregate, GroupRuns, Scan
+from minishark.compiler.hints import GroupRuns, InputGroupRuns
+from minishark.compiler.logical.operators import Aggregate, Scan
 from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan
+from minishark.compiler.rules.rule import Phase, Rule
+from minishark.compiler.stages import fragment as sql
 from minishark.expressions import AggregateCall, Cast, ColumnRef, Literal
+
+if TYPE_CHECKING:
+    from minishark.compiler.stages.fragment import Block
+    from minishark.compiler.stages.stage import Stage
+    from minishark.compiler.stages.writer import FragmentWriter
 
 _INTEGER = re.compile("(?:TINY|SMALL|BIG)INT|INTEGER|U(?:TINY|SMALL)INT|UINTEGER")
 _KEY_TYPES = re.compile(rf"{_INTEGER.pattern}|DATE|TIMESTAMP(?:_S|_MS|_NS)?")
@@ -23,35 +33,47 @@ _WIDTH_MAX = 18
 """Decimals of more digits are stored as 128-bit integers."""
 
 _SUM_MAX = 2**62
+"""Values beyond could overflow a 64-bit sum of two."""
 _ROWS_OF_GROUP_MIN = 2
+"""Of smaller groups, runs are not fewer than rows."""
 
 
-def with_group_runs(plan: PhysicalPlan, catalog: Catalog, groups_min: float) -> PhysicalPlan:
-    """`plan` with what tasks need to know to find groups as runs, where that may pay.
+@dataclass(frozen=True, slots=True)
+class GroupRunsOptions:
+    """When it pays to look for runs.
 
-    Args:
-        plan: a physical plan.
-        catalog: the tables that it scans.
-        groups_min: from how many groups on they are worth a look; a few fit into a core's cache.
+    Attributes:
+        groups_min: the least groups; a hash table of fewer fits into a core's cache.
     """
-    children = tuple(with_group_runs(child, catalog, groups_min) for child in plan.children)
+
+    groups_min: float = 32_000.0
+
+
+def with_group_runs(
+    plan: PhysicalPlan, catalog: Catalog, options: GroupRunsOptions
+) -> PhysicalPlan:
+    """`plan` with what tasks need to know to find groups as runs, where that may pay."""
+    children = tuple(with_group_runs(child, catalog, options) for child in plan.children)
     match plan.operator:
         case (Aggregate() as aggregate) | PartialAggregate(complete=aggregate):
-            children = (_scanned(children[0], aggregate, catalog, groups_min),)
-    if all(new is old for new, old in zip(children, plan.children, strict=True)):
-        return plan
-    return replace(plan, children=children)
+            children = (_scanned(children[0], aggregate, catalog, options.groups_min),)
+    return plan.with_children(children)
 
 
 def _scanned(
     plan: PhysicalPlan, aggregate: Aggregate, catalog: Catalog, groups_min: float
 ) -> PhysicalPlan:
-    """What is below an aggregate, which knows its groups if it is a scan."""
+    """The input of an aggregate; if it is a scan, with what is known about its groups."""
     scan = plan.operator
-    if not isinstance(scan, Scan) or scan.key_filter is not None or scan.coded:
+    if not isinstance(scan, Scan):
+        return plan
+    # Rows that are dropped or grouped by codes are no longer as they are stored.
+    if scan.hints.key_filter is not None or scan.hints.dictionary_codes:
         return plan
     runs = _group_runs(scan, aggregate, catalog.get(scan.table), groups_min)
-    return plan if runs is None else replace(plan, operator=replace(scan, runs=runs))
+    if runs is None:
+        return plan
+    return replace(plan, operator=replace(scan, hints=replace(scan.hints, group_runs=runs)))
 
 
 def _group_runs(
@@ -80,7 +102,7 @@ def _group_runs(
 
 
 def _value(call: AggregateCall, scan: Scan) -> str | None:
-    """The column that an aggregate is of, "" for none; None if runs are not aggregated so."""
+    """The column that is aggregated, "" for none; None if a task can't aggregate runs so."""
     if call.distinct or call.filter is not None or call.order_by:
         return None
     match call.name, call.arguments:
@@ -105,10 +127,7 @@ def _column(expression: object, scan: Scan, types: re.Pattern[str]) -> str | Non
 
 
 def _largest(call: AggregateCall, table: Table, column: str) -> int | None:
-    """How far values are from 0 at most, in units of their last digit; None if that is not known.
-
-    Or if it is so far that sums of a few may be no 64-bit integers.
-    """
+    """The largest |value|, in units of the last digit; None if it is unknown or may overflow."""
     known = table.column_statistics(column)
     if known is None or known.minimum is None or known.maximum is None:
         return None
@@ -117,3 +136,56 @@ def _largest(call: AggregateCall, table: Table, column: str) -> int | None:
     bounds = (Decimal(text).scaleb(scale) for text in (known.minimum, known.maximum))
     largest = max(abs(int(bound)) for bound in bounds)
     return largest if largest < _SUM_MAX else None
+
+
+def write_groups(plan: PhysicalPlan, fragment: FragmentWriter) -> Block | None:
+    """The groups of a scan as a relation, for which each task chooses the SQL that makes it."""
+    match plan.operator:
+        case Aggregate() | PartialAggregate():
+            (child,) = plan.children
+            scan = child.operator
+        case _:
+            return None
+    if not isinstance(scan, Scan) or scan.hints.group_runs is None:
+        return None
+    known, aliases = scan.hints.group_runs, fragment.aliases
+    rows = fragment.block(child)
+    name = f"groups{len(fragment.group_runs)}"
+    runs = sql.table_block(f"{name}_runs", sql.columns(plan.schema), aliases)
+    single = sql.cast_block(runs, plan.schema)
+    if isinstance(plan.operator, PartialAggregate):
+        # The final phase merges equal groups anyway.
+        hashed, merged = sql.partial_block(plan.operator.complete, rows, aliases), single
+    else:
+        hashed = sql.aggregate_block(plan.operator, rows, aliases)
+        merged = sql.final_block(plan.operator, runs, aliases)
+    fragment.group_runs.append(
+        InputGroupRuns(
+            name=name,
+            input=fragment.scanned(child, scan),
+            key=known.key,
+            values=known.values,
+            sum_max=known.sum_max,
+            hashed=sql.select(hashed),
+            merged=sql.select(merged),
+            single=sql.select(single),
+        )
+    )
+    return sql.table_block(name, sql.columns(plan.schema), aliases)
+
+
+def _explain(stage: Stage) -> Iterator[str]:
+    for each in stage.hints.group_runs:
+        yield f"looks for {each.name} as runs of {each.key} in {each.input}"
+
+
+GROUP_RUNS = Rule(
+    name="group_runs",
+    doc="find groups whose rows follow one another in a table without a hash table",
+    phase=Phase.PHYSICAL,
+    apply=with_group_runs,
+    options=GroupRunsOptions(),
+    everywhere=GroupRunsOptions(groups_min=0.0),
+    lower=write_groups,
+    explain=_explain,
+)

@@ -6,27 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from minishark.compiler.logical.operators import (
-    Aggregate,
-    Cte,
-    CteRef,
-    Distinct,
-    DistinctOn,
-    Filter,
-    Join,
-    JoinCondition,
-    JoinKind,
-    Limit,
-    Project,
-    Scan,
-    SetKind,
-    SetOperation,
-    Sort,
-    TopN,
-    Unnest,
-    Values,
-    Window,
-)
+from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.plan import LogicalPlan, make_plan
 from minishark.compiler.sql.plan_json import (
     COMPARISONS,
@@ -80,14 +60,14 @@ def _get(json: Json, _: _Children) -> LogicalPlan:
         raise PlanNotLowered(f"table function {json['qname']['path'][-1]}")
     columns = tuple(_scan_column(json, item) for item in json.get("column_indexes", []))
     schema = tuple(column for _, column in columns)
-    scan = make_plan(Scan(data["table"], tuple(name for name, _ in columns), schema))
+    scan = make_plan(ops.Scan(data["table"], tuple(name for name, _ in columns), schema))
     if json.get("extra_info") or json.get("parameters"):
         raise PlanNotLowered("a scan with parameters")
     predicates = _scan_filters(json, schema)
     positions = tuple(json.get("projection_ids") or range(len(columns)))
     if not predicates and positions == tuple(range(len(columns))):
         return scan
-    return make_plan(Filter(predicates, positions), scan)
+    return make_plan(ops.Filter(predicates, positions), scan)
 
 
 def _scan_column(json: Json, item: Json) -> tuple[str | None, Column]:
@@ -132,15 +112,15 @@ def _fused_filter(
 ) -> LogicalPlan:
     """A filter over a filter as one; DuckDB repeats in the scan what it also keeps above it."""
     inner = child.operator
-    if not isinstance(inner, Filter):
-        return make_plan(Filter(predicates, output), child)
+    if not isinstance(inner, ops.Filter):
+        return make_plan(ops.Filter(predicates, output), child)
 
     def below(reference: ColumnRef) -> Expression:
         return replace(reference, index=inner.output[reference.index])
 
     lowered = tuple(transform(predicate, below) for predicate in predicates)
     every = tuple(dict.fromkeys(inner.predicates + lowered))
-    return make_plan(Filter(every, tuple(inner.output[i] for i in output)), child.children[0])
+    return make_plan(ops.Filter(every, tuple(inner.output[i] for i in output)), child.children[0])
 
 
 def _kept(json: Json, key: str, child: LogicalPlan) -> tuple[int, ...]:
@@ -154,7 +134,7 @@ def _projection(json: Json, children: _Children) -> LogicalPlan:
         item.get("alias") or (child.schema[e.index].name if isinstance(e, ColumnRef) else "")
         for item, e in zip(json["expressions"], expressions, strict=True)
     )
-    return make_plan(Project(expressions, names), child)
+    return make_plan(ops.Project(expressions, names), child)
 
 
 def _aggregate(json: Json, children: _Children) -> LogicalPlan:
@@ -168,7 +148,7 @@ def _aggregate(json: Json, children: _Children) -> LogicalPlan:
         # A group that stands twice is NULL in one place only where a set leaves one out; in SQL
         # both places would be the same expression.
         raise PlanNotLowered("GROUPING SETS with a group that stands twice")
-    return make_plan(Aggregate(groups, aggregates, () if plain else sets, functions), child)
+    return make_plan(ops.Aggregate(groups, aggregates, () if plain else sets, functions), child)
 
 
 def _comparison_join(json: Json, children: _Children) -> LogicalPlan:
@@ -185,7 +165,7 @@ def _comparison_join(json: Json, children: _Children) -> LogicalPlan:
         if comparison is None:
             raise PlanNotLowered(f"join condition {item['comparison']}")
         conditions.append(
-            JoinCondition(
+            ops.JoinCondition(
                 lower_expression(item["left"], left.schema),
                 comparison,
                 lower_expression(item["right"], right.schema),
@@ -203,18 +183,18 @@ def _join(
     json: Json,
     left: LogicalPlan,
     right: LogicalPlan,
-    conditions: tuple[JoinCondition, ...],
+    conditions: tuple[ops.JoinCondition, ...],
     residual: list[Json],
 ) -> LogicalPlan:
     try:
-        kind = JoinKind(json["join_type"].lower().replace("_", " "))
+        kind = ops.JoinKind(json["join_type"].lower().replace("_", " "))
     except ValueError:
         raise PlanNotLowered(f"join type {json['join_type']}") from None
     deciding = [c.comparison for c in conditions if "DISTINCT" not in c.comparison]
-    if kind is JoinKind.MARK and len(deciding) > 1 and set(deciding) != {"="}:
+    if kind is ops.JoinKind.MARK and len(deciding) > 1 and set(deciding) != {"="}:
         raise PlanNotLowered("ANY over rows with other comparisons than =")
     both = left.schema + right.schema
-    join = Join(
+    join = ops.Join(
         kind,
         conditions,
         tuple(lower_expression(e, both) for e in residual),
@@ -227,26 +207,26 @@ def _join(
 def _cross_product(_: Json, children: _Children) -> LogicalPlan:
     left, right = children
     everything = (tuple(range(len(left.schema))), tuple(range(len(right.schema))))
-    return make_plan(Join(JoinKind.INNER, (), (), *everything), left, right)
+    return make_plan(ops.Join(ops.JoinKind.INNER, (), (), *everything), left, right)
 
 
 def _order_by(json: Json, children: _Children) -> LogicalPlan:
     (child,) = children
     keys = lower_sort_keys(json["orders"], child.schema)
-    return make_plan(Sort(keys, _kept(json, "projections", child)), child)
+    return make_plan(ops.Sort(keys, _kept(json, "projections", child)), child)
 
 
 def _top_n(json: Json, children: _Children) -> LogicalPlan:
     (child,) = children
     keys = lower_sort_keys(json["orders"], child.schema)
-    return make_plan(TopN(keys, json.get("limit", 0), json.get("offset", 0)), child)
+    return make_plan(ops.TopN(keys, json.get("limit", 0), json.get("offset", 0)), child)
 
 
 def _limit(json: Json, children: _Children) -> LogicalPlan:
     (child,) = children
     limit = _limit_value(json.get("limit_val") or {})
     offset = _limit_value(json.get("offset_val") or {})
-    return make_plan(Limit(limit, offset or 0), child)
+    return make_plan(ops.Limit(limit, offset or 0), child)
 
 
 def _limit_value(json: Json) -> int | None:
@@ -265,15 +245,15 @@ def _distinct(json: Json, children: _Children) -> LogicalPlan:
     targets = tuple(lower_expression(e, child.schema) for e in json["distinct_targets"])
     covered = {e.index for e in targets if isinstance(e, ColumnRef)}
     if json.get("distinct_type", "DISTINCT") == "DISTINCT" and len(covered) == len(child.schema):
-        return make_plan(Distinct(), child)
+        return make_plan(ops.Distinct(), child)
     keys = lower_sort_keys((json.get("order_by") or {}).get("orders", []), child.schema)
-    return make_plan(DistinctOn(targets, keys), child)
+    return make_plan(ops.DistinctOn(targets, keys), child)
 
 
 def _window(json: Json, children: _Children) -> LogicalPlan:
     (child,) = children
     calls = tuple(lower_window(e, child.schema) for e in json["expressions"])
-    return make_plan(Window(calls), child)
+    return make_plan(ops.Window(calls), child)
 
 
 def _unnest(json: Json, children: _Children) -> LogicalPlan:
@@ -282,12 +262,12 @@ def _unnest(json: Json, children: _Children) -> LogicalPlan:
         raise PlanNotLowered("LOGICAL_UNNEST of other than lists")
     lists = tuple(lower_expression(e["child"], child.schema) for e in json["expressions"])
     types = tuple(lower_type(e["return_type"]) for e in json["expressions"])
-    return make_plan(Unnest(lists, types), child)
+    return make_plan(ops.Unnest(lists, types), child)
 
 
 def _set_operation(json: Json, children: _Children) -> LogicalPlan:
-    kind = SetKind(json["type"].removeprefix("LOGICAL_"))
-    operation = SetOperation(kind, json.get("setop_all", True))
+    kind = ops.SetKind(json["type"].removeprefix("LOGICAL_"))
+    operation = ops.SetOperation(kind, json.get("setop_all", True))
     left, *others = children  # a UNION can have more than two inputs
     for right in others:
         if tuple(c.type for c in left.schema) != tuple(c.type for c in right.schema):
@@ -298,7 +278,7 @@ def _set_operation(json: Json, children: _Children) -> LogicalPlan:
 
 def _cte(json: Json, children: _Children) -> LogicalPlan:
     definition, main = children
-    return make_plan(Cte(json.get("table_index", 0), json["ctename"]), definition, main)
+    return make_plan(ops.Cte(json.get("table_index", 0), json["ctename"]), definition, main)
 
 
 def _cte_ref(json: Json, _: _Children) -> LogicalPlan:
@@ -309,7 +289,7 @@ def _cte_ref(json: Json, _: _Children) -> LogicalPlan:
     schema = tuple(
         Column(names[i] if i < len(names) else f"c{i}", type_) for i, type_ in enumerate(types)
     )
-    return make_plan(CteRef(json.get("cte_index", 0), "", schema))
+    return make_plan(ops.CteRef(json.get("cte_index", 0), "", schema))
 
 
 def _chunk_get(json: Json, _: _Children) -> LogicalPlan:
@@ -319,23 +299,23 @@ def _chunk_get(json: Json, _: _Children) -> LogicalPlan:
         raise PlanNotLowered("a part of the columns of a constant relation")
     columns = [tuple(map(lower_value, vector)) for vector in vectors]
     rows: tuple[tuple[Expression, ...], ...] = tuple(zip(*columns, strict=True))
-    return make_plan(Values(rows, _unnamed(types)))
+    return make_plan(ops.Values(rows, _unnamed(types)))
 
 
 def _expression_get(json: Json, children: _Children) -> LogicalPlan:
-    if children and not isinstance(children[0].operator, Values):
+    if children and not isinstance(children[0].operator, ops.Values):
         raise PlanNotLowered("VALUES with correlated columns")
     rows = tuple(tuple(lower_expression(e, ()) for e in row) for row in json["expressions"])
-    return make_plan(Values(rows, _unnamed([lower_type(t) for t in json["expr_types"]])))
+    return make_plan(ops.Values(rows, _unnamed([lower_type(t) for t in json["expr_types"]])))
 
 
 def _dummy_scan(_: Json, __: _Children) -> LogicalPlan:
     row = (lower_value({"type": {"id": "INTEGER"}, "value": 0}),)
-    return make_plan(Values((row,), _unnamed(["INTEGER"])))
+    return make_plan(ops.Values((row,), _unnamed(["INTEGER"])))
 
 
 def _empty_result(json: Json, _: _Children) -> LogicalPlan:
-    return make_plan(Values((), _unnamed([lower_type(t) for t in json["return_types"]])))
+    return make_plan(ops.Values((), _unnamed([lower_type(t) for t in json["return_types"]])))
 
 
 def _unnamed(types: list[str]) -> Schema:

@@ -49,37 +49,16 @@ class PlanNotLowered(Exception):  # noqa: N818 - a signal inside the planner, ne
 _INT64_MAX = 2**63 - 1
 _INTEGER_TYPES = frozenset(
     [
-        "TINYINT",
-        "SMALLINT",
-        "INTEGER",
-        "BIGINT",
-        "HUGEINT",
-        "UTINYINT",
-        "USMALLINT",
-        "UINTEGER",
-        "UBIGINT",
-        "UHUGEINT",
-    ],
-)
+        "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT",
+        "UINTEGER", "UBIGINT", "UHUGEINT",
+    ]
+)  # fmt: skip
 _SIMPLE_TYPES = _INTEGER_TYPES | frozenset(
     [
-        "BOOLEAN",
-        "FLOAT",
-        "DOUBLE",
-        "VARCHAR",
-        "BLOB",
-        "DATE",
-        "TIME",
-        "TIMESTAMP",
-        "TIMESTAMP_S",
-        "TIMESTAMP_MS",
-        "TIMESTAMP_NS",
-        "INTERVAL",
-        "UUID",
-        "BIT",
-        "BIGNUM",
+        "BOOLEAN", "FLOAT", "DOUBLE", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP",
+        "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "INTERVAL", "UUID", "BIT", "BIGNUM",
     ]
-)
+)  # fmt: skip
 _RENAMED_TYPES = {
     "TIMESTAMP WITH TIME ZONE": "TIMESTAMP WITH TIME ZONE",
     "TIME WITH TIME ZONE": "TIME WITH TIME ZONE",
@@ -295,36 +274,13 @@ def _lower_between(arguments: tuple[Expression, ...], flags: Json) -> Expression
 # What these were bound to is not in their arguments; their text would bind to something else.
 _FUNCTIONS_WITH_HIDDEN_ARGUMENTS = frozenset(
     [
-        "row",
-        "nextval",
-        "currval",
-        "list_transform",
-        "list_filter",
-        "list_reduce",
-        "array_transform",
-        "array_filter",
-        "array_reduce",
-        "apply",
-        "filter",
-        "reduce",
-        "list_apply",
-        "array_apply",
-        "list_aggregate",
-        "aggregate",
-        "array_aggregate",
-        "list_aggr",
-        "array_aggr",
-        "union_value",
-        "constant_or_null",
-        "write_log",
-        "combine",
-        "finalize",
-        "getvariable",
-        "unnest",
-        "current_setting",
-        "in_search_path",
-    ],
-)
+        "row", "nextval", "currval", "list_transform", "list_filter", "list_reduce",
+        "array_transform", "array_filter", "array_reduce", "apply", "filter", "reduce",
+        "list_apply", "array_apply", "list_aggregate", "aggregate", "array_aggregate",
+        "list_aggr", "array_aggr", "union_value", "constant_or_null", "write_log", "combine",
+        "finalize", "getvariable", "unnest", "current_setting", "in_search_path",
+    ]
+)  # fmt: skip
 
 
 def _lower_symbol(name: str, arguments: tuple[Expression, ...], type_: str) -> Expression:
@@ -423,9 +379,9 @@ def lower_aggregate(json: Json, child: Schema) -> AggregateCall:
         "sum" if name == "sum_no_overflow" else name,
         _lower_all(json.get("children", []), child),
         lower_type(json["return_type"]),
-        json.get("aggregate_type") == "DISTINCT",
-        lower_expression(json["filter"], child) if json.get("filter") else None,
-        lower_sort_keys(order_by, child),
+        distinct=json.get("aggregate_type") == "DISTINCT",
+        filter=lower_expression(json["filter"], child) if json.get("filter") else None,
+        order_by=lower_sort_keys(order_by, child),
     )
 
 
@@ -442,19 +398,19 @@ def lower_window(json: Json, child: Schema) -> WindowCall:
     start, end = json["start"], json["end"]
     units = {unit for unit in _FRAME_UNITS if start.endswith(unit) or end.endswith(unit)}
     return WindowCall(
-        "sum" if name == "sum_no_overflow" else name,
-        _lower_all(json.get("children", []), child),
-        lower_type(json["return_type"]),
-        _lower_all(json.get("partitions", []), child),
-        lower_sort_keys(json.get("orders", []), child),
-        units.pop() if units else "ROWS",
-        _frame_bound(start, json.get("start_expr"), child),
-        _frame_bound(end, json.get("end_expr"), child),
-        _EXCLUDES[json.get("exclude_clause", "NO_OTHER")],
-        lower_expression(json["filters"], child) if json.get("filters") else None,
-        bool(json.get("distinct")),
-        bool(json.get("ignore_nulls")),
-        lower_sort_keys(json.get("arg_orders", []), child),
+        name="sum" if name == "sum_no_overflow" else name,
+        arguments=_lower_all(json.get("children", []), child),
+        type=lower_type(json["return_type"]),
+        partition_by=_lower_all(json.get("partitions", []), child),
+        order_by=lower_sort_keys(json.get("orders", []), child),
+        unit=units.pop() if units else "ROWS",
+        start=_frame_bound(start, json.get("start_expr"), child),
+        end=_frame_bound(end, json.get("end_expr"), child),
+        exclude=_EXCLUDES[json.get("exclude_clause", "NO_OTHER")],
+        filter=lower_expression(json["filters"], child) if json.get("filters") else None,
+        distinct=bool(json.get("distinct")),
+        ignore_nulls=bool(json.get("ignore_nulls")),
+        argument_order=lower_sort_keys(json.get("arg_orders", []), child),
     )
 
 

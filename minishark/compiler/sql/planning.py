@@ -26,7 +26,8 @@ from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
-from minishark.compiler.sql.statements import ParsedStatement, from_first_word, parse_statements
+from minishark.compiler.sql.statements import ParsedStatement, parse_statements
+from minishark.compiler.sql.tokens import from_first_word
 from minishark.errors import QueryError
 from minishark.expressions import Column, Schema
 

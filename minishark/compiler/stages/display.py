@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
+from minishark.compiler.rules import RULES
 from minishark.compiler.stages.stage import Input, Stage, TableInput
 
 _WIDTH = 100
@@ -21,17 +22,19 @@ def stages_text(
 
     Args:
         stages: the stages.
-        preferred: the nodes that a task prefers, by stage and task number; none for any node.
-        threads: how many cores a large task may use that is alone in its stage.
+        preferred: the nodes that a task prefers, by stage and task index; empty for any node.
+        threads: how many cores a large task may use that is the only one of its stage.
         sql: whether to show the fragments too.
     """
-    return "\n".join(_stage_text(stage, stages, preferred, threads, sql) for stage in stages)
+    texts = (_stage_text(each, stages, preferred, threads=threads, sql=sql) for each in stages)
+    return "\n".join(texts)
 
 
 def _stage_text(
     stage: Stage,
     stages: Sequence[Stage],
     preferred: Callable[[Stage, int], frozenset[str]],
+    *,
     threads: int,
     sql: bool,
 ) -> str:
@@ -41,18 +44,15 @@ def _stage_text(
     why = f" (single task: {stage.reason})" if stage.reason else ""
     lines = [f"Stage {stage.index}: {stage.tasks} {noun}{why}"]
     lines += [f"  reads {_input_text(item, stages)}" for item in stage.inputs]
-    lines += [f"  looks for {r.name} as runs of {r.key} in {r.input}" for r in stage.runs]
-    lines += [f"  computes {step.name} first" for step in stage.steps]
-    lines += [
-        f"  drops rows of {f.name} whose {f.column} is not in {f.keys}" for f in stage.filters
-    ]
+    lines += [f"  {line}" for rule in RULES for line in rule.explain(stage)]
     lines.append(f"  puts out {_output_text(stage, stages)}")
     if stage.enough_rows is not None:
         lines.append(f"  ends early: {stage.enough_rows:,} rows of its first tasks are enough")
     lines += [f"  {line}" for line in _preference_lines(stage, preferred)]
     if sql:
-        groups = (f"{groups.name}: {groups.hashed}" for groups in stage.runs)
-        for text in (*groups, *(f"{step.name}: {step.sql}" for step in stage.steps), stage.sql):
+        groups = (f"{groups.name}: {groups.hashed}" for groups in stage.hints.group_runs)
+        ctes = (f"{cte.name}: {cte.sql}" for cte in stage.hints.ctes)
+        for text in (*groups, *ctes, stage.sql):
             lines += [f"  | {line}" for line in textwrap.wrap(text, _WIDTH)]
     return "\n".join(lines)
 

@@ -12,22 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from minishark.compiler.logical.operators import (
-    Aggregate,
-    DistinctOn,
-    Filter,
-    Join,
-    JoinKind,
-    Limit,
-    Project,
-    SetOperation,
-    Sort,
-    TopN,
-    Unnest,
-    Values,
-    Window,
-)
+from minishark.compiler.logical import operators as ops
 from minishark.compiler.physical.aggregates import render_final, render_partial
+from minishark.compiler.physical.build_sides import turned_kind
+from minishark.compiler.physical.plan import (
+    Boundaries,
+    FinalAggregate,
+    PartialAggregate,
+    PhysicalPlan,
+    SampleKeys,
+)
 from minishark.expressions import (
     ColumnRef,
     Expression,
@@ -93,10 +87,61 @@ def select(block: Block, extra: Sequence[str] = (), *, distinct: bool = False) -
     return f"{sql} {block.tail}".rstrip()
 
 
-def table_block(relation: str, columns: Sequence[str], aliases: Aliases) -> Block:
-    """A named relation of which `columns`, as SQL names, are read."""
+def table_block(relation: str, names: Sequence[str], aliases: Aliases) -> Block:
+    """A named relation of which columns, as SQL names, are read."""
     alias = aliases.new()
-    return Block(f"{relation} AS {alias}", tuple(f"{alias}.{column}" for column in columns))
+    return Block(f"{relation} AS {alias}", tuple(f"{alias}.{name}" for name in names))
+
+
+def columns(schema: Schema) -> list[str]:
+    """The names that fragments give to columns."""
+    return [f"c{i}" for i in range(len(schema))]
+
+
+def operator_block(plan: PhysicalPlan, blocks: Sequence[Block], aliases: Aliases) -> Block:
+    """An operator over the blocks of its inputs.
+
+    Scans, exchanges and common table expressions have inputs of the fragment instead.
+    """
+    match plan.operator, blocks:
+        case ops.Values() as values, []:
+            return values_block(values, aliases)
+        case ops.Filter() as filter_, [child]:
+            return filter_block(filter_, child, aliases)
+        case ops.Project() as project, [child]:
+            return project_block(project, child, aliases)
+        case ops.Aggregate() as aggregate, [child]:
+            return aggregate_block(aggregate, child, aliases)
+        case PartialAggregate(complete=aggregate), [child]:
+            return partial_block(aggregate, child, aliases)
+        case FinalAggregate(complete=aggregate), [child]:
+            return final_block(aggregate, child, aliases)
+        case ops.Distinct(), [child]:
+            return distinct_block(child, aliases)
+        case ops.DistinctOn() as distinct, [child]:
+            return distinct_on_block(distinct, child, aliases)
+        case ops.Window() as window, [child]:
+            return window_block(window, child, aliases)
+        case ops.Unnest() as unnest, [child]:
+            return unnest_block(unnest, child, aliases)
+        case ops.SetOperation() as operation, [left, right]:
+            return set_block(operation, left, right, aliases)
+        case SampleKeys(keys=keys, rows=rows), [child]:
+            return sample_block(keys, rows, child, aliases)
+        case Boundaries(partitions=partitions), [child]:
+            return boundaries_block(partitions, child, aliases)
+        case ops.Sort() as sort, [child]:
+            return sort_block(sort, child, aliases)
+        case (ops.Limit() | ops.TopN()) as limit, [child]:
+            return limit_block(limit, child, aliases)
+        case ops.Join() as join, [left, right]:
+            turned = turned_kind(join, *plan.children)
+            if turned is not None:
+                return turned_join_block(join, turned, left, right, aliases)
+            return join_block(join, left, right, plan.children[1].schema, aliases)
+        case _:
+            message = f"{type(plan.operator).__name__} has no SQL of its own"
+            raise AssertionError(message)
 
 
 def subquery(sql: str, width: int, aliases: Aliases) -> Block:
@@ -116,14 +161,14 @@ def extensible(block: Block, aliases: Aliases) -> Block:
     return block if block.is_open else closed(block, aliases)
 
 
-def scan_block(relation: str, columns: Sequence[str | None], aliases: Aliases) -> Block:
+def scan_block(relation: str, read: Sequence[str | None], aliases: Aliases) -> Block:
     """Columns of a table; for None, just one value per row."""
-    block = table_block(relation, [quote(c) for c in columns if c is not None], aliases)
+    block = table_block(relation, [quote(c) for c in read if c is not None], aliases)
     names = iter(block.names)
-    return replace(block, names=tuple("true" if c is None else next(names) for c in columns))
+    return replace(block, names=tuple("true" if c is None else next(names) for c in read))
 
 
-def filter_block(filter_: Filter, child: Block, aliases: Aliases) -> Block:
+def filter_block(filter_: ops.Filter, child: Block, aliases: Aliases) -> Block:
     """The rows that pass, and the columns that are kept."""
     if filter_.predicates:
         child = extensible(child, aliases)
@@ -131,17 +176,17 @@ def filter_block(filter_: Filter, child: Block, aliases: Aliases) -> Block:
     return replace(child, names=tuple(child.names[i] for i in filter_.output), where=where)
 
 
-def project_block(project: Project, child: Block, aliases: Aliases) -> Block:
+def project_block(project: ops.Project, child: Block, aliases: Aliases) -> Block:
     """New columns; mere references rename nothing and cost nothing."""
-    used = [e.index for e in project.expressions if isinstance(e, ColumnRef)]
-    plain = len(used) == len(project.expressions)
+    used = [e.index for e in project.outputs if isinstance(e, ColumnRef)]
+    plain = len(used) == len(project.outputs)
     if child.computed and (not plain or len(used) != len(dict.fromkeys(used))):
         child = closed(child, aliases)
-    names = tuple(render(e, child.names) for e in project.expressions)
+    names = tuple(render(e, child.names) for e in project.outputs)
     return replace(child, names=names, computed=child.computed or not plain)
 
 
-def aggregate_block(aggregate: Aggregate, child: Block, aliases: Aliases) -> Block:
+def aggregate_block(aggregate: ops.Aggregate, child: Block, aliases: Aliases) -> Block:
     """Groups and aggregates in one phase."""
     child = extensible(child, aliases)
     groups = [render(e, child.names) for e in aggregate.groups]
@@ -155,7 +200,7 @@ def cast_block(child: Block, schema: Schema) -> Block:
     return replace(child, names=tuple(f"CAST({name} AS {column.type})" for name, column in pairs))
 
 
-def partial_block(aggregate: Aggregate, child: Block, aliases: Aliases) -> Block:
+def partial_block(aggregate: ops.Aggregate, child: Block, aliases: Aliases) -> Block:
     """The first phase: groups and states, never grouping sets."""
     child = extensible(child, aliases)
     groups = [render(e, child.names) for e in aggregate.groups]
@@ -164,7 +209,7 @@ def partial_block(aggregate: Aggregate, child: Block, aliases: Aliases) -> Block
     return _grouped(groups, states, plain, child, aliases)
 
 
-def final_block(aggregate: Aggregate, child: Block, aliases: Aliases) -> Block:
+def final_block(aggregate: ops.Aggregate, child: Block, aliases: Aliases) -> Block:
     """The second phase, over groups and states."""
     child = extensible(child, aliases)
     width = len(aggregate.groups)
@@ -174,7 +219,7 @@ def final_block(aggregate: Aggregate, child: Block, aliases: Aliases) -> Block:
 
 
 def _grouped(
-    groups: list[str], calls: list[str], aggregate: Aggregate, child: Block, aliases: Aliases
+    groups: list[str], calls: list[str], aggregate: ops.Aggregate, child: Block, aliases: Aliases
 ) -> Block:
     groupings = [
         f"GROUPING({', '.join(groups[i] for i in positions)})"
@@ -190,13 +235,13 @@ def _grouped(
     return subquery(select(replace(child, names=names, tail=tail)), len(names), aliases)
 
 
-def sort_block(sort: Sort, child: Block, aliases: Aliases) -> Block:
+def sort_block(sort: ops.Sort, child: Block, aliases: Aliases) -> Block:
     """All rows in order."""
     child, order = _ordered(sort, child, aliases)
     return replace(child, names=tuple(child.names[i] for i in sort.output), tail=order)
 
 
-def _ordered(sort: Sort | TopN, child: Block, aliases: Aliases) -> tuple[Block, str]:
+def _ordered(sort: ops.Sort | ops.TopN, child: Block, aliases: Aliases) -> tuple[Block, str]:
     """A block to be sorted, and its ORDER BY.
 
     DuckDB's own sort is not stable: row numbers decide between equal keys where that matters.
@@ -211,10 +256,10 @@ def _ordered(sort: Sort | TopN, child: Block, aliases: Aliases) -> tuple[Block, 
     return child, f"ORDER BY {render_sort_keys(sort.keys, child.names)}{number}"
 
 
-def limit_block(limit: Limit | TopN, child: Block, aliases: Aliases) -> Block:
+def limit_block(limit: ops.Limit | ops.TopN, child: Block, aliases: Aliases) -> Block:
     """Some rows: the first ones, or the first ones in an order."""
     tail = ""
-    if isinstance(limit, TopN):
+    if isinstance(limit, ops.TopN):
         child, order = _ordered(limit, child, aliases)
         tail = f"{order} "
     elif "LIMIT" in child.tail or "OFFSET" in child.tail:
@@ -235,7 +280,7 @@ def distinct_block(child: Block, aliases: Aliases) -> Block:
     return subquery(select(child, distinct=True), len(child.names), aliases)
 
 
-def distinct_on_block(distinct: DistinctOn, child: Block, aliases: Aliases) -> Block:
+def distinct_on_block(distinct: ops.DistinctOn, child: Block, aliases: Aliases) -> Block:
     """The first row for each value of the targets."""
     child = extensible(child, aliases)
     targets = ", ".join(render(target, child.names) for target in distinct.targets)
@@ -244,14 +289,14 @@ def distinct_on_block(distinct: DistinctOn, child: Block, aliases: Aliases) -> B
     return subquery(f"SELECT DISTINCT ON ({targets}) {sql}", len(child.names), aliases)
 
 
-def window_block(window: Window, child: Block, aliases: Aliases) -> Block:
+def window_block(window: ops.Window, child: Block, aliases: Aliases) -> Block:
     """The columns, and window functions over them."""
     child = extensible(child, aliases)
     calls = tuple(render_window(call, child.names) for call in window.calls)
     return replace(child, names=child.names + calls, computed=True)
 
 
-def unnest_block(unnest: Unnest, child: Block, aliases: Aliases) -> Block:
+def unnest_block(unnest: ops.Unnest, child: Block, aliases: Aliases) -> Block:
     """The columns, and the elements of lists; closed at once, as its columns make rows."""
     child = extensible(child, aliases)
     elements = tuple(f"unnest({render(item, child.names)})" for item in unnest.lists)
@@ -259,13 +304,13 @@ def unnest_block(unnest: Unnest, child: Block, aliases: Aliases) -> Block:
     return subquery(select(replace(child, names=names)), len(names), aliases)
 
 
-def set_block(operation: SetOperation, left: Block, right: Block, aliases: Aliases) -> Block:
+def set_block(operation: ops.SetOperation, left: Block, right: Block, aliases: Aliases) -> Block:
     """A set operation on two inputs."""
     word = f"{operation.kind}{' ALL' if operation.keep_all else ''}"
     return subquery(f"({select(left)}) {word} ({select(right)})", len(left.names), aliases)
 
 
-def values_block(values: Values, aliases: Aliases) -> Block:
+def values_block(values: ops.Values, aliases: Aliases) -> Block:
     """Constant rows."""
     width = len(values.schema)
     if not values.rows:
@@ -280,34 +325,34 @@ def values_block(values: Values, aliases: Aliases) -> Block:
 
 
 _JOIN_WORDS = {
-    JoinKind.INNER: "JOIN",
-    JoinKind.LEFT: "LEFT JOIN",
-    JoinKind.RIGHT: "RIGHT JOIN",
-    JoinKind.FULL: "FULL JOIN",
-    JoinKind.SEMI: "SEMI JOIN",
-    JoinKind.ANTI: "ANTI JOIN",
-    JoinKind.RIGHT_SEMI: "SEMI JOIN",
-    JoinKind.RIGHT_ANTI: "ANTI JOIN",
+    ops.JoinKind.INNER: "JOIN",
+    ops.JoinKind.LEFT: "LEFT JOIN",
+    ops.JoinKind.RIGHT: "RIGHT JOIN",
+    ops.JoinKind.FULL: "FULL JOIN",
+    ops.JoinKind.SEMI: "SEMI JOIN",
+    ops.JoinKind.ANTI: "ANTI JOIN",
+    ops.JoinKind.RIGHT_SEMI: "SEMI JOIN",
+    ops.JoinKind.RIGHT_ANTI: "ANTI JOIN",
 }
 
 
 def join_block(
-    join: Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases
+    join: ops.Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases
 ) -> Block:
     """A join of any kind."""
     left, right = join_operand(left, aliases), join_operand(right, aliases)
     kept_left = tuple(left.names[i] for i in join.left_output)
     kept_right = tuple(right.names[i] for i in join.right_output)
     match join.kind:
-        case JoinKind.MARK:
+        case ops.JoinKind.MARK:
             mark = _mark(join, left, right)
             return replace(left, names=(*kept_left, mark), computed=True)
-        case JoinKind.SINGLE:
+        case ops.JoinKind.SINGLE:
             return _single(join, left, right, right_schema, aliases)
-        case JoinKind.RIGHT_SEMI | JoinKind.RIGHT_ANTI:
+        case ops.JoinKind.RIGHT_SEMI | ops.JoinKind.RIGHT_ANTI:
             source = f"{right.source} {_JOIN_WORDS[join.kind]} {left.source}"
             return Block(f"{source} ON {_on(join, left, right)}", kept_right)
-        case JoinKind.SEMI | JoinKind.ANTI:
+        case ops.JoinKind.SEMI | ops.JoinKind.ANTI:
             names = kept_left
         case _:
             names = kept_left + kept_right
@@ -316,7 +361,7 @@ def join_block(
 
 
 def turned_join_block(
-    join: Join, kind: JoinKind, left: Block, right: Block, aliases: Aliases
+    join: ops.Join, kind: ops.JoinKind, left: Block, right: Block, aliases: Aliases
 ) -> Block:
     """The same rows and columns, but the right side is written first; `kind` is seen from there."""
     left, right = join_operand(left, aliases), join_operand(right, aliases)
@@ -337,23 +382,23 @@ def join_operand(block: Block, aliases: Aliases) -> Block:
     return closed(block, aliases)
 
 
-def _conditions(join: Join, left: Block, right: Block) -> list[str]:
+def _conditions(join: ops.Join, left: Block, right: Block) -> list[str]:
     return [
         f"{render(c.left, left.names)} {c.comparison} {render(c.right, right.names)}"
         for c in join.conditions
     ]
 
 
-def _residual(join: Join, left: Block, right: Block) -> list[str]:
+def _residual(join: ops.Join, left: Block, right: Block) -> list[str]:
     both = left.names + right.names
     return [render(predicate, both) for predicate in join.residual]
 
 
-def _on(join: Join, left: Block, right: Block) -> str:
+def _on(join: ops.Join, left: Block, right: Block) -> str:
     return " AND ".join(_conditions(join, left, right) + _residual(join, left, right)) or "true"
 
 
-def _mark(join: Join, left: Block, right: Block) -> str:
+def _mark(join: ops.Join, left: Block, right: Block) -> str:
     """The mark as an expression over the left columns.
 
     The comparisons that IN or ANY was written with decide between false and NULL; the others only
@@ -375,7 +420,9 @@ def _mark(join: Join, left: Block, right: Block) -> str:
     return f"({probes} {join.conditions[deciding[0]].comparison} ANY {rows})"
 
 
-def _single(join: Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases) -> Block:
+def _single(
+    join: ops.Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases
+) -> Block:
     """At most one right row for each left one: a scalar subquery that packs the right columns."""
     fields = ", ".join(f"'c{n}': {right.names[i]}" for n, i in enumerate(join.right_output))
     row = f"(SELECT {{{fields}}} FROM {right.source} WHERE {_on(join, left, right)})"
@@ -390,7 +437,7 @@ def _single(join: Join, left: Block, right: Block, right_schema: Schema, aliases
 
 
 def bucket_column(keys: Sequence[Expression], names: Sequence[str], buckets: int) -> str:
-    """The number of the bucket that a row belongs to; the same in every process and every stage."""
+    """The bucket number of a row; the same in every process and every stage."""
     arguments = ", ".join(render(key, names) for key in keys)
     return f"CAST(hash({arguments}, {HASH_SALT}) % {buckets} AS USMALLINT) AS bucket"
 

@@ -7,19 +7,18 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TypeAlias
 
+from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
 from minishark.compiler.logical.operators import Join, Statement
 from minishark.compiler.physical.order import depends_on_order
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan
-from minishark.compiler.stages.inputs import InputCodes, InputFilter, InputRuns, Step
-from minishark.compiler.stages.sides import are_as_written
 from minishark.compiler.stages.varying import varies
 from minishark.expressions import Schema
 
 _LARGE_ROWS = 250_000
-"""What keeps several threads busy: DuckDB divides its work into pieces of 122,880 rows."""
+"""Enough for several threads: DuckDB divides its work into pieces of 122,880 rows."""
 
 _MULTIPLIED = 10
-"""A join of which this many times as many rows come as it reads is better aggregated before."""
+"""Below a join that puts out this many times the rows that it reads, aggregating early pays."""
 
 
 class ReadMode(StrEnum):
@@ -54,12 +53,12 @@ class StageInput:
 Input: TypeAlias = TableInput | StageInput
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What the tasks of a stage have in common; it serves all runs of a statement that comes again.
+    """What the tasks of a stage have in common; all runs of a repeated statement share it.
 
     Attributes:
-        index: its number; a stage reads only stages of lower numbers.
+        index: its number; a stage reads only stages with lower numbers.
         sql: the fragment. Its output columns are c0, c1, ...; with buckets, one more column holds
             the number of the bucket that a row belongs to.
         inputs: what it reads.
@@ -67,12 +66,9 @@ class Stage:
         tasks: how many tasks run it, one per partition.
         buckets: into how many buckets a task divides its output; 0 for one undivided piece.
         plan: the part of the physical plan that it computes.
-        enough_rows: this many rows, of its tasks in their order, serve all who read it; None for
+        enough_rows: no reader needs more rows than these, of its tasks in their order; None for
             no limit.
-        codes: columns that inputs get in addition.
-        steps: relations that a task computes first, in this order.
-        filters: which rows of inputs a task drops, once their keys are there.
-        runs: groups of inputs that may be found as runs of rows.
+        hints: what optimizer rules attach to the fragment.
     """
 
     index: int
@@ -83,10 +79,7 @@ class Stage:
     buckets: int
     plan: PhysicalPlan
     enough_rows: int | None = None
-    codes: tuple[InputCodes, ...] = ()
-    steps: tuple[Step, ...] = ()
-    filters: tuple[InputFilter, ...] = ()
-    runs: tuple[InputRuns, ...] = ()
+    hints: FragmentHints = NO_FRAGMENT_HINTS
 
     @property
     def is_statement(self) -> bool:
@@ -101,24 +94,18 @@ class Stage:
 
     @cached_property
     def aggregates_early(self) -> bool:
-        """Whether DuckDB may aggregate before it joins.
+        """Whether DuckDB may push aggregates below joins.
 
         Without statistics it would do so where a join leaves few rows, which costs more than it
-        saves; where a join multiplies rows, nothing else will do.
+        saves; but where a join multiplies rows, nothing else helps.
         """
         return self.is_statement or _multiplies_rows(self.plan)
 
     @cached_property
-    def joins_as_written(self) -> bool:
-        """Whether DuckDB makes each join's hash table of its right side, instead of choosing."""
-        reads_stages = any(isinstance(item, StageInput) for item in self.inputs)
-        return not (self.is_statement or reads_stages) and are_as_written(self.plan)
-
-    @cached_property
     def is_large_task(self) -> bool:
-        """Whether it is a single task, over so many rows that several cores have work.
+        """Whether it is a single task that several threads may share: over many rows.
 
-        And of which the answer does not depend on their order, as those of whole statements may.
+        Several threads pass rows on in no certain order, which must not decide the answer.
         """
         if self.tasks > 1 or self.is_statement or depends_on_order(self.plan):
             return False

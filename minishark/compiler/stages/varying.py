@@ -1,23 +1,16 @@
 """Which stages may put out other rows when they run again on the same inputs.
 
-A task reads its inputs in the same order each time, but passes rows on in another where it has
-several threads, or where DuckDB ran short of memory once and not the other time. So whatever
+A task reads its inputs in the same order each time, but passes rows on in another order where it
+has several threads, or where DuckDB ran short of memory once and not the other time. So whatever
 depends on the order of rows counts as varying, as do volatile functions and sums of floating-point
-numbers. What does not vary are the rows, not their order.
+numbers. What must not vary are the rows, not their order.
 """
 
 from __future__ import annotations
 
 from minishark.compiler.logical.operators import Aggregate
-from minishark.compiler.logical.volatile import expressions_of
-from minishark.compiler.physical.order import INDEPENDENT_AGGREGATES, INDEPENDENT_OPERATORS
-from minishark.compiler.physical.plan import (
-    Boundaries,
-    Exchange,
-    FinalAggregate,
-    PartialAggregate,
-    PhysicalPlan,
-)
+from minishark.compiler.physical.order import INDEPENDENT_AGGREGATES
+from minishark.compiler.physical.plan import Exchange, PhysicalPlan, aggregate_of
 from minishark.expressions import AggregateCall, is_volatile
 
 _INEXACT_TYPES = ("FLOAT", "DOUBLE")
@@ -28,22 +21,16 @@ def varies(plan: PhysicalPlan) -> bool:
     operator = plan.operator
     if isinstance(operator, Exchange):
         return False  # another stage
-    match operator:
-        case PartialAggregate(complete=aggregate) | FinalAggregate(complete=aggregate):
-            exact = _is_exact(aggregate)
-        case Aggregate():
-            exact = _is_exact(operator)
-        case Boundaries():
-            exact = True
-        case _:
-            exact = isinstance(operator, INDEPENDENT_OPERATORS) and not any(
-                map(is_volatile, expressions_of(operator))
-            )
+    aggregate = aggregate_of(operator)
+    if aggregate is not None:
+        exact = _is_exact(aggregate)
+    else:
+        exact = not operator.order_matters and not any(map(is_volatile, operator.expressions()))
     return not exact or any(map(varies, plan.children))
 
 
 def _is_exact(aggregate: Aggregate) -> bool:
-    return not any(map(is_volatile, expressions_of(aggregate))) and all(
+    return not any(map(is_volatile, aggregate.expressions())) and all(
         map(_is_exact_call, aggregate.aggregates)
     )
 
@@ -55,5 +42,5 @@ def _is_exact_call(call: AggregateCall) -> bool:
         return True
     added = [argument.type for argument in call.arguments]
     if call.name == "sum":
-        added.append(call.type)  # of the largest integers it is a floating-point number
+        added.append(call.type)  # DuckDB sums the largest integers as floating-point numbers
     return not any(type_ in _INEXACT_TYPES for type_ in added)

@@ -1,8 +1,8 @@
 """Child processes that never outlive their parent.
 
-The parent holds a pipe on the child's stdin: its first line is the child's settings, its end tells
-the child to end. The child holds, without knowing, the writing end of another pipe: its end tells
-the parent at once that the child is dead, whatever killed it.
+The child's stdin is a pipe from the parent: its first line has the child's settings, end of file
+tells the child to exit. The child also inherits the write end of a second pipe, which the kernel
+closes when the child dies, however it dies: that tells the parent at once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _POLL_MAX_S = 0.05
 _KILL_S = 10.0
 
 
-class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
-    """What a node process is told.
+class NodeSettings(msgspec.Struct, frozen=True, tag="node", kw_only=True):
+    """Settings of a node process.
 
     Attributes:
         name: The node.
@@ -37,20 +37,20 @@ class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
         run_dir: Folder of sockets.
         groups: Its executors.
         schedulers: Addresses of all schedulers.
-        own_schedulers: Names of those that live in this process.
-        front_endpoint: Where the embedding program listens (its socket file is removed if it was
-            killed).
-        seed: Of random choices.
+        own_schedulers: Names of those in this process.
+        client_endpoint: Where the embedding program listens; its socket file is removed if it was
+            killed.
+        seed: Of random placement decisions.
         attributes: What jobs may require of a node.
-        limits: The node monitor's.
+        limits: Of the node monitor.
         bind: See `ZmqDriver`.
         keys: Needed for tcp.
-        audit_dir: Folder for audit logs, if they are wanted.
-        metrics: Count messages, for metrics on request.
-        orphaned_folders: What to remove at the end if the parent was killed.
+        audit_dir: Folder for audit logs; None for no logs.
+        metrics: Whether to answer GetMetrics.
+        orphaned_folders: Removed at the end if the parent was killed.
         log_dir: Folder of logs; None for `run_dir`.
-        restarts: How often the node was started before; its executors' names tell, as those of
-            the node before may still be about to end.
+        restarts: How often the node was started before. It is part of its executors' names, because
+            those of the previous process may still be exiting.
     """
 
     name: str
@@ -59,7 +59,7 @@ class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
     groups: tuple[ExecutorGroup, ...]
     schedulers: tuple[str, ...]
     own_schedulers: tuple[str, ...] = ()
-    front_endpoint: str | None = None
+    client_endpoint: str | None = None
     seed: int | None = None
     attributes: tuple[str, ...] = ()
     limits: NodeMonitorConfig = NodeMonitorConfig()
@@ -72,8 +72,8 @@ class NodeSettings(msgspec.Struct, frozen=True, tag="node"):
     restarts: int = 0
 
 
-class ExecutorSettings(msgspec.Struct, frozen=True, tag="executor"):
-    """What an executor process is told; see `NodeSettings` and `ExecutorGroup`."""
+class ExecutorSettings(msgspec.Struct, frozen=True, tag="executor", kw_only=True):
+    """Settings of an executor process; see `NodeSettings` and `ExecutorGroup`."""
 
     name: str
     endpoint: str
@@ -91,7 +91,7 @@ _children: weakref.WeakSet[Child] = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    """In a copy of this process, which it made by fork: children are not the copy's to keep."""
+    """After fork: children belong to the parent, so close our ends of their pipes."""
     for child in tuple(_children):
         child.let_go()
 
@@ -100,15 +100,14 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 _ENVIRONMENT = {
-    # Or each of them, when numpy is imported, starts a thread for each core, which takes time, and
-    # is more than the slots' share.
+    # Otherwise importing numpy starts a thread per core in each child.
     "OPENBLAS_NUM_THREADS": "1",
 }
-"""What children find in their environment, unless it is there already."""
+"""Defaults for the environment of children."""
 
 
 class Child:
-    """A child process; `alive_fd` becomes readable when it is dead."""
+    """A child process; `alive_fd` becomes readable when it dies."""
 
     def __init__(self, settings: Settings, log: Path, *, new_session: bool) -> None:
         """Start the process with its stdout and stderr appended to `log`."""
@@ -122,7 +121,7 @@ class Child:
         try:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(
-                    # the log's path is for readers of `ps`
+                    # the log's path is only for readers of `ps`
                     [sys.executable, "-m", "sparrow_core.runtime.transport.process", str(log)],
                     stdin=subprocess.PIPE,
                     stdout=output,
@@ -145,13 +144,13 @@ class Child:
             self._process.stdin.flush()
 
     def exit_status(self) -> int | None:
-        """Its exit status (negative: the signal), None while it lives."""
+        """Its exit status (negative: the signal); None while it runs."""
         if self._process.returncode is None and (found := wait_for_child(self.pid)) is not None:
             self._process.returncode, self._peak_bytes = found
         return self._process.returncode
 
     def wait(self, timeout_s: float) -> bool:
-        """True if it is dead within the time."""
+        """Wait for its death; False after the timeout."""
         deadline = time.monotonic() + timeout_s
         delay_s = _POLL_S
         while self.exit_status() is None:
@@ -162,19 +161,19 @@ class Child:
         return True
 
     def describe_exit(self) -> str:
-        """How it ended, in words."""
+        """How it ended, for messages."""
         self.wait(1.0)
         out_of_memory = oom_kills() > self._oom_kills
         return describe_exit(self.exit_status(), self._peak_bytes, out_of_memory=out_of_memory)
 
     def ask_to_end(self) -> None:
-        """Close its stdin: it ends by itself."""
+        """Close its stdin, upon which it exits."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def let_go(self) -> None:
-        """Close what is held of the child, without a word to it; another process has it, too."""
+        """Close our ends of its pipes without waiting for it: the parent still holds its own."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         if self._open:
@@ -182,13 +181,13 @@ class Child:
             os.close(self.alive_fd)
 
     def kill(self) -> None:
-        """End it the hard way, and reap it."""
+        """Kill and reap it."""
         if self.exit_status() is None:
             self._process.kill()
             self.wait(_KILL_S)
 
     def close(self) -> None:
-        """Release what the parent holds; after the child is dead."""
+        """Close the parent's ends of the pipes, after the child's death."""
         self.ask_to_end()
         if self._open:
             self._open = False
@@ -196,7 +195,7 @@ class Child:
 
 
 def end_children(children: Iterable[Child], timeout_s: float) -> None:
-    """Ask children to end, all at once, and kill those that have not after the time."""
+    """Ask all children to exit, and kill those that have not after the timeout."""
     children = tuple(children)
     for child in children:
         child.ask_to_end()
@@ -208,11 +207,11 @@ def end_children(children: Iterable[Child], timeout_s: float) -> None:
 
 
 def read_settings() -> Settings:
-    """The first line on stdin; leaves the rest (there is none but its end)."""
+    """Read the first line on stdin, unbuffered: the rest is watched for end of file."""
     line = b""
     while not line.endswith(b"\n"):
         if not (byte := os.read(0, 1)):
-            raise SystemExit(0)  # the parent died before it could say anything
+            raise SystemExit(0)  # the parent died before it could write them
         line += byte
     settings: Settings = msgspec.json.decode(line, type=Settings)
     return settings

@@ -1,4 +1,4 @@
-"""Why processes died, as far as the system tells, and when they are to be started anew."""
+"""Why processes died, as far as the system tells, and when to restart them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MIB = 1 << 20
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory, here, up to now.
+    """Number of OOM kills so far, in this control group or else on this machine.
 
-    Of this control group where it counts them, else of the whole machine; 0 if nobody says.
+    0 if the system does not count them.
     """
     try:
         own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
@@ -35,12 +35,12 @@ def oom_kills() -> int:
 
 
 def describe_exit(status: int | None, peak_bytes: int, *, out_of_memory: bool) -> str:
-    """How a process ended, in words.
+    """How a process ended, for messages.
 
     Args:
         status: its exit status; negative for a signal, None if it still runs.
-        peak_bytes: the most memory that it had; 0 if that is not known.
-        out_of_memory: whether the kernel has killed processes for want of memory meanwhile.
+        peak_bytes: its peak resident memory; 0 if unknown.
+        out_of_memory: whether there were OOM kills while it ran.
     """
     if status is None:
         return "still running"
@@ -51,13 +51,13 @@ def describe_exit(status: int | None, peak_bytes: int, *, out_of_memory: bool) -
         return f"killed by the kernel as memory ran out (SIGKILL){peak}"
     try:
         name = signal.Signals(-status).name
-    except ValueError:  # real-time signals but the first and the last have none
+    except ValueError:  # most real-time signals have no name
         name = f"signal {-status}"
     return f"killed by {name}{peak}"
 
 
 def wait_for_child(pid: int) -> tuple[int, int] | None:
-    """The exit status of a child and its peak memory in bytes, if it is dead; reaps it."""
+    """Reap a child if it is dead; returns its exit status and peak memory in bytes."""
     try:
         found, status, usage = os.wait4(pid, os.WNOHANG)
     except ChildProcessError:  # somebody else has reaped it
@@ -69,18 +69,18 @@ def wait_for_child(pid: int) -> tuple[int, int] | None:
 
 
 class Respawns:
-    """The deaths of a process that is started anew each time, ever more slowly.
+    """Restarts of a process, with exponential backoff.
 
     Attributes:
         count: how often it died.
     """
 
     def __init__(self, quick_max: int | None = None) -> None:
-        """Begin with its first start.
+        """No death yet.
 
         Args:
-            quick_max: how often in a row it may die at its start; None for no limit. What has
-                worked for seconds is no hopeless case, however often somebody kills it.
+            quick_max: how often in a row it may die right after its start before it is given up;
+                None for no limit. A process that has worked for seconds is always restarted.
         """
         self.count = 0
         self._early = 0
@@ -89,11 +89,11 @@ class Respawns:
         self._started_at = 0.0
 
     def started(self, now: float) -> None:
-        """It has been started."""
+        """The process was started."""
         self._started_at = now
 
     def died(self, now: float) -> float | None:
-        """It is dead; the seconds until it is to be started anew, None if it is given up."""
+        """The process died; returns the seconds until its restart, None to give it up."""
         lived_s = now - self._started_at
         self.count += 1
         self._quick = self._quick + 1 if lived_s <= _QUICK_S else 0

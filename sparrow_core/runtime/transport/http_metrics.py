@@ -17,7 +17,7 @@ _NAME = "http"
 
 
 class HttpMetrics:
-    """A server thread, and the machine that fetches for it what "metrics" answers."""
+    """A server thread, and a machine that gets the metrics for it."""
 
     inputs: ClassVar[Any] = MetricsText
 
@@ -25,11 +25,11 @@ class HttpMetrics:
         """Serve at `where` ("host:port"), until `close`.
 
         Raises:
-            ConfigError: Nobody can listen there.
+            ConfigError: Cannot listen there.
         """
         self._driver = driver
         self._texts: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # one question at a time
+        self._lock = threading.Lock()  # one request at a time
         driver.host(_NAME, self)
         host, _, port = where.rpartition(":")
         try:
@@ -40,23 +40,23 @@ class HttpMetrics:
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
 
     def on_message(self, msg: MetricsText, now: float) -> list[Envelope]:
-        """Pass an answer to the thread that waits for it."""
+        """Pass the answer to the server thread."""
         del now
         self._texts.put(msg.text)
         return []
 
     def check(self) -> None:
-        """Nothing to check."""
+        """No invariants."""
 
     def gauges(self) -> dict[str, float]:
-        """It has none of its own."""
+        """None of its own."""
         return {}
 
     def fetch(self) -> str | None:
-        """The metrics of now; None if the driver is too busy to say."""
+        """The current metrics; None if the driver does not answer in time."""
         with self._lock:
             while not self._texts.empty():
-                self._texts.get()  # it came too late for an earlier question
+                self._texts.get()  # a late answer to an earlier request
             question = GetMetrics(self._driver.address(_NAME))
             self._driver.post(self._driver.address("metrics"), question)
             try:
@@ -75,7 +75,7 @@ def _handler(metrics: HttpMetrics) -> type[BaseHTTPRequestHandler]:
         """Answers `GET /metrics`."""
 
         def do_GET(self) -> None:
-            """Answer."""
+            """Serve a request."""
             text = metrics.fetch() if self.path == "/metrics" else None
             if text is None:
                 self.send_error(404 if self.path != "/metrics" else 503)
@@ -88,6 +88,6 @@ def _handler(metrics: HttpMetrics) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Stay quiet: the log is for what goes wrong."""
+            """Do not log requests: the log is for errors."""
 
     return Handler

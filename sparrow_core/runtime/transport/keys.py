@@ -1,8 +1,8 @@
-"""Who may speak: CURVE keys and the list of those that a process accepts.
+"""CURVE keys and allow-lists.
 
 Keys are written in hexadecimal. An endpoint over tcp ends with the public key of the process that
-listens there, `tcp://host:port/<public key>`: whoever learns an address can speak to the right
-process and to no impostor, without a table of keys. Whom a process *accepts* is its allow-list.
+listens there, `tcp://host:port/<public key>`, so that an address authenticates its server without
+a table of keys. Clients are authenticated by the server's allow-list.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """A process's key pair and the public keys of the peers that it accepts."""
+    """A process's key pair and the public keys that it accepts."""
 
     public: str
     secret: str
     allowed: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Without the secret: what is printed ends up in logs."""
+        """Without the secret, which must not end up in logs."""
         return f"Keys(public={self.public!r}, allowed={self.allowed!r})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The same for rich's tracebacks, which show the values of variables."""
+        """The same for rich, whose tracebacks show local variables."""
         return [("public", self.public), ("allowed", self.allowed)]
 
 
@@ -48,7 +48,7 @@ def write_key_file(file: Path, keys: Keys) -> None:
     """Write a key pair into a new file of mode 0600.
 
     Raises:
-        InsecureTransport: The file exists: a key is never overwritten.
+        InsecureTransport: The file exists; keys are never overwritten.
     """
     try:
         file.touch(0o600, exist_ok=False)
@@ -58,7 +58,7 @@ def write_key_file(file: Path, keys: Keys) -> None:
 
 
 def read_keys(key_file: Path, allowed_file: Path) -> Keys:
-    """Read a key pair and an allow-list (a public key a line, then perhaps a name).
+    """Read a key pair and an allow-list (one public key per line, optionally a name after it).
 
     Raises:
         InsecureTransport: Missing or malformed files, or a secret that others may read.
@@ -81,10 +81,10 @@ def read_keys(key_file: Path, allowed_file: Path) -> Keys:
 
 
 def split_endpoint(endpoint: str) -> tuple[str, bytes | None]:
-    """What ZeroMQ connects to, and the public key of who listens there.
+    """Split an endpoint into what ZeroMQ connects to and the server's public key.
 
     Raises:
-        InsecureTransport: An endpoint over tcp without a key, or no endpoint at all.
+        InsecureTransport: A tcp endpoint without a key, or not an endpoint.
     """
     if endpoint.startswith("ipc://"):
         return endpoint, None
@@ -95,7 +95,7 @@ def split_endpoint(endpoint: str) -> tuple[str, bytes | None]:
 
 
 def answer_admission(request: list[bytes], keys: Keys) -> list[bytes]:
-    """The answer to ZeroMQ's question whether a peer may connect (ZAP, RFC 27)."""
+    """The answer to an authentication request of ZeroMQ (ZAP, RFC 27)."""
     version, request_id, *_, credentials = request
     known = credentials.hex() in keys.allowed
     status = (b"200", b"OK") if known else (b"400", b"not on the allow-list")
@@ -103,14 +103,14 @@ def answer_admission(request: list[bytes], keys: Keys) -> list[bytes]:
 
 
 def check_private(socket: Path) -> None:
-    """Insist that nobody else can reach a socket file.
+    """Check that no other user can reach a socket file.
 
     Raises:
-        InsecureTransport: The folder's mode lets others in, or it is another user's.
+        InsecureTransport: Its folder is accessible to others, or belongs to another user.
     """
     folder = socket.parent
     if not folder.is_dir():
-        return  # nothing can listen there
+        return  # binding will fail
     found = folder.stat()
     if found.st_uid != os.getuid():
         raise InsecureTransport(f"{folder} is another user's: sockets need a folder of your own")

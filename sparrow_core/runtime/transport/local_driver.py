@@ -1,9 +1,8 @@
-"""The in-memory driver: one loop that delivers between the machines of one process.
+"""The in-memory driver: an event loop that delivers messages between machines of one process.
 
-It keeps their timers and decides nothing. Messages between machines of the process are delivered
-in order; so a message that a machine sends itself without delay comes after all that was already
-waiting. Other threads use `post`; everything else belongs to the loop's thread. The ZeroMQ driver
-adds sockets.
+Messages within the process are delivered in order, so that a message that a machine sends itself
+without delay comes after all that are waiting already. `post`, `after` and `stop` are thread-safe;
+everything else belongs to the loop's thread. The ZeroMQ driver adds sockets.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class LocalDriver:
     def __init__(self, endpoint: str) -> None:
         """Make a driver whose machines have addresses `<endpoint>#<name>`.
 
-        Each of `taps` sees every message that a machine has taken, and what it made of it.
+        `taps` are called with each message that a machine has taken and its answers.
         """
         self.endpoint = endpoint
         self.undeliverable = 0
@@ -63,16 +62,16 @@ class LocalDriver:
         return self.address(name)
 
     def post(self, to: Address, msg: Message) -> None:
-        """Send a message from outside the machines; from any thread."""
+        """Send a message from outside the machines. Thread-safe."""
         self.after(0.0, to, msg)
 
     def after(self, delay_s: float, to: Address, msg: Message) -> None:
-        """Send a message after a time; from any thread."""
+        """Send a message after a delay. Thread-safe."""
         self._posted.append(Envelope(to, msg, delay_s))
         self._signal()
 
     def stop(self) -> None:
-        """Let `run` return soon; from any thread or a signal handler."""
+        """Make `run` return soon. Thread-safe, also in signal handlers."""
         self._stopping = True
         self._signal()
 
@@ -80,14 +79,14 @@ class LocalDriver:
         """Deliver until stopped."""
         while not self._stopping:
             self._wait(self._timeout_s())
-            self._woken = False  # before taking: who posts after it wakes the loop again
+            self._woken = False  # before taking: a later post wakes the loop again
             self._take_posted()
             self._fire_timers()
             self._deliver()
             self._send()
 
     def counters(self) -> dict[str, int]:
-        """What has gone wrong so far, by name."""
+        """Counters of errors, by name."""
         return {"messages_undeliverable": self.undeliverable}
 
     def _signal(self) -> None:
@@ -143,7 +142,7 @@ class LocalDriver:
             self._queue_remote(endpoint, name, envelope.msg)
 
     def _queue_remote(self, endpoint: str, name: str, msg: Message) -> None:
-        """There is nobody else: the message is lost."""
+        """There is no other process: the message is dropped."""
         del endpoint, name, msg
         self.undeliverable += 1
 

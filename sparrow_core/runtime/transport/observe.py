@@ -1,4 +1,4 @@
-"""What a process shows of itself: an audit log in a folder, metrics on request."""
+"""Observability of a process: an audit log, and metrics on request."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def observed(
     metrics: bool,
     figures: Callable[[], Iterable[Figure]] = tuple,
 ) -> Iterator[None]:
-    """Observe what a driver delivers.
+    """Observe all messages that a driver delivers.
 
     Args:
         driver: Whose machines are hosted already.
-        name: What the process is called.
+        name: Of the process.
         audit_dir: Where to write `<name>.<pid>.jsonl`; None for no log.
         metrics: Host a machine "metrics" that answers GetMetrics.
-        figures: What that tells beside messages and the machines' gauges.
+        figures: More metrics, beside message counts and the machines' gauges.
     """
     if metrics:
         machine = Metrics(name, driver.machines, driver.counters, figures)

@@ -1,8 +1,8 @@
 """Entry point of child processes, run by `python -m`; settings come on stdin.
 
-A node process hosts a node monitor and perhaps schedulers, starts its executor processes, and
-starts them anew when they die. An executor process hosts an executor, whose slots are threads; its
-main thread is the ZeroMQ loop. Both end when their stdin ends, on SIGTERM, and leave nothing.
+A node process hosts a node monitor and perhaps schedulers, and supervises its executor processes.
+An executor process hosts an executor, whose slots are threads; its main thread is the ZeroMQ loop.
+Both exit at end of file on stdin or on SIGTERM, and clean up.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _SLOTS_END_S = 0.4
 
 
 class _Respawn(Message, frozen=True):
-    """The supervisor's timer: start executor number `index` anew."""
+    """The supervisor's timer: restart executor number `index`."""
 
     index: int
 
 
 class Supervisor:
-    """Starts the executors of a node, and starts them anew when they die, ever more slowly."""
+    """Starts the executors of a node, and restarts those that die, with backoff."""
 
     inputs: ClassVar[Any] = NodeRefused | Drained | _Respawn
 
@@ -69,7 +69,7 @@ class Supervisor:
             self._spawn(index)
 
     def on_message(self, msg: NodeRefused | Drained | _Respawn, now: float) -> list[Envelope]:
-        """Respawn an executor, or end: a scheduler refused the node, or it has been drained."""
+        """Restart an executor, or exit: a scheduler refused the node, or it has drained."""
         del now
         match msg:
             case _Respawn():
@@ -83,10 +83,10 @@ class Supervisor:
         return []
 
     def check(self) -> None:
-        """Nothing to check."""
+        """No invariants."""
 
     def gauges(self) -> dict[str, float]:
-        """How often executors have died."""
+        """Deaths of executors so far."""
         return {"executor_deaths": sum(each.count for each in self._respawns)}
 
     def _spawn(self, index: int) -> None:
@@ -95,13 +95,13 @@ class Supervisor:
         name = f"{settings.name}-e{index}{before}" + (f"r{deaths}" if deaths else "")
         child = Child(
             ExecutorSettings(
-                name,
-                f"ipc://{settings.run_dir}/{name}.sock",
-                settings.name,
-                self._node_monitor,
-                self._groups[index],
-                settings.keys,
-                settings.audit_dir,
+                name=name,
+                endpoint=f"ipc://{settings.run_dir}/{name}.sock",
+                node=settings.name,
+                node_monitor=self._node_monitor,
+                group=self._groups[index],
+                keys=settings.keys,
+                audit_dir=settings.audit_dir,
             ),
             Path(settings.log_dir or settings.run_dir, f"{name}.log"),
             new_session=False,
@@ -113,13 +113,13 @@ class Supervisor:
     def _start_anew(self, index: int) -> None:
         try:
             self._spawn(index)
-        except OSError as error:  # no memory, no process: as if it had died at once
+        except OSError as error:  # for instance no memory to fork: as if it had died at once
             self._plan_restart(index, f"{self._settings.name}-e{index}: {error}")
 
     def _plan_restart(self, index: int, how: str) -> None:
         delay_s = self._respawns[index].died(time.monotonic())
         assert delay_s is not None
-        _log(f"{how}; starting it anew")
+        _log(f"{how}; restarting it")
         self._driver.after(delay_s, self._driver.address("supervisor"), _Respawn(index))
 
     def _on_death(self, index: int) -> None:
@@ -127,7 +127,7 @@ class Supervisor:
         self._driver.unwatch(child.alive_fd)
         how = child.describe_exit()
         if child.exit_status() is None:
-            child.kill()  # it closed the pipe, so it is no executor any more
+            child.kill()  # it closed its pipe: useless, even if it runs
         self._clear(child)
         settings = child.settings
         lost = ExecutorLost(address(settings.endpoint, settings.name), how)
@@ -148,27 +148,34 @@ class Supervisor:
         self._driver.stop()
 
     def close(self) -> None:
-        """End all executors."""
+        """Stop all executors."""
         end_children(self._children.values(), _EXECUTORS_END_S)
         for child in self._children.values():
             remove_socket(child.settings.endpoint)
 
 
 def calm_collector() -> None:
-    """Let Python look for cycles rarely: machines make many small objects, and no cycles."""
+    """Run the garbage collector rarely: machines make many small objects but no cycles."""
     gc.freeze()
     gc.set_threshold(_COLLECT_EVERY)
 
 
-def run_node(settings: NodeSettings, until_told: Callable[[ZmqDriver, Address], None]) -> int:
-    """Be a node; the exit status.
+def run_node(
+    settings: NodeSettings,
+    until_told: Callable[[ZmqDriver, Address], None],
+    on_incompatible: Callable[[str, int], None] | None = None,
+) -> int:
+    """Run a node; returns the exit status.
 
     Args:
-        settings: Which.
-        until_told: Runs the driver until it is time to end; is given the node monitor's address.
+        settings: Of the node.
+        until_told: Runs the driver until the node is to end; is given the node monitor's address.
+        on_incompatible: See `ZmqDriver`.
     """
     parent = os.getppid()
-    driver = ZmqDriver(settings.endpoint, settings.keys, settings.bind)
+    driver = ZmqDriver(
+        settings.endpoint, settings.keys, settings.bind, on_incompatible=on_incompatible
+    )
     node_monitor = driver.address(f"monitor-{settings.name}")
     supervisor = Supervisor(driver, settings, node_monitor)
     driver.host("supervisor", supervisor)
@@ -194,8 +201,8 @@ def run_node(settings: NodeSettings, until_told: Callable[[ZmqDriver, Address], 
         until_told(driver, node_monitor)
         supervisor.close()
         driver.close()
-    if settings.front_endpoint is not None:
-        remove_socket(settings.front_endpoint)  # it is there only if the parent was killed
+    if settings.client_endpoint is not None:
+        remove_socket(settings.client_endpoint)  # exists only if the parent was killed
     if os.getppid() != parent:
         for folder in settings.orphaned_folders:
             shutil.rmtree(folder, ignore_errors=True)
@@ -203,7 +210,7 @@ def run_node(settings: NodeSettings, until_told: Callable[[ZmqDriver, Address], 
 
 
 def run_executor(settings: ExecutorSettings) -> int:
-    """Be an executor until stdin ends; the exit status."""
+    """Run an executor until stdin ends; returns the exit status."""
     status = [0]
     group = settings.group
     driver = ZmqDriver(settings.endpoint, settings.keys)
@@ -244,13 +251,13 @@ def run_executor(settings: ExecutorSettings) -> int:
 
 
 def _log(text: object) -> None:
-    """Into the log file that stderr is."""
+    """Write to stderr, which is a log file."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def run_until_stdin_ends(driver: ZmqDriver, _: Address | None = None) -> None:
-    """Run a child's driver."""
+    """Run a driver until stdin ends, or SIGTERM."""
     driver.watch(0, driver.stop)
     signal.signal(signal.SIGTERM, lambda *_: driver.stop())
     driver.run()
@@ -265,7 +272,7 @@ def _end_slots(threads: list[SlotThread]) -> None:
 
 
 def main() -> None:
-    """Read the settings and be what they say."""
+    """Read the settings, and run a node or an executor."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` writes all threads' stacks into the log
     calm_collector()
@@ -279,7 +286,7 @@ def main() -> None:
             assert_never(settings)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # a runner's thread that does not end must not keep the process
+    os._exit(status)  # even if a runner's thread hangs
 
 
 if __name__ == "__main__":

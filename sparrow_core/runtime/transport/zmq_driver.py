@@ -1,14 +1,14 @@
-"""The ZeroMQ driver: the in-memory driver plus one inbox and a socket for each peer process.
+"""The ZeroMQ driver: the in-memory driver plus an inbox and one socket per peer process.
 
-A process binds one PULL socket and connects a PUSH to each peer when it first has something to
-say. What one turn of the loop has for a peer travels in one frame: msgpack [protocol version,
-sender's endpoint, [[machine, message], ...]]. Sockets reconnect behind our back, so every frame is
-its own hello: one of another version is not looked into, and its sender is told ours by a frame
-without messages.
+A process binds one PULL socket and connects a PUSH socket to each peer when it first has a message
+for it. All messages of one turn of the loop to a peer travel in one frame: msgpack [protocol
+version, sender's endpoint, [[machine, message], ...]]. Sockets reconnect unnoticed, so there is no
+handshake: every frame has the version. A frame of another version is not decoded, and its sender
+is told ours by a frame without messages.
 
-A full or dead peer loses messages, which machines survive; so does a malformed frame. All of that
-is counted. Bounds: frames in and out by `_HIGH_WATER_MARK` for each peer, peers by `_PEERS_MAX`.
-The loop also watches file descriptors: a parent's pipe, children.
+Messages to full or dead peers and malformed frames are dropped and counted; machines tolerate
+loss. Bounds: frames by `_HIGH_WATER_MARK` per peer and direction, peers by `_PEERS_MAX`. The loop
+also watches file descriptors, such as a parent's pipe.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RECONNECT_MAX_MS = 100
 
 
 class _Frame(msgspec.Struct, array_like=True):
-    """The first two fields are those of every version, past and future."""
+    """A frame; its first two fields are the same in every protocol version."""
 
     version: int
     sender: str
@@ -55,14 +55,23 @@ class _Frame(msgspec.Struct, array_like=True):
 class ZmqDriver(LocalDriver):
     """Delivers between the machines that it hosts and those of other processes."""
 
-    def __init__(self, endpoint: str, keys: Keys | None = None, bind: str | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        keys: Keys | None = None,
+        bind: str | None = None,
+        *,
+        on_incompatible: Callable[[str, int], None] | None = None,
+    ) -> None:
         """Bind the inbox.
 
         Args:
             endpoint: Where peers reach this process: `ipc://path`, or `tcp://host:port` (port "*":
-                any that is free). `self.endpoint` is that, over tcp with the public key.
-            keys: Needed for tcp, be it to listen or to speak to others.
+                any free one). `self.endpoint` is this, over tcp with the public key.
+            keys: Needed for tcp, to listen as well as to connect.
             bind: Where to listen over tcp if it is not `endpoint`, e.g. `tcp://0.0.0.0:7077`.
+            on_incompatible: Called in the loop, once per peer of another protocol version, with
+                its endpoint and version.
 
         Raises:
             InsecureTransport: tcp without keys, or a socket file in a folder open to others.
@@ -73,7 +82,7 @@ class ZmqDriver(LocalDriver):
         self.overflowed = 0
         self.refused = 0
         self.incompatible: dict[str, int] = {}
-        self.on_incompatible: Callable[[str, int], None] | None = None
+        self._on_incompatible = on_incompatible
         self._keys = keys
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
@@ -102,7 +111,7 @@ class ZmqDriver(LocalDriver):
         self._decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {}
 
     def _bind(self, endpoint: str, bind: str) -> str:
-        """Bind the inbox; the endpoint that peers are told."""
+        """Bind the inbox; returns the endpoint to tell peers."""
         self._inbox.setsockopt(zmq.LINGER, 0)
         self._inbox.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARK)
         if endpoint.startswith("ipc://"):
@@ -111,7 +120,7 @@ class ZmqDriver(LocalDriver):
             return endpoint
         if self._keys is None:
             raise InsecureTransport(f"{endpoint}: tcp needs keys (see `sparrow keygen`)")
-        # The list is asked for each connection; it must be there before the first can come.
+        # Must be bound before the first connection, which is authenticated here.
         self._zap = self._context.socket(zmq.REP)
         self._zap.bind("inproc://zeromq.zap.01")
         self._poller.register(self._zap, zmq.POLLIN)
@@ -129,9 +138,9 @@ class ZmqDriver(LocalDriver):
         return super().host(name, machine)
 
     def watch(self, fd: int, on_readable: Callable[[], None]) -> None:
-        """Call back in the loop while `fd` is readable (end of file counts).
+        """Call back in the loop while `fd` is readable, or at end of file.
 
-        To be called before `run`, or from the loop.
+        Must be called before `run` or from the loop.
         """
         self._watched[fd] = on_readable
         self._poller.register(fd, zmq.POLLIN)
@@ -142,14 +151,14 @@ class ZmqDriver(LocalDriver):
         self._poller.unregister(fd)
 
     def forget(self, endpoint: str) -> None:
-        """A peer is gone for good: drop its socket and what waits for it."""
+        """Drop the socket of a dead peer, and all messages to it."""
         self._outbox.pop(endpoint, None)
         peer = self._peers.pop(endpoint, None)
         if peer is not None:
             peer.close()
 
     def counters(self) -> dict[str, int]:
-        """What has gone wrong so far, by name."""
+        """Counters of errors, by name."""
         return {
             **super().counters(),
             "frames_malformed": self.malformed,
@@ -159,7 +168,7 @@ class ZmqDriver(LocalDriver):
         }
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: the loop will wake anyway; or closed
+        with contextlib.suppress(OSError):  # full, so the loop wakes anyway; or closed
             os.write(self._wake_w, b"\0")
 
     def _wait(self, timeout_s: float) -> None:
@@ -175,7 +184,7 @@ class ZmqDriver(LocalDriver):
                 self._watched[ready]()
 
     def _admit(self, request: list[bytes]) -> None:
-        """Answer whether a peer may connect."""
+        """Answer an authentication request."""
         assert self._keys is not None
         assert self._zap is not None
         answer = answer_admission(request, self._keys)
@@ -191,7 +200,7 @@ class ZmqDriver(LocalDriver):
             self._accept(body)
 
     def _accept(self, body: bytes) -> None:
-        """Take a frame apart; what is malformed in it does not harm the rest."""
+        """Decode a frame; a malformed message does not affect the others in it."""
         try:
             frame = self._frames.decode(body)
             if frame.version != PROTOCOL_VERSION:
@@ -212,13 +221,13 @@ class ZmqDriver(LocalDriver):
                 self.malformed += 1
 
     def _refuse(self, frame: _Frame) -> None:
-        """Tell a peer of another version ours, and who hosts us, once for each peer."""
-        if frame.messages != b"\x90":  # an answer is not answered
+        """Tell a peer of another version ours, and call back once per peer."""
+        if frame.messages != b"\x90":  # else it is itself such an answer
             self._outbox.setdefault(frame.sender, [])
         if frame.sender not in self.incompatible and len(self.incompatible) < _PEERS_MAX:
             self.incompatible[frame.sender] = frame.version
-            if self.on_incompatible is not None:
-                self.on_incompatible(frame.sender, frame.version)
+            if self._on_incompatible is not None:
+                self._on_incompatible(frame.sender, frame.version)
 
     def _queue_remote(self, endpoint: str, name: str, msg: Message) -> None:
         messages = self._outbox.get(endpoint)
@@ -236,7 +245,7 @@ class ZmqDriver(LocalDriver):
                 self._peer(endpoint).send(frame, zmq.NOBLOCK)
             except zmq.Again:
                 self.overflowed += len(messages)
-            except (zmq.ZMQError, InsecureTransport, ValueError):  # no address, or no socket
+            except (zmq.ZMQError, InsecureTransport, ValueError):  # a bad address, or no socket
                 self.undeliverable += len(messages)
 
     def _peer(self, endpoint: str) -> zmq.Socket[bytes]:
@@ -270,7 +279,7 @@ class ZmqDriver(LocalDriver):
         return peer
 
     def close(self) -> None:
-        """Close all sockets and remove the socket file; after `run` has returned."""
+        """Close all sockets and remove the socket file, after `run` has returned."""
         self._release()
         remove_socket(self.endpoint)
 
@@ -278,7 +287,7 @@ class ZmqDriver(LocalDriver):
         self._context.destroy(linger=0)
         os.close(self._wake_r)
         os.close(self._wake_w)
-        self._wake_w = -1  # a late `post` must not write to what gets this number next
+        self._wake_w = -1  # a late `post` must not write to a reused descriptor
 
 
 def remove_socket(endpoint: str) -> None:

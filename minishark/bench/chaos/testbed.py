@@ -1,0 +1,270 @@
+"""The cluster under test, in folders of its own; and what it has left behind in the end.
+
+All that belongs to a run carries a mark in its environment, which children inherit: only marked
+processes are ever hit, and those that live on in the end were left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import psutil
+
+from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders, unlocked_folders
+from minishark.cluster.launch import (
+    ClusterRecord,
+    StartOptions,
+    forget_cluster,
+    make_keys,
+    start_cluster,
+    stop_cluster,
+)
+from minishark.cluster.node import HOST_VARIABLE
+from minishark.cluster.status import ExecutorState, NodeState
+from minishark.errors import ClusterError
+
+ClusterKind: TypeAlias = Literal["own", "hosts"]
+"""Where queries run: on the session's own cluster, or on nodes that stand for hosts of their own
+(tcp, keys, nothing shared), which an operator starts again when they die."""
+
+_MARK = "MINISHARK_CHAOS"
+_SETTLE_S = 20.0
+_POLL_S = 0.05
+_HEADS = 2
+
+
+@dataclass(slots=True)
+class Testbed:
+    """Folders and a mark for one run.
+
+    Attributes:
+        folder: where temporary files of all processes of the run go.
+        mark: in the environment of all of them.
+        strange: folders in shared memory that nobody owned before.
+    """
+
+    folder: Path
+    mark: str
+    strange: tuple[Path, ...]
+    _hosts: list[_Host] = field(default_factory=list)
+    _peer_session: subprocess.Popen[bytes] | None = None
+
+    # Processes
+
+    def is_ours(self, pid: int) -> bool:
+        """Whether the process belongs to this run, and lives."""
+        try:
+            process = psutil.Process(pid)
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            return bool(alive and process.environ().get(_MARK) == self.mark)
+        except psutil.Error:
+            return False
+
+    def family(self) -> list[psutil.Process]:
+        """All processes of the run but this one."""
+        found = [each for each in psutil.process_iter() if each.pid != os.getpid()]
+        return [each for each in found if self.is_ours(each.pid)]
+
+    # Nodes that are hosts of their own
+
+    def start_hosts(self, count: int, executors: int) -> str:
+        """Start nodes that share nothing but the network; the address of the first."""
+        keys = self.folder / "keys"
+        make_keys(keys)
+        paths = [f"tcp://127.0.0.1:{port}" for port in _free_ports(count)]
+        heads = tuple(paths[: min(_HEADS, count)])
+        for number, place in enumerate(paths):
+            options = StartOptions(
+                name=f"host{number}",
+                nodes=1,
+                executors_per_node=executors,
+                listen=place,
+                join=heads,
+                keys=str(keys),
+            )
+            self._hosts.append(_Host(options, _start_host(options)))
+        return paths[0]
+
+    def seen(self, nodes: Sequence[NodeState]) -> tuple[NodeState, ...]:
+        """Nodes with their processes, of which a session is not told where they are other hosts."""
+        if not self._hosts:
+            return tuple(nodes)
+        own = {host.record.nodes[0].name: host.record for host in self._hosts}
+        return tuple(_with_processes(node, own[node.name]) for node in nodes)
+
+    @property
+    def keys(self) -> Path | None:
+        """The folder of keys; None where there is no tcp."""
+        return self.folder / "keys" if self._hosts else None
+
+    def heads(self, nodes: int) -> frozenset[str]:
+        """The names of nodes with a scheduler."""
+        own = [f"node-{i}" for i in range(nodes)]
+        names = [host.record.nodes[0].name for host in self._hosts] or own
+        return frozenset(names[:_HEADS])
+
+    def mend(self) -> None:
+        """What an operator does: start dead nodes again, at their addresses."""
+        for host in self._hosts:
+            if not host.record.is_alive:
+                forget_cluster(host.record)
+                with contextlib.suppress(ClusterError):  # its address is not free yet: later
+                    host.record = _start_host(host.options)
+
+    # Another session
+
+    def visit(self, address: str | None) -> None:
+        """Let the program of another session run, if it does not."""
+        if self._peer_session is None or self._peer_session.poll() is not None:
+            self._see_off()
+            self._peer_session = subprocess.Popen(
+                [sys.executable, "-m", "minishark.bench.chaos.peer_session"],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            assert self._peer_session.stdin is not None
+            self._peer_session.stdin.write(
+                msgspec.json.encode([address, self.keys and str(self.keys)])
+            )
+            self._peer_session.stdin.write(b"\n")
+            self._peer_session.stdin.flush()
+
+    @property
+    def peer_session(self) -> int | None:
+        """The process of the other session, if one runs."""
+        running = self._peer_session is not None and self._peer_session.poll() is None
+        return self._peer_session.pid if running and self._peer_session is not None else None
+
+    def _see_off(self) -> None:
+        if self._peer_session is not None and self._peer_session.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._peer_session.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._peer_session.wait(_SETTLE_S)
+
+    # The end
+
+    def close(self) -> None:
+        """End the other session and the nodes."""
+        self._see_off()
+        for host in self._hosts:
+            with contextlib.suppress(ClusterError):
+                stop_cluster(host.record.name)
+            forget_cluster(host.record)
+
+    def left_behind(self) -> list[str]:
+        """Processes, sockets, files and folders that are still there some seconds later."""
+        deadline = time.monotonic() + _SETTLE_S
+        while (found := self._remains()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return found
+
+    def _remains(self) -> list[str]:
+        kept = {"keys", "minishark", "written"}
+        files = [path for path in self.folder.iterdir() if path.name not in kept]
+        known = [*(self.folder / "minishark").glob("*")]
+        return [
+            *(f"process {each.pid}: {_command(each)}" for each in self.family()),
+            *(str(path) for path in (*files, *known, *abandoned_folders(SHARED_MEMORY))),
+            *(str(path) for path in unlocked_folders(SHARED_MEMORY) if path not in self.strange),
+        ]
+
+
+@dataclass(slots=True)
+class _Host:
+    options: StartOptions
+    record: ClusterRecord
+
+
+@contextlib.contextmanager
+def open_testbed() -> Iterator[Testbed]:
+    """Folders of a run's own, for this process and its children; gone in the end, with them."""
+    folder = Path(tempfile.mkdtemp(prefix="ms-chaos-"))
+    testbed = Testbed(folder, secrets.token_hex(8), tuple(unlocked_folders(SHARED_MEMORY)))
+    (folder / "written").mkdir()
+    own = {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder), _MARK: testbed.mark}
+    with _environment(own), _temporary(folder):
+        try:
+            yield testbed
+        finally:
+            testbed.close()
+            for process in testbed.family():
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _temporary(folder: Path) -> Iterator[None]:
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+def _start_host(options: StartOptions) -> ClusterRecord:
+    with _environment({HOST_VARIABLE: options.name}):
+        return start_cluster(options)
+
+
+def _with_processes(node: NodeState, record: ClusterRecord) -> NodeState:
+    pid = record.nodes[0].pid
+    try:
+        found = psutil.Process(pid).children() if record.is_alive else []
+    except psutil.Error:
+        found = []
+    executors = tuple(ExecutorState(f"{node.name}-{each.pid}", each.pid, 1, 0) for each in found)
+    return replace(node, pid=pid, alive=node.alive and bool(found), executors=executors)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free, each with the next one."""
+    found: list[int] = []
+    while len(found) < count:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            with contextlib.suppress(OSError):
+                second.bind(("127.0.0.1", port + 1))
+                if all(abs(port - other) > 1 for other in found):
+                    found.append(port)
+    return found
+
+
+def _command(process: psutil.Process) -> str:
+    return _or("gone", lambda: " ".join(process.cmdline()))
+
+
+def _or(otherwise: str, value: Callable[[], Any]) -> str:
+    try:
+        return str(value())
+    except psutil.Error:
+        return otherwise

@@ -1,0 +1,225 @@
+"""What optimizer rules attach to a plan, from the planner to the executors.
+
+A rule annotates scans with `ScanHints`. When the plan is cut into stages, these are resolved into
+one `FragmentHints` for each stage, which travels unchanged: Stage -> StageTask -> worker. A hint
+never changes which rows a fragment gives, so an executor may ignore any of them.
+Light, as executors import it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+# In a physical plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFilter:
+    """A semi-join filter of a scan: rows whose integer is not among the keys may be dropped.
+
+    Attributes:
+        column: the table's column.
+        cte: the common table expression that holds the keys,
+        key: in the column at this position.
+        whole: whether the keys of all its partitions count, not only those of the scan's own.
+        low: the smallest value in `column`.
+        high: the largest value in `column`.
+        copied_max: the largest share of the rows, from 0 to 1, that is worth copying; if more rows
+            have a key, all of them are read.
+    """
+
+    column: str
+    cte: int
+    key: int
+    whole: bool
+    low: int
+    high: int
+    copied_max: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRuns:
+    """What is known about the groups that the aggregate above a scan makes of its rows.
+
+    Attributes:
+        key: the table's column that they are grouped by.
+        values: for each aggregate the function (sum, count, min or max) and the table's column,
+            which is empty for a count of rows.
+        sum_max: an upper bound of |value| for all summed values, in units of the last digit.
+    """
+
+    key: str
+    values: tuple[tuple[str, str], ...]
+    sum_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanHints:
+    """What rules attach to a scan.
+
+    Attributes:
+        dictionary_codes: those columns of the scan that are dictionary codes, each with the text
+            column that it encodes.
+        key_filter: which rows are not needed.
+        group_runs: the groups of its rows, if they may be stored as runs.
+    """
+
+    dictionary_codes: tuple[tuple[str, str], ...] = ()
+    key_filter: KeyFilter | None = None
+    group_runs: GroupRuns | None = None
+
+    @property
+    def label(self) -> str:
+        """What EXPLAIN shows behind the scan; empty for nothing."""
+        found = ""
+        if self.key_filter is not None:
+            found += f" of {self.key_filter.column} in #{self.key_filter.cte}"
+        if self.group_runs is not None:
+            found += f" perhaps in runs of {self.group_runs.key}"
+        return found
+
+
+NO_HINTS = ScanHints()
+
+
+# In a stage, and on the wire
+
+
+class DictionaryCodes(msgspec.Struct, frozen=True, array_like=True):
+    """Columns that an input gets in addition: the dictionary codes of text columns.
+
+    Attributes:
+        input: the input's name in the fragment.
+        relation: what the fragment calls the dictionaries: one row with a list for each column.
+        columns: each new column and the text column that it encodes.
+    """
+
+    input: str
+    relation: str
+    columns: tuple[tuple[str, str], ...]
+
+
+class EarlyCte(msgspec.Struct, frozen=True, array_like=True):
+    """A common table expression that runs before the fragment, from inputs and earlier ones.
+
+    Attributes:
+        name: what later ones and the fragment call it.
+        sql: a SELECT with columns c0, c1, ...
+        types: the DuckDB types of these columns.
+        rows: the estimated number of rows.
+    """
+
+    name: str
+    sql: str
+    types: tuple[str, ...]
+    rows: float
+
+
+class InputKeyFilter(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A semi-join filter: an input keeps only rows whose integer is among the keys of a relation.
+
+    The fragment still joins both, so rows without a key may be left.
+
+    Attributes:
+        input: the input's name in the fragment.
+        column: its column.
+        keys: the relation that holds the keys: an early CTE or an input.
+        key: that relation's column.
+        columns: the columns of the input that the fragment reads.
+        low: the smallest value in `column`.
+        high: the largest value in `column`.
+        copied_max: the largest share of the rows, from 0 to 1, that is worth copying; if more rows
+            have a key, all of them are read.
+    """
+
+    input: str
+    column: str
+    keys: str
+    key: str
+    columns: tuple[str, ...]
+    low: int
+    high: int
+    copied_max: float
+
+
+class InputGroupRuns(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """The groups of an input's rows by a key, which may be stored as runs of rows with one key.
+
+    Attributes:
+        name: what the fragment calls the groups: the key as c0, aggregates as c1, ...
+        input: the input's name in the fragment.
+        key: its column.
+        values: for each aggregate the function (sum, count, min or max) and the column; a count of
+            rows has none.
+        sum_max: an upper bound of |value| for all summed values, in units of the last digit.
+        hashed: a SELECT of the groups from the input's rows.
+        merged: a SELECT of the groups from runs of which several may have the same key. Runs are
+            called `runs` and have the same columns.
+        single: a SELECT of the groups from runs each of which is a group.
+    """
+
+    name: str
+    input: str
+    key: str
+    values: tuple[tuple[str, str], ...]
+    sum_max: int
+    hashed: str
+    merged: str
+    single: str
+
+    @property
+    def runs(self) -> str:
+        """What `merged` and `single` call the runs."""
+        return f"{self.name}_runs"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The input's columns that are aggregated."""
+        return tuple(column for _, column in self.values if column)
+
+
+class FragmentHints(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """What rules attach to a fragment.
+
+    Attributes:
+        dictionary_codes: columns that inputs get in addition.
+        ctes: relations that a task computes first, in this order.
+        key_filters: which rows of inputs a task drops, once their keys are known.
+        group_runs: groups of inputs that may be stored as runs.
+        build_sides: whether DuckDB builds each join's hash table from its right side, instead of
+            choosing a side itself.
+        aggregates_early: whether DuckDB may push aggregates below joins.
+        prepares: whether a fragment that comes again is prepared.
+    """
+
+    dictionary_codes: tuple[DictionaryCodes, ...] = ()
+    ctes: tuple[EarlyCte, ...] = ()
+    key_filters: tuple[InputKeyFilter, ...] = ()
+    group_runs: tuple[InputGroupRuns, ...] = ()
+    build_sides: bool = False
+    aggregates_early: bool = False
+    prepares: bool = False
+
+    @property
+    def reduces_inputs(self) -> bool:
+        """Whether a task does something to its inputs before the fragment runs."""
+        return bool(self.key_filters or self.group_runs)
+
+
+NO_FRAGMENT_HINTS = FragmentHints()
+
+
+def with_ctes(sql: str, ctes: Mapping[str, str], views: Mapping[str, str] | None = None) -> str:
+    """A SELECT with common table expressions, by name, each of which may read those before it.
+
+    Args:
+        sql: the SELECT.
+        ctes: are computed once.
+        views: come before them, and are computed wherever they are read.
+    """
+    texts = [f"{name} AS ({text})" for name, text in (views or {}).items()]
+    texts += [f"{name} AS MATERIALIZED ({text})" for name, text in ctes.items()]
+    return f"WITH {', '.join(texts)} {sql}" if texts else sql

@@ -1,0 +1,26 @@
+"""Fragments that come again are prepared by executors (`worker/prepared.py`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from minishark.compiler.hints import FragmentHints
+from minishark.compiler.rules.rule import Phase, Rule
+
+if TYPE_CHECKING:
+    from minishark.compiler.stages.stage import Stage
+
+
+def prepare(stage: Stage, _: None) -> FragmentHints:
+    """The hints of a stage, whose fragment is prepared when it comes a second time."""
+    return structs.replace(stage.hints, prepares=True)
+
+
+PREPARED_FRAGMENTS = Rule(
+    name="prepared_fragments",
+    doc="parse, bind and optimize fragments of repeated queries once",
+    phase=Phase.FRAGMENT,
+    apply=prepare,
+)

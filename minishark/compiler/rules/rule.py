@@ -1,0 +1,68 @@
+"""What an optimizer rule is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from minishark.compiler.physical.plan import PhysicalPlan
+
+if TYPE_CHECKING:
+    from minishark.compiler.stages.fragment import Block
+    from minishark.compiler.stages.stage import Stage
+    from minishark.compiler.stages.writer import FragmentWriter
+
+
+class Phase(StrEnum):
+    """When a rule applies, and what its function takes and gives.
+
+    Each is called as `apply(..., options)`, where `options` are the rule's own.
+    """
+
+    CHOICE = "choice"
+    """`(place, PlannerOptions, options) -> PhysicalPlan`: one of the plans that `place` makes."""
+    PLACEMENT = "placement"
+    """`(LogicalPlan, Placer, options) -> Planned | None`: another way to compute a logical node."""
+    PHYSICAL = "physical"
+    """`(PhysicalPlan, Catalog, options) -> PhysicalPlan`: the same object if nothing changes."""
+    FRAGMENT = "fragment"
+    """`(Stage, options) -> FragmentHints`: the hints of a stage, the same if nothing changes."""
+
+
+Lowering: TypeAlias = "Callable[[PhysicalPlan, FragmentWriter], Block | None]"
+
+
+def _nothing(stage: Stage) -> Iterable[str]:
+    del stage
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One optimization, which `connect(disabled_optimizations=...)` can switch off.
+
+    The switch, EXPLAIN, the documentation and the golden file `tests/golden/rules/<name>.txt`
+    derive from the entry.
+
+    Attributes:
+        name: its switch.
+        doc: what it does, in one line.
+        phase: when it applies.
+        apply: its function; see `Phase`.
+        options: its own options, a frozen dataclass; None for none.
+        everywhere: options with which it applies wherever it can, however small the data.
+        lower: called for each node of a plan when its SQL is written: may attach hints to the
+            fragment, and may give a block in place of the node's own.
+        explain: the lines that EXPLAIN shows below a stage.
+    """
+
+    name: str
+    doc: str
+    phase: Phase
+    apply: Callable[..., Any]
+    options: Any = None
+    everywhere: Any = None
+    lower: Lowering | None = None
+    explain: Callable[[Stage], Iterable[str]] = _nothing

@@ -1,0 +1,199 @@
+"""SQL text as DuckDB's tokens: a cursor to parse with, parameters, arguments. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import duckdb
+
+from minishark.errors import QueryError
+
+Token: TypeAlias = tuple[int, str, Any]
+"""A token's offset in the text, its text, and its type in DuckDB's terms."""
+
+_COMMENT_LINES = re.compile(r"^\s*(?:--[^\n]*\n\s*)*")
+_NAMED_ARGUMENT = re.compile(r"(\w+)\s*:?=\s*(.*)", re.DOTALL)
+
+
+def from_first_word(sql: str) -> str:
+    """A text without leading comment lines and spaces."""
+    return _COMMENT_LINES.sub("", sql, count=1)
+
+
+def sql_tokens(sql: str) -> list[Token]:
+    """The tokens of a text, without comments."""
+    encoded = sql.encode()  # DuckDB counts bytes
+    marks = [*duckdb.tokenize(sql), (len(encoded), None)]
+    texts, offset = [], len(encoded[: marks[0][0]].decode())
+    for (start, type_), (end, _) in itertools.pairwise(marks):
+        piece = encoded[start:end].decode()
+        texts.append((offset, piece.strip(), type_))
+        offset += len(piece)
+    return [token for token in texts if token[2] != duckdb.token_type.comment]
+
+
+def unquoted(name: str) -> str:
+    """A name without its double quotes."""
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+class TokenCursor:
+    """Reads a statement token by token."""
+
+    def __init__(self, sql: str) -> None:
+        self._sql = sql
+        self._tokens = sql_tokens(sql)
+        self._at = 0
+
+    @property
+    def code(self) -> str:
+        """All tokens but string constants, with spaces between."""
+        tokens = self._tokens
+        return " ".join(t for _, t, type_ in tokens if type_ != duckdb.token_type.string_const)
+
+    @property
+    def offset(self) -> int:
+        """Where the next token begins in the text."""
+        return self._tokens[self._at][0] if self._at < len(self._tokens) else len(self._sql)
+
+    @property
+    def rest(self) -> str:
+        """The text from the next token on."""
+        return self._sql[self.offset :]
+
+    @property
+    def next(self) -> str:
+        """The next token; empty at the end."""
+        return self._tokens[self._at][1] if self._at < len(self._tokens) else ""
+
+    def ends_with(self, *words: str) -> bool:
+        """Whether the last tokens are these words."""
+        return [text.upper() for _, text, _ in self._tokens[-len(words) :]] == list(words)
+
+    def skip(self, *words: str) -> bool:
+        """Move past these words, if all of them come next in this order."""
+        end = self._at + len(words)
+        if [text.upper() for _, text, _ in self._tokens[self._at : end]] != list(words):
+            return False
+        self._at = end
+        return True
+
+    def skip_any(self, *words: str) -> None:
+        """Move past all of the next tokens that are among these words."""
+        while self.next and self.next.upper() in words:
+            self._at += 1
+
+    def skip_to(self, word: str) -> bool:
+        """Move to the next token that is this word, outside of brackets; whether there is one."""
+        depth = 0
+        for at in range(self._at, len(self._tokens)):
+            _, text, type_ = self._tokens[at]
+            if type_ == duckdb.token_type.operator:
+                depth += text.count("(") - text.count(")")
+            elif depth == 0 and text.upper() == word:
+                self._at = at
+                return True
+        return False
+
+    def word(self) -> str:
+        """Move past a token; it in upper case, empty at the end."""
+        text = self.next.upper()
+        self._at += 1
+        return text
+
+    def name(self) -> tuple[str, ...]:
+        """Move past a name; its parts between dots, without quotes; empty if it is none."""
+        parts = []
+        while self.next.startswith('"') or self.next.isidentifier():
+            parts.append(unquoted(self.next))
+            self._at += 1
+            if not self.skip("."):
+                break
+        return tuple(parts)
+
+
+class SqlText(str):
+    """SQL that stands for itself among parameter values."""
+
+    __slots__ = ()
+
+
+def split_arguments(text: str) -> list[str]:
+    """The parts of `text` between commas outside of brackets."""
+    parts, depth, first = [], 0, 0
+    for start, token, type_ in sql_tokens(text):
+        if type_ != duckdb.token_type.operator:
+            continue
+        for offset, char in enumerate(token):
+            depth += (char in "([{") - (char in ")]}")
+            if char == "," and depth == 0:
+                parts.append(text[first : start + offset].strip())
+                first = start + offset + 1
+    last = text[first:].strip()
+    return [*parts, last] if last else parts
+
+
+def call_arguments(text: str) -> Sequence[SqlText] | Mapping[str, SqlText]:
+    """The arguments between brackets, by name if all of them are named."""
+    text = text.strip()
+    arguments = split_arguments(text[1:-1]) if text.startswith("(") else []
+    named = [found for found in map(_NAMED_ARGUMENT.match, arguments) if found]
+    if arguments and len(named) == len(arguments):
+        return {found[1]: SqlText(found[2]) for found in named}
+    return [SqlText(argument) for argument in arguments]
+
+
+def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
+    """`sql` with a literal for each `?`, `$1` or `$name`.
+
+    Args:
+        sql: one statement.
+        values: for `?` and `$1` a sequence, for `$name` a mapping; `SqlText` is put in as it is.
+
+    Raises:
+        QueryError: a parameter has no value, or a value no parameter.
+    """
+    named = values if isinstance(values, Mapping) else {str(i + 1): v for i, v in enumerate(values)}
+    out: list[str] = []
+    used: dict[str, None] = {}
+    done = position = 0
+    tokens = sql_tokens(sql)
+    skip = False
+    for (start, text, type_), following in zip(tokens, [*tokens[1:], None], strict=True):
+        if skip:
+            skip = False
+            continue
+        if type_ != duckdb.token_type.operator or text[:1] not in ("?", "$"):
+            continue
+        # DuckDB's tokenizer may split `?1` and `$name` into two tokens.
+        if text == "?" and following and following[0] == start + 1 and following[1].isdigit():
+            name, end, skip = following[1], start + 1 + len(following[1]), True
+        elif text.startswith("?"):
+            position += 1
+            name, end = str(position), start + 1
+        else:
+            name = text[1:] or (following[1] if following else "")
+            end = start + 1 + len(name)
+            skip = not text[1:]
+        out += [sql[done:start], _literal(name, named)]
+        used[name] = None
+        done = end
+    extra = [name for name in named if name not in used]
+    if extra:
+        raise QueryError(f"There is no parameter for the value of {', '.join(extra)}.")
+    return "".join([*out, sql[done:]])
+
+
+def _literal(name: str, values: Mapping[str, Any]) -> str:
+    if name not in values:
+        raise QueryError(f"Parameter {name} has no value; pass one in params.")
+    value = values[name]
+    if isinstance(value, SqlText):
+        return f"({value})"
+    try:
+        return f"({duckdb.ConstantExpression(value)})"
+    except (duckdb.Error, TypeError) as error:
+        raise QueryError(f"Parameter {name}: {error}") from error

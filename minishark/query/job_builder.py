@@ -1,0 +1,249 @@
+"""Builds the Sparrow jobs of a query's stages: payloads, preferred nodes, memory needs.
+
+Nothing here does input or output. What each task reads follows from the stage's inputs, the stored
+tables, and the outputs that the stage graph has of earlier stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from minishark.catalog import Table
+from minishark.cluster.backend import Placement
+from minishark.compiler.physical.work import row_bytes
+from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
+from minishark.expressions import Schema
+from minishark.query.inputs import (
+    named_relation,
+    preferred_nodes,
+    read_partitions,
+    stage_slices,
+)
+from minishark.query.locality import Holding, hosts_of, near, stage_holdings
+from minishark.query.sinks import Output
+from minishark.query.stage_graph import StageGraph, Submission
+from minishark.worker.protocol import (
+    FileSlice,
+    OutputKind,
+    ScalarFunction,
+    StageTask,
+    TaskOutcome,
+    TaskPayload,
+    encode,
+)
+from sparrow_core import JobOptions, JobSpec, NodeName, TaskSpec
+
+# A Python function's task holds the rows that it gets, those that it returns, and these again
+# while they are checked and stored. Everything else streams or is memory-mapped.
+_FUNCTION_COPIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What holds for all queries of a session, and travels to executors with each stage.
+
+    Attributes:
+        settings: SET statements.
+        definitions: statements that create what a whole statement may name: views, macros, types.
+        functions: Python functions that SQL may call.
+    """
+
+    settings: tuple[str, ...] = ()
+    definitions: tuple[str, ...] = ()
+    functions: tuple[ScalarFunction, ...] = ()
+
+    def called_by(self, stage: Stage) -> tuple[ScalarFunction, ...]:
+        """The Python functions that a stage may call; a whole statement may do so by a macro."""
+        if not self.functions or stage.is_statement:
+            return self.functions
+        text = " ".join((stage.sql, *(cte.sql for cte in stage.hints.ctes))).lower()
+        return tuple(function for function in self.functions if function.name in text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobBuilder:
+    """Builds the jobs of one run of a query.
+
+    Attributes:
+        graph: the outputs of earlier stages.
+        last: the number of the last stage.
+        output: what the last stage's tasks do with their rows.
+        folder: the query's folder, relative to a node's storage folder.
+        working_folder: the front end's, to which relative paths in SQL refer; empty for none.
+        environment: settings, definitions and functions.
+        threads: the number of threads for a large task that is alone in its stage.
+        explained: whether tasks report why they ran where they did.
+    """
+
+    graph: StageGraph
+    last: int
+    output: Output
+    folder: str
+    working_folder: str
+    environment: Environment
+    threads: int
+    explained: bool
+
+    def job(
+        self,
+        stage: Stage,
+        submission: Submission,
+        stored: Mapping[str, Table],
+        placement: Placement,
+    ) -> tuple[JobSpec, dict[int, frozenset[str]]]:
+        """Tasks of a stage as a job, and the nodes that each of them prefers.
+
+        Args:
+            stage: the stage.
+            submission: which of its tasks.
+            stored: the tables with their current locations, by name in lower case.
+            placement: how tasks are placed, and the live nodes.
+        """
+        tables = {
+            item.name: stored[item.table.lower()]
+            for item in stage.inputs
+            if isinstance(item, TableInput)
+        }
+        preferred = {i: self._preferred(stage, tables, i, placement) for i in submission.tasks}
+        every = frozenset(placement.nodes)
+        tasks = tuple(
+            TaskSpec(
+                index,
+                encode(self._payload(stage, tables, index, placement.nodes)),
+                _constraint(nodes, every),
+                placement.wait_s,
+                self._memory_bytes(stage, tables, index),
+            )
+            for index, nodes in preferred.items()
+        )
+        job = JobSpec(
+            tasks,
+            shared=encode(self._stage_task(stage, tables, placement)),
+            user=placement.user,
+            placement=placement.policy,
+            probe_ratio=placement.probe_ratio,
+            options=JobOptions(explain=self.explained),
+        )
+        return job, preferred
+
+    def _preferred(
+        self, stage: Stage, tables: Mapping[str, Table], index: int, placement: Placement
+    ) -> frozenset[str]:
+        nodes = preferred_nodes(stage, tables, index)
+        if hosts := hosts_of(placement.nodes, placement.stores):
+            # Between hosts, bytes travel: the host that has most of the input comes first.
+            close = near(self._holdings(stage, tables, index), hosts)
+            nodes = (nodes & close) or close or nodes
+        if stage.index != self.last:
+            return nodes
+        return self.output.nodes(nodes, index, placement.nodes)
+
+    def _memory_bytes(self, stage: Stage, tables: Mapping[str, Table], index: int) -> int:
+        """What a task needs beside DuckDB's memory, as far as it can be foreseen.
+
+        A node starts no task that would raise the sum of such needs above what it has for queries,
+        unless no other task there has any.
+        """
+        if self.output.function is None or stage.index != self.last:
+            return 0
+        read_bytes = sum(size for _, size in self._holdings(stage, tables, index))
+        return function_bytes(stage.schema, stage.plan.rows / stage.tasks, read_bytes)
+
+    def _holdings(self, stage: Stage, tables: Mapping[str, Table], index: int) -> Iterator[Holding]:
+        """The parts of a task's input: where each is stored, and its bytes."""
+        for item in stage.inputs:
+            if isinstance(item, TableInput):
+                for partition in read_partitions(item, tables, index):
+                    yield partition.locations, partition.bytes
+            else:
+                yield from stage_holdings(*self._outputs(item, index), index)
+
+    def _stage_task(
+        self, stage: Stage, tables: Mapping[str, Table], placement: Placement
+    ) -> StageTask:
+        shared = {
+            item.name: self._slices(item, tables, 0)
+            for item in stage.inputs
+            if item.mode is ReadMode.ALL and not named_relation(item, tables, 0)
+        }
+        environment = self.environment
+        task = StageTask(
+            sql=stage.sql,
+            types=() if stage.is_statement else tuple(column.type for column in stage.schema),
+            shared_inputs=shared,
+            output=OutputKind.BUCKETS if stage.buckets else OutputKind.PIECE,
+            folder=self.folder,
+            prefix=f"{stage.index}-",
+            buckets=stage.buckets,
+            prelude=environment.settings + (environment.definitions if stage.is_statement else ()),
+            rows=stage.plan.rows / stage.tasks,
+            stores=placement.stores,
+            scalars=environment.called_by(stage),
+            working_folder=self.working_folder,
+            hints=stage.hints,
+        )
+        if stage.index == self.last:
+            task = self.output.stage_task(task, stage.schema)
+        # Python holds the GIL, and files are written by one thread each.
+        single = task.function is not None or task.scalars or task.output is OutputKind.FILES
+        if stage.is_large_task and not single:
+            task = structs.replace(task, threads=self.threads)
+        return task
+
+    def _payload(
+        self, stage: Stage, tables: Mapping[str, Table], index: int, nodes: Sequence[str]
+    ) -> TaskPayload:
+        own = {
+            item.name: self._slices(item, tables, index)
+            for item in stage.inputs
+            if item.mode is not ReadMode.ALL and not named_relation(item, tables, index)
+        }
+        relations = {
+            item.name: relation
+            for item in stage.inputs
+            if (relation := named_relation(item, tables, index))
+        }
+        payload = TaskPayload(index, own, relations)
+        return payload if stage.index != self.last else self.output.payload(payload, nodes)
+
+    def _slices(
+        self, item: TableInput | StageInput, tables: Mapping[str, Table], index: int
+    ) -> tuple[FileSlice, ...]:
+        if isinstance(item, TableInput):
+            read = read_partitions(item, tables, index)
+            return tuple(FileSlice(p.file, p.locations) for p in read)
+        outcomes, nodes, mode = self._outputs(item, index)
+        return stage_slices(outcomes, nodes, mode, index)
+
+    def _outputs(
+        self, item: StageInput, index: int
+    ) -> tuple[list[TaskOutcome], list[str], ReadMode]:
+        """What task `index` reads of an earlier stage: outputs, their nodes, which part of each."""
+        if item.mode is ReadMode.OWN:
+            own = self.graph.at(item.stage, index)
+            assert own is not None, "a stage runs when those that it reads are complete"
+            return [own.outcome], [own.node], ReadMode.ALL
+        outputs = self.graph.outputs(item.stage)
+        return [each.outcome for each in outputs], [each.node for each in outputs], item.mode
+
+
+def function_bytes(schema: Schema, rows: float, read_bytes: float) -> int:
+    """About how much memory a Python function takes for the rows of a task.
+
+    Args:
+        schema: the columns that it gets.
+        rows: the estimated number of rows.
+        read_bytes: the size of the task's input, an upper bound for what the function gets, since
+            only joins add bytes.
+    """
+    size = rows * row_bytes(schema)
+    return int(_FUNCTION_COPIES * (min(size, read_bytes) if read_bytes else size))
+
+
+def _constraint(nodes: frozenset[str], every: frozenset[str]) -> tuple[NodeName, ...]:
+    """Preferred nodes as a constraint; none if all nodes are as good, or no preferred one lives."""
+    nodes &= every
+    return () if nodes >= every else tuple(NodeName(node) for node in sorted(nodes))

@@ -1,0 +1,109 @@
+"""The ladder of fallbacks: what happens when a query can't run as it was planned.
+
+    promised tables      compute them, then plan again
+    tables replaced      plan again, once
+    partitions lost      restore their table, then plan again; a few times for each table
+    fragment rejected    run the whole statement in one task
+    statement rejected   run it in the front end
+
+Each rung costs speed, never an answer. The climb is one loop over a small interface, so that it
+can be read, and tested, without a cluster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from minishark.cluster.backend import FragmentRejectedError
+from minishark.errors import ExecutionError, PartitionsLostError
+from minishark.query.planner import TablesPromisedError
+
+RESTORES_MAX = 3
+"""How often one query restores the same table, whose nodes may keep dying."""
+
+Plan = TypeVar("Plan")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Rungs(Protocol[Plan, Result_co]):
+    """One query, as the ladder needs it."""
+
+    def plan(self, *, whole: bool) -> Plan:
+        """Plan the query; `whole` runs the statement as it is written, in one task.
+
+        Raises:
+            TablesPromisedError: tables that it reads have to be computed first.
+        """
+
+    def compute(self, tables: Sequence[str]) -> None:
+        """Compute promised tables."""
+
+    def execute(self, plan: Plan, warnings: tuple[str, ...]) -> Result_co:
+        """Run a plan; the warnings become part of the query's metrics.
+
+        Raises:
+            FragmentRejectedError: an executor's DuckDB does not accept a fragment.
+            PartitionsLostError: all replicas of a partition are gone.
+        """
+
+    def is_current(self, plan: Plan) -> bool:
+        """Whether what the plan reads is still what it was made for."""
+
+    def reads_files(self, plan: Plan) -> bool:
+        """Whether the plan reads files that others may change while it runs."""
+
+    def restore(self, lost: PartitionsLostError) -> None:
+        """Restore a table whose partitions are lost, or raise `lost`."""
+
+    def run_in_front_end(self, rejected: FragmentRejectedError) -> Result_co:
+        """Run a statement that no executor accepts."""
+
+
+def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
+    """Run a query to its end.
+
+    Raises:
+        MinisharkError: no rung is left, or the query failed for a reason that none of them cures.
+    """
+    rejected: FragmentRejectedError | None = None
+    restored, planned_again = Counter[str](), False
+    while True:
+        try:
+            plan = rungs.plan(whole=rejected is not None)
+        except TablesPromisedError as promised:
+            rungs.compute(promised.names)
+            continue
+        try:
+            result = rungs.execute(plan, _notes(rejected))
+        except FragmentRejectedError as error:
+            if rejected is not None:
+                return rungs.run_in_front_end(error)
+            rejected = error
+            continue
+        except ExecutionError as error:
+            if not planned_again and not rungs.is_current(plan):
+                # Its tables were replaced while it ran, and the old files are gone.
+                planned_again, rejected = True, None
+                continue
+            if not isinstance(error, PartitionsLostError):
+                raise
+            restored[error.table] += 1
+            if restored[error.table] > RESTORES_MAX:
+                raise
+            rungs.restore(error)
+            planned_again = False
+            continue
+        # Files, unlike tables, may change under a run that succeeds: its rows may be of both.
+        if not rungs.reads_files(plan) or rungs.is_current(plan):
+            return result
+        if planned_again:
+            raise ExecutionError("The files that the query reads keep changing; run it later.")
+        planned_again, rejected = True, None
+
+
+def _notes(rejected: FragmentRejectedError | None) -> tuple[str, ...]:
+    if rejected is None:
+        return ()
+    return (f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}",)

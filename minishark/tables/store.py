@@ -1,0 +1,191 @@
+"""Query results stored as the partitions of a table.
+
+Where the query's rows are partitioned already as the table's shall be, each task of the last stage
+stores its partition. Otherwise that stage leaves pieces, and the tasks that load tables make
+partitions of them: of equal size in the query's order, or by the hash of columns.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from minishark.catalog import Table
+from minishark.cluster.backend import FilesLostError
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.plan import PhysicalPlan
+from minishark.compiler.physical.repartition import (
+    hash_columns,
+    hashed_on,
+    ranged_on,
+    together,
+)
+from minishark.compiler.sql.arrow_types import kept_by_arrow
+from minishark.errors import CatalogError
+from minishark.expressions import Column, Schema, numbered
+from minishark.query.run import QueryRun
+from minishark.query.sinks import Layout, Output, Sink
+from minishark.tables.load import TableSource, stored_table
+from minishark.tables.sources import SourceSize
+from minishark.tables.tables import Tables
+from minishark.worker.protocol import FileSlice, OutputKind, TaskFunction
+
+_ENUM = re.compile(r"ENUM\('(?:[^']|'')*'(?:, '(?:[^']|'')*')*\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAsTable(Sink[Table]):
+    """The rows of a query as a table that is not published yet.
+
+    Attributes:
+        tables: loads it.
+        name: its name.
+        schema: its columns.
+        folder: its folder.
+        layout: how it is partitioned and replicated.
+        function: a Python function to which the rows are passed first.
+    """
+
+    tables: Tables
+    name: str
+    schema: Schema
+    folder: str
+    layout: Layout
+    function: TaskFunction | None = None
+
+    def options(self, options: PlannerOptions) -> PlannerOptions:
+        """With a function, several tasks even for few rows."""
+        return options.in_stages() if self.function else options
+
+    def shape(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """Rows with equal keys in one partition, if there are keys."""
+        if self.function is not None:
+            keys = self.function.keys
+            return together(plan, keys, self._count) if keys else plan
+        if self.layout.ranges:
+            return ranged_on(plan, self._positions(self.layout.ranges), self._count)
+        keys = self._positions(self.layout.partition_by)
+        return hashed_on(plan, keys, self._count) if keys and self._count > 1 else plan
+
+    @property
+    def _count(self) -> int:
+        return self.layout.partitions or self.tables.partitions
+
+    def _positions(self, names: tuple[str, ...]) -> tuple[int, ...]:
+        columns = [column.name for column in self.schema]
+        return tuple(columns.index(name) for name in names)
+
+    def _partitioned_by(self, plan: PhysicalPlan) -> tuple[str, ...] | None:
+        """The columns by which the plan's tasks hash-partition; None if tasks are no partitions.
+
+        An empty tuple if tasks may become partitions, with rows anywhere.
+        """
+        count = plan.distribution.partitions
+        if self.layout.even or self.layout.partitions not in (None, count):
+            return None
+        if self.layout.ranges:
+            return ()
+        if self.function is not None:
+            return None if self.layout.partition_by else ()
+        found = hash_columns(plan) if count > 1 else None
+        names = tuple(self.schema[i].name for i in found) if found is not None else None
+        return names if self.layout.partition_by in ((), names) else None
+
+    def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
+        """Partitions, or pieces to load partitions from."""
+        if self.function is None:
+            columns = tuple(column.name for column in self.schema)
+        if self._partitioned_by(plan) is None:
+            return Output(
+                kind=OutputKind.PIECE, columns=columns, function=self.function, cuts=self._count
+            )
+        return Output(
+            kind=OutputKind.PARTITION,
+            columns=columns,
+            function=self.function,
+            folder=self.folder,
+            replicas=self.tables.copies(plan.distribution.partitions, self.layout.replicas),
+        )
+
+    def finish(self, run: QueryRun) -> Table:
+        """The table."""
+        if run.output.kind is OutputKind.PARTITION:
+            keys = self._partitioned_by(run.stages[-1].plan)
+            assert keys is not None, "only a plan that partitions as the table does has this output"
+            loaded = stored_table([outcome for outcome, _ in run.outcomes()])
+            return self.tables.described(
+                self.name, self.schema, keys, loaded, replicas=run.output.replicas
+            )
+        while True:
+            try:
+                return self._loaded(run)
+            except FilesLostError as lost:
+                run.run_again(lost)
+
+    def accept(self, rows: pa.Table) -> Table | None:
+        """The table of rows that the front end computed; functions need tasks."""
+        if self.function is not None:
+            return None
+        rows = rows.rename_columns([column.name for column in self.schema])
+        return self.tables.build(self.name, self.folder, rows, self.layout)
+
+    def _loaded(self, run: QueryRun) -> Table:
+        """The table, loaded from the pieces that the query's tasks have left."""
+        source, size = _pieces(run, self.schema)
+        layout = self.tables.layout(self.layout, size)
+        with self.tables.temporary_folders(self.folder):
+            return self.tables.load(self.name, self.folder, source, layout)
+
+
+def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:
+    """The last stage's output as a source, in the query's order."""
+    slices: list[FileSlice] = []
+    counts: list[int] = []
+    for outcome, node in run.outcomes():
+        assert outcome.file is not None, "pieces are stored in files"
+        for part in outcome.buckets:
+            slices.append(FileSlice(outcome.file, (node,), part.first, part.last))
+            counts.append(part.rows)
+    size = SourceSize(sum(outcome.nbytes for outcome, _ in run.outcomes()), sum(counts))
+    if not slices:
+        # Without rows, one empty file still tells the columns.
+        outcome, node = run.outcomes()[0]
+        assert outcome.file is not None, "pieces are stored in files"
+        slices, counts = [FileSlice(outcome.file, (node,))], [0]
+    return TableSource(schema, slices=tuple(slices), rows=tuple(counts)), size
+
+
+def table_schema(schema: Schema) -> Schema:
+    """A query's columns under names that a table can have: unique ones.
+
+    Raises:
+        CatalogError: there is no column.
+    """
+    if not schema:
+        raise CatalogError("A table needs at least one column.")
+    names = numbered(column.name for column in schema)
+    return tuple(Column(name, column.type) for name, column in zip(names, schema, strict=True))
+
+
+def stored_schema(schema: Schema) -> Schema:
+    """Columns in types that survive a round trip through Arrow: VARCHAR for ENUM."""
+    return tuple(Column(c.name, _ENUM.sub("VARCHAR", c.type)) for c in schema)
+
+
+def as_stored(sql: str, schema: Schema) -> str:
+    """A query with its columns cast to the types of `stored_schema`."""
+    if survives_arrow(schema):
+        return sql
+    names = [f"c{i}" for i in range(len(schema))]
+    casts = [
+        f"CAST({name} AS {column.type}) AS {name}"
+        for name, column in zip(names, stored_schema(schema), strict=True)
+    ]
+    return f"SELECT {', '.join(casts)} FROM ({sql}) AS t({', '.join(names)})"
+
+
+def survives_arrow(schema: Schema) -> bool:
+    """Whether all columns keep their types in a round trip through Arrow."""
+    return kept_by_arrow(column.type for column in schema)

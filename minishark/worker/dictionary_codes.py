@@ -1,0 +1,66 @@
+"""Dictionary codes of text columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from minishark.compiler.hints import DictionaryCodes
+
+
+@dataclass(frozen=True, slots=True)
+class CodedInputs:
+    """What a fragment reads, by name.
+
+    Attributes:
+        tables: inputs with their additional columns of codes, and the dictionaries of these codes.
+        are_mapped: whether everything is in mapped files; else some codes are in memory.
+    """
+
+    tables: Mapping[str, pa.Table]
+    are_mapped: bool
+
+
+def with_codes(inputs: Mapping[str, pa.Table], codes: Iterable[DictionaryCodes]) -> CodedInputs:
+    """Inputs with the dictionary codes that a fragment reads.
+
+    Nothing is copied where all partitions of a table have the same dictionary.
+    """
+    found = dict(inputs)
+    are_mapped = True
+    for each in codes:
+        table, lists = found[each.input], {}
+        for name, column in each.columns:
+            text = table.column(column)
+            if not _has_one_dictionary(text):
+                text, are_mapped = _with_one_dictionary(text), False
+            codes_of_text, lists[column] = _codes_and_values(text)
+            table = table.append_column(name, codes_of_text)
+        found[each.input] = table
+        found[each.relation] = pa.table(lists)
+    return CodedInputs(found, are_mapped)
+
+
+def _has_one_dictionary(text: pa.ChunkedArray) -> bool:
+    return pa.types.is_dictionary(text.type) and all(
+        chunk.dictionary == text.chunk(0).dictionary for chunk in text.chunks
+    )
+
+
+def _with_one_dictionary(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_dictionary(text.type):
+        return text.dictionary_encode()
+    # Together they may have more values than their narrow codes can count.
+    return text.cast(pa.dictionary(pa.int32(), text.type.value_type)).unify_dictionaries()
+
+
+def _codes_and_values(text: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ListArray]:
+    """The codes, which are NULL for NULL, and one row with the list of values."""
+    if not text.num_chunks:
+        nothing = pa.chunked_array([], text.type.index_type)
+        return nothing, pa.array([[]], pa.list_(text.type.value_type))
+    values = text.chunk(0).dictionary
+    codes = pa.chunked_array([chunk.indices for chunk in text.chunks])
+    return codes, pa.ListArray.from_arrays([0, len(values)], values)

@@ -1,0 +1,199 @@
+"""The DuckDB of one executor slot: its connection, and the settings that tasks change.
+
+A setting takes DuckDB about as long as a small fragment, so each is only set when it differs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
+
+import duckdb
+import pyarrow as pa
+
+from minishark.cores import usable_cores
+from minishark.expressions import quote
+from minishark.worker.memory import NodeMemory
+from minishark.worker.protocol import OutputKind, StageTask
+from minishark.worker.storage import StorageMeter
+
+EXCHANGE_SETTINGS: Mapping[str, str] = {
+    "arrow_output_version": "'1.5'",  # 64-bit decimals, which halve most TPC-H columns
+    "arrow_lossless_conversion": "true",  # 128-bit integers, UUIDs, bits ... come back as they went
+}
+_BINARY_EXCHANGE_SETTINGS = {
+    **EXCHANGE_SETTINGS,
+    "arrow_output_version": "'1.0'",  # later ones have binary views, which Arrow can't take rows of
+}
+_BINARY_TYPE = re.compile(r"\b(?:BLOB|BIT|BIGNUM|VARIANT|GEOMETRY|STATE)\b")
+_LIMIT_TOLERANCE = 0.1
+_FRAGMENT = compile("run(text)", "<fragment>", "eval")
+
+
+class Rows(Protocol):
+    """A DuckDB relation or connection, which gives rows as Arrow."""
+
+    def to_arrow_reader(self, batch_size: int, /) -> pa.RecordBatchReader:
+        """The rows in batches."""
+        ...
+
+
+class DuckDBSlot:
+    """A DuckDB with one thread, unless a task may use more."""
+
+    def __init__(self, memory: NodeMemory, meter: StorageMeter, spill_folder: str) -> None:
+        """A new database.
+
+        Args:
+            memory: how the node's memory is shared.
+            meter: measures what stored files take of it.
+            spill_folder: where DuckDB spills to.
+        """
+        self._memory = memory
+        self._meter = meter
+        self._limit_bytes = memory.duckdb_bytes(0)
+        self._config = {
+            "threads": "1",
+            "temp_directory": spill_folder,
+            "autoinstall_known_extensions": "false",
+        }
+        self.con = self._connect()
+        self._settings = self.con.cursor()  # for settings of all connections while a task runs
+        self._fitting = threading.Lock()  # guards it
+        self._reset()
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        connection = duckdb.connect(config=dict(self._config))
+        connection.execute(f"SET memory_limit = '{self._limit_bytes}B'")
+        connection.execute("SET produce_arrow_string_view = false")
+        return connection
+
+    def _reset(self) -> None:
+        """Note the settings of a new database."""
+        self._output_settings: Mapping[str, str] = {}
+        self._disabled_optimizers = ""
+        self.threads = 1
+
+    @property
+    def limit_bytes(self) -> int:
+        """DuckDB's memory limit, in bytes."""
+        return self._limit_bytes
+
+    @property
+    def plan_settings(self) -> tuple[str, int]:
+        """The settings that the plan of a prepared statement depends on."""
+        return self._disabled_optimizers, self.threads
+
+    def restart(self) -> None:
+        """Replace the database by a new one, without anything that was defined."""
+        with self._fitting:
+            self._settings.close()
+            self.con.close()
+            self.con = self._connect()
+            self._settings = self.con.cursor()
+        self._reset()
+
+    def close(self) -> None:
+        """Close the database; open connections make it complain when the process ends."""
+        with self._fitting:
+            self._settings.close()
+            self.con.close()
+
+    def interrupt(self) -> None:
+        """Interrupt the statement that is running; may be called from another thread."""
+        with contextlib.suppress(duckdb.ConnectionException):  # it is just restarting
+            self.con.interrupt()
+
+    def configure(self, stage: StageTask) -> None:
+        """Change settings to those that the fragment of `stage` needs."""
+        disabled = _disabled_optimizers(stage)
+        if disabled != self._disabled_optimizers:
+            self.con.execute(f"SET disabled_optimizers = '{disabled}'")
+            self._disabled_optimizers = disabled
+        threads = min(stage.threads, usable_cores())
+        if threads != self.threads:
+            self.con.execute(f"SET threads = {threads}")
+            self.threads = threads
+        self.fit_memory()
+
+    def fit_memory(self) -> None:
+        """Give DuckDB the memory that files leave; may be called from another thread.
+
+        Above a lower limit it spills. What it can't spill it keeps until the next call.
+        """
+        limit = self._memory.duckdb_bytes(self._meter.used_bytes())
+        if abs(limit - self._limit_bytes) <= _LIMIT_TOLERANCE * self._limit_bytes:
+            return
+        with self._fitting, contextlib.suppress(duckdb.OutOfMemoryException):
+            self._settings.execute(f"SET memory_limit = '{limit}B'")
+            self._limit_bytes = limit
+
+    def set_output_types(self, settings: Mapping[str, str]) -> None:
+        """Choose the Arrow layout of the rows that come out."""
+        if settings == self._output_settings:
+            return
+        for name in EXCHANGE_SETTINGS:
+            value = settings.get(name)
+            self.con.execute(f"RESET {name}" if value is None else f"SET {name} = {value}")
+        self._output_settings = settings
+
+    def sql(self, text: str, tables: Mapping[str, pa.Table]) -> Rows:
+        """Bind SQL over Arrow tables; it runs when the rows are read."""
+        return _in_scope(self.con.sql, text, tables)
+
+    def execute(self, text: str, tables: Mapping[str, pa.Table]) -> Rows:
+        """Run SQL over Arrow tables."""
+        return _in_scope(self.con.execute, text, tables)
+
+    @contextlib.contextmanager
+    def views(self, tables: Mapping[str, pa.Table], relations: Mapping[str, str]) -> Iterator[None]:
+        """While the block runs, views of Arrow tables and of SQL relations by name."""
+        try:
+            for name, table in tables.items():
+                self.con.register(name, table)
+            for name, relation in relations.items():
+                self.con.execute(f"CREATE TEMP VIEW {quote(name)} AS FROM {relation}")
+            yield
+        finally:
+            for name in tables:
+                self.con.unregister(name)
+            for name in relations:
+                self.con.execute(f"DROP VIEW IF EXISTS {quote(name)}")
+
+
+def _in_scope(run: Callable[[str], Rows], text: str, tables: Mapping[str, pa.Table]) -> Rows:
+    """Run SQL that names Arrow tables.
+
+    DuckDB finds tables that are variables where it is called from, which costs less than views. A
+    scope of their own hides all other variables.
+    """
+    rows: Rows = eval(_FRAGMENT, {"run": run, "text": text, **tables})  # noqa: S307
+    return rows
+
+
+def _disabled_optimizers(stage: StageTask) -> str:
+    """What DuckDB leaves alone while a fragment runs: what was decided with better statistics."""
+    disabled = ["projection_pullup"]  # it merges joins whose order was planned
+    if not stage.hints.aggregates_early:
+        disabled.append("partial_aggregate_pushdown")
+    if stage.hints.build_sides:
+        disabled.append("build_side_probe_side")
+    return ",".join(disabled)
+
+
+def output_settings(stage: StageTask, types: Iterable[str]) -> Mapping[str, str]:
+    """DuckDB's settings for the rows of a fragment; users' functions get them as users do."""
+    return stored_types(stage, types) if stage.function is None else {}
+
+
+def stored_types(stage: StageTask, types: Iterable[str]) -> Mapping[str, str]:
+    """DuckDB's settings for the layout of a stage's output; results have DuckDB's default one."""
+    if stage.output is OutputKind.RESULT and not stage.lossless:
+        return {}
+    if not stage.types and any("AGGREGATE_STATE" in type_ for type_ in types):
+        return {}  # a user's own states: some crash DuckDB in the lossless layout
+    binary = any(map(_BINARY_TYPE.search, types))
+    return _BINARY_EXCHANGE_SETTINGS if binary else EXCHANGE_SETTINGS

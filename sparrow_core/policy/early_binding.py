@@ -1,0 +1,126 @@
+"""Baselines that bind each task to a node when its job is placed."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from sparrow_core.policy import sampling as policy
+from sparrow_core.policy.placer import Placer, Reservations, live_preferred, pop_first
+from sparrow_core.protocol.ids import NodeName, TaskId
+from sparrow_core.protocol.types import TaskSpec
+
+
+class BoundPlacer(Placer):
+    """Each task is bound to one node as soon as it is placed; subclasses choose the node."""
+
+    def __init__(self, rng: Random, probe_ratio: float) -> None:
+        """Start with no task."""
+        super().__init__(rng, probe_ratio)
+        self._bound: dict[NodeName, OrderedDict[TaskId, TaskSpec]] = {}
+
+    @abstractmethod
+    def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName: ...
+
+    def _place(
+        self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
+    ) -> Reservations:
+        alive = dict.fromkeys(nodes)
+        choices = [live_preferred(task, alive) or nodes for task in tasks]
+        reservations: Counter[NodeName] = Counter()
+        for task, candidates in zip(tasks, choices, strict=True):
+            node = self._choose(task, policy.without(candidates, avoid))
+            self._bound.setdefault(node, OrderedDict())[task.task_id] = task
+            reservations[node] += 1
+        return reservations
+
+    def take(self, node: NodeName, count: int) -> list[TaskSpec]:
+        """Hand over the oldest tasks that are bound to the node."""
+        taken = pop_first(self._bound.get(node, OrderedDict()), count)
+        for task in taken:
+            del self.waiting[task.task_id]
+        return taken
+
+    def withdraw(self, task_id: TaskId) -> None:
+        """The task does not wait any more."""
+        super().withdraw(task_id)
+        for bound in self._bound.values():
+            bound.pop(task_id, None)
+
+    def offers(self, node: NodeName) -> bool:
+        """A task is bound to the node and waits."""
+        return bool(self._bound.get(node))
+
+    def node_lost(self, node: NodeName, held: int, nodes: Sequence[NodeName]) -> Reservations:
+        """Bind the node's tasks to other nodes."""
+        del held  # as many as tasks are bound to the node
+        bound = self._bound.pop(node, OrderedDict())
+        return self.place(tuple(bound.values()), nodes) if bound else {}
+
+    def covered(self, reserved: Reservations) -> bool:
+        """Each node holds a reservation for each task that is bound to it."""
+        return all(reserved.get(node, 0) >= len(bound) for node, bound in self._bound.items())
+
+
+class RandomPlacer(BoundPlacer):
+    """Random: each task is bound to a uniformly random node."""
+
+    def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+        del task
+        return self._rng.choice(candidates)
+
+
+class PerTaskPlacer(BoundPlacer):
+    """Per-task sampling: each task is bound to the least loaded of d probed nodes of its own."""
+
+    def __init__(self, rng: Random, probe_ratio: float) -> None:
+        """Start with no task and no load known."""
+        super().__init__(rng, probe_ratio)
+        self._probed: dict[TaskId, Sequence[NodeName]] = {}
+        self._loads: dict[NodeName, int] = {}
+
+    def probes(self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName]) -> Sequence[NodeName]:
+        """All nodes that a task may go to."""
+        alive = dict.fromkeys(nodes)
+        preferred = [(task.task_id, live_preferred(task, alive)) for task in tasks]
+        self._probed = self._sample(preferred, nodes)
+        return tuple(dict.fromkeys(node for probed in self._probed.values() for node in probed))
+
+    def _sample(
+        self, tasks: Sequence[tuple[TaskId, Sequence[NodeName]]], nodes: Sequence[NodeName]
+    ) -> dict[TaskId, Sequence[NodeName]]:
+        """The nodes to probe for each task, given those that it prefers."""
+        count = policy.reservation_count(1, self._probe_ratio)
+        return {
+            task_id: self._rng.sample(preferred or nodes, min(count, len(preferred or nodes)))
+            for task_id, preferred in tasks
+        }
+
+    def note_loads(self, loads: Mapping[NodeName, int]) -> None:
+        """Nodes that did not answer in time are not chosen unless none has."""
+        self._loads = dict(loads)
+
+    def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+        probed = [node for node in self._probed.get(task.task_id, ()) if node in self._loads]
+        usable = dict.fromkeys(candidates)
+        choices = [node for node in probed if node in usable]
+        if not choices:
+            return self._rng.choice(candidates)
+        node = min(choices, key=self._loads.__getitem__)
+        self._loads[node] += 1
+        return node
+
+
+class BatchPlacer(PerTaskPlacer):
+    """Batch sampling without late binding: a job's m tasks share the d*m nodes that are probed."""
+
+    def _sample(
+        self, tasks: Sequence[tuple[TaskId, Sequence[NodeName]]], nodes: Sequence[NodeName]
+    ) -> dict[TaskId, Sequence[NodeName]]:
+        free = [task_id for task_id, preferred in tasks if not preferred]
+        count = policy.reservation_count(len(free), self._probe_ratio)
+        shared = self._rng.sample(nodes, min(count, len(nodes)))
+        own = super()._sample([each for each in tasks if each[1]], nodes)
+        return {**own, **dict.fromkeys(free, shared)}
