@@ -133,10 +133,14 @@ def _line(cells: Sequence[tuple[str, str]], missing: Sequence[int], widths: dict
 
 
 def _cell(text: str, width: int, right: bool) -> str:
-    size = cell_len(text)
-    if size > width:
+    if cell_len(text) > width:
         return set_cell_size(text, width - 1) + _CUT
-    blanks = " " * (width - size)
+    return padded(text, width, right)
+
+
+def padded(text: str, width: int, right: bool) -> str:
+    """Text filled up with blanks to a width on the terminal."""
+    blanks = " " * (width - cell_len(text))
     return blanks + text if right else text + blanks
 
 

@@ -8,13 +8,10 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from minishark.dataframe.lazy_query import LazyQuery
-from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row, rows_of
 from minishark.dataframe.runtime import Cancellation
 from minishark.dataframe.show import PlanText, columns_html, table_html, table_text
-from minishark.dataframe.verbs import limited
 from minishark.errors import MinisharkError, OptionError, QueryCancelledError
-from minishark.query.metrics import QueryMetrics
 
 _HTML_ROWS = 20
 _HTML_WAIT_S = 2.0
@@ -109,7 +106,7 @@ def html(query: LazyQuery) -> str:
 
 
 def _first(query: LazyQuery, count: int) -> LazyQuery:
-    return query.derived(limited(query.to_select(), count))
+    return query.derived(query.to_select().limited(count))
 
 
 def explain(query: LazyQuery, mode: str | bool) -> PlanText:
@@ -120,20 +117,3 @@ def explain(query: LazyQuery, mode: str | bool) -> PlanText:
     if query.local_rows is not None:
         raise OptionError("Only queries that run on the cluster can be explained.")
     return PlanText(query.runtime.explain(query.sql(), mode=chosen))
-
-
-def profile(query: LazyQuery) -> Profile:
-    """Run a query and record why each task ran where it did."""
-    if not query.is_distributed:
-        raise OptionError("Only queries that run on the cluster have a profile.")
-    query.metrics = query.runtime.run(query.sql(), explained=True).metrics
-    return Profile(query.sql(), query.metrics)
-
-
-def last_metrics(query: LazyQuery) -> QueryMetrics:
-    """The figures of the last run."""
-    if query.local_rows is not None:
-        raise OptionError("This statement ran in the front end, which records no metrics.")
-    if query.metrics is None:
-        raise OptionError("This query has not run to its end yet; run it first.")
-    return query.metrics

@@ -27,7 +27,7 @@ from minishark.dataframe.partitioned import PartitionPlace, StorageLevel
 from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row
 from minishark.dataframe.runtime import CachedRows, Runtime
-from minishark.dataframe.select import Select, Written, relation
+from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.show import PlanText
 from minishark.dataframe.writer import DataFrameWriter
 from minishark.errors import OptionError, UnsupportedError
@@ -214,11 +214,11 @@ class DataFrame(CamelCase):
 
     def limit(self, count: int) -> DataFrame:
         """The first `count` rows."""
-        return self._derived(verbs.limited(self._select, count))
+        return self._derived(self._select.limited(count))
 
     def offset(self, count: int) -> DataFrame:
         """All but the first `count` rows."""
-        return self._derived(verbs.skipped(self._select, count))
+        return self._derived(self._select.skipped(count))
 
     def distinct(self) -> DataFrame:
         """The rows without duplicates."""
@@ -544,7 +544,11 @@ class DataFrame(CamelCase):
         Raises:
             OptionError: it does not run on the cluster.
         """
-        return actions.profile(self._query)
+        if not self._query.is_distributed:
+            raise OptionError("Only queries that run on the cluster have a profile.")
+        answer = self._query.runtime.run(self.sql(), explained=True)
+        self._query.metrics = answer.metrics
+        return Profile(self.sql(), answer.metrics)
 
     def metrics(self) -> QueryMetrics:
         """What the last run took.
@@ -552,7 +556,11 @@ class DataFrame(CamelCase):
         Raises:
             OptionError: the query has not run yet.
         """
-        return actions.last_metrics(self._query)
+        if self._query.local_rows is not None:
+            raise OptionError("This statement ran in the front end, which records no metrics.")
+        if self._query.metrics is None:
+            raise OptionError("This query has not run to its end yet; run it first.")
+        return self._query.metrics
 
     # Views, tables and files
 
@@ -618,7 +626,9 @@ class DataFrame(CamelCase):
     @property
     def storage_level(self) -> StorageLevel:
         """Where its rows are cached."""
-        return partitioned.storage_level(self._query)
+        cached = self._query.persisted is not None
+        replicas = self._query.persisted.replicas if self._query.persisted else 0
+        return StorageLevel(use_memory=cached, use_disk=cached, replicas=replicas)
 
     def checkpoint(self, path: str | None = None) -> DataFrame:
         """Run the query now; a DataFrame of its rows, without their lineage.
@@ -745,7 +755,7 @@ def statement_frame(
     runtime: Runtime, sql: str, schema: Schema, *, explain: str | None = None
 ) -> DataFrame:
     """The rows of a bound query; or of its EXPLAIN, which is "plan" or "analyze"."""
-    return DataFrame(LazyQuery(runtime=runtime, select=Written(sql, schema), explain=explain))
+    return DataFrame(LazyQuery(runtime=runtime, select=QueryText(sql, schema), explain=explain))
 
 
 def relation_frame(runtime: Runtime, sql: str, schema: Schema, *, alias: str = "") -> DataFrame:

@@ -165,6 +165,9 @@ def _left_side(left: Select, right: Select, names: Sequence[str]) -> Source:
     source = left.source
     if not left.is_bare or len(source.relations) < 2:
         return _side(left, ())
+    # A USING column of this join can't be qualified: if the other side has a column of its name,
+    # which is no key of the new join, it would be ambiguous. After FULL JOIN it is no column of
+    # either side.
     merged = [column.name.lower() for column in source.columns if column.merged]
     others = [attribute.name.lower() for attribute in right.attributes]
     folded = [name.lower() for name in names]

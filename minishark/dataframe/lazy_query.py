@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import CachedRows, Runtime
-from minishark.dataframe.select import Select, Written, relation
+from minishark.dataframe.select import QueryText, Select, relation
 from minishark.query.metrics import QueryMetrics
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class LazyQuery:
     """
 
     runtime: Runtime
-    select: Select | Written | None = None
+    select: Select | QueryText | None = None
     explain: str | None = None
     local_rows: pa.Table | None = None
     held: tuple[object, ...] = ()
@@ -79,7 +79,7 @@ class LazyQuery:
             self.select = relation(ident(cached.name), cached.schema, cached.name)
             self.local_rows = self.explain = None
         assert self.select is not None, "only local rows have no SELECT"
-        return self.select.select() if isinstance(self.select, Written) else self.select
+        return self.select.select() if isinstance(self.select, QueryText) else self.select
 
     def explanation(self) -> pa.Table:
         """The one row of an EXPLAIN statement."""
@@ -102,7 +102,7 @@ class LazyQuery:
         """
         return self.over(select.typed(self.runtime.bind(select.sql())), *others)
 
-    def over(self, select: Select | Written, *others: LazyQuery) -> LazyQuery:
+    def over(self, select: Select | QueryText, *others: LazyQuery) -> LazyQuery:
         """A bound query that needs all handles which this one and the others need."""
         held = dict.fromkeys((*self.held, *(item for other in others for item in other.held)))
         return LazyQuery(runtime=self.runtime, select=select, held=tuple(held))

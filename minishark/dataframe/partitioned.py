@@ -16,7 +16,7 @@ from minishark.dataframe.lazy_query import LazyQuery, Persisted
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import CachedRows, Runtime
-from minishark.dataframe.select import Scoped, Select, Source, Written, relation, select_from
+from minishark.dataframe.select import QueryText, Scoped, Select, Source, relation, select_from
 from minishark.errors import OptionError
 from minishark.expressions import numbered
 from minishark.query.sinks import Layout
@@ -78,19 +78,12 @@ def unpersist(query: LazyQuery) -> None:
         query.persisted = None
 
 
-def storage_level(query: LazyQuery) -> StorageLevel:
-    """Where a query's rows are cached."""
-    if query.persisted is None:
-        return StorageLevel(use_memory=False, use_disk=False, replicas=0)
-    return StorageLevel(use_memory=True, use_disk=True, replicas=query.persisted.replicas)
-
-
 def checkpoint(query: LazyQuery, path: str | None) -> LazyQuery:
     """Run a query now; its rows without its lineage, in the cluster or in files."""
     if path is not None:
         reading = query.runtime.write_checkpoint(query.sql(), path)
         return LazyQuery(
-            runtime=query.runtime, select=Written(reading, query.runtime.bind(reading))
+            runtime=query.runtime, select=QueryText(reading, query.runtime.bind(reading))
         )
     cached = _promise(query, Layout(replicas=2))
     query.runtime.materialize(cached)
@@ -114,6 +107,7 @@ def _read_cached(cached: CachedRows, select: Select) -> Select:
         for attribute, column in zip(select.attributes, cached.schema, strict=True)
     )
     found = select_from(Source(ident(cached.name), columns, (cached.name,)))
+    # A table stores types that Arrow lacks as others, such as ENUM as VARCHAR: cast back.
     items = tuple(
         item
         if item.attribute.type == column.type

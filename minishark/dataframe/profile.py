@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from minishark.dataframe.show import html_table
 from minishark.errors import OptionError
 from minishark.query.metrics import QueryMetrics, StageMetrics, TaskMetrics
 from minishark.query.report import metrics_text, stage_rows
@@ -66,19 +67,19 @@ class Profile:
 
     def _repr_html_(self) -> str:
         """For notebooks: the stages, with collapsible tables of their tasks."""
-        parts = [_html_table(stage_rows(self.metrics)), f"<p>{html.escape(_last_line(self))}</p>"]
+        stages = stage_rows(self.metrics)
+        parts = [
+            html_table(stages[0], stages[1:]),
+            f"<p>{html.escape(str(self).splitlines()[-1])}</p>",
+        ]
         for stage in self.metrics.by_stage:
-            inside = _html_table([_TASK_HEADER, *_task_rows(stage)])
+            inside = html_table(_TASK_HEADER, _task_rows(stage))
             why = "\n".join(line for task in stage.by_task for line in task.why)
             parts.append(
                 f"<details><summary>stage {stage.index}: tasks</summary>{inside}"
                 f"<pre>{html.escape(why)}</pre></details>"
             )
         return "".join(parts)
-
-
-def _last_line(profile: Profile) -> str:
-    return str(profile).rsplit("\n", 1)[-1]
 
 
 def _tasks_text(stage: StageMetrics) -> str:
@@ -104,12 +105,3 @@ def _task_rows(stage: StageMetrics) -> Iterator[tuple[str, ...]]:
 
 def _local(task: TaskMetrics) -> str:
     return "-" if task.local is None else "yes" if task.local else "no"
-
-
-def _html_table(rows: list[tuple[str, ...]]) -> str:
-    def line(cells: tuple[str, ...], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    head, *body = rows
-    lines = "".join(line(row, "td") for row in body)
-    return f"<table><thead>{line(head, 'th')}</thead><tbody>{lines}</tbody></table>"

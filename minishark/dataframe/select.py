@@ -17,12 +17,13 @@ import textwrap
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import duckdb
 
 from minishark.dataframe.column import Column, Kind, Reference, Resolve
 from minishark.dataframe.names import ident, nearest, readable
-from minishark.errors import ColumnError
+from minishark.errors import ColumnError, OptionError
 from minishark.expressions import Schema, numbered, quote_text
 
 _LINE_MAX = 88
@@ -260,13 +261,16 @@ class Select:
             filtering: whether to WHERE, which is evaluated before the select list.
         """
         columns = tuple(columns)
-        # An expression over aggregates or windows of the same SELECT would need HAVING, QUALIFY or
-        # a nested window; over computed items, a repetition of their SQL.
+        # Beside an aggregate, a new expression would need GROUP BY; beside unnest, it would run on
+        # other rows.
         fits = self.is_open and all(item.kind is Kind.ROW for item in self.items)
         if any(column.kind is Kind.FREE for column in columns):
+            # The user's text may name any column, and in this SELECT would see those of FROM.
             fits = fits and self.is_star
         if filtering:
+            # WHERE would remove rows that the windows among the items see.
             fits = fits and all(item.plain for item in self.items)
+        # A select list can't reference its own computed items.
         named = (self.items[self.find(ref)[0]] for c in columns for ref in c.references)
         return self if all(item.plain for item in named) and fits else self.nested()
 
@@ -278,6 +282,7 @@ class Select:
 
     def sorted(self, keys: Sequence[Column]) -> Select:
         """The rows sorted by `keys`; an earlier order that nothing depends on is dropped."""
+        # LIMIT and DISTINCT ON depend on an earlier order; nothing else does.
         again = bool(self.order_by) and not self.is_cut and not self.distinct
         inner = replace(self, order_by=()) if again else self
         inner = inner.nested() if inner.is_cut or inner.sample or inner.order_by else inner
@@ -291,25 +296,28 @@ class Select:
         """A sort key for ORDER BY of this SELECT; empty if it needs a subquery."""
         names = [attribute.name.lower() for attribute in self.attributes]
         if key.reference is not None:
+            # ORDER BY resolves a name to a select alias first, so the alias must be unique.
             index, fields = self.find(key.reference)
             item = self.items[index]
             if fields or not (item.plain or item.aliased) or names.count(names[index]) > 1:
                 return ""
             name = ident(item.attribute.name) if item.aliased else item.sql
             return f"{name} {key.order}".rstrip()
+        # An expression in ORDER BY resolves names to aliases, too: so there must be none.
         unchanged = all(item.plain and not item.aliased for item in self.items)
         if not (self.is_open and unchanged) or (key.kind is Kind.FREE and not self.is_star):
             return ""
         return key.sort_key(self.resolve)
 
     def limited(self, count: int) -> Select:
-        """The first `count` rows."""
+        """The first `count` rows; SQL applies OFFSET before LIMIT."""
+        count = _row_count(count, "limit")
         return replace(self, limit=count if self.limit is None else min(count, self.limit))
 
     def skipped(self, count: int) -> Select:
         """All but the first `count` rows."""
         inner = self if self.limit is None else self.nested()
-        return replace(inner, offset=inner.offset + count)
+        return replace(inner, offset=inner.offset + _row_count(count, "offset"))
 
     def typed(self, schema: Schema) -> Select:
         """The same with the names and types that DuckDB bound.
@@ -322,6 +330,7 @@ class Select:
         items = []
         for item, column in zip(self.items, schema, strict=True):
             attribute = replace(item.attribute, name=column.name, type=column.type)
+            # DuckDB names an expression by its SQL; users see it as they typed it.
             named = item.plain or item.aliased or item.kind is Kind.FREE
             short = None if named else readable(column.name)
             items.append(replace(item, attribute=attribute).called(short))
@@ -369,6 +378,7 @@ class Select:
         if self.is_star:
             return "*"
         listed = [item.text() for item in self.items]
+        # `*` with EXCLUDE and REPLACE goes by names, which are unique in one relation only.
         starred = self._starred() if len(self.source.relations) <= 1 else listed
         return _folded(min(listed, starred, key=lambda texts: len(", ".join(texts))), ", ")
 
@@ -390,7 +400,7 @@ class Select:
         return [star, *(item.text() for item in rest)]
 
 
-class Written:
+class QueryText:
     """A query in the user's SQL; it becomes a Select only when a verb builds on it."""
 
     __slots__ = ("_lock", "_schema", "_select", "_sql")
@@ -473,6 +483,12 @@ def find(attributes: Sequence[Attribute], reference: Reference) -> tuple[int, tu
         if found:
             return _only(found, reference, attributes), tuple(parts[len(head) :])
     return _only([], reference, attributes), ()
+
+
+def _row_count(count: Any, verb: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise OptionError(f"{verb}() takes a whole number from 0.")
+    return count
 
 
 def _is_called(attribute: Attribute, parts: Sequence[str]) -> bool:

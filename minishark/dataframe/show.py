@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 from rich.cells import cell_len
 
-from minishark.display import is_number, printable, text_rows
+from minishark.display import is_number, padded, printable, text_rows
 
 _STYLE = "text-align: right"
 
@@ -48,24 +48,15 @@ def row_note(found: int, count: int) -> str:
 
 
 def _aligned(schema: pa.Schema, names: list[str], rows: list[list[str]]) -> list[str]:
-    columns = [[name, *(row[i] for row in rows)] for i, name in enumerate(names)]
-    widths = [max(map(cell_len, column), default=0) for column in columns]
-    rights = [is_number(field.type) for field in schema]
+    rights = [is_number(type_) for type_ in schema.types]
+    widths = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
+    columns = list(zip(widths, rights, strict=True))
 
     def line(cells: Sequence[str]) -> str:
-        padded = [
-            _padded(cell, width, right)
-            for cell, width, right in zip(cells, widths, rights, strict=True)
-        ]
-        return "  ".join(padded).rstrip()
+        pairs = zip(cells, columns, strict=True)
+        return "  ".join(padded(cell, width, right) for cell, (width, right) in pairs).rstrip()
 
-    rule = "  ".join("─" * width for width in widths)
-    return [line(names), rule, *map(line, rows)]
-
-
-def _padded(cell: str, width: int, right: bool) -> str:
-    space = " " * (width - cell_len(cell))
-    return space + cell if right else cell + space
+    return [line(names), "  ".join("─" * width for width in widths), *map(line, rows)]
 
 
 def _vertical(names: list[str], rows: list[list[str]]) -> list[str]:
@@ -74,7 +65,7 @@ def _vertical(names: list[str], rows: list[list[str]]) -> list[str]:
     for number, row in enumerate(rows, 1):
         lines.append(f"── row {number}")
         pairs = zip(names, row, strict=True)
-        lines += [f"{name}{' ' * (width - cell_len(name))}  {cell}" for name, cell in pairs]
+        lines += [f"{padded(name, width, right=False)}  {cell}" for name, cell in pairs]
     return lines
 
 
@@ -104,6 +95,16 @@ def _head(dtypes: Sequence[tuple[str, str]]) -> str:
         for name, type_ in dtypes
     )
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Texts as an HTML table."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f"<table><thead>{line(header, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
 def _cell(value: str | None, right: bool) -> str:

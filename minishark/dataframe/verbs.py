@@ -125,22 +125,6 @@ def ordered(select: Select, columns: Sequence[Any], ascending: bool | Sequence[b
     return select.sorted([key if up else key.desc() for key, up in zip(keys, ups, strict=True)])
 
 
-def limited(select: Select, count: Any) -> Select:
-    """The first `count` rows."""
-    return select.limited(_row_count(count, "limit"))
-
-
-def skipped(select: Select, count: Any) -> Select:
-    """All but the first `count` rows."""
-    return select.skipped(_row_count(count, "offset"))
-
-
-def _row_count(count: Any, verb: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise OptionError(f"{verb}() takes a whole number from 0.")
-    return count
-
-
 def distinct(select: Select) -> Select:
     """Each row once."""
     if select.distinct or select.order_by or select.is_cut or select.sample:
