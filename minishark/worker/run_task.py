@@ -247,8 +247,13 @@ class TaskRunner:
             rows = self._executed(text, cte.rows, lambda: scope, inputs)
             return rows.to_arrow_reader(BATCH_ROWS)
 
-        held_bytes = self._duckdb.limit_bytes // _HELD_PART
-        reduction = Reduction(stage.hints, self._helpers, run, self._duckdb.threads, held_bytes)
+        reduction = Reduction(
+            hints=stage.hints,
+            helpers=self._helpers,
+            run=run,
+            threads=self._duckdb.threads,
+            left_bytes=self._duckdb.limit_bytes // _HELD_PART,
+        )
         return reduction.reduced(sql, coded)
 
     def _passed(self, stage: StageTask, function: TaskFunction, rows: Rows) -> Rows:

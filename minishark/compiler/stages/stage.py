@@ -1,4 +1,4 @@
-"""A stage: one SQL fragment that every one of its tasks runs over its own inputs."""
+"""A stage: one SQL fragment that each of its tasks runs over its own inputs."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ class Stage:
 
 
 def _read_rows(plan: PhysicalPlan) -> float:
-    """About how many rows the stage that computes `plan` reads."""
+    """The estimated number of rows that the stage of `plan` reads."""
     if isinstance(plan.operator, Exchange) or not plan.children:
         return plan.rows
     return sum(map(_read_rows, plan.children))
 
 
 def _multiplies_rows(plan: PhysicalPlan) -> bool:
-    """Whether a join of the stage that computes `plan` gives many times the rows that it reads."""
+    """Whether a join in the stage of `plan` puts out many times the rows that it reads."""
     if isinstance(plan.operator, Exchange):
         return False
     read = sum(child.rows for child in plan.children)

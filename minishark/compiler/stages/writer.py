@@ -62,6 +62,7 @@ class FragmentWriter:
 
     def fragment(self, plan: PhysicalPlan, exchange: PhysicalPlan | None) -> str:
         """The SQL of the stage that computes `plan`, whose rows `exchange` may divide."""
+        # Blocks first: they add the inputs and CTEs that the final text needs.
         block = self.block(plan)
         sql = fragment.select(block) if exchange is None else self._divided(block, exchange)
         if not self.key_filters:
@@ -77,6 +78,7 @@ class FragmentWriter:
             self.inputs[(table, ReadMode.ALL, None)] = TableInput(table, table, ReadMode.ALL)
         if exchange is None:
             return statement.sql
+        # A user's columns may have any names, or the same ones twice.
         names = columns(statement.schema)
         source = f"({statement.sql}) AS t({', '.join(names)})"
         return self._divided(Block(source, tuple(f"t.{name}" for name in names)), exchange)
@@ -92,6 +94,7 @@ class FragmentWriter:
 
     def block(self, plan: PhysicalPlan) -> Block:
         """The SQL of a node and all below it in this stage."""
+        # Rules first: they may know a better form than the operator's own.
         for lower in _LOWERINGS:
             found = lower(plan, self)
             if found is not None:
@@ -136,6 +139,7 @@ class FragmentWriter:
         name = f"cte{index}"
         if name in self.ctes or name in self.early_ctes:
             return name
+        # Those that it reads are written on the way, so the order of the dictionaries is right.
         sql = fragment.select(self.block(definition))
         if index in self.stages.early:
             types = tuple(column.type for column in definition.schema)
