@@ -63,7 +63,7 @@ class FunctionFailedError(Exception):
 
     @classmethod
     def of(cls, error: BaseException) -> FunctionFailedError:
-        """What user code raised, in a form that can be sent."""
+        """An exception of user code, in a form that can be sent."""
         if isinstance(error, FunctionFailedError):
             return error
         frames = error.__traceback__
@@ -164,7 +164,7 @@ class MapGroups:
 
 @dataclass(frozen=True, slots=True)
 class ForEach:
-    """`fn(table)`, once per partition, for its side effects; gives no rows."""
+    """`fn(table)`, once per partition, for its side effects; without output."""
 
     fn: Callable[[pa.Table], Any]
 
@@ -183,7 +183,7 @@ def _iterable(value: object) -> Iterable[Any]:
 
 
 def _arrow(value: Any) -> pa.Table:
-    """What a function returned, as an Arrow table.
+    """A function's return value as an Arrow table.
 
     Raises:
         FunctionFailedError: it is no table of any kind.

@@ -82,7 +82,7 @@ class NodeMemory:
 
 
 def least_bytes(slots: int) -> int:
-    """The smallest workable memory limit of a node with so many slots, in bytes."""
+    """The smallest workable memory limit of a node with `slots` slots, in bytes."""
     share = (1 - STORAGE_SHARE) * DUCKDB_SHARE
     return slots * (PROCESS_BYTES + math.ceil(_DUCKDB_MIN_BYTES / share))
 

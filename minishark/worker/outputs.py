@@ -146,7 +146,7 @@ class Outputs:
 
 
 def output_columns(stage: StageTask) -> list[tuple[str, str]]:
-    """Names and types of the columns that a stage puts out, as users know them."""
+    """Names and types of a stage's output columns, as users know them."""
     return list(stage.columns if stage.function is None else stage.function.returns)
 
 

@@ -47,7 +47,7 @@ class PreparedFragments:
         scope: Callable[[], CodedInputs],
         run: Callable[[str, Scope], object],
     ) -> tuple[str, Scope]:
-        """What to run for a fragment: its SQL, or the statement that was prepared for it.
+        """The statement to run for a fragment: its SQL, or an EXECUTE of the prepared one.
 
         Args:
             sql: the fragment.

@@ -44,7 +44,7 @@ class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutputKind(StrEnum):
-    """What a task does with its rows."""
+    """The destination of a task's rows."""
 
     PIECE = "piece"
     """Store them as one file, for later stages."""
@@ -111,7 +111,7 @@ class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What the tasks of a stage share.
+    """The description that the tasks of a stage share.
 
     Attributes:
         sql: the fragment; empty to store the rows of the input `in0` unchanged.
@@ -184,7 +184,7 @@ class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What a task has done.
+    """The outcome of a task.
 
     Attributes:
         rows: rows put out.

@@ -225,7 +225,7 @@ class TaskRunner:
     def _executed(
         self, sql: str, rows: float, scope: Callable[[], CodedInputs], inputs: Inputs | None
     ) -> Rows:
-        """Run SQL that gives about `rows` rows; prepared, if it comes again over `inputs`."""
+        """Run SQL with an estimated number of rows; prepared, if it comes again over `inputs`."""
         if rows >= _COLLECTED_ROWS_MIN:
             return self._duckdb.sql(sql, scope().tables)
         execute = self._duckdb.execute
@@ -386,7 +386,7 @@ class TaskRunner:
 
 
 def _lasting_inputs(stage: StageTask, task: TaskPayload) -> Inputs | None:
-    """What a fragment reads, if all of it are stored tables, which may be read again; else None.
+    """The inputs of a fragment that reads only stored tables, which may be read again; or None.
 
     Outputs of stages have new names in each run.
     """

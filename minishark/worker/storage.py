@@ -53,7 +53,7 @@ class StorageMeter:
         return free_bytes(self._folder) > _WRITERS_MAX * size + _PLENTY_BYTES
 
     def has_room(self, size: int) -> bool:
-        """Whether a file may grow by so many bytes of shared memory."""
+        """Whether a file may grow by `size` bytes in shared memory."""
         if free_bytes(self._folder) <= size + _RESERVE_BYTES:
             return False
         return self._limit_bytes is None or self.used_bytes() + size <= self._limit_bytes

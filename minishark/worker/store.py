@@ -174,7 +174,7 @@ class Store:
 
     def _paths_of(self, node: str) -> StorePaths:
         peer = self._stores.get(node)
-        if peer is None or node == self._node:  # which may have been started anew since
+        if peer is None or node == self._node:  # it may have been restarted since
             return self._paths
         return StorePaths(Path(peer.memory), Path(peer.disk))
 

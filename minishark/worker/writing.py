@@ -28,7 +28,7 @@ _COLUMN_SLACK_BYTES = 512  # for a column's description and padding in a batch
 
 
 def disk_full(error: Exception) -> str:
-    """What to do when a disk is full."""
+    """Advice for a full disk."""
     return (
         "The disk is full: free some of it, or set TMPDIR to a folder on a larger one before "
         f"minishark starts. ({error})"

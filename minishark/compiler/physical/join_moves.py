@@ -28,7 +28,7 @@ _FEWER = 4
 
 
 class JoinMove(StrEnum):
-    """What is moved so that a join can run partition by partition."""
+    """The exchanges that let a join run partition by partition."""
 
     # Where costs are equal, the first in the order of these texts is chosen.
     BROADCAST_LEFT = "broadcast left"

@@ -35,7 +35,7 @@ _NEVER_TOO_LARGE = frozenset(
     ]
 )
 _DECIMAL_DIGITS = 18
-"""Sums of decimals with at most so many digits fit into 128 bits, for any number of rows."""
+"""Sums of decimals with at most this many digits fit into 128 bits, for any number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _names(columns: tuple[ColumnRef, ...], child: Planned) -> list[str]:
 
 
 def _groups_first(placer: Placer, states_first: Planned, groups: int) -> Planned:
-    """A final aggregate reads groups before states, but a join puts out its left side first."""
+    """The groups before the states, as a final aggregate reads them; joins output left first."""
     schema = states_first.plan.schema
     first = len(schema) - groups
     order = [*range(first, len(schema)), *range(first)]

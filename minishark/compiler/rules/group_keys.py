@@ -70,7 +70,7 @@ def with_coded_keys(
 
 
 def dictionary_relation(table: str, *, whole: bool) -> str:
-    """What fragments call the dictionaries of a table, or of a task's partition of it."""
+    """The name in fragments of the dictionaries of a table, or of a task's partition of it."""
     return f"{table.lower()}#{'values' if whole else 'own values'}"
 
 

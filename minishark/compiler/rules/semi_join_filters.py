@@ -85,7 +85,7 @@ _PASSES_RIGHT = (
     ops.JoinKind.RIGHT_SEMI,
     ops.JoinKind.RIGHT_ANTI,
 )
-"""Joins of which each row has the columns of one row of that side, and depends on no other."""
+"""Joins whose output rows each depend on one row of that side, and contain its columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +211,7 @@ class _Filters:
     def _candidate(
         self, side: int, read: PhysicalPlan, position: int, keys: PhysicalPlan, key: int
     ) -> Iterator[_Candidate]:
-        """What is gained if the table below `read` is filtered by the rows of `keys`."""
+        """The candidate filter of the table below `read` by the rows of `keys`, if it pays."""
         found = _scan_below(read, position)
         if found is None or not self._can_be_keys(keys):
             return

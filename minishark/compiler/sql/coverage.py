@@ -58,7 +58,7 @@ SINGLE_TASK = {
     "lambdas, row, list_aggregate, named arguments": "their binding is not visible in their arguments",
     "columns of ENUM and other user-defined types": "a plan has no name for the type",
 }
-"""What runs as a whole statement in one task, and why."""
+"""What runs as a whole statement in one task -> the reason."""
 
 
 def coverage_table() -> str:

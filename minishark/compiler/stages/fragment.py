@@ -88,7 +88,7 @@ def select(block: Block, extra: Sequence[str] = (), *, distinct: bool = False) -
 
 
 def table_block(relation: str, names: Sequence[str], aliases: Aliases) -> Block:
-    """A named relation of which columns, as SQL names, are read."""
+    """Columns, by their SQL names, of a named relation."""
     alias = aliases.new()
     return Block(f"{relation} AS {alias}", tuple(f"{alias}.{name}" for name in names))
 

@@ -28,7 +28,7 @@ from minishark.compiler.stages.writer import FragmentWriter
 
 
 def split(plan: PhysicalPlan, disabled: Collection[str] = ()) -> tuple[Stage, ...]:
-    """The stages of `plan` in an order in which they can run; the last one gives the result.
+    """The stages of `plan` in an order in which they can run; the last one computes the result.
 
     Args:
         plan: a physical plan.
@@ -113,7 +113,7 @@ class _Regions:
         for index in reversed(self.definitions):
             definition, own = self.definitions[index]
             regions = {r if r is None else merged.get(r, r) for r in self.readers.get(index, [])}
-            # Every task may compute it for itself, and that costs no more than reading it.
+            # Every task may compute it for itself, which costs no more than reading it.
             if isinstance(definition.distribution, Replicated):
                 found.append(index)
             elif len(regions) == 1 and None not in regions:

@@ -18,7 +18,7 @@ _LARGE_ROWS = 250_000
 """Enough for several threads: DuckDB divides its work into pieces of 122,880 rows."""
 
 _MULTIPLIED = 10
-"""Below a join that puts out this many times the rows that it reads, aggregating early pays."""
+"""Below a join with this many times more output than input rows, aggregating early pays."""
 
 
 class ReadMode(StrEnum):
@@ -55,7 +55,7 @@ Input: TypeAlias = TableInput | StageInput
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What the tasks of a stage have in common; all runs of a repeated statement share it.
+    """A stage of a query; all runs of a repeated statement share it.
 
     Attributes:
         index: its number; a stage reads only stages with lower numbers.
@@ -132,7 +132,7 @@ def _read_rows(plan: PhysicalPlan) -> float:
 
 
 def _multiplies_rows(plan: PhysicalPlan) -> bool:
-    """Whether a join in the stage of `plan` puts out many times the rows that it reads."""
+    """Whether a join in the stage of `plan` has many times more output than input rows."""
     if isinstance(plan.operator, Exchange):
         return False
     read = sum(child.rows for child in plan.children)

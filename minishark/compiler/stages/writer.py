@@ -84,7 +84,7 @@ class FragmentWriter:
         return self._divided(Block(source, tuple(f"t.{name}" for name in names)), exchange)
 
     def hints(self) -> FragmentHints:
-        """What rules have attached."""
+        """The hints of the fragment."""
         return FragmentHints(
             dictionary_codes=tuple(self.dictionary_codes.values()),
             ctes=tuple(self.early_ctes.values()),
@@ -118,7 +118,7 @@ class FragmentWriter:
         return fragment.table_block(relation, columns(plan.schema), self.aliases)
 
     def scanned(self, plan: PhysicalPlan, scan: Scan) -> str:
-        """What the fragment calls a table of which it reads a partition, or all."""
+        """The name in the fragment of a table that it scans, a partition or all of it."""
         mode = _mode(whole=_is_whole(plan))
         # Scans with different filters are different inputs: each keeps other rows.
         key = (scan.table.lower(), mode, scan.hints.key_filter)
@@ -127,7 +127,7 @@ class FragmentWriter:
         return self.inputs[key].name
 
     def cte(self, index: int, *, whole: bool) -> str:
-        """What the fragment calls a common table expression; written if it is new.
+        """The name in the fragment of a common table expression, which is written if it is new.
 
         Args:
             index: the common table expression.
@@ -156,7 +156,7 @@ class FragmentWriter:
         return self.inputs[key].name
 
     def _exchanged(self, plan: PhysicalPlan) -> str:
-        """What the fragment calls the output of the stage below an exchange."""
+        """The name in the fragment of the output of the stage below an exchange."""
         child = plan.children[0]
         if isinstance(plan.operator, Shuffle | RangeShuffle):
             return self._staged(self.stages.stage(child, plan), ReadMode.BUCKET)
