@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""The number of usable CPU cores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def usable_cores() -> int:
-    """Those that it is not kept from, as `taskset` and containers do; all where that is unknown."""
+    """The CPUs that this process may use (`taskset`, containers); all of them where unknown."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Typed scalar expressions, aggregates and sort keys, and how they become SQL.
+"""Typed scalar expressions, aggregates and sort keys, and their SQL.
 
 A column is a *position* in the output of the operator below (in a join: in the left output followed
 by the right one), as in DuckDB's own bound plans; names appear only when a fragment is rendered.
@@ -17,7 +17,7 @@ Names: TypeAlias = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of an operator's output: its name (for people) and its DuckDB type."""
+    """An output column: its name (for display) and its DuckDB type."""
 
     name: str
     type: str
@@ -112,12 +112,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class DictionaryValue:
-    """The text that a dictionary has for the number `code`.
+    """The text of a dictionary code.
 
     Attributes:
-        code: the number, from 0 on.
-        relation: a relation of one row, with a list of all text of each column.
-        column: which of its lists.
+        code: the code, from 0 on.
+        relation: a relation of one row, with the dictionary of each column as a list.
+        column: the column whose dictionary it is.
     """
 
     code: Expression
@@ -232,14 +232,14 @@ _VOLATILE_FUNCTIONS = frozenset(
 
 
 def is_volatile(expression: Expression) -> bool:
-    """Whether `expression` can have another value each time that it is computed."""
+    """Whether `expression` may have another value at each evaluation."""
     if isinstance(expression, Call) and expression.name in _VOLATILE_FUNCTIONS:
         return True
     return any(map(is_volatile, children(expression)))
 
 
 def transform(expression: Expression, change: Callable[[ColumnRef], Expression]) -> Expression:
-    """`expression` with every column reference replaced by what `change` makes of it."""
+    """`expression` with every column reference replaced by the result of `change`."""
 
     def walk(node: Expression) -> Expression:
         match node:
@@ -276,7 +276,7 @@ def quote_text(text: str) -> str:
 
 
 _SYNTAX = frozenset(["coalesce"])
-"""What looks like a function, and is none that could be named in quotes."""
+"""Syntax that looks like a function, but can't be quoted as one."""
 
 
 def render(expression: Expression, names: Names) -> str:
@@ -368,7 +368,7 @@ def _render_over(call: WindowCall, names: Names) -> str:
 
 
 def numbered(names: Iterable[str]) -> tuple[str, ...]:
-    """Names that a table can have: those that are equal get numbers, as in DuckDB."""
+    """Unique names for a table's columns: duplicates get numbers, as in DuckDB."""
     taken: dict[str, None] = {}
     found = []
     for name in names:

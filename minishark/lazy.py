@@ -1,4 +1,4 @@
-"""Modules that are imported when they are first used."""
+"""Imports at first use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from types import ModuleType
 
 
 def imported(module: str) -> ModuleType:
-    """A module; to look for garbage while it is imported would take an eighth of the time."""
+    """Import a module without garbage collection, which would take an eighth of the time."""
     if module in sys.modules:
-        return importlib.import_module(module)  # another thread may be about it
+        return importlib.import_module(module)  # waits if another thread is importing it
     collects = gc.isenabled()
     try:
         gc.disable()

@@ -1,4 +1,4 @@
-"""What is known about a table's data: rows, bytes and, per column, nulls, distincts and bounds.
+"""Statistics of a table: rows, bytes and, per column, nulls, distinct values and bounds.
 
 Plain data that every layer may import; `minishark.worker.statistics` measures it.
 """

@@ -1,4 +1,4 @@
-"""What optimizer rules attach to a plan, from the planner to the executors.
+"""Hints that optimizer rules attach to a plan, from the planner to the executors.
 
 A rule annotates scans with `ScanHints`. When the plan is cut into stages, these are resolved into
 one `FragmentHints` for each stage, which travels unchanged: Stage -> StageTask -> worker. A hint
@@ -42,7 +42,7 @@ class KeyFilter:
 
 @dataclass(frozen=True, slots=True)
 class GroupRuns:
-    """What is known about the groups that the aggregate above a scan makes of its rows.
+    """Facts about the groups of the aggregate above a scan.
 
     Attributes:
         key: the table's column that they are grouped by.
@@ -58,7 +58,7 @@ class GroupRuns:
 
 @dataclass(frozen=True, slots=True)
 class ScanHints:
-    """What rules attach to a scan.
+    """Hints of a scan.
 
     Attributes:
         dictionary_codes: those columns of the scan that are dictionary codes, each with the text
@@ -73,7 +73,7 @@ class ScanHints:
 
     @property
     def label(self) -> str:
-        """What EXPLAIN shows behind the scan; empty for nothing."""
+        """The hints in EXPLAIN, behind the scan; empty for none."""
         found = ""
         if self.key_filter is not None:
             found += f" of {self.key_filter.column} in #{self.key_filter.cte}"
@@ -172,7 +172,7 @@ class InputGroupRuns(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 
     @property
     def runs(self) -> str:
-        """What `merged` and `single` call the runs."""
+        """The name of the runs in `merged` and `single`."""
         return f"{self.name}_runs"
 
     @property
@@ -182,7 +182,7 @@ class InputGroupRuns(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 
 
 class FragmentHints(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What rules attach to a fragment.
+    """Hints of a fragment.
 
     Attributes:
         dictionary_codes: columns that inputs get in addition.

@@ -1,1 +1,1 @@
-"""What executors do: run fragments over stored Arrow files."""
+"""The executors' part: running fragments over stored Arrow files."""

@@ -1,12 +1,12 @@
-"""Text columns with few different values become Arrow dictionaries, which DuckDB reads faster.
+"""Text columns with few distinct values become Arrow dictionaries, which DuckDB reads faster.
 
-A dictionary's values are sorted, without NULL, and its indices are of the smallest signed type that
-counts them: partitions of a column that have the same values have the same dictionary.
+A dictionary's values are sorted, without NULL, and its indices have the smallest signed type that
+fits: partitions of a column with the same values have the same dictionary.
 
-All of a file has one dictionary for a column, and what values there are is known only when all rows
-were seen. But mostly the first rows have them all: these are looked up, and what follows is written
-beside them while it has no others (a part). Where there are several parts, the last one's
-dictionaries have all values, and the rows are written again with these.
+A file has one dictionary per column, and all values are known only when all rows were seen. But
+mostly the first rows contain them all: the rows that follow are encoded with these while they have
+no new values (a part). If there are several parts, the last one's dictionaries have all values, and
+the rows are written again with them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VALUES_MAX = 1_024
 _NARROW_VALUES_MAX = 127
 
 Dictionaries = Mapping[int, pa.Array]
-"""The values of the columns that are dictionaries, by the columns' positions."""
+"""The values of dictionary columns, by column position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Part:
     """Rows that have the same dictionaries.
 
     Attributes:
-        schema: of all that follow.
-        dictionaries: which.
-        tables: the rows; they are to be read before the next part is asked for.
+        schema: the schema of all tables.
+        dictionaries: the dictionaries.
+        tables: the rows, to be read before the next part.
     """
 
     schema: pa.Schema
@@ -40,7 +40,7 @@ class Part:
 
 
 class Parts:
-    """A table's rows in parts, as they come; at least one."""
+    """A table's rows in parts, streaming; at least one part."""
 
     def __init__(self, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
         """Read `tables`, which have `schema`."""
@@ -76,7 +76,7 @@ class Parts:
 
 
 def without_dictionaries(table: pa.Table, positions: Collection[int]) -> pa.Table:
-    """The same rows with some columns as they are without a dictionary."""
+    """The same rows with some columns as plain text."""
     for position in positions:
         field = table.schema.field(position)
         if pa.types.is_dictionary(field.type):
@@ -97,7 +97,7 @@ def _encoded(table: pa.Table, known: Dictionaries) -> tuple[pa.Table, Dictionari
 
 
 def _conformed(table: pa.Table, dictionaries: Dictionaries) -> pa.Table | None:
-    """Rows with the dictionaries of others; None if these lack any value."""
+    """Rows encoded with given dictionaries; None if these lack a value."""
     for position, values in dictionaries.items():
         column = table.column(position)
         chunks = [_renumbered(chunk.dictionary_encode(), values) for chunk in column.chunks]
@@ -124,7 +124,7 @@ def _looked_up(
 
 
 def _renumbered(texts: pa.DictionaryArray, values: pa.Array) -> pa.DictionaryArray:
-    """The same texts by their places among `values`; NULL for those that are not there."""
+    """The same text as indices into `values`; NULL for text that is not among them."""
     import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
 
     kind = _dictionary_type(values).index_type

@@ -12,7 +12,7 @@ from minishark.compiler.hints import DictionaryCodes
 
 @dataclass(frozen=True, slots=True)
 class CodedInputs:
-    """What a fragment reads, by name.
+    """The tables that a fragment reads, by name.
 
     Attributes:
         tables: inputs with their additional columns of codes, and the dictionaries of these codes.

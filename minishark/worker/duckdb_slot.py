@@ -34,7 +34,7 @@ _FRAGMENT = compile("run(text)", "<fragment>", "eval")
 
 
 class Rows(Protocol):
-    """A DuckDB relation or connection, which gives rows as Arrow."""
+    """A DuckDB relation or connection that can be read as Arrow."""
 
     def to_arrow_reader(self, batch_size: int, /) -> pa.RecordBatchReader:
         """The rows in batches."""
@@ -175,7 +175,7 @@ def _in_scope(run: Callable[[str], Rows], text: str, tables: Mapping[str, pa.Tab
 
 
 def _disabled_optimizers(stage: StageTask) -> str:
-    """What DuckDB leaves alone while a fragment runs: what was decided with better statistics."""
+    """The optimizers that are off for a fragment: the planner decided with better statistics."""
     disabled = ["projection_pullup"]  # it merges joins whose order was planned
     if not stage.hints.aggregates_early:
         disabled.append("partial_aggregate_pushdown")

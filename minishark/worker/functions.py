@@ -1,12 +1,12 @@
-"""Python functions over the rows of a task: how they are called, checked and stopped.
+"""Python functions over the rows of a task: calling, checking and stopping them.
 
-A `Function` takes a reader of the rows and yields what becomes of them. It is made in the front
-end, travels by cloudpickle in the part of a stage that its tasks share, and is called once per
-task. What it yields must be what its schema says: the same columns, each of the declared type or
-of one whose values that type can hold exactly.
+A `Function` takes a reader of the rows and yields tables. It is created in the front end, travels
+by cloudpickle in the part of a stage that its tasks share, and is called once per task. What it
+yields must match its declared schema: the same columns, each of the declared type or of one whose
+values that type can hold exactly.
 
-User code raises what it likes; here it becomes a `FunctionFailedError`, so that it is never taken
-for an error of DuckDB's, Arrow's or the system's.
+Whatever user code raises becomes a `FunctionFailedError`, so that it is never taken for an error of
+DuckDB, Arrow or the system.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _DATES = frozenset(("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTA
 
 
 class Function(Protocol):
-    """What a task's rows go through."""
+    """A function over the rows of a task."""
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        """Take the rows of one task, give others."""
+        """The output rows for the rows of one task."""
         ...
 
 
 class FunctionFailedError(Exception):
-    """User code raised, or gave what it should not.
+    """User code raised, or returned something invalid.
 
     Attributes:
         traceback: the frames of user code, as text.
-        pickled: the exception, by cloudpickle; empty where there is none that could travel.
+        pickled: the exception, by cloudpickle; empty if it can't be pickled.
     """
 
     def __init__(self, message: str, trace: str = "", pickled: bytes = b"") -> None:
@@ -63,7 +63,7 @@ class FunctionFailedError(Exception):
 
     @classmethod
     def of(cls, error: BaseException) -> FunctionFailedError:
-        """What user code raised, ready to travel."""
+        """An exception of user code, in a form that can be sent."""
         if isinstance(error, FunctionFailedError):
             return error
         frames = error.__traceback__
@@ -75,7 +75,7 @@ class FunctionFailedError(Exception):
 
 
 def _pickled(error: BaseException) -> bytes:
-    """An exception by cloudpickle, if it comes back from it; those that end programs never do."""
+    """An exception by cloudpickle, if it survives the round trip; never SystemExit and the like."""
     if not isinstance(error, Exception):
         return b""
     try:
@@ -86,7 +86,7 @@ def _pickled(error: BaseException) -> bytes:
     return data if same else b""
 
 
-# The forms in which users give functions
+# The kinds of functions that users pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class MapGroups:
 
 @dataclass(frozen=True, slots=True)
 class ForEach:
-    """`fn(table)`, once per partition, for what it does; gives no rows."""
+    """`fn(table)`, once per partition, for its side effects; without output."""
 
     fn: Callable[[pa.Table], Any]
 
@@ -183,7 +183,7 @@ def _iterable(value: object) -> Iterable[Any]:
 
 
 def _arrow(value: Any) -> pa.Table:
-    """What a function returned, as an Arrow table.
+    """A function's return value as an Arrow table.
 
     Raises:
         FunctionFailedError: it is no table of any kind.
@@ -208,7 +208,7 @@ def _arrow(value: Any) -> pa.Table:
 def called(
     function: Function, reader: pa.RecordBatchReader, names: Sequence[str]
 ) -> list[pa.Table]:
-    """What `function` makes of the rows of `reader`, whose columns it gets to know as `names`.
+    """The tables that `function` returns for the rows of `reader`, with columns called `names`.
 
     Raises:
         FunctionFailedError: it raised.
@@ -228,16 +228,16 @@ def called(
 
 
 def end_copies_of(pid: int) -> None:
-    """End this process unless it has that number: then user code has forked, and this is a copy.
+    """Exit if this process is not `pid`: then user code has forked, and this is the child.
 
-    A copy of an executor must not go on as one: it would write the same files, and outlive it.
+    A forked executor must not continue as one: it would write the same files, and outlive it.
     """
     if os.getpid() != pid:
         os._exit(0)
 
 
 class _Source:
-    """The rows that a function takes; remembers an error in them, which is not the function's."""
+    """The input rows of a function; remembers errors of the rows, which are not the function's."""
 
     def __init__(self, reader: pa.RecordBatchReader, names: Sequence[str]) -> None:
         self.error: Exception | None = None
@@ -267,11 +267,11 @@ def conformed(
     returns: Sequence[tuple[str, str]],
     label: str,
 ) -> duckdb.DuckDBPyRelation:
-    """What a function gave, as a relation with columns c0, c1, ... of the declared types.
+    """The tables of a function as a relation with columns c0, c1, ... of the declared types.
 
     Args:
-        con: where the relation is made; `release` lets go of the rows.
-        tables: what it gave.
+        con: where the relation is registered; `release` unregisters it.
+        tables: what the function returned.
         returns: the declared columns, name and DuckDB type.
         label: what users call the function.
 
@@ -293,7 +293,7 @@ def conformed(
 
 
 def release(con: duckdb.DuckDBPyConnection) -> None:
-    """Let go of the rows that `conformed` has registered."""
+    """Unregister the rows of `conformed`."""
     con.unregister(_RETURNED)
 
 
@@ -322,7 +322,7 @@ def _joined(tables: Sequence[pa.Table], names: Sequence[str], label: str) -> pa.
 def _check_types(
     con: duckdb.DuckDBPyConnection, columns: Sequence[tuple[str, str, str]], label: str
 ) -> None:
-    """Each column (name, type, declared type) has values that the declared type holds exactly."""
+    """Check that the declared type of each column (name, type, declared type) fits its values."""
     other = [(name, has, wants) for name, has, wants in columns if has not in (wants, '"NULL"')]
     if not other:
         return
@@ -347,7 +347,7 @@ def _check_types(
 
 
 def kind_of(type_: str) -> str:
-    """Types of one kind are cast to each other where no value changes."""
+    """The kind of a type: only within a kind are values cast, if none changes."""
     if type_.endswith("]"):
         return "list"
     name = type_.partition("(")[0]
@@ -368,8 +368,8 @@ class Interrupted(BaseException):
 class UserCode:
     """Lets another thread stop the user code that a slot runs.
 
-    A Python thread takes an exception from outside between two steps of its interpreter; code that
-    waits in C takes it when it returns.
+    An asynchronous exception reaches a Python thread between two bytecodes; code that is blocked in
+    C gets it on return.
     """
 
     def __init__(self) -> None:
@@ -379,7 +379,7 @@ class UserCode:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """User code may run, and be stopped, in this thread."""
+        """While the block runs, `stop` may interrupt this thread."""
         thread = threading.get_ident()
         with self._lock:
             self._thread, self._asked_s = thread, None
@@ -389,13 +389,13 @@ class UserCode:
             while self._thread is not None:
                 try:
                     with self._lock:
-                        _raise_in(thread, None)  # what has not arrived must not arrive later
+                        _raise_in(thread, None)  # a pending exception must not arrive later
                         self._asked_s = self._thread = None
                 except Interrupted:  # it arrived just here
                     continue
 
     def stop(self) -> float:
-        """Stop user code, if it runs; for how many seconds it has not obeyed."""
+        """Interrupt user code, if it runs; for how many seconds it has ignored that."""
         with self._lock:
             if self._thread is None:
                 return 0.0

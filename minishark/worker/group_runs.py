@@ -1,8 +1,8 @@
 """Groups as runs: aggregates of a stored table whose rows of a group follow one another.
 
 Such a group needs no hash table: it begins where the key changes. That takes a sixth of the time
-that a hash table of many groups takes. Whether rows lie so, a sample tells; whether a group lies in
-one place only, the keys of the runs do.
+of a hash table with many groups. A sample tells whether rows are stored in runs; the keys of the
+runs tell whether each group is a single run.
 
 Related work: sort-based ("streaming", "ordered") aggregation, here without the need that all rows
 are in order.
@@ -27,7 +27,7 @@ from minishark.worker.helpers import Batches, Helpers
 _Integers: TypeAlias = NDArray[Any]
 
 _SHARE_MAX = 0.5
-"""If there are more runs for each row, a hash table is no slower. Planning expects no more."""
+"""With more runs per row, a hash table is no slower. Planning expects no more."""
 
 _SAMPLES = 32
 _SAMPLE_ROWS = 1024
@@ -61,17 +61,17 @@ class Runs:
 def runs_of(
     table: pa.Table, wanted: InputGroupRuns, helpers: Helpers, *, threads: int, bytes_max: int
 ) -> Runs | None:
-    """The runs of a table.
+    """The runs of a table, aggregated.
 
     Args:
         table: the rows.
         wanted: their key and aggregates.
         helpers: share the work.
         threads: how many threads may work.
-        bytes_max: about how many bytes the runs may take.
+        bytes_max: the most bytes that the runs may take, by estimate.
 
     Returns:
-        None if a hash table serves better, or for values that this has no way for.
+        None if a hash table is faster, or for types that are not supported.
     """
     table = table.select(list(dict.fromkeys((wanted.key, *wanted.columns))))
     if not table.num_rows or not all(map(_are_integers, table.columns)):
@@ -98,9 +98,9 @@ class _Part:
     """The runs of some rows.
 
     Attributes:
-        keys: of each run, as integers.
-        values: of each aggregate, those of the runs.
-        breaks: where keys do not ascend.
+        keys: the key of each run, as an integer.
+        values: for each aggregate, its values over the runs.
+        breaks: the runs whose key is not above the one before.
     """
 
     keys: _Integers
@@ -133,10 +133,10 @@ def _reduced(batch: pa.RecordBatch, function: str, column: str, starts: _Integer
 
 
 def _join_touching(parts: list[_Part], functions: Sequence[str]) -> None:
-    """Make one of the runs that go on in the next part.
+    """Merge runs that continue in the next part.
 
     Raises:
-        OverflowError: their sum is no 64-bit integer.
+        OverflowError: their sum does not fit into 64 bits.
     """
     for before, after in itertools.pairwise(parts):
         if before.keys[-1] != after.keys[0]:
@@ -149,7 +149,7 @@ def _join_touching(parts: list[_Part], functions: Sequence[str]) -> None:
 
 
 def _are_groups(parts: Sequence[_Part]) -> bool:
-    """Whether all keys differ: they ascend, or do so in a few sequences that share none."""
+    """Whether all keys differ: they ascend, or form a few ascending sequences without overlap."""
     if sum(len(part.breaks) for part in parts) >= _SEQUENCES_MAX:
         return False
     sequences: list[list[_Integers]] = []
@@ -174,7 +174,7 @@ def _are_groups(parts: Sequence[_Part]) -> bool:
 
 
 def _share(keys: pa.ChunkedArray) -> float:
-    """About how many runs there are for each row."""
+    """The estimated number of runs per row."""
     apart = max(_SAMPLE_ROWS, len(keys) // _SAMPLES)
     samples = (keys.slice(first, _SAMPLE_ROWS) for first in range(0, len(keys), apart))
     found = [_integers(chunk) for sample in samples for chunk in sample.chunks]
@@ -193,7 +193,7 @@ def _table(parts: Sequence[_Part], types: Sequence[pa.DataType]) -> pa.Table:
 
 
 def _array(values: _Integers, type_: pa.DataType) -> pa.Array:
-    """Integers as what they stand for, without a copy."""
+    """Integers reinterpreted as values of a type, without a copy."""
     buffer = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(type_, len(values), [None, buffer])
 
@@ -209,12 +209,12 @@ def _value_type(schema: pa.Schema, function: str, column: str) -> pa.DataType:
 
 
 def _are_integers(column: pa.ChunkedArray) -> bool:
-    """Whether values are stored as integers of at most 64 bits, and there is one in each row."""
+    """Whether values are stored as integers of at most 64 bits, without NULLs."""
     return not column.null_count and column.type.bit_width <= 64
 
 
 def _integers(column: pa.Array) -> _Integers:
-    """What the values of a column without NULLs are stored as, without a copy."""
+    """The stored integers of a column without NULLs, without a copy."""
     type_ = column.type
     sign = "u" if pa.types.is_unsigned_integer(type_) else "i"
     dtype = np.dtype(f"{sign}{type_.bit_width // 8}")

@@ -15,7 +15,7 @@ _Result = TypeVar("_Result")
 
 
 class Helpers:
-    """Threads that wait for the next work: to start some takes as long as the work."""
+    """A thread pool that stays alive: starting threads takes as long as their work."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max(1, usable_cores() - 1), "helper")
@@ -26,12 +26,12 @@ class Helpers:
         batches: Sequence[pa.RecordBatch],
         threads: int,
     ) -> list[_Result]:
-        """What `work` makes of all batches, in their order; so many threads share them.
+        """The results of `work` over all batches, in their order.
 
         Args:
-            work: is called with some batches that follow one another, with a group by each thread.
-            batches: what there is to do.
-            threads: how many threads may work, with this one.
+            work: is called once by each thread, with consecutive batches.
+            batches: the batches.
+            threads: how many threads may work, including this one.
         """
         own, *others = _divided(batches, threads) or [[]]
         helped = [self._pool.submit(work, part) for part in others]
@@ -46,6 +46,6 @@ class Helpers:
 
 
 def _divided(batches: Sequence[pa.RecordBatch], parts: int) -> list[Batches]:
-    """Batches in their order, in at most so many groups of about as many."""
+    """Batches in their order, in at most `parts` groups of about equal size."""
     size = -(-len(batches) // parts) or 1
     return [list(batches[i : i + size]) for i in range(0, len(batches), size)]

@@ -1,10 +1,10 @@
-"""How a node's memory is shared: by files and queries, and among the slots that run them.
+"""How a node's memory is divided between files and queries, and among its slots.
 
     limit = executor processes + files in shared memory + the slots' DuckDBs and buffers
 
-What files do not take, queries may. But queries always keep a share: files beyond theirs go to
-disk. Most of a slot's part is its DuckDB's, which spills where it would need more; the rest is for
-what DuckDB does not count, such as rows on their way into a file.
+Queries may use what files leave, and always keep a share: files beyond theirs go to disk. Most of
+a slot's part belongs to its DuckDB, which spills above it; the rest is for what DuckDB does not
+count, such as rows on their way into a file.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from minishark.errors import OptionError
 
 LIMIT_VARIABLE = "MINISHARK_MEMORY_LIMIT"
 DEFAULT_SHARE = 0.75
-"""Of a machine's memory, what a cluster takes that is told no limit."""
+"""The share of a machine's memory that a cluster without a limit uses."""
 
 PROCESS_BYTES = 112 << 20
-"""What an executor takes whatever it does: 60 MB before its first task, then a batch or two."""
+"""An executor process without DuckDB: 60 MB before its first task, then a batch or two."""
 
 STORAGE_SHARE = 0.6
 DUCKDB_SHARE = 0.75
@@ -37,7 +37,7 @@ class NodeMemory:
     """The memory of one node.
 
     Attributes:
-        limit_bytes: all that it may use.
+        limit_bytes: its memory limit, in bytes.
         slots: how many tasks it runs at a time, each in a process of its own.
     """
 
@@ -46,49 +46,49 @@ class NodeMemory:
 
     @property
     def usable_bytes(self) -> int:
-        """What is left beside the processes themselves."""
+        """The limit without the executor processes, in bytes."""
         return max(0, self.limit_bytes - self.slots * PROCESS_BYTES)
 
     @property
     def storage_bytes(self) -> int:
-        """What files in shared memory may take."""
+        """The most that files in shared memory may take, in bytes."""
         return int(self.usable_bytes * STORAGE_SHARE)
 
     def duckdb_bytes(self, stored_bytes: int) -> int:
-        """What each slot's DuckDB may use while files take `stored_bytes`."""
+        """The memory limit of each slot's DuckDB while files take `stored_bytes`."""
         left = self.usable_bytes - min(stored_bytes, self.storage_bytes)
         return int(left / self.slots * DUCKDB_SHARE)
 
     @property
     def task_bytes(self) -> int:
-        """What each slot's DuckDB may use at least, whatever files take."""
+        """The least memory limit of each slot's DuckDB, however large the files are."""
         return self.duckdb_bytes(self.storage_bytes)
 
     @property
     def query_bytes(self) -> int:
-        """What queries always keep, whatever files take."""
+        """The memory that is reserved for queries, in bytes."""
         return self.usable_bytes - self.storage_bytes
 
     @property
     def beside_duckdb_bytes(self) -> int:
-        """What all tasks together may hold of their outputs, which DuckDB does not count."""
+        """The memory for outputs of all tasks, which DuckDB does not count, in bytes."""
         return int(self.query_bytes * (1 - DUCKDB_SHARE))
 
     @property
     def buffer_bytes(self) -> int:
-        """How much of its output a task holds before it writes it to a file."""
+        """How many bytes of its output a task buffers before it writes them to a file."""
         part = self.beside_duckdb_bytes // (2 * self.slots)
         return max(_BUFFER_MIN_BYTES, min(_BUFFER_MAX_BYTES, part))
 
 
 def least_bytes(slots: int) -> int:
-    """The limit with which a node of so many slots can run anything."""
+    """The smallest workable memory limit of a node with `slots` slots, in bytes."""
     share = (1 - STORAGE_SHARE) * DUCKDB_SHARE
     return slots * (PROCESS_BYTES + math.ceil(_DUCKDB_MIN_BYTES / share))
 
 
 def front_end_bytes(limit_bytes: int) -> int:
-    """What the session's own DuckDB, for statements that write, may use beside the nodes."""
+    """The memory limit of the session's own DuckDB, beside the nodes, in bytes."""
     return max(_DUCKDB_MIN_BYTES, int(limit_bytes * _FRONT_END_SHARE))
 
 
@@ -117,14 +117,14 @@ def machine_bytes(total_bytes: int, proc: Path = Path("/proc"), sys: Path = Path
 
     Args:
         total_bytes: the physical memory.
-        proc: where the kernel tells of processes.
-        sys: where it tells of itself.
+        proc: the proc file system.
+        sys: the sys file system.
     """
     return min([total_bytes, *_cgroup_limits(proc / "self/cgroup", sys / "fs/cgroup")])
 
 
 def _cgroup_limits(groups: Path, root: Path) -> list[int]:
-    """The limits of this process's control groups, of either version, and of those above them."""
+    """The memory limits of this process's control groups (v1 or v2) and of their parents."""
     limits: list[int] = []
     try:
         lines = groups.read_text().splitlines()

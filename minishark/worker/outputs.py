@@ -1,4 +1,4 @@
-"""Stores what tasks put out: pieces, results, buckets, partitions of tables."""
+"""Stores the output of tasks: pieces, results, buckets, partitions of tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minishark.worker.streaming import batches_of, even_batches, grouped
 from minishark.worker.writing import StoredFile, mapped
 
 BATCH_ROWS = 122_880
-"""Rows of a stored record batch: DuckDB's own row group size, which its scans like best."""
+"""Rows of a stored record batch: DuckDB's own row group size, which it scans fastest."""
 
 INLINE_BYTES_MAX = 1 << 20
 """Results up to this size travel in the outcome instead of through the store."""
@@ -34,7 +34,7 @@ class Outputs:
 
     Attributes:
         store: the files of the task's node.
-        buffer_bytes: how much of them is held before it is written.
+        buffer_bytes: how many bytes are buffered before they are written.
     """
 
     store: Store
@@ -46,7 +46,7 @@ class Outputs:
         return BATCH_ROWS if self.buffer_bytes >= _LARGE_BUFFER_BYTES else BATCH_ROWS // 8
 
     def piece(self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader) -> TaskOutcome:
-        """Store rows that another stage reads; cut into slices of their own where that is asked."""
+        """Store rows that another stage reads; cut into slices if the stage asks for it."""
         return self._stored(stage, task, rows.schema, grouped(batches_of(rows), self.buffer_bytes))
 
     def result(
@@ -83,7 +83,7 @@ class Outputs:
         schema: pa.Schema,
         batches: Iterable[pa.RecordBatch],
     ) -> tuple[str, StoredFile]:
-        """Store a partition of a table, as a file of the name that is returned."""
+        """Store a partition of a table; the file's name, and what was stored."""
         named = _named(stage, schema)
         batches = iter(batches)
         groups = chain(
@@ -146,7 +146,7 @@ class Outputs:
 
 
 def output_columns(stage: StageTask) -> list[tuple[str, str]]:
-    """Names and types of the columns that a stage puts out, as users know them."""
+    """Names and types of a stage's output columns, as users know them."""
     return list(stage.columns if stage.function is None else stage.function.returns)
 
 
@@ -159,7 +159,7 @@ def _named(stage: StageTask, schema: pa.Schema) -> pa.Schema:
 def _cut(
     groups: Iterable[list[pa.RecordBatch]], schema: pa.Schema, cuts: int, counts: list[int]
 ) -> Iterator[list[pa.RecordBatch]]:
-    """Groups in batches so small that there are `cuts` of them; `counts` gets the rows of each."""
+    """Groups in batches small enough to make `cuts` of them; `counts` gets the rows of each."""
     for group in groups:
         table = pa.Table.from_arrays(pa.Table.from_batches(group).columns, schema=schema)
         batches = table.to_batches(max(1, min(BATCH_ROWS, -(-len(table) // cuts))))
@@ -170,7 +170,7 @@ def _cut(
 def _runs(
     batches: Iterable[pa.RecordBatch], buckets: int, most_bytes: int
 ) -> Iterator[list[list[pa.RecordBatch]]]:
-    """The rows of each bucket; several times where they are too many to be held, at least once."""
+    """The rows of each bucket; in several runs if they exceed the buffer, in one at least."""
     held: list[list[pa.RecordBatch]] = [[] for _ in range(buckets)]
     size = 0
     ended = 0
@@ -218,9 +218,9 @@ def _file(stage: StageTask, task: TaskPayload) -> str:
 
 
 def attempt_name(task: TaskPayload) -> str:
-    """A name that no other attempt at the task uses, in this process or another, on any host.
+    """A name that is unique among all attempts at the task, on all hosts.
 
-    An attempt that was given up may go on; what it writes replaces nothing.
+    An attempt that was given up may still be running; what it writes must replace nothing.
     """
     return f"{task.index}-{_PROCESS}-{next(_attempts)}"
 

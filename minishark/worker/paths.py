@@ -1,4 +1,4 @@
-"""Where the files of a cluster on this machine lie: in shared memory, or on disk beside it.
+"""The folders of a cluster's files on this machine: in shared memory, and on disk.
 
 Light, as the processes of a cluster are started before Arrow is imported.
 """
@@ -25,12 +25,12 @@ class StorePaths:
     disk: Path
 
     def make(self, folder: str, nodes: Sequence[str]) -> None:
-        """Make a folder on every node; files are only ever written to folders that are there.
+        """Create a folder on every node; files are only ever written to existing folders.
 
-        On disk it is made when the first file needs it: few do, and that file system is slower.
+        On disk it is created when the first file needs it: few do, and disks are slower.
 
         Raises:
-            FileNotFoundError: the place itself is gone, with whoever owned and would remove it.
+            FileNotFoundError: the store itself is gone, with its owner, who would clean up.
         """
         for node in nodes:
             try:
@@ -39,14 +39,14 @@ class StorePaths:
                 self._make_up_to(node, folder)
 
     def _make_up_to(self, node: str, folder: str) -> None:
-        """Make a folder on a node, with those above it but not the place itself."""
+        """Create a folder on a node, with its parents up to the store, which must exist."""
         path = self.memory
         for part in (node, *Path(folder).parts):
             path /= part
             path.mkdir(exist_ok=True)
 
     def remove(self, folder: str, nodes: Sequence[str]) -> None:
-        """Delete a folder on every node; tasks that still want to write to it fail."""
+        """Delete a folder on every node; tasks that still write to it fail."""
         for place in dict.fromkeys((self.memory, self.disk)):  # memory first: disk follows it
             for path in [f"{place}/{node}/{folder}" for node in nodes]:
                 tries = _REMOVE_TRIES
@@ -55,7 +55,7 @@ class StorePaths:
                     tries -= 1
 
     def link(self, file: str, source: str, target: str) -> bool:
-        """Give a node a file of another node's; whether it has it now."""
+        """Link another node's file into a node's folder; whether that succeeded."""
         path = self.find(file, (source,))
         if path is None:
             return False
@@ -65,10 +65,10 @@ class StorePaths:
         return False
 
     def take(self, path: Path, node: str, file: str) -> None:
-        """Give a node a file of this host, as a link where that is possible.
+        """Link a file of this host into a node's folder, or copy it from another file system.
 
         Raises:
-            OSError: it is full, or the folder is gone.
+            OSError: the file system is full, or the folder is gone.
         """
         copy = self.memory / node / file
         if path.stat().st_dev != self.memory.stat().st_dev:
@@ -87,7 +87,7 @@ class StorePaths:
 
 
 def _try_to_remove(path: str) -> bool:
-    """Whether a folder is gone: it was before, or was empty."""
+    """Remove a folder if it is empty; whether it is gone."""
     try:
         os.rmdir(path)  # noqa: PTH106 - each query does it
     except FileNotFoundError:
@@ -98,7 +98,7 @@ def _try_to_remove(path: str) -> bool:
 
 
 def link(path: Path, copy: Path) -> None:
-    """The same file under a second name; a copy of it where that is another file system."""
+    """A hard link to a file, or a copy on another file system."""
     copy.unlink(missing_ok=True)
     try:
         os.link(path, copy)
@@ -109,10 +109,10 @@ def link(path: Path, copy: Path) -> None:
 
 
 def follow(memory: Path, disk: Path) -> None:
-    """Make a folder on disk, if the one in shared memory that it stands beside is there (still).
+    """Create a folder on disk if its counterpart in shared memory still exists.
 
     Raises:
-        FileNotFoundError: that one was removed: nobody needs files any more.
+        FileNotFoundError: the counterpart was removed: its files are no longer needed.
     """
     if memory == disk:
         return
@@ -120,7 +120,7 @@ def follow(memory: Path, disk: Path) -> None:
         disk.mkdir(parents=True, exist_ok=True)
         if memory.exists():
             return
-        # It went meanwhile, perhaps with all that its owner had: nobody else removes the new one.
+        # It was removed meanwhile, perhaps with its owner: nobody else would remove the new one.
         shutil.rmtree(disk, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.removedirs(disk.parent)
@@ -128,10 +128,10 @@ def follow(memory: Path, disk: Path) -> None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file, under a name that nobody reads before it is complete.
+    """Copy a file; it becomes visible under its name when it is complete.
 
     Raises:
-        OSError: it can't be done.
+        OSError: it failed.
     """
     temporary = temporary_path(target)
     try:
@@ -142,5 +142,5 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def temporary_path(path: Path) -> Path:
-    """A name beside `path` for a file that nobody reads yet."""
+    """A name beside `path` for an incomplete file, unique to this thread."""
     return path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")

@@ -1,7 +1,7 @@
-"""Fragments that come again over the same stored files: parsed, bound and optimized once.
+"""Prepared statements for fragments that come again over the same stored files.
 
-For small data that is most of a task's time. A fragment is prepared when it comes a second time:
-most never do, and what is prepared keeps its plan and its files mapped.
+For small data, parsing, binding and optimizing take most of a task's time. A fragment is prepared
+when it comes a second time: most never do, and a prepared one keeps its plan and its files mapped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SEEN_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A prepared statement, what its names mean, and the folders of the files that it reads."""
+    """A prepared statement, the tables that its names mean, and the folders of their files."""
 
     name: str
     scope: Scope
@@ -47,14 +47,14 @@ class PreparedFragments:
         scope: Callable[[], CodedInputs],
         run: Callable[[str, Scope], object],
     ) -> tuple[str, Scope]:
-        """What to run for a fragment: itself, or the statement that was prepared for it.
+        """The statement to run for a fragment: its SQL, or an EXECUTE of the prepared one.
 
         Args:
             sql: the fragment.
-            inputs: what it reads: files that never change.
+            inputs: the files that it reads, which never change.
             settings: what else its plan depends on.
-            scope: gives what the names in the fragment mean. What has numbers in memory is not
-                prepared: they would be kept with it.
+            scope: gives the tables that its names mean. A fragment over tables in memory is not
+                prepared, as that would keep them.
             run: runs SQL in a scope.
 
         Returns:
@@ -87,11 +87,11 @@ class PreparedFragments:
         return f"EXECUTE {name}", tables
 
     def folders(self) -> frozenset[str]:
-        """The folders of all files that are held."""
+        """The folders of all mapped files."""
         return frozenset().union(*[known.folders for known in list(self._known.values())])
 
     def forget(self, folders: Collection[str], run: Callable[[str], object]) -> None:
-        """Let go of what reads files in these folders."""
+        """Deallocate the statements that read files in these folders."""
         read = [key for key, each in self._known.items() if not each.folders.isdisjoint(folders)]
         for key in read:
             self._drop(key, run)
@@ -101,6 +101,6 @@ class PreparedFragments:
         del self._known[key]
 
     def clear(self) -> None:
-        """Forget all, as the connection is closed."""
+        """Forget all of them: the connection was closed."""
         self._seen.clear()
         self._known.clear()

@@ -1,6 +1,6 @@
-"""What travels between the front end and executors: descriptions of stages and tasks, and outcomes.
+"""The messages between the front end and executors: stages, tasks, outcomes.
 
-A stage's description is sent once per node, a task's is small: it names its partition and files.
+A stage is sent once per node; a task is small: it names its partition and files.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class FileSlice(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
-    """Where the files of a node, or of a session, lie.
+    """Where a node, or a session, keeps its files.
 
     Attributes:
-        name: the node, or the session's name as a holder of files.
+        name: the node, or the session's name as a location of files.
         host: processes of one host read each other's files by path.
         memory: its folder in shared memory.
         disk: its folder on disk.
@@ -44,7 +44,7 @@ class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutputKind(StrEnum):
-    """What a task does with its rows."""
+    """The destination of a task's rows."""
 
     PIECE = "piece"
     """Store them as one file, for later stages."""
@@ -59,13 +59,13 @@ class OutputKind(StrEnum):
 
 
 class TaskFunction(msgspec.Struct, frozen=True, array_like=True):
-    """A Python function that a task's rows go through before they are put out.
+    """A Python function that is applied to a task's output rows.
 
     Attributes:
         label: what users call it, such as "map_partitions".
         pickled: a `minishark.worker.functions.Function`, by cloudpickle.
-        returns: names and DuckDB types of the columns that it gives.
-        keys: positions of the columns whose equal values make a group; empty for no groups.
+        returns: names and DuckDB types of its output columns.
+        keys: positions of the grouping columns; empty for no groups.
     """
 
     label: str
@@ -80,10 +80,10 @@ class ScalarFunction(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
     Attributes:
         name: in lower case.
         pickled: the function, by cloudpickle.
-        returns: the DuckDB type that it gives.
-        parameters: the DuckDB types that it takes; None for any.
+        returns: its DuckDB result type.
+        parameters: its DuckDB parameter types; None for any.
         vectorized: whether it takes Arrow arrays instead of values.
-        sees_nulls: whether it is called where an argument is NULL.
+        sees_nulls: whether it is called if an argument is NULL.
         volatile: whether equal arguments may give different results.
     """
 
@@ -97,7 +97,7 @@ class ScalarFunction(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 
 
 class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
-    """Where FILES go.
+    """The destination of FILES.
 
     Attributes:
         folder: an absolute path; each task makes an entry of its own in it.
@@ -111,30 +111,29 @@ class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What the tasks of a stage share.
+    """The description that the tasks of a stage share.
 
     Attributes:
-        sql: the fragment; empty for the rows of the input `in0` as they are.
-        types: the DuckDB types of its output columns, without the bucket number; an empty tuple
-            takes them as they come.
+        sql: the fragment; empty to store the rows of the input `in0` unchanged.
+        types: the DuckDB types of its output columns, without the bucket number; empty for the
+            types that DuckDB finds.
         output: what to do with the rows.
-        folder: where output files go, relative to a node's storage folder; the front end makes it,
-            and removes it when the query is over, after which nothing can be written any more.
+        folder: where output files go, relative to a node's storage folder; the front end creates
+            it, and removes it after the query, so that late tasks can't write any more.
         shared_inputs: inputs that are the same for every task, by the name in the fragment.
         prefix: what the names of output files begin with.
         buckets: the number of buckets, for BUCKETS.
         columns: the output columns as users know them, name and DuckDB type; for PARTITION, FILES
             and functions.
         lossless: whether a RESULT keeps DuckDB's types instead of those that users get.
-        prelude: statements that must have run before: settings, and what the fragment names.
-        rows: about how many rows a task puts out.
-        stores: where the holders of files keep them; those that are not named use the same folders
-            as the executor.
-        cuts: into how many batches at least a PIECE is cut, if it has the rows; 0 for as they come.
+        prelude: statements that must run first: settings and definitions.
+        rows: the estimated number of output rows per task.
+        stores: where nodes keep their files, if not in the same folders as the executor.
+        cuts: the least number of batches of a PIECE, if it has enough rows; 0 for any.
         scalars: Python functions that the fragment calls.
-        function: what the rows go through before they are put out.
+        function: what is applied to the output rows.
         target: where the files go, for FILES.
-        working_folder: the front end's, to which relative paths refer; empty if it has none.
+        working_folder: the front end's working directory, for relative paths; empty if it has none.
         threads: how many cores a task may use.
         hints: what optimizer rules attach to the fragment.
     """
@@ -161,12 +160,12 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
-    """What one task adds to its stage.
+    """One task of a stage.
 
     Attributes:
-        index: its number in the stage, which is the number of its partition.
+        index: its index in the stage, and of its partition.
         inputs: its own inputs, by the name in the fragment.
-        relations: inputs that are a SQL relation, such as `read_parquet([...])`.
+        relations: inputs that are SQL relations, such as `read_parquet([...])`.
         replicas: the nodes that get a copy of the output, for PARTITION.
     """
 
@@ -177,7 +176,7 @@ class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
-    """Where a bucket lies in an output file, and how large it is."""
+    """The record batches of a bucket in an output file, and its rows."""
 
     first: int
     last: int
@@ -185,21 +184,21 @@ class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What a task has done.
+    """The outcome of a task.
 
     Attributes:
         rows: rows put out.
-        nbytes: their size as Arrow data.
+        nbytes: their size as Arrow data, in bytes.
         file: the output file, relative to the node's storage folder; None for inline results. For
             FILES, the task's entry in the target folder.
         inline: the result as an Arrow IPC stream, if it is small.
         buckets: one entry per bucket of each run, for BUCKETS; one per batch, for a PIECE that was
             cut.
         statistics: the partition's statistics as an Arrow IPC stream, for PARTITION.
-        on_disk: whether the output had to go to disk because shared memory was short.
+        on_disk: whether the output went to disk, as shared memory was full.
         locations: for PARTITION, the nodes that have a copy.
-        runs: in how many runs the rows of BUCKETS were written, each with all buckets; several if
-            they were too many to be held.
+        runs: how many times all buckets were written, for BUCKETS; several if the rows exceeded
+            the buffer.
     """
 
     rows: int
@@ -218,10 +217,10 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class TaskProblem(StrEnum):
-    """Why a task failed, in a form that crosses the wire."""
+    """Why a task failed."""
 
     BIND = "bind"
-    """DuckDB does not accept the fragment; the whole statement may still run."""
+    """DuckDB rejected the fragment; the whole statement may still run."""
     SQL = "sql"
     """DuckDB reported an error in the data or a conversion, as it would to any user."""
     INPUT = "input"
@@ -231,23 +230,23 @@ class TaskProblem(StrEnum):
     OUTPUT = "output"
     """Files for users can't be written."""
     FUNCTION = "function"
-    """A user's function raised, or gave what it should not."""
+    """A user's function raised, or returned something invalid."""
     FOLDER = "folder"
-    """The node has no folder for the output, as one has that was just started anew."""
+    """The node has no folder for the output, as it was restarted."""
     INTERRUPTED = "interrupted"
     """The job was cancelled."""
 
 
 class ProblemDetail(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """The detail that goes with a failed task.
+    """Details of a failed task.
 
     Attributes:
         problem: why it failed.
         message: for the user.
-        partition: the task's number, for FUNCTION.
-        traceback: where a user's function raised, as text.
-        pickled: the exception that it raised, by cloudpickle; empty if it can't travel.
-        missing: the stored files that are on none of their holders, for INPUT.
+        partition: the task's index, for FUNCTION.
+        traceback: the traceback of a user's function, as text.
+        pickled: the exception that it raised, by cloudpickle; empty if it can't be pickled.
+        missing: the stored files that no location has, for INPUT.
     """
 
     problem: TaskProblem

@@ -24,7 +24,7 @@ Tables: TypeAlias = Mapping[str, pa.Table]
 RunCte: TypeAlias = Callable[[EarlyCte, Tables, bool], pa.RecordBatchReader]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Reduction:
     """Reduces the inputs of one task.
 

@@ -225,7 +225,7 @@ class TaskRunner:
     def _executed(
         self, sql: str, rows: float, scope: Callable[[], CodedInputs], inputs: Inputs | None
     ) -> Rows:
-        """Run SQL that gives about `rows` rows; prepared, if it comes again over `inputs`."""
+        """Run SQL with an estimated number of rows; prepared, if it comes again over `inputs`."""
         if rows >= _COLLECTED_ROWS_MIN:
             return self._duckdb.sql(sql, scope().tables)
         execute = self._duckdb.execute
@@ -247,8 +247,13 @@ class TaskRunner:
             rows = self._executed(text, cte.rows, lambda: scope, inputs)
             return rows.to_arrow_reader(BATCH_ROWS)
 
-        held_bytes = self._duckdb.limit_bytes // _HELD_PART
-        reduction = Reduction(stage.hints, self._helpers, run, self._duckdb.threads, held_bytes)
+        reduction = Reduction(
+            hints=stage.hints,
+            helpers=self._helpers,
+            run=run,
+            threads=self._duckdb.threads,
+            left_bytes=self._duckdb.limit_bytes // _HELD_PART,
+        )
         return reduction.reduced(sql, coded)
 
     def _passed(self, stage: StageTask, function: TaskFunction, rows: Rows) -> Rows:
@@ -381,7 +386,7 @@ class TaskRunner:
 
 
 def _lasting_inputs(stage: StageTask, task: TaskPayload) -> Inputs | None:
-    """What a fragment reads, if all of it are stored tables, which may be read again; else None.
+    """The inputs of a fragment that reads only stored tables, which may be read again; or None.
 
     Outputs of stages have new names in each run.
     """

@@ -1,4 +1,4 @@
-"""Python functions that SQL calls, made in a DuckDB."""
+"""Python functions that SQL calls, registered in DuckDB."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from minishark.worker.protocol import ScalarFunction
 def create_function(
     con: duckdb.DuckDBPyConnection, function: ScalarFunction, fn: Callable[..., Any]
 ) -> None:
-    """Make a function known to a DuckDB.
+    """Register a function.
 
     Raises:
-        duckdb.Error: it does not accept it.
+        duckdb.Error: DuckDB does not accept it.
     """
     con.create_function(
         function.name,
@@ -32,14 +32,14 @@ def create_function(
         None if function.parameters is None else list(function.parameters),
         function.returns,
         type=PythonUDFType.ARROW if function.vectorized else PythonUDFType.NATIVE,
-        # `callable_of` leaves NULLs out; DuckDB would also forbid to give them.
+        # `callable_of` skips NULLs; DuckDB's own handling would also forbid to return them.
         null_handling=FunctionNullHandling.SPECIAL,
         side_effects=function.volatile,
     )
 
 
 def callable_of(function: ScalarFunction, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """What DuckDB calls for a user's function."""
+    """The function that DuckDB calls for a user's function."""
     if function.vectorized:
 
         @functools.wraps(fn)
@@ -63,7 +63,7 @@ def _whole(array: Any) -> pa.Array:
 
 
 def uncalled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with the parameters of `fn`, for a DuckDB that only plans."""
+    """A function with the parameters of `fn` that must not be called, for planning."""
 
     @functools.wraps(fn)
     def planned(*_: Any) -> Any:
@@ -75,23 +75,23 @@ def uncalled(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(slots=True)
 class Scalars:
-    """The functions that a slot's DuckDB knows, and what the one that ran last has raised."""
+    """The functions registered in a slot's DuckDB, and what they raised during the last task."""
 
     _known: dict[str, ScalarFunction] = field(default_factory=dict)
     _raised: list[BaseException] = field(default_factory=list)
 
     def forget(self) -> None:
-        """The DuckDB is a new one."""
+        """Forget all functions: DuckDB was restarted."""
         self._known.clear()
 
     @contextlib.contextmanager
     def known_to(
         self, con: duckdb.DuckDBPyConnection, wanted: Sequence[ScalarFunction]
     ) -> Iterator[None]:
-        """While a task runs: its functions are known, and what they raise comes out.
+        """Register a task's functions while it runs, and raise what they raise.
 
         Raises:
-            FunctionFailedError: one raised, or can't be made here.
+            FunctionFailedError: one raised, or can't be unpickled here.
         """
         self._raised.clear()
         for function in wanted:
@@ -117,7 +117,7 @@ class Scalars:
         self._known[function.name] = function
 
     def _watched(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """`fn`; DuckDB would keep only the text of what it raises."""
+        """`fn`, keeping what it raises: DuckDB would only keep the message."""
         own = os.getpid()
 
         @functools.wraps(fn)

@@ -1,7 +1,7 @@
-"""Semi-join filters: the rows of an Arrow table that have one of some integers as their key.
+"""Semi-join filters: the rows of an Arrow table whose key is among some integers.
 
-A key is looked up in an array that has a byte for each integer of the column's range, which takes
-a tenth of what a hash table takes. Only the rows that are found are copied.
+Keys are looked up in an array with a byte for each integer of the column's range, which takes a
+tenth of the time of a hash table. Only matching rows are copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minishark.worker.outputs import BATCH_ROWS
 _SAMPLES = 32
 _SAMPLE_ROWS = 1024
 _COUNTED_FROM_0 = 1 << 16
-"""Larger keys are counted from the smallest one, which saves memory, but costs a subtraction."""
+"""Up to here the array begins at 0: an offset saves memory, but costs a subtraction per row."""
 
 
 def semi_joined(
@@ -34,18 +34,18 @@ def semi_joined(
 ) -> pa.Table:
     """The rows of `table` that have one of `keys`, in their order.
 
-    Rows without a key (NULL) are kept, too: some joins compare them.
+    Rows whose key is NULL are kept, too: some joins compare NULLs.
 
     Args:
-        table: the rows, of the columns that are wanted.
-        wanted: which column has the keys, between which bounds.
+        table: the rows, with the columns that the fragment reads.
+        wanted: the key column and its bounds.
         keys: integers, of any type.
         helpers: share the work.
         threads: how many threads may search.
-        bytes_max: about how many bytes may be copied.
+        bytes_max: the most bytes to copy, by estimate.
 
     Returns:
-        `table` itself if too large a part of it is wanted.
+        `table` itself if too large a share of it matches.
     """
     column = table.column(wanted.column)
     if not pa.types.is_integer(column.type):
@@ -63,7 +63,7 @@ class _Marks:
     """Which integers are keys.
 
     Attributes:
-        base: the integer that the first mark is of.
+        base: the integer of the first mark.
         marks: whether each integer is a key.
     """
 
@@ -72,7 +72,7 @@ class _Marks:
 
     @classmethod
     def of(cls, keys: pa.ChunkedArray, low: int, high: int) -> _Marks:
-        """Marks of those keys that lie between two bounds."""
+        """Marks for the keys between two bounds."""
         base = 0 if 0 <= low <= _COUNTED_FROM_0 else low
         marks = np.zeros(high - base + 1, np.bool_)
         for chunk in keys.chunks:
@@ -93,7 +93,7 @@ class _Marks:
 
 
 def _share(column: pa.ChunkedArray, marks: _Marks) -> float:
-    """About which part of a column's values are keys."""
+    """The estimated share of a column's values that are keys."""
     apart = max(_SAMPLE_ROWS, len(column) // _SAMPLES)
     samples = (column.slice(first, _SAMPLE_ROWS) for first in range(0, len(column), apart))
     found = [marks.found(chunk) for sample in samples for chunk in sample.chunks]
@@ -101,7 +101,7 @@ def _share(column: pa.ChunkedArray, marks: _Marks) -> float:
 
 
 def _found(batches: Batches, position: int, marks: _Marks) -> Batches:
-    """The rows that have a key, in batches that are not small if there are many."""
+    """The matching rows, merged into batches of a useful size."""
     found: Batches = []
     small: Batches = []
     for batch in batches:

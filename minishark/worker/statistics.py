@@ -1,9 +1,9 @@
-"""Measures a table's statistics: each executor its partitions, in one query; the front end merges.
+"""Measures a table's statistics: executors measure partitions, the front end merges.
 
 A partition's measurements are one Arrow row that travels as it is: bounds keep their types, and
 distinct counts are the state of DuckDB's `approx_count_distinct`, so merging is exact.
 
-Text is dear to hash and to compare, and its bounds serve nobody: of a large partition, text is
+Text is expensive to hash and to compare, and its bounds have no use: in a large partition, text is
 measured in a sample (`text_sample`), without bounds, and distinct values are inferred with the
 Good-Turing estimate that DuckDB uses for its own tables: of u distinct values in s sampled rows,
 the share (u/s)^2 of them occurred once, so u + (u/s)^3 (n - s) among n rows.
@@ -31,7 +31,7 @@ _SAMPLE_SLICE_ROWS = 2_048
 _SAMPLE_ABOVE_ROWS = 131_072
 _TEXT_TYPES = ("VARCHAR", "BLOB")
 _UNMEASURED_PREFIXES = ("STRUCT(", "MAP(", "UNION(")
-# Of text for a BIGNUM there can be megabytes, which take minutes to make.
+# The text of a BIGNUM can have megabytes, which take minutes to produce.
 _UNMEASURED = ("JSON", "BIT", "VARIANT", "GEOMETRY", "BIGNUM", '"NULL"')
 _PLAIN_TYPE = re.compile(r"U?(?:TINY|SMALL|BIG)?INT(?:EGER)?|DATE|VARCHAR|DECIMAL\(.*\)")
 _PART = "statistics_parts"
@@ -42,7 +42,7 @@ warnings.filterwarnings("ignore", "Arrow output on a DB-API result", module=__na
 
 
 def text_sample(table: pa.Table) -> pa.Table | None:
-    """Every eighth slice of a large table, without a copy; None where the whole is small."""
+    """Every eighth slice of a large table, without a copy; None for a small one."""
     if table.num_rows <= _SAMPLE_ABOVE_ROWS:
         return None
     distance = _SAMPLE_SLICE_ROWS * _SAMPLE_ONE_IN

@@ -1,7 +1,7 @@
-"""How much a node's files take of shared memory.
+"""The shared memory that a node's files take.
 
-Several processes write and remove files there, and any of them may die: what counts is what is
-found in the folder. Looking costs time, so a process looks seldom, and adds what it wrote since.
+Several processes write and remove files there, and any of them may die, so only the folder itself
+tells. Scanning it costs time: a process does so rarely, and adds what it has written since.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _RESERVE_BYTES = 16 << 20
 _PLENTY_BYTES = 1 << 30
 _WRITERS_MAX = 64
 _IDLE_FACTOR = 100
-"""Looking takes at most one part in so many of a process's time."""
+"""Scanning takes at most one hundredth of a process's time."""
 
 
 class StorageMeter:
     """Measures a node's folder in shared memory; safe to use from several threads."""
 
     def __init__(self, folder: Path, limit_bytes: int | None = None) -> None:
-        """Measure from now on.
+        """Measure a folder.
 
         Args:
-            folder: the node's.
-            limit_bytes: what its files may take; None for all that there is.
+            folder: the node's folder.
+            limit_bytes: the most that its files may take; None for no limit.
         """
         self._folder = folder
         self._limit_bytes = limit_bytes
@@ -35,7 +35,7 @@ class StorageMeter:
         self._look_at_s = 0.0
 
     def used_bytes(self) -> int:
-        """What the node's files take, as far as is known."""
+        """The size of the node's files in bytes, at the last scan and written since."""
         now = time.monotonic()
         if now >= self._look_at_s:
             self._written_bytes = 0
@@ -45,22 +45,22 @@ class StorageMeter:
         return self._found_bytes + self._written_bytes
 
     def note(self, written_bytes: int) -> None:
-        """This process has written so much."""
+        """Count bytes that this process has written."""
         self._written_bytes += written_bytes
 
     def has_plenty(self, size: int) -> bool:
-        """Whether there is room for many such writes at once, so that none needs to be reserved."""
+        """Whether many such writes fit at once, so that space need not be reserved."""
         return free_bytes(self._folder) > _WRITERS_MAX * size + _PLENTY_BYTES
 
     def has_room(self, size: int) -> bool:
-        """Whether a file may take so much more of shared memory."""
+        """Whether a file may grow by `size` bytes in shared memory."""
         if free_bytes(self._folder) <= size + _RESERVE_BYTES:
             return False
         return self._limit_bytes is None or self.used_bytes() + size <= self._limit_bytes
 
 
 def free_bytes(folder: Path) -> int:
-    """What is free where a folder lies; nothing if it is gone."""
+    """The free bytes of a folder's file system; 0 if it is gone."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
@@ -68,7 +68,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def folder_bytes(folder: str | Path) -> int:
-    """What the files below a folder take; of one with several names, each name's part of it."""
+    """The bytes of all files below a folder; a hard link counts its share of the file."""
     total = 0
     try:
         with os.scandir(folder) as entries:

@@ -5,8 +5,8 @@
 
 Each node has a folder in both places. Files are written once, under a temporary name first, and
 then only memory-mapped, by every executor of the host; a replica on the same host is a hard link.
-What lies on other hosts only is fetched: a whole file as a copy beside the node's own, which all
-of its executors use and which goes when the folder goes; a part of one into memory.
+Files on other hosts are fetched: a whole file as a copy beside the node's own files, which all of
+its executors share and which is removed with the folder; a part of a file into memory.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _CACHED_FILES_MAX = 1024
 
 
 class InputMissingError(Exception):
-    """Stored files are on none of the nodes that should hold them.
+    """No node has the stored files that it should have.
 
     Attributes:
-        files: which.
+        files: the missing ones.
     """
 
     def __init__(self, message: str, files: tuple[FileSlice, ...] = ()) -> None:
@@ -48,11 +48,11 @@ class InputMissingError(Exception):
 
 
 class FolderMissingError(FileNotFoundError):
-    """A node has no folder for a file that is to be written: not yet, or not any more."""
+    """A node has no folder for an output file: not yet, or no longer."""
 
 
 class Fetcher(Protocol):
-    """Brings files from other hosts, and takes them there."""
+    """Moves files between hosts."""
 
     def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
         """The rows of a slice that `source` holds.
@@ -85,11 +85,11 @@ class Store:
         """A view from a node.
 
         Args:
-            paths: its folders, and those of all nodes that are no peers.
+            paths: its folders, and those of all nodes that have none of their own.
             node: the node.
-            host: where it is.
-            fetcher: how files of other hosts are reached; None if there are none.
-            meter: tells whether its files have room in shared memory; None for what is free there.
+            host: the node's host.
+            fetcher: moves files between hosts; None if there is only one.
+            meter: measures the free space in shared memory; None for all that is free there.
         """
         self.meter = meter or StorageMeter(paths.memory / node)
         self._paths = paths
@@ -104,14 +104,14 @@ class Store:
         self._lock = threading.Lock()  # guards the two above
 
     def meet(self, stores: Sequence[StoreLocation]) -> None:
-        """Learn where nodes with folders of their own keep their files, now."""
+        """Update where nodes with folders of their own keep their files."""
         self._stores = {peer.name: peer for peer in stores}
 
     def read(self, slices: tuple[FileSlice, ...]) -> pa.Table:
         """The rows of all slices, in order, memory-mapped without a copy.
 
         Raises:
-            InputMissingError: files are on none of their holders; all of them are named.
+            InputMissingError: no location has the files; names all of them.
         """
         table = self._tables.get(slices)
         if table is None:
@@ -168,18 +168,18 @@ class Store:
         return self._paths_of(node).find(file, (node,))
 
     def _is_far(self, node: str) -> bool:
-        """Whether the node is on another host; the own one never is, whatever is told of it."""
+        """Whether the node is on another host; this node never is, even if it has moved."""
         peer = self._stores.get(node)
         return peer is not None and node != self._node and peer.host != self._host
 
     def _paths_of(self, node: str) -> StorePaths:
         peer = self._stores.get(node)
-        if peer is None or node == self._node:  # which may have been started anew since
+        if peer is None or node == self._node:  # it may have been restarted since
             return self._paths
         return StorePaths(Path(peer.memory), Path(peer.disk))
 
     def _from_afar(self, item: FileSlice) -> pa.Table:
-        """What only other hosts have; a whole file is kept for the other executors of the node."""
+        """A slice that only other hosts have; a whole file is copied for the node's executors."""
         if item.first or item.last is not None or not item.locations:
             return self._fetched(item)
         copy = FileSlice(f"{item.file}@{item.locations[0]}", (self._node,))
@@ -207,7 +207,7 @@ class Store:
         raise InputMissingError(message, (item,))
 
     def forget(self, folder: str) -> None:
-        """Drop what is cached of the files in `folder`."""
+        """Drop cached readers and tables of the files in `folder`."""
         prefix = f"{folder}/"
         with self._lock:
             for opened in [key for key in self._open if key[0].startswith(prefix)]:
@@ -216,10 +216,10 @@ class Store:
                 del self._tables[key]
 
     def forget_removed(self, others: Iterable[str] = ()) -> list[str]:
-        """Drop what is cached of files whose folder is gone, so that their memory is freed.
+        """Drop cached files whose folder is gone, so that their memory is freed.
 
         Args:
-            others: folders that are to be looked for besides.
+            others: more folders to check.
 
         Returns:
             The folders that are gone.
@@ -235,7 +235,7 @@ class Store:
         return gone
 
     def forget_all(self) -> None:
-        """Drop all that is cached."""
+        """Drop everything cached."""
         with self._lock:
             self._open.clear()
             self._tables.clear()
@@ -243,13 +243,12 @@ class Store:
     def write(
         self, file: str, schema: pa.Schema, groups: Iterable[Sequence[pa.RecordBatch]]
     ) -> StoredFile:
-        """Write groups of batches to `file` on this node, each when there is room for it.
+        """Write groups of batches to `file` on this node, in shared memory or else on disk.
 
-        In shared memory, or on disk. A node that joined later than the session did makes the folder
-        when it first needs it.
+        A node that joined after the session creates the folder when it first needs it.
 
         Raises:
-            FolderMissingError: the folder of `file` is not there (any more).
+            FolderMissingError: the folder of `file` does not exist (any more).
             OSError: the disk is full too.
         """
         memory, disk = (
@@ -270,15 +269,15 @@ class Store:
         return writer.stored
 
     def _make_folder_of_stranger(self, file: str) -> None:
-        """Make the folder of `file` if this node has never heard of its session."""
+        """Create the folder of `file` if this node does not know its session yet."""
         session, _, _ = file.partition("/")
         if not (self._paths.memory / self._node / session).exists():
             self._paths.make(file.rpartition("/")[0], (self._node,))
 
     def replicate(self, stored: StoredFile, file: str, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Give other nodes the file too; a link on the same host, a copy on others.
+        """Replicate a file to other nodes: a link on the same host, a copy on others.
 
-        A node that can't take it goes without.
+        A node that can't store it is left out.
 
         Returns:
             The nodes that have it now, in the order of `nodes`.
@@ -308,7 +307,7 @@ class Store:
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
-    """All rows of tables whose texts may be dictionaries in some, of indices of several types."""
+    """The rows of tables whose text columns may be dictionaries in some, with any index type."""
     if all(table.schema == tables[0].schema for table in tables):
         return pa.concat_tables(tables)
     texts = {

@@ -1,4 +1,4 @@
-"""A task's rows on their way from DuckDB to a file, in groups that memory has room for."""
+"""A task's rows on their way from DuckDB to a file, in groups that fit into memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def batches_of(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     """The batches that have rows.
 
     Raises:
-        duckdb.Error: the query failed; Arrow's readers make an OSError of that, with the message.
+        duckdb.Error: the query failed; Arrow's reader turns that into an OSError with the message.
     """
     while True:
         try:
@@ -40,7 +40,7 @@ def batches_of(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def grouped(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[list[pa.RecordBatch]]:
-    """Batches in their order, in groups that end when they have so many bytes or more."""
+    """Batches in their order, in groups of at least `most_bytes`, but for the last one."""
     group: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -54,7 +54,7 @@ def grouped(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[list
 
 
 def even_batches(table: pa.Table, rows: int) -> Iterator[pa.RecordBatch]:
-    """A table in batches of about so many rows each, copied where its chunks are much smaller."""
+    """A table in batches of about `rows` rows, copied if its chunks are much smaller."""
     chunks = table.to_batches(rows)
     if len(chunks) * rows <= _FEWER * table.num_rows:
         yield from chunks

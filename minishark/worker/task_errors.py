@@ -52,7 +52,7 @@ class TaskError(Exception):
 
 
 def out_of_memory(message: str) -> str:
-    """What to do when memory runs out; DuckDB suggests settings that users can't reach."""
+    """Advice for a lack of memory; DuckDB's own is about settings that users can't reach."""
     first = message.partition("\n")[0]
     return (
         "A task needs more memory than its executor has: raise memory_limit, start fewer "

@@ -1,7 +1,7 @@
 """Writes Arrow files batch by batch: in shared memory while there is room, else on disk.
 
-The room for each batch is taken before it is written. Where there is none, what has been written
-moves to disk, and the file goes on there. Nobody sees a file before it is complete.
+Space for each batch is reserved before it is written. Where there is none, the file moves to disk
+and continues there. A file is invisible until it is complete.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from minishark.worker.paths import follow, temporary_path
 from minishark.worker.storage import StorageMeter
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""How the system says that a file system has no room."""
+"""Error numbers of a file system without free space."""
 
 _SLACK_BYTES = 8 << 10  # for a file's head and foot
 _COLUMN_SLACK_BYTES = 512  # for a column's description and padding in a batch
 
 
 def disk_full(error: Exception) -> str:
-    """What to do when a disk is full."""
+    """Advice for a full disk."""
     return (
         "The disk is full: free some of it, or set TMPDIR to a folder on a larger one before "
         f"minishark starts. ({error})"
@@ -51,9 +51,9 @@ def mapped(stored: StoredFile) -> pa.Table:
 
 
 class FileWriter:
-    """One file that is being written; a context manager, after which `stored` tells of it.
+    """A file that is being written; a context manager, after which `stored` describes it.
 
-    If the block fails, nothing is left of the file.
+    If the block fails, the file is removed.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class FileWriter:
             memory: in shared memory; the same as `disk` where there is none.
             disk: on disk.
             schema: of the batches.
-            meter: tells whether there is room in shared memory.
+            meter: measures the free space in shared memory.
         """
         self._paths = {False: memory, True: disk}
         self._schema = schema
@@ -96,7 +96,7 @@ class FileWriter:
         self._bytes += size
 
     def _with_room(self, need: int) -> pa.RecordBatchFileWriter:
-        """The writer, with room for so many bytes if it writes to shared memory."""
+        """The writer, after reserving `need` bytes if it writes to shared memory."""
         if self._meter is not None and not self._on_disk:
             if not self._meter.has_room(need):
                 self._move_to_disk()

@@ -35,15 +35,15 @@ from minishark.expressions import (
 
 
 class BaseOperator:
-    """What an operator tells the compiler about itself; the defaults are always safe."""
+    """An operator's description of itself; the defaults are safe for any operator."""
 
     __slots__ = ()
 
     order_matters: ClassVar[bool] = True
-    """Whether other rows may come out if the same rows come in in another order."""
+    """Whether the output rows may depend on the order of the input rows."""
 
     def output_schema(self, inputs: Sequence[Schema]) -> Schema:
-        """The output columns over inputs with the given schemas."""
+        """The output columns, for inputs with these schemas."""
         return inputs[0]
 
     def label(self, inputs: Sequence[Schema]) -> str:
@@ -56,7 +56,7 @@ class BaseOperator:
 
 
 def column_names(*inputs: Schema) -> list[str]:
-    """Names of columns for people."""
+    """Column names for display."""
     return [column.name or f"#{i}" for i, column in enumerate(c for s in inputs for c in s)]
 
 

@@ -1,1 +1,1 @@
-"""Physical plans: where rows lie, and the exchanges between."""
+"""Physical plans: the distribution of rows, and the exchanges."""

@@ -17,7 +17,7 @@ _BY_RESULT = {
     "regr_count": "sum",
     "min": "min",
     "max": "max",
-    # Exporting the states of these ends DuckDB 2.0 with a segmentation fault for some types.
+    # Exporting the states of these crashes DuckDB 2.0 for some types.
     "bool_and": "bool_and",
     "bool_or": "bool_or",
     "bit_and": "bit_and",
@@ -38,7 +38,7 @@ _STATE = "STATE"
 def can_split(aggregate: Aggregate) -> bool:
     """Whether every aggregate can be computed in two phases.
 
-    Over grouping sets, DuckDB 2.0 fails to combine states, with an error that ends the database.
+    Over grouping sets, DuckDB 2.0 fails to combine states, with an error that shuts it down.
     """
     with_states = not aggregate.grouping_sets
     return all(
@@ -47,14 +47,14 @@ def can_split(aggregate: Aggregate) -> bool:
 
 
 def splits(call: AggregateCall) -> bool:
-    """Whether a call can be computed in two phases, by results or states of a fixed size."""
+    """Whether a call can be computed in two phases, by results or fixed-size states."""
     if call.distinct or call.order_by or _is_top_n(call):
         return False
     return call.name in _BY_RESULT or call.name in _BY_STATE
 
 
 def combines_results(call: AggregateCall) -> bool:
-    """Whether plain results of parts of the rows combine to the result of all."""
+    """Whether plain partial results combine to the complete result."""
     return call.name in _BY_RESULT and not _is_top_n(call)
 
 

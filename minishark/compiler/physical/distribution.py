@@ -22,7 +22,7 @@ def positions_of(sources: Sequence[int]) -> dict[int, tuple[int, ...]]:
 
 
 def moved(distribution: Distribution, positions: Mapping[int, tuple[int, ...]]) -> Distribution:
-    """`distribution` after columns moved; rows hashed on one that is gone are just spread."""
+    """`distribution` after columns moved; hashed on a column that is gone, rows are just spread."""
     if not isinstance(distribution, Hashed):
         return distribution
     keys = tuple(
@@ -33,7 +33,7 @@ def moved(distribution: Distribution, positions: Mapping[int, tuple[int, ...]]) 
 
 
 def hashed_alike(left: Distribution, right: Distribution) -> bool:
-    """Whether equal rows of two relations lie in partitions of the same number."""
+    """Whether equal rows of two relations are in partitions with the same number."""
     if not isinstance(left, Hashed) or not isinstance(right, Hashed):
         return False
     pairs = zip(left.keys, right.keys, strict=False)
@@ -41,7 +41,7 @@ def hashed_alike(left: Distribution, right: Distribution) -> bool:
 
 
 def set_distribution(left: Distribution, right: Distribution) -> Distribution:
-    """Where the rows of a set operation lie whose inputs lie side by side."""
+    """The distribution of a set operation whose inputs are side by side."""
     if isinstance(left, Replicated) and isinstance(right, Replicated):
         return Replicated()
     if isinstance(left, Single | Replicated):

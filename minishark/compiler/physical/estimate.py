@@ -28,13 +28,13 @@ _RANGE_SELECTIVITY = 0.3
 _OTHER_SELECTIVITY = 0.25
 _SEMI_SELECTIVITY = 0.5
 _PREFIX_SELECTIVITY = 0.01
-"""Of text that begins with more than a letter or two."""
+"""Of text with a prefix of three letters or more."""
 _BELOW = ("<", "<=")
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Estimated rows of a relation, and per output column its statistics where they are known."""
+    """Estimated rows of a relation, and the known statistics of its output columns."""
 
     rows: float
     columns: tuple[ColumnStatistics | None, ...]
@@ -86,7 +86,7 @@ def selectivity(predicate: Expression, profile: Profile) -> float:
 def _all_share(predicates: Sequence[Expression], profile: Profile) -> float:
     """The share of rows for which all `predicates` are true.
 
-    They are independent, but for the two ends of a range of one column.
+    Predicates count as independent, except the two ends of a range of one column.
     """
     share = 1.0
     ranges: dict[int, tuple[float, float]] = {}
@@ -204,7 +204,7 @@ def grouped_rows(groups: Sequence[Expression], profile: Profile) -> float:
 def joined_columns(
     join: Join, left: Profile, right: Profile
 ) -> tuple[ColumnStatistics | None, ...]:
-    """What is known of the columns of a join."""
+    """The known statistics of a join's columns."""
     kept: tuple[ColumnStatistics | None, ...] = ()
     if join.keeps_left_columns:
         kept += tuple(left.columns[i] for i in join.left_output)

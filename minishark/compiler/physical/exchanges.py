@@ -33,7 +33,7 @@ class Planned:
 
     @property
     def distribution(self) -> Distribution:
-        """Where its rows lie."""
+        """How its rows are distributed."""
         return self.plan.distribution
 
     @property
@@ -61,7 +61,7 @@ def planned(
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Puts exchanges over plans, where rows do not lie as they must already.
+    """Puts exchanges over plans that are not distributed as they must be.
 
     Attributes:
         partitions: how many partitions a shuffle makes.
@@ -74,8 +74,9 @@ class Exchanges:
     def shuffled(
         self, child: Planned, keys: tuple[Expression, ...], partitions: int | None = None
     ) -> Planned:
-        """`child` by the hash of keys; in as many partitions as ever, or as are asked for."""
+        """`child` by the hash of keys, in the default number of partitions or another one."""
         count = partitions or self.partitions
+        # A key that is more than a column is known to the shuffle only.
         positions = tuple(
             frozenset((key.index,) if isinstance(key, ColumnRef) else ()) for key in keys
         )
@@ -97,7 +98,7 @@ class Exchanges:
         return Planned(self._read_whole(child.plan, Gather(), Single()), child.profile)
 
     def materialized(self, child: Planned) -> Planned:
-        """`child` stored where it lies."""
+        """`child`, stored where it is."""
         plan = child.plan
         operator = Materialize()
         stored = PhysicalPlan(operator, (plan,), plan.schema, plan.distribution, plan.rows)
@@ -108,11 +109,12 @@ class Exchanges:
     ) -> PhysicalPlan:
         """All rows of `plan`, for each task or for one.
 
-        What is stored already and small is read where it lies, and filtered by each reader,
-        which is cheaper than a stage that stores it again.
+        What is stored already and small is read in place, and filtered by each reader, which is
+        cheaper than a stage that stores it again.
         """
         if self.is_stored(plan):
             match plan.operator:
+                # The exchange moves down to what is stored; these are computed by each reader.
                 case Filter() | Project() | Aggregate() | Distinct():
                     below = self._read_whole(plan.children[0], exchange, distribution)
                     return replace(plan, children=(below,), distribution=distribution)
@@ -126,6 +128,7 @@ class Exchanges:
         """Whether `plan` is cheap to compute again from something small that is stored."""
         match plan.operator:
             case Filter(predicates=expressions) | Project(outputs=expressions):
+                # Readers must agree on the rows, which volatile functions would not let them.
                 stored = self.is_stored(plan.children[0])
                 return stored and not any(map(is_volatile, expressions))
             case Aggregate() | Distinct():

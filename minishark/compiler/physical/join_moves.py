@@ -1,4 +1,4 @@
-"""How the rows of a join come together: the cheapest of the ways in which they can. Pure."""
+"""How the rows of a join come together: the cheapest of the possible moves. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BUILD_COST = 1.0
 SHUFFLE_COST = 2.5
 """Work per row that is shuffled."""
 _FEWER = 4
-"""DuckDB believes that a filter leaves a fifth of the rows: a smaller side is so all the same."""
+"""A side this many times smaller stays smaller: DuckDB assumes that a filter keeps a fifth."""
 
 
 class JoinMove(StrEnum):
-    """What is moved so that a join can run partition by partition."""
+    """The exchanges that let a join run partition by partition."""
 
     # Where costs are equal, the first in the order of these texts is chosen.
     BROADCAST_LEFT = "broadcast left"
@@ -41,7 +41,7 @@ class JoinMove(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """An input of a join: where its rows lie, and how many there are, by estimate."""
+    """An input of a join: its distribution and estimated rows."""
 
     distribution: Distribution
     rows: float
@@ -54,11 +54,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class JoinCosts:
-    """The costs of the ways to bring the rows of a join together.
+    """The costs of the moves that bring the rows of a join together.
 
     Attributes:
         left: the left input.
-        right: the right input, of which hash tables are built.
+        right: the right input, from which hash tables are built.
         partitions: how many partitions a shuffle makes.
         stage_cost: what one more stage costs, in rows built into a hash table.
     """
@@ -69,12 +69,12 @@ class JoinCosts:
     stage_cost: float
 
     def cheapest(self, join: Join) -> JoinMove:
-        """The cheapest way that is right for a join."""
+        """The cheapest move that is correct for a join."""
         _, move = min(self._candidates(join))
         return move
 
     def counting_pays(self, built: Side, probed: Side) -> bool:
-        """Whether storing a side costs less than building the hash table of the other one."""
+        """Whether storing a side, to know its size, saves a hash table over the other one."""
         if built.in_one_task or probed.in_one_task:
             return False
         tasks = probed.distribution.partitions
@@ -89,11 +89,12 @@ class JoinCosts:
         if join.kind in KEEPS_RIGHT and not self.right.in_one_task:
             yield self._broadcast(self.left, self.right), JoinMove.BROADCAST_LEFT
         keys = tuple(c for c in join.conditions if can_hash(c))
+        # A mark that may be NULL depends on all right rows, not only on those with equal keys.
         if keys and (join.kind is not JoinKind.MARK or never_null(join)):
             yield from self._shuffles(keys)
 
     def _gather(self) -> float:
-        """Work that only one core does counts as often as there are partitions."""
+        """One core does all the work, so it counts as often as there are partitions."""
         moves = [
             self.stage_cost + side.rows * BROADCAST_COST
             for side in (self.left, self.right)

@@ -1,4 +1,4 @@
-"""Pure functions on joins: when their inputs lie right, and where their output lies."""
+"""Pure functions on joins: which inputs can be joined in place, and how output is distributed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEEPS_RIGHT_ONLY = frozenset((JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI))
 
 
 def is_guessed(plan: PhysicalPlan) -> bool:
-    """Whether the stage that computes `plan` has to guess how many rows it is, from joins."""
+    """Whether DuckDB has to guess the number of rows of `plan`, as it comes from joins."""
     match plan.operator:
         case Join(kind=kind) if kind in KEEPS_LEFT_ONLY:
             return is_guessed(plan.children[0])
@@ -76,7 +76,7 @@ def matching_keys(
 
 
 def lie_together(join: Join, left: Distribution, right: Distribution) -> bool:
-    """Whether the join can run partition by partition as its inputs lie."""
+    """Whether the join can run partition by partition without an exchange."""
     if in_one_task(left) and in_one_task(right):
         return True
     if isinstance(right, Replicated) and join.kind in KEEPS_LEFT:
@@ -89,7 +89,7 @@ def lie_together(join: Join, left: Distribution, right: Distribution) -> bool:
 
 
 def _co_partitioned(join: Join, left: Distribution, right: Distribution) -> bool:
-    """Whether rows that the equality conditions can match lie in partitions of the same number."""
+    """Whether rows that can match are in partitions with the same number."""
     if not isinstance(left, Hashed) or not isinstance(right, Hashed):
         return False
     if left.partitions != right.partitions or len(left.keys) != len(right.keys):
@@ -108,13 +108,14 @@ def _co_partitioned(join: Join, left: Distribution, right: Distribution) -> bool
 def join_distribution(
     join: Join, left: Distribution, right: Distribution, left_width: int
 ) -> Distribution:
-    """Where the output of a join lies whose inputs lie as they must."""
+    """The distribution of a join's output, once its inputs are distributed as they must be."""
     if in_one_task(left) and in_one_task(right):
         both = isinstance(left, Replicated) and isinstance(right, Replicated)
         return Replicated() if both else Single()
     base = right if in_one_task(left) else left
     if not isinstance(base, Hashed):
         return Spread(base.partitions)
+    # Unmatched rows of one side have NULL for the keys of the other one, in any partition.
     if join.kind is JoinKind.FULL:
         return Spread(base.partitions)
     return moved(_equated(join, left, right, left_width), _join_places(join, left_width))
@@ -135,6 +136,7 @@ def _equated(join: Join, left: Distribution, right: Distribution, width: int) ->
         partitions = by_right.partitions
     else:
         own, partitions = by_left.keys, by_left.partitions
+    # Only an inner join makes both sides' columns equal in every row of its output.
     if join.kind is not JoinKind.INNER:
         return Hashed(own, partitions)
     pairs = [

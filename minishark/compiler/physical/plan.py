@@ -22,7 +22,7 @@ from minishark.expressions import Expression, Schema, SortKey, render, render_so
 
 @dataclass(frozen=True, slots=True)
 class Hashed:
-    """A row is in the partition that the hash of its key gives.
+    """Rows are in the partition of their key's hash.
 
     `keys` holds one entry per key of the hash function, in its order: the output columns that
     are equal to that key in every row. An entry may be empty (a key that is no output column).

@@ -83,6 +83,7 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
         return Placer(catalog, options, whole=whole).plan(logical).plan
 
     plan = _chosen(place, logical, catalog, options)
+    # On the placed plan: these rules only pay for what one task reads or groups.
     for rule, own in enabled(Phase.PHYSICAL, options):
         plan = rule.apply(plan, catalog, own)
     return plan
@@ -95,6 +96,7 @@ def _chosen(
     tables = {name.lower(): catalog.get(name) for name in logical.tables}
     if sum(table.rows for table in tables.values()) <= options.single_task_rows:
         return place(whole=True)
+    # There is one choice to make, so the first rule makes it.
     for rule, own in enabled(Phase.CHOICE, options):
         plan: PhysicalPlan = rule.apply(place, options, own)
         return plan
@@ -128,6 +130,7 @@ class Placer:
             case ops.Scan():
                 return self._scan(operator, logical.schema)
             case ops.Values():
+                # Constants are in the SQL of every task that needs them.
                 profile = Profile(float(len(operator.rows)), (None,) * len(operator.schema))
                 return planned(operator, (), logical.schema, Replicated(), profile)
             case ops.CteRef():
@@ -167,6 +170,7 @@ class Placer:
         names = {column.name.lower(): i for i, column in enumerate(table.schema)}
         statistics = table.statistics.columns
         columns = tuple(None if n is None else statistics[names[n.lower()]] for n in scan.columns)
+        # At least one row: estimates divide by row counts.
         profile = Profile(float(max(1, table.rows)), columns)
         return planned(scan, (), schema, self._scan_distribution(table, scan), profile)
 
@@ -179,9 +183,11 @@ class Placer:
             frozenset((positions[name.lower()],) if name.lower() in positions else ())
             for name in table.partition_by
         )
+        # Without one of its keys among the columns, nothing above could make use of the hash.
         return Hashed(keys, partitions) if all((keys, *keys)) else Spread(partitions)
 
     def _cte(self, cte: ops.Cte, logical: LogicalPlan) -> Planned:
+        # Before the main plan, whose references are distributed as the definition is.
         definition = self.plan(logical.children[0])
         self._ctes[cte.index] = definition
         main = self.plan(logical.children[1])
@@ -225,6 +231,7 @@ class Placer:
         # Still hashed on the groups alone: no group has rows in two partitions. Grouping sets
         # also have groups that leave out some of the columns.
         one_phase = isinstance(kept, Hashed) and not aggregate.grouping_sets
+        # A small stored relation: each reader aggregates it again, which spares a stage.
         if not one_phase and self._exchanges.is_stored(child.plan):
             child = self._exchanges.broadcast(child)
             kept = child.distribution
@@ -270,7 +277,9 @@ class Placer:
         keys = tuple(ColumnRef(i, partial.plan.schema[i].type) for i in range(width))
         positions = {i: (i,) for i in range(width)}
         together = isinstance(moved(partial.distribution, positions), Hashed)
+        # A partition has all states of a group if it is hashed on the group's columns.
         if not (partial.in_one_task or (together and not aggregate.grouping_sets)):
+            # Rows of grouping sets have NULL in the columns that they leave out: no common key.
             partial = self._exchanged_groups(partial, () if aggregate.grouping_sets else keys)
         distribution = moved(partial.distribution, positions)
         return planned(FinalAggregate(aggregate), (partial,), schema, distribution, profile)
@@ -287,6 +296,7 @@ class Placer:
     def _without_duplicates(self, aggregate: ops.Aggregate, child: Planned) -> Planned:
         """Fewer rows to exchange: duplicates that DISTINCT aggregates ignore are dropped early."""
         calls = aggregate.aggregates
+        # Only if the rows consist of just the groups and the argument are equal rows redundant.
         inputs = {call.arguments for call in calls}
         if len(inputs) != 1 or not all(_ignores_duplicates(call) for call in calls):
             return child
@@ -302,6 +312,7 @@ class Placer:
     def _distinct(self, child: Planned, schema: Schema) -> Planned:
         keys = tuple(ColumnRef(i, column.type) for i, column in enumerate(schema))
         profile = replace(child.profile, rows=grouped_rows(keys, child.profile))
+        # Hashed on any columns, equal rows are in the same partition.
         if child.in_one_task or isinstance(child.distribution, Hashed):
             return planned(ops.Distinct(), (child,), schema, child.distribution, profile)
         partial = planned(ops.Distinct(), (child,), schema, child.distribution, profile)
@@ -315,6 +326,7 @@ class Placer:
 
     def _window(self, window: ops.Window, child: Planned, schema: Schema) -> Planned:
         """Windows that share keys run where the rows of equal keys are together."""
+        # More keys than all windows share would tear some window's rows apart.
         first, *others = (call.partition_by for call in window.calls)
         shared = tuple(key for key in first if all(key in keys for keys in others))
         child = self._grouped_by(shared, child)
@@ -352,6 +364,7 @@ class Placer:
         if left.in_one_task and right.in_one_task:
             return left, right
         same_count = left.distribution.partitions == right.distribution.partitions
+        # UNION ALL compares no rows, so it does not matter which ones are side by side.
         anywhere = operation.kind is ops.SetKind.UNION and operation.keep_all
         if same_count and (anywhere or hashed_alike(left.distribution, right.distribution)):
             return left, right
@@ -362,10 +375,12 @@ class Placer:
 
     def _sort(self, sort: ops.Sort, child: Planned, schema: Schema) -> Planned:
         """Range by range where there are many rows, else in one task."""
+        # Ties in the table's own order, as DuckDB gives them for one table; stable sorts cost more.
         sort = replace(sort, stable=self._in_source_order(child.plan))
         keys = tuple(key.expression for key in sort.keys)
         values = child.profile.rows * len(child.plan.schema)
         few = values <= self._options.sort_values
+        # Volatile keys would differ between the sample, the exchange and the sort.
         if child.in_one_task or few or self._options.partitions == 1 or any(map(is_volatile, keys)):
             child = self._exchanges.gathered(child)
             distribution: Distribution = Single()
@@ -394,6 +409,7 @@ class Placer:
         if operator.limit is not None:
             profile = replace(profile, rows=float(min(profile.rows, operator.limit)))
         if not child.in_one_task and operator.limit is not None:
+            # All of the skipped rows may be in one partition, so each keeps `offset` more.
             early = replace(operator, limit=operator.limit + operator.offset, offset=0)
             distribution = Spread(child.distribution.partitions)
             child = planned(early, (child,), schema, distribution, profile)
@@ -406,6 +422,7 @@ class Placer:
         left, right = self._counted(join, *self._joinable(join, left, right))
         rows = joined_rows(join, left.profile, right.profile)
         columns = joined_columns(join, left.profile, right.profile)
+        # The number of left columns tells the sides apart in the hash keys of the output.
         distribution = join_distribution(
             join, left.distribution, right.distribution, len(left.plan.schema)
         )
@@ -462,6 +479,7 @@ class Placer:
         """`moved`, hashed on the join keys in the way in which `target` is."""
         own = [c.right if left_is_target else c.left for c in keys]
         theirs = [c.left if left_is_target else c.right for c in keys]
+        # The hash is of the keys in an order: the same one on both sides.
         order = matching_keys(target.distribution, theirs)
         assert order is not None
         return self._exchanges.shuffled(

@@ -23,7 +23,7 @@ from minishark.compiler.physical.plan import (
 from minishark.expressions import Column, SortKey, is_volatile
 
 SAMPLE_ROWS = 2_000
-"""Keys that are sampled of each partition: ranges then differ by a few percent in size."""
+"""Sampled keys per partition: ranges then differ by a few percent in size."""
 
 _SAMPLE_SCHEMA = (Column("key", "BLOB"), Column("rows", "DOUBLE"))
 _NAME = "rows to sort"
@@ -41,7 +41,7 @@ def ranged(
         plan: any plan.
         keys: what to order by, over the columns of `plan`.
         partitions: how many ranges, at least 2.
-        index: a number for a common table expression that the whole plan does not have yet.
+        index: an index for a common table expression that is free in the whole plan.
     """
     if _is_cheap(plan):
         return _exchanged(plan, keys, partitions)

@@ -1,4 +1,4 @@
-"""How the rows that a plan gives are spread over partitions, if its user says so."""
+"""Plans whose rows are spread over partitions as a user asks for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hashed_on(plan: PhysicalPlan, columns: Sequence[int], partitions: int) -> Ph
 
 
 def is_hashed_on(plan: PhysicalPlan, columns: Sequence[int], partitions: int) -> bool:
-    """Whether the rows of `plan` lie so already."""
+    """Whether `plan` is hashed so already."""
     distribution = plan.distribution
     return (
         isinstance(distribution, Hashed)
@@ -39,7 +39,7 @@ def is_hashed_on(plan: PhysicalPlan, columns: Sequence[int], partitions: int) ->
 
 
 def hash_columns(plan: PhysicalPlan) -> tuple[int, ...] | None:
-    """The output columns that decide in which partition a row of `plan` lies, if they do."""
+    """The output columns that determine the partition of a row, if any do."""
     distribution = plan.distribution
     if not isinstance(distribution, Hashed) or not all(distribution.keys):
         return None
@@ -47,7 +47,7 @@ def hash_columns(plan: PhysicalPlan) -> tuple[int, ...] | None:
 
 
 def together(plan: PhysicalPlan, columns: Sequence[int], partitions: int) -> PhysicalPlan:
-    """`plan` with all rows that are equal in `columns` in one partition, whichever that is."""
+    """`plan` with all rows that are equal in `columns` in the same partition, any one."""
     distribution = plan.distribution
     if isinstance(distribution, Hashed) and all(key & set(columns) for key in distribution.keys):
         return plan

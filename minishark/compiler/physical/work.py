@@ -1,8 +1,7 @@
-"""What a plan takes, to tell whether it should run in one task or in several. Pure.
+"""The estimated time and memory of a plan, to choose between one task and several. Pure.
 
-About how long: the weights were fitted to the times of single-threaded queries over Arrow in
-memory. Only their proportions matter, and they are rough on purpose: rows are estimates too.
-And about how much memory, for hash tables and sorts.
+The weights were fitted to the times of single-threaded queries over Arrow in memory. Only their
+proportions matter, and they are rough on purpose: row counts are estimates too.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from minishark.expressions import (
 )
 
 STAGE_S = 5e-3
-"""What one stage after another takes besides its tasks' work: placing, binding, storing."""
+"""The latency of one more stage in sequence: placing, binding, storing."""
 
 _SHARED_CORE = 0.8
-"""How fast a core is beside others: they share memory bandwidth and caches."""
+"""The speed of a core beside busy ones: they share memory bandwidth and caches."""
 
 _NS = 1e-9
 _SCANNED_NS = 1.0  # per value
@@ -51,12 +50,12 @@ _WIDTH = 8
 
 
 def _holds_rows(call: AggregateCall) -> bool:
-    """Whether an aggregate keeps the values that it reads, as a median or a list does."""
+    """Whether an aggregate holds all values that it reads, as a median or a list does."""
     return call.distinct or not splits(call)
 
 
 def elapsed_s(plan: PhysicalPlan, threads: int = 1) -> float:
-    """About how many seconds a plan takes where a core is free for each task.
+    """The estimated seconds that a plan takes if there is a free core for each task.
 
     Args:
         plan: the plan.
@@ -67,12 +66,12 @@ def elapsed_s(plan: PhysicalPlan, threads: int = 1) -> float:
 
 
 def result_values(plan: PhysicalPlan) -> float:
-    """About how many values a plan gives: rows times columns."""
+    """The estimated number of values in a plan's result: rows times columns."""
     return plan.rows * len(plan.schema)
 
 
 def row_bytes(schema: Schema) -> int:
-    """About how large a row is."""
+    """The estimated size of a row, in bytes."""
     return sum(_width(column.type) for column in schema)
 
 
@@ -83,7 +82,7 @@ def _width(type_: str) -> int:
 
 
 def held_bytes(plan: PhysicalPlan) -> float:
-    """About how much memory the hash tables and sorts of a plan take, if all are there at once."""
+    """The estimated bytes of all hash tables and sorts of a plan, as if they existed at once."""
     return _own_bytes(plan) + sum(map(held_bytes, plan.children))
 
 
@@ -108,12 +107,12 @@ def _own_bytes(plan: PhysicalPlan) -> float:
 
 
 def built_bytes(plan: PhysicalPlan) -> float:
-    """About how large a hash table or a sort of a plan's rows is."""
+    """The estimated bytes of a hash table or a sort over a plan's rows."""
     return plan.rows * (row_bytes(plan.schema) + _ENTRY_BYTES)
 
 
 def _depth(plan: PhysicalPlan) -> int:
-    """How many exchanges come one after the other."""
+    """How many exchanges follow one another."""
     own = isinstance(plan.operator, Exchange)
     return own + max(map(_depth, plan.children), default=0)
 
@@ -124,9 +123,9 @@ def _work_s(plan: PhysicalPlan, threads: int) -> float:
 
 
 def _speed(plan: PhysicalPlan, threads: int) -> float:
-    """How much faster than one core those are that compute the plan's operator."""
+    """How much faster than one core the cores are that compute the plan's operator."""
     if isinstance(plan.operator, Exchange):
-        plan = plan.children[0]  # whose tasks write what is exchanged
+        plan = plan.children[0]  # its tasks write what is exchanged
     alone = isinstance(plan.distribution, Single | Replicated)
     cores = threads if alone else plan.distribution.partitions
     return max(1.0, _SHARED_CORE * cores)
@@ -167,7 +166,7 @@ def _predicate_ns(predicate: Expression) -> float:
 
 
 def _matches(expression: Expression) -> bool:
-    """Whether text is matched with a pattern, or a function called."""
+    """Whether a predicate matches text with a pattern, or calls a function."""
     match expression:
         case Call():
             return True

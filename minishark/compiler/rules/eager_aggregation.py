@@ -35,7 +35,7 @@ _NEVER_TOO_LARGE = frozenset(
     ]
 )
 _DECIMAL_DIGITS = 18
-"""Sums of decimals with at most so many digits fit into 128 bits, for any number of rows."""
+"""Sums of decimals with at most this many digits fit into 128 bits, for any number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ def aggregate_below_join(
     eager = eager_aggregation(aggregate, join)
     if eager is None:
         return None
+    # Whether it pays depends on estimates and distributions, so the inputs are placed first.
     left, right = (placer.plan(child) for child in below.children)
     if not _pays(eager, join, left, right, options):
         # The inputs are placed already: only the join and the aggregate are left to do.
@@ -92,6 +93,7 @@ def aggregate_below_join(
         left = placer.partial(eager.partial, left, _names(eager.keys, left))
     else:
         right = placer.partial(eager.partial, right, _names(eager.keys, right))
+    # The partial aggregate takes the place of the side itself, so the join moves fewer rows.
     schema = eager.join.output_schema((left.plan.schema, right.plan.schema))
     joined = placer.join(eager.join, left, right, schema)
     if eager.side == 0:
@@ -125,7 +127,7 @@ def _names(columns: tuple[ColumnRef, ...], child: Planned) -> list[str]:
 
 
 def _groups_first(placer: Placer, states_first: Planned, groups: int) -> Planned:
-    """A final aggregate reads groups before states, but a join puts out its left side first."""
+    """The groups before the states, as a final aggregate reads them; joins output left first."""
     schema = states_first.plan.schema
     first = len(schema) - groups
     order = [*range(first, len(schema)), *range(first)]
@@ -141,6 +143,7 @@ def eager_aggregation(aggregate: Aggregate, join: Join) -> EagerAggregation | No
         aggregate: only plain groups and plain calls qualify.
         join: its input; only joins on equal columns qualify.
     """
+    # Without groups the first phase would have to give a row even for no rows.
     if aggregate.grouping_sets or not aggregate.groups:
         return None
     if join.residual or not join.conditions:  # without keys even no rows make a group
@@ -163,6 +166,7 @@ def _keys(join: Join, side: int) -> tuple[ColumnRef, ...] | None:
         own, other = condition.left, condition.right
         if side == 1:
             own, other = other, own
+        # Rows with equal keys must match the same rows of the other side, so only equality will do.
         if not isinstance(own, ColumnRef) or not condition.is_equality or own.type != other.type:
             return None
         keys.append(own)
@@ -196,6 +200,7 @@ def _calls_of(
             for each in call.arguments
             if isinstance(each, ColumnRef) and origins[each.index][0] == side
         ]
+        # An outer join counts its unmatched rows, which the first phase has no states for.
         counts_rows = not call.arguments and kind is not JoinKind.INNER
         if len(columns) < len(call.arguments) or counts_rows or not _can_begin(call):
             return None
@@ -224,6 +229,7 @@ def _joined(
     def over_groups(key: Expression) -> ColumnRef:
         return ColumnRef(keys.index(key), key.type)
 
+    # The keys have done their work in the join: only states are passed on.
     given = tuple(range(len(keys), len(keys) + states))
     if side == 0:
         conditions = tuple(replace(c, left=over_groups(c.left)) for c in join.conditions)

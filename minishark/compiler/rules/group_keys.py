@@ -70,7 +70,7 @@ def with_coded_keys(
 
 
 def dictionary_relation(table: str, *, whole: bool) -> str:
-    """What fragments call the dictionaries of a table, or of a task's partition of it."""
+    """The name in fragments of the dictionaries of a table, or of a task's partition of it."""
     return f"{table.lower()}#{'values' if whole else 'own values'}"
 
 
@@ -94,6 +94,7 @@ class _Coded:
 def _grouped(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalPlan:
     aggregate = _aggregate(plan)
     (child,) = plan.children
+    # Grouping sets put NULL into groups, which would be a code of its own.
     if aggregate.grouping_sets or aggregate.grouping_functions or child.rows < rows_min:
         return plan
     alone = len(aggregate.groups) == 1
@@ -105,6 +106,7 @@ def _grouped(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalP
         coded = _with_code(child, group.index, catalog)
         if coded is None or (alone and not coded.joined):
             continue  # DuckDB groups by the dictionary of a single key itself
+        # The code is the last column, so positions of the other expressions stay as they are.
         child = coded.plan
         groups[position] = ColumnRef(len(child.schema) - 1, CODE_TYPE)
         code = ColumnRef(position, CODE_TYPE)
@@ -133,6 +135,7 @@ def _looked_up(
     is_partial = isinstance(plan.operator, PartialAggregate)
     operator = PartialAggregate(aggregate) if is_partial else aggregate
     schema = keys + plan.schema[len(keys) :]
+    # The projection is part of the same stage: other stages see text, never codes.
     below = replace(plan, operator=operator, children=(child,), schema=schema)
     project = Project(tuple(outputs), tuple(column.name for column in plan.schema))
     return replace(plan, operator=project, children=(below,))
@@ -177,6 +180,7 @@ def _scanned(plan: PhysicalPlan, scan: Scan, position: int, catalog: Catalog) ->
     if name is None or not _has_few_values(catalog.get(scan.table), name):
         return None
     column = Column(f"{name}#code", CODE_TYPE)
+    # A table may have a column of that very name.
     taken = {other.name.lower() for other in catalog.get(scan.table).schema}
     if column.name.lower() in taken or column.name in scan.columns:
         return None
@@ -187,6 +191,7 @@ def _scanned(plan: PhysicalPlan, scan: Scan, position: int, catalog: Catalog) ->
         schema=(*scan.schema, column),
         hints=replace(scan.hints, dictionary_codes=codes),
     )
+    # A task that reads all partitions unifies their dictionaries; one that reads its own need not.
     whole = isinstance(plan.distribution, Replicated)
     extended = replace(plan, operator=scan, schema=(*plan.schema, column))
     return _Coded(extended, dictionary_relation(scan.table, whole=whole), name)
@@ -211,6 +216,7 @@ def _from_left(plan: PhysicalPlan, join: Join, column: int, catalog: Catalog) ->
     schema = (*plan.schema[:width], found.plan.schema[-1], *plan.schema[width:])
     children = (found.plan, plan.children[1])
     below = replace(plan, operator=join, children=children, schema=schema)
+    # The join puts the code behind the left columns; it has to be the last one of all.
     order = [*range(width), *range(width + 1, len(schema)), width]
     return replace(found, plan=_reordered(below, order), joined=True)
 
@@ -247,6 +253,7 @@ def attach_codes(plan: PhysicalPlan, fragment: FragmentWriter) -> None:
         return
     name = fragment.scanned(plan, scan)
     known = fragment.dictionary_codes.get(name)
+    # Another scan of the same input may need other codes.
     columns = (*(known.columns if known else ()), *scan.hints.dictionary_codes)
     whole = isinstance(plan.distribution, Replicated)
     relation = dictionary_relation(scan.table, whole=whole)

@@ -82,6 +82,7 @@ def _group_runs(
     if aggregate.grouping_sets or aggregate.grouping_functions or len(aggregate.groups) != 1:
         return None
     key = _column(aggregate.groups[0], scan, _KEY_TYPES)
+    # Files that a query names have no statistics, and are not read as Arrow.
     known = key and table.column_statistics(key)
     if not key or not known or not known.distinct or known.distinct < groups_min:
         return None
@@ -92,8 +93,10 @@ def _group_runs(
         column = _value(call, scan)
         if column is None:
             return None
+        # count(*) and count(1) count rows, as a count without a column does.
         values.append((call.name.removesuffix("_star"), column))
         if call.name == "sum":
+            # numpy wraps around silently where DuckDB would widen the sum.
             largest = _largest(call, table, column)
             if largest is None:
                 return None
@@ -108,6 +111,7 @@ def _value(call: AggregateCall, scan: Scan) -> str | None:
     match call.name, call.arguments:
         case ("count_star", ()) | ("count", (Literal(value=bool() | int()),)):
             return ""
+        # DuckDB's optimizer widens the argument of a sum; the values are the same.
         case "sum", (Cast(argument=argument, type="BIGINT", lenient=False),):
             return _column(argument, scan, _INTEGER)
         case "count" | "sum" | "min" | "max", (argument,):
@@ -150,6 +154,7 @@ def write_groups(plan: PhysicalPlan, fragment: FragmentWriter) -> Block | None:
         return None
     known, aliases = scan.hints.group_runs, fragment.aliases
     rows = fragment.block(child)
+    # A task looks at the rows before it decides, so all variants of the SQL travel with it.
     name = f"groups{len(fragment.group_runs)}"
     runs = sql.table_block(f"{name}_runs", sql.columns(plan.schema), aliases)
     single = sql.cast_block(runs, plan.schema)

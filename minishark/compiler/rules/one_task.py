@@ -16,7 +16,7 @@ from minishark.compiler.physical.work import elapsed_s, held_bytes, result_value
 from minishark.compiler.rules.rule import Phase, Rule
 
 _FEW_VALUES = 1_000_000
-"""A result of so many values is written by one thread before several tasks could start."""
+"""One thread writes a result of this size before several tasks could start."""
 
 
 class Place(Protocol):

@@ -1,4 +1,4 @@
-"""What an optimizer rule is."""
+"""An optimizer rule as data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Phase(StrEnum):
-    """When a rule applies, and what its function takes and gives.
+    """When a rule applies, and the signature of its function.
 
     Each is called as `apply(..., options)`, where `options` are the rule's own.
     """

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -85,7 +85,7 @@ _PASSES_RIGHT = (
     ops.JoinKind.RIGHT_SEMI,
     ops.JoinKind.RIGHT_ANTI,
 )
-"""Joins of which each row has the columns of one row of that side, and depends on no other."""
+"""Joins whose output rows each depend on one row of that side, and contain its columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,8 @@ def with_key_filters(
     plan: PhysicalPlan, catalog: Catalog, options: SemiJoinFilterOptions
 ) -> PhysicalPlan:
     """`plan` with semi-join filters where they pay."""
-    return _Filters(catalog, options, count(free_cte_index(plan))).rewritten(plan)
+    numbers = count(free_cte_index(plan))
+    return _Filters(catalog=catalog, options=options, numbers=numbers).rewritten(plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ class _Candidate:
     high: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Filters:
     """Adds filters to a plan.
 
@@ -170,7 +171,6 @@ class _Filters:
     catalog: Catalog
     options: SemiJoinFilterOptions
     numbers: Iterator[int]
-    _: KW_ONLY
     definitions: dict[int, PhysicalPlan] = field(default_factory=dict)
     storable: dict[int, bool] = field(default_factory=dict)
     largest: dict[int, int] = field(default_factory=dict)
@@ -187,6 +187,7 @@ class _Filters:
         plan = plan.with_children(children)
         if not isinstance(plan.operator, ops.Join):
             return plan
+        # Bottom-up, so that an inner join, which is nearer to the scan, takes it first.
         found = min(self._candidates(plan, plan.operator), key=lambda c: c.share, default=None)
         return plan if found is None else self._filtered(plan, found)
 
@@ -198,6 +199,7 @@ class _Filters:
     def _candidates(self, plan: PhysicalPlan, join: ops.Join) -> Iterator[_Candidate]:
         left, right = plan.children
         for a, b in _equal_columns(join):
+            # Marks are compared as integers: a cast on one side could change equality.
             types = {left.schema[a].type, right.schema[b].type}
             if len(types) > 1 or types.isdisjoint(_KEY_TYPES):
                 continue
@@ -209,7 +211,7 @@ class _Filters:
     def _candidate(
         self, side: int, read: PhysicalPlan, position: int, keys: PhysicalPlan, key: int
     ) -> Iterator[_Candidate]:
-        """What is gained if the table below `read` is filtered by the rows of `keys`."""
+        """The candidate filter of the table below `read` by the rows of `keys`, if it pays."""
         found = _scan_below(read, position)
         if found is None or not self._can_be_keys(keys):
             return
@@ -218,6 +220,7 @@ class _Filters:
         known = table.column_statistics(name)
         if known is None or known.minimum is None or known.maximum is None or not known.distinct:
             return
+        # The keys of a join are assumed to be among those of the table (containment).
         low, high = int(known.minimum), int(known.maximum)
         share = min(1.0, self._distinct(keys, key) / known.distinct)
         if high - low < _SPAN_MAX and self._pays(scan, table, left, keys, share):
@@ -248,6 +251,7 @@ class _Filters:
         are_many = keys.rows >= options.keys_many
         if share > (options.share_max if are_many else options.few_share_max):
             return False
+        # Few rows are left anyway: the filter would scan the key column of all rows for them.
         if left < options.left_min * table.rows:
             return False
         # The keys are computed before anything else runs: from less than what they save.
@@ -262,6 +266,8 @@ class _Filters:
 
     def _can_be_keys(self, plan: PhysicalPlan) -> bool:
         """Whether a plan's rows can be stored before the fragment runs that joins them."""
+        # What a broadcast delivers is an input of the fragment, ready before it starts. Any other
+        # exchange delivers only the rows of this partition, or of too many.
         if isinstance(plan.operator, Broadcast):
             return self._can_store(plan.children[0])
         return not isinstance(plan.operator, Exchange) and self._can_store(plan)
@@ -288,6 +294,7 @@ class _Filters:
         """About how many values a column has: no more than any column that it is equal to."""
         operator, found = plan.operator, plan.rows
         if isinstance(operator, ops.CteRef):
+            # Remembered: CTEs that read CTEs would be walked once for each path to them.
             column = (operator.index, position)
             if column not in self.distinct:
                 definition = self.definitions[operator.index]
@@ -305,6 +312,7 @@ class _Filters:
         found = min(found, self._distinct(plan.children[side], key))
         if isinstance(operator, ops.Join) and operator.kind in _KEEPS_MATCHES:
             for pair in _equal_columns(operator):
+                # Equal to a column of the other side in every row that the join keeps.
                 if pair[side] == key:
                     other = self._distinct(plan.children[1 - side], pair[1 - side])
                     found = min(found, other)
@@ -314,9 +322,11 @@ class _Filters:
         """The join over a common table expression and an input that is filtered by it."""
         keys, read = plan.children[1 - found.side], plan.children[found.side]
         is_broadcast = isinstance(keys.operator, Broadcast)
+        # Below the broadcast, so that the definition stays where its rows are computed.
         definition = keys.children[0] if is_broadcast else keys
         is_whole = is_broadcast or isinstance(definition.distribution, Replicated)
         is_shared = isinstance(definition.operator, ops.CteRef)
+        # The join and the filter share the keys: computing them twice would cost what is saved.
         if isinstance(definition.operator, ops.CteRef):
             index = definition.operator.index
         else:
@@ -359,7 +369,7 @@ def _is_storable(schema: Schema) -> bool:
 def _below(plan: PhysicalPlan, position: int) -> tuple[int, int] | None:
     """The child, and the column of it, that the column at `position` is.
 
-    None if it is not just that, or rows without a key could matter to rows that have one.
+    None if it is computed, or if rows without a key could affect rows that have one.
     """
     match plan.operator:
         case ops.Filter(output=output) | ops.Sort(output=output):
@@ -391,6 +401,7 @@ def _scan_below(plan: PhysicalPlan, position: int) -> tuple[ops.Scan, str, float
     """The scan that a column comes from, the table's column, and how many rows filters leave."""
     if isinstance(plan.operator, ops.Scan):
         name = plan.operator.columns[position]
+        # One filter per scan: a second one would have to wait for the copy of the first.
         if name is None or plan.operator.hints.key_filter is not None:
             return None
         return plan.operator, name, plan.rows
@@ -428,6 +439,7 @@ def attach_filter(plan: PhysicalPlan, fragment: FragmentWriter) -> None:
     if not isinstance(scan, ops.Scan) or scan.hints.key_filter is None:
         return
     key_filter, name = scan.hints.key_filter, fragment.scanned(plan, scan)
+    # Scans of the same table with the same filter share an input, and so the copy of its rows.
     known = fragment.key_filters.get(name)
     columns = (*(known.columns if known else ()), *(c for c in scan.columns if c is not None))
     fragment.key_filters[name] = InputKeyFilter(

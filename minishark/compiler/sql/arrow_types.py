@@ -1,14 +1,14 @@
-"""Which types Arrow does not bring back as they were."""
+"""Types that do not survive a round trip through Arrow."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-# Of a UNION's value that is NULL, Arrow forgets the tag; the others become other types.
+# Arrow forgets the tag of a UNION that is NULL; the others come back as other types.
 _LOST = re.compile(r"\b(?:ENUM|UNION)\(|\bAGGREGATE_STATE\b")
 
 
 def kept_by_arrow(types: Iterable[str]) -> bool:
-    """Whether values of all these DuckDB types come back from Arrow as they went."""
+    """Whether values of all these DuckDB types survive a round trip through Arrow."""
     return not any(map(_LOST.search, types))

@@ -1,4 +1,4 @@
-"""The use of a DuckDB connection of the front end: by one thread at a time, and interruptible."""
+"""A lock for a DuckDB connection of the front end, which keeps it interruptible."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from types import TracebackType
 import duckdb
 
 _INTERRUPTED = "Query interrupted"
-"""What DuckDB's Python client says, in a RuntimeError, in the place of what Ctrl-C has raised."""
+"""The RuntimeError by which DuckDB's Python client replaces what Ctrl-C raised."""
 
 
 class ConnectionUse:
-    """A lock around the calls of one connection, out of which Ctrl-C comes as KeyboardInterrupt.
+    """A lock around the calls of one connection that raises KeyboardInterrupt on Ctrl-C.
 
-    It may be taken again by the thread that holds it: around a part after which the connection
-    must be ready for other calls, as it is not while an interrupted query is open.
+    It is reentrant, for parts after which the connection must be ready for other calls: it is not
+    while an interrupted query is open.
     """
 
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:

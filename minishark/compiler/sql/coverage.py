@@ -1,4 +1,4 @@
-"""Which of DuckDB's operators run distributed, and how; docs/sql.md prints it."""
+"""Which of DuckDB's operators run distributed, and how; generates a table of docs/sql.md."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from minishark.compiler.sql.lower import HANDLERS
 
 DISTRIBUTED = {
     "LOGICAL_GET": (
-        "a table's partitions side by side, small tables by every task; Parquet files that are named "
+        "a table's partitions in parallel, small tables by every task; Parquet files that are named "
         "without options, by ranges of their rows"
     ),
     "LOGICAL_FILTER": "in each partition",
     "LOGICAL_PROJECTION": "in each partition",
     "LOGICAL_AGGREGATE_AND_GROUP_BY": (
-        "in each partition where the groups lie together; else in two phases (DISTINCT, ordered and "
+        "in each partition if it holds whole groups; else in two phases (DISTINCT, ordered and "
         "unsplittable aggregates: after a shuffle on the groups); grouping sets too"
     ),
     "LOGICAL_COMPARISON_JOIN": (
@@ -33,32 +33,32 @@ DISTRIBUTED = {
     "LOGICAL_INTERSECT": "after a shuffle on all columns",
     "LOGICAL_EXCEPT": "after a shuffle on all columns",
     "LOGICAL_MATERIALIZED_CTE": "inside the fragment that reads it, or as a stage that several read",
-    "LOGICAL_CTE_REF": "as its definition lies",
+    "LOGICAL_CTE_REF": "like its definition",
     "LOGICAL_CHUNK_GET": "constants, in every task",
     "LOGICAL_EXPRESSION_GET": "constants (VALUES), in every task",
     "LOGICAL_DUMMY_SCAN": "constants, in every task",
     "LOGICAL_EMPTY_RESULT": "nothing, in every task",
 }
-"""Operator -> how its work is spread over tasks."""
+"""Operator -> how its work is divided into tasks."""
 
 SINGLE_TASK = {
-    "LOGICAL_GET of functions": "range() and the like name no table of the cluster",
+    "LOGICAL_GET of functions": "range() and the like read no table of the cluster",
     "LOGICAL_GET of other files": (
         "CSV and JSON: their types are found by one reader; Parquet with options, lists of files, "
         "columns of the reader (filename ...), folders that name values, files that differ"
     ),
-    "LOGICAL_RECURSIVE_CTE": "each round needs all rows of the last one",
+    "LOGICAL_RECURSIVE_CTE": "each iteration needs all rows of the last one",
     "LOGICAL_ASOF_JOIN": "not yet",
     "LOGICAL_POSITIONAL_JOIN": "pairs rows by their position in the whole relation",
     "LOGICAL_DELIM_JOIN": "rare: DuckDB turns most correlated subqueries into CTEs",
-    "LOGICAL_SAMPLE": "a sample of the whole is not one of its parts",
+    "LOGICAL_SAMPLE": "a sample of the whole is not a union of samples",
     "LOGICAL_PIVOT": "rare: DuckDB turns most pivots into aggregates",
-    "LIMIT of a percentage": "needs the number of all rows",
+    "LIMIT of a percentage": "needs the total row count",
     "RANGE frames with an offset": "the plan holds the bound, not the offset",
-    "lambdas, row, list_aggregate, named arguments": "what they were bound to is not in their arguments",
+    "lambdas, row, list_aggregate, named arguments": "their binding is not visible in their arguments",
     "columns of ENUM and other user-defined types": "a plan has no name for the type",
 }
-"""What runs as a whole statement in one task, and why."""
+"""What runs as a whole statement in one task -> the reason."""
 
 
 def coverage_table() -> str:

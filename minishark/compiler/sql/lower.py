@@ -1,4 +1,4 @@
-"""DuckDB's serialized logical plan -> ours. Pure; unknown nodes raise `PlanNotLowered`."""
+"""Lowers DuckDB's serialized logical plan to ours. Pure; unknown nodes raise `PlanNotLowered`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lower_plan(json: Json, output: Schema) -> LogicalPlan:
         output: the statement's columns, as DuckDB bound them; they name the plan's output.
 
     Raises:
-        PlanNotLowered: there is an operator, expression or type that is not known here.
+        PlanNotLowered: an operator, expression or type is not supported.
     """
     plan = _lower(json["plans"][0])
     if tuple(c.type for c in plan.schema) != tuple(c.type for c in output):

@@ -3,11 +3,11 @@
 DuckDB orders joins by each table's row count and each column's distinct count, which it estimates
 from a sample of the rows with a HyperLogLog sketch. A miniature has both, scaled down together
 by `scaled`, so that the ratios between the tables of one catalog stay. Values are spread between
-the column's real bounds, but only their number matters to the plan: the optimizers that look at
+the column's real bounds, but only the distinct count matters to the plan: optimizers that look at
 values must be off in the planning database, or the miniature's values would change the meaning.
 
-Rules: one factor for all tables of a catalog, a power of two (so that a table that grows a little
-does not make all others again), such that the largest miniature has at most the cap's rows.
+All tables of a catalog have the same factor, a power of two (so that a table that grows a little
+does not rebuild all others), such that the largest miniature has at most the cap's rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minishark.expressions import quote, quote_text
 from minishark.statistics import ColumnStatistics, TableStatistics
 
 ROWS_CAP = 600_000
-"""Rows of the largest miniature, at most; see benchmarks/miniature.py for what others give."""
+"""The most rows of a miniature; benchmarks/miniature.py compares other caps."""
 
 _KNEE = 1_000
 _KEY_SHARE = 0.9  # at least this share of distinct values: all differ, within the sketch's error
@@ -62,7 +62,7 @@ def create_miniature(
     statistics: TableStatistics,
     factor: float,
 ) -> None:
-    """Make, or make again, the native table `name` as a miniature.
+    """Create or replace the native table `name` as a miniature.
 
     Args:
         con: the planning database.
@@ -80,13 +80,13 @@ def create_miniature(
     try:
         con.execute(f"{head} {outputs} FROM range({rows}) r(i)")
     except duckdb.Error:
-        # Extreme bounds can overflow a type; then only the number of rows is told.
+        # Extreme bounds can overflow a type: then only the row count is imitated.
         nulls = ", ".join(f"CAST(NULL AS {type_}) AS {quote(column)}" for column, type_ in columns)
         con.execute(f"{head} {nulls} FROM range({rows})")
 
 
 class Miniatures:
-    """The miniatures of a catalog; changes are gathered, and made by `refresh` before planning.
+    """The miniatures of a catalog; `refresh` applies the collected changes before planning.
 
     Attributes:
         version: counts the refreshes that changed a table, for caches of plans.
@@ -102,7 +102,7 @@ class Miniatures:
 
     @property
     def factor(self) -> float:
-        """What the counts of all tables are scaled by: 1 or a negative power of two."""
+        """The factor that scales all counts: 1 or a negative power of two."""
         largest = max((entry[2].rows for entry in self._tables.values()), default=0)
         factor = 1.0
         while scaled(largest, factor) > self._rows_cap and factor * largest > 1:
@@ -120,7 +120,7 @@ class Miniatures:
         self._is_fresh = False
 
     def remove(self, name: str) -> None:
-        """Take a table out; one that is not there is ignored."""
+        """Remove a table; an unknown one is ignored."""
         key = name.lower()
         if self._tables.pop(key, None) is not None:
             self._made.pop(key, None)
@@ -143,7 +143,7 @@ class Miniatures:
         self._is_fresh = True
 
     def _is_current(self, key: str, factor: float) -> bool:
-        """Whether the table is made with `factor`, or is so small that no factor changes it."""
+        """Whether the miniature has this factor, or is so small that no factor changes it."""
         made = self._made.get(key)
         small = self._tables[key][2].rows <= _KNEE
         return made is not None and (small or made == factor)
@@ -152,7 +152,7 @@ class Miniatures:
 def _column(
     type_name: str, column: ColumnStatistics, real_rows: int, rows: int, factor: float
 ) -> str:
-    """The SQL expression over the row number `i` that gives one column's values."""
+    """The SQL expression over the row number `i` for one column's values."""
     if column.distinct is None or column.null_fraction >= 1.0:
         return f"NULL::{type_name}"
     distinct = column.distinct
@@ -173,7 +173,7 @@ def _sample_share(type_name: str) -> float:
 
 
 def _cycle(rows: int, wanted: int, share: float) -> int:
-    """After how many rows values must repeat for DuckDB to estimate `wanted` distinct ones.
+    """The cycle after which values repeat, so that DuckDB estimates `wanted` distinct ones.
 
     DuckDB sketches a `share` of the rows and, of u distinct values in s sampled rows, infers
     u + (u/s)^3 (n - s) among n (a Good-Turing estimate). With c values in turn, a sample has
@@ -236,7 +236,7 @@ def _integer(type_name: str, column: ColumnStatistics, cycle: int) -> str:
 
 
 def _steps(low: int, high: int, cycle: int, type_name: str = "") -> str:
-    """`cycle` integers from `low` on, as far apart as `high` allows."""
+    """`cycle` integers from `low` on, evenly spaced up to `high`."""
     step = max(1, (high - low) // max(1, cycle - 1))
     if low >= -_INT64_MAX and high <= _INT64_MAX and high - low <= _INT64_MAX:
         return f"i % {cycle} * {step} + {low}"
@@ -266,7 +266,7 @@ def _float(type_name: str, column: ColumnStatistics, cycle: int) -> str:
 
 
 def _bounds(column: ColumnStatistics, lowest: int, highest: int, scale: int = 0) -> tuple[int, int]:
-    """The column's bounds in units of 10^-scale, or the type's range from 0 where not known."""
+    """The column's bounds in units of 10^-scale, or the type's range from 0 if unknown."""
     try:
         low, high = (
             int(Decimal(text or "").scaleb(scale)) for text in (column.minimum, column.maximum)

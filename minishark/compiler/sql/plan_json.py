@@ -2,7 +2,7 @@
 
 DuckDB omits default values when it serializes: a missing index is 0, a missing list is empty.
 Constants come as *physical* values (a DATE as days, a DECIMAL as its unscaled integer). Whatever is
-not known here raises `PlanNotLowered`, and the statement then runs as a whole in one task.
+not supported raises `PlanNotLowered`, and the statement then runs as a whole in one task.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 class PlanNotLowered(Exception):  # noqa: N818 - a signal inside the planner, never an error for users
-    """DuckDB's plan has something that has no distributed form here; the message names it."""
+    """DuckDB's plan contains something without a distributed form; the message names it."""
 
 
 _INT64_MAX = 2**63 - 1
@@ -95,7 +95,7 @@ def _field_name(name: str) -> str:
 
 
 def lower_type(json: Json) -> str:
-    """A DuckDB type as SQL text: the same text that DuckDB has for it."""
+    """A DuckDB type as SQL text, spelled as DuckDB spells it."""
     name = json["id"]
     info = json.get("type_info") or {}
     if info.get("alias") or info.get("modifiers") or info.get("collation"):
@@ -271,7 +271,7 @@ def _lower_between(arguments: tuple[Expression, ...], flags: Json) -> Expression
     return Infix("AND", bounds, "BOOLEAN")
 
 
-# What these were bound to is not in their arguments; their text would bind to something else.
+# Binding these adds what is not in their arguments: their text would bind to something else.
 _FUNCTIONS_WITH_HIDDEN_ARGUMENTS = frozenset(
     [
         "row", "nextval", "currval", "list_transform", "list_filter", "list_reduce",
@@ -324,10 +324,10 @@ def _lower_operator(json: Json, child: Schema) -> Expression:
 
 
 def _lower_null_check(argument: Expression, negated: bool) -> Expression:
-    """IS [NOT] NULL of what arithmetic is made of.
+    """IS [NOT] NULL of the operands of arithmetic instead of its result.
 
-    DuckDB knows from statistics which columns have nulls, and often computes nothing; computed
-    without them, the arithmetic could overflow where DuckDB answers.
+    DuckDB knows from statistics which columns have nulls, and often computes nothing; without
+    them the arithmetic would be computed, and could overflow where DuckDB answers.
     """
     parts = tuple(dict.fromkeys(_null_parts(argument)))
     checks: tuple[Expression, ...] = tuple(IsNull(part, negated) for part in parts)
@@ -337,7 +337,7 @@ def _lower_null_check(argument: Expression, negated: bool) -> Expression:
 
 
 def _null_parts(expression: Expression) -> tuple[Expression, ...]:
-    """The parts of which one is NULL wherever a numeric expression is."""
+    """The operands that make a numeric expression NULL."""
     if not _is_numeric(expression.type):
         return (expression,)
     match expression:

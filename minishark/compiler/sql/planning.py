@@ -1,16 +1,17 @@
 """The planning database: binds and optimizes statements, without the data.
 
 It holds a statistical miniature of each table (see `compiler.sql.miniature`), so that DuckDB's
-optimizer sees the sizes and distinct counts that it would see in the real tables. Optimizers that
-conclude from *values* must not run, as the miniature's values are made up.
+optimizer sees the row and distinct counts that it would see in the real tables. Optimizers that
+draw conclusions from *values* must not run, as the miniature's values are made up.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,18 +37,18 @@ DISABLED_OPTIMIZERS = {
     "compressed_materialization": "narrows types by the miniature's minima and maxima",
     "row_group_pruner": "prunes row groups, which only the miniature has",
     "late_materialization": "joins on row ids, which Arrow partitions do not have",
-    "partial_aggregate_pushdown": "puts aggregate states, which have no type in SQL, in plans",
-    "aggregate_reuse": "puts aggregate states in plans too",
-    "grouping_sets": "puts aggregate states, or a union, in the place of grouping sets",
+    "partial_aggregate_pushdown": "adds aggregate states to plans, which have no type in SQL",
+    "aggregate_reuse": "adds aggregate states to plans too",
+    "grouping_sets": "replaces grouping sets by aggregate states, or by a union",
     "partitioned_execution": "divides scans by row groups",
     "regex_range": "adds bounds for zone maps, which Arrow partitions do not have",
     "type_pushdown": "casts in scans, which Arrow data does not take",
     "scalar_fn_pushdown": "calls functions in scans, which Arrow data does not take",
     "sampling_pushdown": "samples in scans, while samples are not distributed",
-    "remote_pushdown": "is for databases elsewhere, which there are none of here",
-    "extension": "is for the optimizers of extensions, which there are none of here",
+    "remote_pushdown": "is for remote databases, of which there are none",
+    "extension": "is for the optimizers of extensions, of which there are none",
 }
-"""What is switched off while planning, and why; each takes time, were it only to be verified."""
+"""Optimizers that are off while planning, and why; each takes time, if only to be verified."""
 
 _SETTINGS = {
     # Without it DuckDB 2.0 fails to resolve the columns of about half of all plans.
@@ -61,19 +62,19 @@ _SERIALIZE = (
     "skip_default := true)"
 )
 _TEXT_OR_NAN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NAN|nan)\b')
-# Their values are constants of a plan: it serves once.
+# Their values become constants of a plan, which must not be reused.
 _TELLS_TIME = re.compile(
     r"\b(?:now|today|age|current_\w+|get_current_\w+|localtime|localtimestamp|"
     r"transaction_timestamp|txid_current)\b",
     re.IGNORECASE,
 )
-# What may look into files: the columns of such a statement can change between two runs.
+# Functions that may read files: the columns of such a statement can change between two runs.
 _READS_FILES = re.compile(
     r"\b(?:\w*(?:read|scan|sniff|metadata|summary)\w*|glob|query|query_table|parquet_\w+"
     r"|json_execute_\w+)\s*\(",
     re.IGNORECASE,
 )
-# What DuckDB may take for a file: `a.csv`, `a."csv"`, and all with a dot that is quoted.
+# What DuckDB may take for a file name: `a.csv`, `a."csv"`, and anything quoted with a dot.
 _FILE_ENDING = re.compile(
     r"\.\s*(?:parquet|[ct]sv|(?:nd|geo)?jsonl?|avro|fgb|gpkg|shp|xlsx)\b|\.\s*\"|--|/\*",
     re.IGNORECASE,
@@ -94,7 +95,7 @@ class BoundStatement:
     Attributes:
         sql: its text, without the semicolon.
         schema: its output columns.
-        tables: the tables of the catalog that it reads, and perhaps more that its text mentions.
+        tables: the catalog's tables that it reads, and possibly more that its text mentions.
     """
 
     sql: str
@@ -103,7 +104,7 @@ class BoundStatement:
 
 
 class PlanningDatabase:
-    """Plans statements over the tables that it is told of; safe to use from several threads."""
+    """Plans statements over registered tables; safe to use from several threads."""
 
     def __init__(self, config: Mapping[str, str] | None = None) -> None:
         """Without tables; DuckDB has the settings in `config`."""
@@ -129,7 +130,7 @@ class PlanningDatabase:
 
     @property
     def version(self) -> int:
-        """Changes whenever plans made before may no longer be right."""
+        """A number that changes whenever earlier plans may be outdated."""
         return self._miniatures.version
 
     def put_table(self, table: Table) -> None:
@@ -140,17 +141,15 @@ class PlanningDatabase:
             self._names[table.name.lower()] = table.name
 
     def remove_table(self, name: str) -> None:
-        """Take a table out."""
+        """Remove a table."""
         with self._lock:
             self._miniatures.remove(name)
             self._names.pop(name.lower(), None)
 
     def _refresh(self) -> None:
-        """Make the miniatures of tables that have come since the last statement, all at once."""
-        try:
+        """Create the miniatures of tables that were added since the last statement."""
+        with _query_errors():
             self._miniatures.refresh(self._con)
-        except duckdb.Error as error:
-            raise QueryError(str(error)) from error
 
     def has_view(self, name: str) -> bool:
         """Whether a view of that name was defined."""
@@ -162,12 +161,12 @@ class PlanningDatabase:
         return bool(rows)
 
     def has_relation(self, name: str) -> bool:
-        """Whether a table or a view goes by that name."""
+        """Whether a table or a view has that name."""
         with self._lock:
             return name.lower() in self._names or self.has_view(name)
 
     def views(self) -> list[str]:
-        """The names of the views that were defined."""
+        """The names of all views."""
         with self._lock:
             rows = self._con.execute(
                 "SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY view_name"
@@ -206,19 +205,16 @@ class PlanningDatabase:
         return self._text("SELECT json_serialize_sql($1)", sql)[0]
 
     def glob(self, pattern: str) -> list[str]:
-        """The files that a pattern finds, in the order in which DuckDB reads them.
+        """The files that match a pattern, in the order in which DuckDB reads them.
 
         Raises:
-            QueryError: it makes no sense.
+            QueryError: the pattern is invalid.
         """
         return self._text("SELECT file FROM glob($1)", pattern)
 
     def _text(self, sql: str, value: str) -> list[str]:
-        with self._lock:
-            try:
-                return [row[0] for row in self._con.execute(sql, [value]).fetchall()]
-            except duckdb.Error as error:
-                raise QueryError(str(error)) from error
+        with self._lock, _query_errors():
+            return [row[0] for row in self._con.execute(sql, [value]).fetchall()]
 
     def check(self, test: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
         """Try something with DuckDB.
@@ -226,14 +222,11 @@ class PlanningDatabase:
         Raises:
             QueryError: it raised an error; with DuckDB's message.
         """
-        with self._lock:
-            try:
-                test(self._con)
-            except duckdb.Error as error:
-                raise QueryError(str(error)) from error
+        with self._lock, _query_errors():
+            test(self._con)
 
     def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
-        """Change what statements may name; plans that were made before serve no longer.
+        """Change what statements may name; earlier plans are dropped.
 
         Raises:
             QueryError: DuckDB does not accept it.
@@ -281,41 +274,36 @@ class PlanningDatabase:
         """
         with self._lock:
             self._refresh()
-            try:
+            with _query_errors():
                 self._con.execute(sql).fetchall()
-            except duckdb.Error as error:
-                raise QueryError(str(error)) from error
             self._has_macros = self._has_macros or _MACRO.search(sql) is not None
             self._has_views = self._has_views or _VIEW.search(sql) is not None
             self._defines_time = self._defines_time or _TELLS_TIME.search(sql) is not None
             self._outdate()
 
     def _outdate(self) -> None:
-        """What was parsed, bound and planned until now may mean something else from now on."""
+        """Drop what was parsed, bound and planned: it may mean something else from now on."""
         self._parsed.clear()
         self._bound.clear()
         self._plans.clear()
         self._miniatures.version += 1
 
     def show(self, sql: str) -> pa.Table:
-        """The answer to what concerns settings only, no table.
+        """The answer to a statement about settings, not tables.
 
         Raises:
             QueryError: DuckDB does not accept it.
         """
-        with self._lock:
+        with self._lock, _query_errors():
             self._refresh()
-            try:
-                return self._con.sql(sql).to_arrow_table()
-            except duckdb.Error as error:
-                raise QueryError(str(error)) from error
+            return self._con.sql(sql).to_arrow_table()
 
     def bind(self, sql: str, parsed: duckdb.Statement | None = None) -> BoundStatement:
         """Resolve the names and types of a SELECT.
 
         Args:
             sql: its text.
-            parsed: the same as DuckDB has parsed it, which spares doing so again.
+            parsed: what DuckDB has parsed, if it has, to save doing so again.
 
         Raises:
             QueryError: DuckDB does not accept it; with DuckDB's message.
@@ -337,20 +325,20 @@ class PlanningDatabase:
             return bound
 
     def _says_all(self, sql: str) -> bool:
-        """Whether a statement reads no tables but those that its text mentions, and no files."""
+        """Whether a statement reads only tables that its text mentions, and no files."""
         defined = self._has_macros or self._has_views
         return not (defined or _READS_FILES.search(sql) or _may_name_file(sql))
 
     def _reads_tables_only(self, sql: str, named: set[str] | None) -> bool:
-        """Whether nothing outside the catalog has a say in what a statement means."""
+        """Whether the catalog alone decides what a statement means."""
         if self._has_macros or _READS_FILES.search(sql):
             return False
         return named is not None and named <= self._names.keys()
 
     def _located(self, sql: str, error: duckdb.Error) -> str:
-        """The message of a statement that did not bind, with the place, which relations leave out.
+        """The message of a statement that did not bind, with the line and the place of the error.
 
-        What does not bind does not run either.
+        Relations leave these out, but executing the statement, which fails likewise, does not.
         """
         try:
             self._con.execute(sql).fetchall()
@@ -364,15 +352,12 @@ class PlanningDatabase:
         Raises:
             QueryError: DuckDB does not accept it.
         """
-        with self._lock:
+        with self._lock, _query_errors():
             self._refresh()
-            try:
-                return self._con.sql(sql).limit(0).to_arrow_table().schema
-            except duckdb.Error as error:
-                raise QueryError(str(error)) from error
+            return self._con.sql(sql).limit(0).to_arrow_table().schema
 
     def _tables_in(self, sql: str, named: set[str] | None) -> tuple[str, ...]:
-        """The tables of the catalog among what a statement names; if that is None, mentions."""
+        """The catalog's tables among the named relations; if None, among the words of the text."""
         if named is None:
             text = sql.lower()
             words, quoted = {*_WORD.findall(text)}, text.replace('""', '"')
@@ -384,7 +369,7 @@ class PlanningDatabase:
         return tuple(self._names[name] for name in sorted(named) if name in self._names)
 
     def _relations_in(self, sql: str) -> set[str] | None:
-        """The relations that a statement names, in lower case; None if that can't be told.
+        """The relations that a statement names, in lower case; None if that is unknown.
 
         DuckDB finds them by binding the statement over tables without columns, which fails where
         columns matter (USING, NATURAL, ASOF, COLUMNS ...).
@@ -395,7 +380,7 @@ class PlanningDatabase:
             return None
 
     def tells_time(self, sql: str) -> bool:
-        """Whether a plan serves once: the statement, or what it may name, tells time or state."""
+        """Whether a plan must not be reused, as the statement may depend on time or state."""
         told = _TELLS_TIME.search(sql) is not None
         if told or not self._defines_time:
             return told
@@ -428,7 +413,7 @@ class PlanningDatabase:
         return plan
 
     def whole(self, bound: BoundStatement, reason: str) -> LogicalPlan:
-        """The plan that runs a statement as a whole in one task, over all rows of its tables."""
+        """The plan of a statement as a whole, in one task over all rows of its tables."""
         return make_plan(Statement(bound.sql, self.tables_in(bound.sql), reason, bound.schema))
 
     def _serialized(self, sql: str) -> dict[str, Any]:
@@ -445,8 +430,17 @@ class PlanningDatabase:
         return plan
 
 
+@contextlib.contextmanager
+def _query_errors() -> Iterator[None]:
+    """Turn DuckDB's errors into `QueryError`s with the same message."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise QueryError(str(error)) from error
+
+
 def _remember(cache: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
-    """Put something into a cache; what has been there longest makes room."""
+    """Add an entry to a cache, which evicts its oldest one."""
     cache[key] = value
     if len(cache) > _CACHED_MAX:
         cache.popitem(last=False)
@@ -466,7 +460,7 @@ def _decoded(text: str) -> dict[str, Any]:
 
 
 def _may_name_file(sql: str) -> bool:
-    """Whether DuckDB may take something in a statement for a file; with comments inside it may."""
+    """Whether DuckDB may take a name in a statement for a file; comments inside count as such."""
     text = from_first_word(sql)
     return _FILE_ENDING.search(text) is not None or any("." in q for q in _QUOTED.findall(text))
 

@@ -92,7 +92,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Write(_Statement):
-    """Changes tables; `target` is None if it can't be told."""
+    """Changes tables; `target` is None if unknown."""
 
     target: Target | None
 
@@ -166,7 +166,7 @@ more."""
 
 _TYPES = duckdb.StatementType
 _MAIN = (("main",), ("memory",), ("memory", "main"))
-"""What may stand before the name of a table of the cluster."""
+"""Qualifiers of the cluster's tables."""
 _INSTEAD = {
     "TRANSACTION": "each statement is a transaction of its own",
     "VACUUM": "statistics are measured when a table is loaded",

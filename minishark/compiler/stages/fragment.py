@@ -69,7 +69,7 @@ class Block:
 
 @dataclass(slots=True)
 class Aliases:
-    """Gives each table in a fragment a name of its own."""
+    """Gives each table in a fragment a unique alias."""
 
     _numbers: Iterator[int] = field(default_factory=count)
 
@@ -88,7 +88,7 @@ def select(block: Block, extra: Sequence[str] = (), *, distinct: bool = False) -
 
 
 def table_block(relation: str, names: Sequence[str], aliases: Aliases) -> Block:
-    """A named relation of which columns, as SQL names, are read."""
+    """Columns, by their SQL names, of a named relation."""
     alias = aliases.new()
     return Block(f"{relation} AS {alias}", tuple(f"{alias}.{name}" for name in names))
 
@@ -177,7 +177,7 @@ def filter_block(filter_: ops.Filter, child: Block, aliases: Aliases) -> Block:
 
 
 def project_block(project: ops.Project, child: Block, aliases: Aliases) -> Block:
-    """New columns; mere references rename nothing and cost nothing."""
+    """New columns; plain references need no subquery."""
     used = [e.index for e in project.outputs if isinstance(e, ColumnRef)]
     plain = len(used) == len(project.outputs)
     if child.computed and (not plain or len(used) != len(dict.fromkeys(used))):

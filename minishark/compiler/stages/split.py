@@ -28,13 +28,14 @@ from minishark.compiler.stages.writer import FragmentWriter
 
 
 def split(plan: PhysicalPlan, disabled: Collection[str] = ()) -> tuple[Stage, ...]:
-    """The stages of `plan` in an order in which they can run; the last one gives the result.
+    """The stages of `plan` in an order in which they can run; the last one computes the result.
 
     Args:
         plan: a physical plan.
         disabled: the names of the optimizer rules that are switched off.
     """
     inlined = _inlined_ctes(plan)
+    # Those with a stage of their own are complete before any reader starts.
     splitter = Splitter(inlined, inlined & _early_ctes(plan), disabled)
     splitter.stage(plan)
     return tuple(splitter.stages)
@@ -112,11 +113,13 @@ class _Regions:
         for index in reversed(self.definitions):
             definition, own = self.definitions[index]
             regions = {r if r is None else merged.get(r, r) for r in self.readers.get(index, [])}
+            # Every task may compute it for itself, which costs no more than reading it.
             if isinstance(definition.distribution, Replicated):
                 found.append(index)
             elif len(regions) == 1 and None not in regions:
                 (region,) = regions
                 assert region is not None
+                # Partition by partition: else each task would compute rows of other partitions.
                 readers = self.roots[region].distribution.partitions
                 if readers == definition.distribution.partitions:
                     found.append(index)

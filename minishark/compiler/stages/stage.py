@@ -1,4 +1,4 @@
-"""A stage: one SQL fragment that every one of its tasks runs over its own inputs."""
+"""A stage: one SQL fragment that each of its tasks runs over its own inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGE_ROWS = 250_000
 """Enough for several threads: DuckDB divides its work into pieces of 122,880 rows."""
 
 _MULTIPLIED = 10
-"""Below a join that puts out this many times the rows that it reads, aggregating early pays."""
+"""Below a join with this many times more output than input rows, aggregating early pays."""
 
 
 class ReadMode(StrEnum):
@@ -55,7 +55,7 @@ Input: TypeAlias = TableInput | StageInput
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What the tasks of a stage have in common; all runs of a repeated statement share it.
+    """A stage of a query; all runs of a repeated statement share it.
 
     Attributes:
         index: its number; a stage reads only stages with lower numbers.
@@ -125,14 +125,14 @@ class Stage:
 
 
 def _read_rows(plan: PhysicalPlan) -> float:
-    """About how many rows the stage that computes `plan` reads."""
+    """The estimated number of rows that the stage of `plan` reads."""
     if isinstance(plan.operator, Exchange) or not plan.children:
         return plan.rows
     return sum(map(_read_rows, plan.children))
 
 
 def _multiplies_rows(plan: PhysicalPlan) -> bool:
-    """Whether a join of the stage that computes `plan` gives many times the rows that it reads."""
+    """Whether a join in the stage of `plan` has many times more output than input rows."""
     if isinstance(plan.operator, Exchange):
         return False
     read = sum(child.rows for child in plan.children)

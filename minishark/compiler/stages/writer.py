@@ -62,6 +62,7 @@ class FragmentWriter:
 
     def fragment(self, plan: PhysicalPlan, exchange: PhysicalPlan | None) -> str:
         """The SQL of the stage that computes `plan`, whose rows `exchange` may divide."""
+        # Blocks first: they add the inputs and CTEs that the final text needs.
         block = self.block(plan)
         sql = fragment.select(block) if exchange is None else self._divided(block, exchange)
         if not self.key_filters:
@@ -77,12 +78,13 @@ class FragmentWriter:
             self.inputs[(table, ReadMode.ALL, None)] = TableInput(table, table, ReadMode.ALL)
         if exchange is None:
             return statement.sql
+        # A user's columns may have any names, or the same ones twice.
         names = columns(statement.schema)
         source = f"({statement.sql}) AS t({', '.join(names)})"
         return self._divided(Block(source, tuple(f"t.{name}" for name in names)), exchange)
 
     def hints(self) -> FragmentHints:
-        """What rules have attached."""
+        """The hints of the fragment."""
         return FragmentHints(
             dictionary_codes=tuple(self.dictionary_codes.values()),
             ctes=tuple(self.early_ctes.values()),
@@ -92,6 +94,7 @@ class FragmentWriter:
 
     def block(self, plan: PhysicalPlan) -> Block:
         """The SQL of a node and all below it in this stage."""
+        # Rules first: they may know a better form than the operator's own.
         for lower in _LOWERINGS:
             found = lower(plan, self)
             if found is not None:
@@ -115,7 +118,7 @@ class FragmentWriter:
         return fragment.table_block(relation, columns(plan.schema), self.aliases)
 
     def scanned(self, plan: PhysicalPlan, scan: Scan) -> str:
-        """What the fragment calls a table of which it reads a partition, or all."""
+        """The name in the fragment of a table that it scans, a partition or all of it."""
         mode = _mode(whole=_is_whole(plan))
         # Scans with different filters are different inputs: each keeps other rows.
         key = (scan.table.lower(), mode, scan.hints.key_filter)
@@ -124,7 +127,7 @@ class FragmentWriter:
         return self.inputs[key].name
 
     def cte(self, index: int, *, whole: bool) -> str:
-        """What the fragment calls a common table expression; written if it is new.
+        """The name in the fragment of a common table expression, which is written if it is new.
 
         Args:
             index: the common table expression.
@@ -136,6 +139,7 @@ class FragmentWriter:
         name = f"cte{index}"
         if name in self.ctes or name in self.early_ctes:
             return name
+        # Those that it reads are written on the way, so the order of the dictionaries is right.
         sql = fragment.select(self.block(definition))
         if index in self.stages.early:
             types = tuple(column.type for column in definition.schema)
@@ -152,7 +156,7 @@ class FragmentWriter:
         return self.inputs[key].name
 
     def _exchanged(self, plan: PhysicalPlan) -> str:
-        """What the fragment calls the output of the stage below an exchange."""
+        """The name in the fragment of the output of the stage below an exchange."""
         child = plan.children[0]
         if isinstance(plan.operator, Shuffle | RangeShuffle):
             return self._staged(self.stages.stage(child, plan), ReadMode.BUCKET)
