@@ -113,7 +113,7 @@ def make_runner(config: dict[str, str], slot: int) -> EmptyRunner:
 def nodes_of(count: int, slots: int) -> list[NodeConfig]:
     """Nodes of one executor."""
     return [
-        NodeConfig(f"n{i}", executors=1, slots=slots, runner="scheduler:make_runner")
+        NodeConfig(name=f"n{i}", executors=1, slots=slots, runner="scheduler:make_runner")
         for i in range(count)
     ]
 
@@ -130,7 +130,7 @@ def local(nodes: int, slots: int, schedulers: int = 1) -> Iterator[LocalCluster]
 
 def job_of(tasks: int, payload: bytes = b"") -> JobSpec:
     """A job of equal tasks."""
-    return JobSpec(tuple(TaskSpec(task_id, payload) for task_id in range(tasks)))
+    return JobSpec(tasks=tuple(TaskSpec(task_id, payload) for task_id in range(tasks)))
 
 
 def run_s(cluster: LocalCluster | InProcessCluster, *jobs: JobSpec) -> float:

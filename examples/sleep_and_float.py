@@ -131,7 +131,7 @@ def open_cluster(options: argparse.Namespace) -> Iterator[LocalCluster | RemoteC
     sys.path.insert(0, str(Path(__file__).parent))  # nodes load the runner from here
     runner = "sleep_and_float:make_runner"
     nodes = [
-        NodeConfig(f"n{i}", executors=1, slots=options.slots, runner=runner)
+        NodeConfig(name=f"n{i}", executors=1, slots=options.slots, runner=runner)
         for i in range(options.nodes)
     ]
     with (
@@ -152,7 +152,7 @@ def run(options: argparse.Namespace) -> Jobs:
         for number in range(options.jobs):
             tasks = tuple(TaskSpec(task_id, payload) for task_id in range(options.tasks))
             user = f"user{number % options.users}"
-            jobs.submit(cluster, JobSpec(tasks, user=user, probe_ratio=options.probe_ratio))
+            jobs.submit(cluster, JobSpec(tasks=tasks, user=user, probe_ratio=options.probe_ratio))
             time.sleep(rng.expovariate(jobs_per_s))
         jobs.wait()
     return jobs

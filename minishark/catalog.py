@@ -10,7 +10,7 @@ from minishark.expressions import Schema
 from minishark.statistics import ColumnStatistics, TableStatistics
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """One partition of a table: an Arrow IPC file on one or more nodes.
 
@@ -31,7 +31,7 @@ class Partition:
     relation: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A table in the executors' memory.
 
@@ -86,9 +86,16 @@ class Table:
 
 def promised_table(name: str, schema: Schema) -> Table:
     """A table that is not computed yet: only its columns are known."""
-    nowhere = Partition(0, f"promised/{name}/0.arrow", (), 0, 0)
+    nowhere = Partition(index=0, file=f"promised/{name}/0.arrow", locations=(), rows=0, bytes=0)
     statistics = TableStatistics(0, 0, tuple(ColumnStatistics() for _ in schema))
-    return Table(name, schema, (nowhere,), (), statistics, is_computed=False)
+    return Table(
+        name=name,
+        schema=schema,
+        partitions=(nowhere,),
+        partition_by=(),
+        statistics=statistics,
+        is_computed=False,
+    )
 
 
 class Catalog:

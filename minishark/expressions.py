@@ -140,7 +140,7 @@ class SortKey:
     nulls_first: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateCall:
     """An aggregate function over the rows of a group."""
 

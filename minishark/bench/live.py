@@ -209,7 +209,7 @@ EXPERIMENTS = (
             seconds=1.0,
         ),
         run=live_placement,
-        chart=Chart("TPC-H query"),
+        chart=Chart(x="TPC-H query"),
         findings=tuple(map(_over_ideal, COMPARED)),
     ),
 )

@@ -85,7 +85,10 @@ def load(parameters: Load, seed: int, advance: Advance) -> Sequence[Row]:
             rows = _measured(
                 testbed, folders, sessions, works, parameters=parameters, seed=seed, advance=advance
             )
-        left = [Point(_BROKEN, f"left behind: {each}", 0.0, 1.0) for each in testbed.left_behind()]
+        left = [
+            Point(panel=_BROKEN, series=f"left behind: {each}", x=0.0, y=1.0)
+            for each in testbed.left_behind()
+        ]
     return [*rows, *left]
 
 
@@ -146,7 +149,10 @@ def _sampled(
     for number in range(1, _SAMPLES + 1):
         time.sleep(max(0.0, started + number * seconds / _SAMPLES - time.monotonic()))
         at_s = time.monotonic() - started
-        rows += [Point(name, "all", at_s, y) for name, y in _sample(testbed, folders).items()]
+        rows += [
+            Point(panel=name, series="all", x=at_s, y=y)
+            for name, y in _sample(testbed, folders).items()
+        ]
         advance(1 / _SAMPLES)
     return rows
 
@@ -171,9 +177,18 @@ def _outcomes(done: Sequence[Sequence[Done]]) -> list[Row]:
         if not each.is_right
     )
     return [
-        *(Point(_SHARES, f"session {n}", 0.0, float(len(own))) for n, own in enumerate(done)),
-        *(Point(_ANSWERS, name, 0.0, float(count)) for name, count in _by_work(everything)),
-        *(Point(_BROKEN, text[:_TEXT_MAX], 0.0, float(n)) for text, n in broken.most_common()),
+        *(
+            Point(panel=_SHARES, series=f"session {n}", x=0.0, y=float(len(own)))
+            for n, own in enumerate(done)
+        ),
+        *(
+            Point(panel=_ANSWERS, series=name, x=0.0, y=float(count))
+            for name, count in _by_work(everything)
+        ),
+        *(
+            Point(panel=_BROKEN, series=text[:_TEXT_MAX], x=0.0, y=float(n))
+            for text, n in broken.most_common()
+        ),
     ]
 
 
@@ -224,7 +239,7 @@ EXPERIMENTS = (
         quick=Load(sessions=2, threads=2, seconds=2.0, queries=(1, 6)),
         run=load,
         chart=Chart(
-            "Seconds", "", style="lines", same_y=False, figures=(_SHARES, _ANSWERS, _BROKEN)
+            x="Seconds", y="", style="lines", same_y=False, figures=(_SHARES, _ANSWERS, _BROKEN)
         ),
         verdict=verdict,
     ),

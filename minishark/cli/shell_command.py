@@ -25,7 +25,9 @@ def shell(*, scale: float | None, data: Sequence[Path], nodes: int, **cluster: A
     with minishark.connect(**cluster_arguments(nodes, **cluster)) as session:
         slots = f"{len(session.nodes())} nodes, {session.total_slots} slots"
         output.say(f"minishark {minishark.__version__}: {slots}. .help lists commands.")
-        interpreter = Interpreter(session, output, standard_error(), timer=True)
+        interpreter = Interpreter(
+            session=session, output=output, errors=standard_error(), timer=True
+        )
         load_all(session, tables, nodes)
         if not named and confirm("No data given. Load the bundled TPC-H sample?"):
             load_sample(interpreter)

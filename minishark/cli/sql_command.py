@@ -105,7 +105,7 @@ def interpreter(
     with minishark.connect(**cluster_arguments(nodes, **cluster)) as session:
         load_all(session, needed, nodes, verbose=verbose)
         try:
-            yield Interpreter(session, answers, standard_error())
+            yield Interpreter(session=session, output=answers, errors=standard_error())
         except BrokenPipeError as error:
             raise ClosedPipeError from error
         finally:

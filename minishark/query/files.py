@@ -63,7 +63,7 @@ class Rewritten:
     tables: tuple[Table, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class NamedFiles:
     """The tables that stand for files; safe to use from several threads.
 
@@ -184,12 +184,21 @@ class NamedFiles:
         ranges = row_ranges(files, counts, -(-self.partitions // len(files)))
         rows, size = sum(counts), sum(size for _, size, _ in stamp)
         partitions = tuple(
-            Partition(i, "", (), rows // len(ranges), size // len(ranges), relation)
+            Partition(
+                index=i,
+                file="",
+                locations=(),
+                rows=rows // len(ranges),
+                bytes=size // len(ranges),
+                relation=relation,
+            )
             for i, relation in enumerate(ranges)
         )
         statistics = TableStatistics(rows, size, (ColumnStatistics(),) * len(first))
         name = f"{PREFIX}{next(self._numbers)}"
-        return Table(name, first, partitions, (), statistics)
+        return Table(
+            name=name, schema=first, partitions=partitions, partition_by=(), statistics=statistics
+        )
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:

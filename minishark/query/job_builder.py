@@ -120,7 +120,7 @@ class JobBuilder:
             for index, nodes in preferred.items()
         )
         job = JobSpec(
-            tasks,
+            tasks=tasks,
             shared=encode(self._stage_task(stage, tables, placement)),
             user=placement.user,
             placement=placement.policy,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMetrics:
     """What a task did.
 
@@ -34,7 +34,7 @@ class TaskMetrics:
     why: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageMetrics:
     """What a stage did; times in seconds, per task that finished.
 
@@ -64,7 +64,7 @@ class StageMetrics:
         return sum(task.attempt - 1 for task in self.by_task)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMetrics:
     """What a query did.
 

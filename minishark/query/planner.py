@@ -80,7 +80,7 @@ class QueryPlan:
         return any(p.relation for table in self.tables.values() for p in table.partitions)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class QueryPlanner:
     """Plans the queries of a session; safe to use from several threads.
 
@@ -101,7 +101,7 @@ class QueryPlanner:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.files = NamedFiles(self.planning, self.options.partitions)
+        self.files = NamedFiles(planning=self.planning, partitions=self.options.partitions)
 
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan, for one run.

@@ -23,7 +23,7 @@ class _Job:
     events: list[JobEvent] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class StageRecord:
     """A stage and its jobs: one, or more if outputs had to be made again.
 
@@ -70,20 +70,20 @@ class StageRecord:
         events = [self._completed[i] for i in finished]
         constrained = [i for i in finished if self._preferred.get(i)]
         return StageMetrics(
-            self.stage.index,
-            self.stage.tasks,
-            sum(outcome.rows for outcome in outcomes),
-            sum(outcome.nbytes for outcome in outcomes),
-            self._elapsed_s,
-            tuple(event.run_s for event in events),
-            tuple(event.queue_s for event in events),
-            len(constrained),
-            sum(self._completed[i].node in self._preferred[i] for i in constrained),
-            self.stage.tasks - len(finished),
-            tuple(self._tasks(finished)),
-            tuple(self.stage.parents),
-            rerun,
-            sum(outcome.nbytes for outcome in outcomes if outcome.on_disk),
+            index=self.stage.index,
+            tasks=self.stage.tasks,
+            rows=sum(outcome.rows for outcome in outcomes),
+            bytes=sum(outcome.nbytes for outcome in outcomes),
+            elapsed_s=self._elapsed_s,
+            run_s=tuple(event.run_s for event in events),
+            queue_s=tuple(event.queue_s for event in events),
+            constrained_tasks=len(constrained),
+            local_tasks=sum(self._completed[i].node in self._preferred[i] for i in constrained),
+            skipped_tasks=self.stage.tasks - len(finished),
+            by_task=tuple(self._tasks(finished)),
+            after=tuple(self.stage.parents),
+            remade_tasks=rerun,
+            disk_bytes=sum(outcome.nbytes for outcome in outcomes if outcome.on_disk),
         )
 
     def _tasks(self, finished: list[int]) -> Iterator[TaskMetrics]:
@@ -95,15 +95,15 @@ class StageRecord:
             event, outcome = self._completed[index], self._outcomes[index]
             preferred = self._preferred.get(index)
             yield TaskMetrics(
-                event.node,
-                event.executor,
-                event.attempt,
-                outcome.rows,
-                outcome.nbytes,
-                event.run_s,
-                event.queue_s,
-                event.node in preferred if preferred else None,
-                tuple(reasons[index].lines()) if index in reasons else (),
+                node=event.node,
+                executor=event.executor,
+                attempt=event.attempt,
+                rows=outcome.rows,
+                bytes=outcome.nbytes,
+                run_s=event.run_s,
+                queue_s=event.queue_s,
+                local=event.node in preferred if preferred else None,
+                why=tuple(reasons[index].lines()) if index in reasons else (),
             )
 
 

@@ -98,7 +98,9 @@ class QueryRun:
             threads=self.threads,
             explained=self.explained,
         )
-        self._jobs = StageJobs(self._graph, self.site.backend, self, self.site.lost_nodes)
+        self._jobs = StageJobs(
+            graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes
+        )
 
     @property
     def _last(self) -> Stage:
@@ -221,7 +223,7 @@ class QueryRun:
         """Tasks of a stage, as a job."""
         stage = self._by_index[submission.stage]
         job, preferred = self._builder.job(stage, submission, self._stored, self._placement)
-        record = self._records.setdefault(stage.index, StageRecord(stage))
+        record = self._records.setdefault(stage.index, StageRecord(stage=stage))
         record.submitted(submission.number, job, preferred)
         return job
 

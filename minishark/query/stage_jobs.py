@@ -55,7 +55,7 @@ class Work(Protocol):
         """Called at least once a second; what it raises ends the run."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class StageJobs:
     """A run of a graph's stages.
 

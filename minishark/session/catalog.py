@@ -17,7 +17,7 @@ from minishark.session.runtime import Runtime
 from minishark.tables.replication import replicas
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableInfo:
     """A table or view.
 
@@ -48,15 +48,15 @@ def table_info(table: Table, kind: str, nodes: Sequence[str]) -> TableInfo:
     """Figures of a table in the cluster, given the live nodes."""
     held = replicas(table, nodes)
     return TableInfo(
-        table.name,
-        kind,
-        table.rows,
-        table.bytes,
-        len(table.partitions),
-        table.partition_by,
-        held.fewest,
-        held.wanted,
-        held.healing,
+        name=table.name,
+        kind=kind,
+        rows=table.rows,
+        bytes=table.bytes,
+        partitions=len(table.partitions),
+        partition_by=table.partition_by,
+        replicas=held.fewest,
+        replicas_wanted=held.wanted,
+        healing=held.healing,
     )
 
 
@@ -127,10 +127,10 @@ class SessionCatalog(CamelCase):
 
     def _info(self, name: str) -> TableInfo:
         if name in self.runtime.planning.views():
-            return TableInfo(name, "view")
+            return TableInfo(name=name, kind="view")
         table = self.runtime.tables.catalog.find(name)
         if table is None:
-            return TableInfo(name, "table")
+            return TableInfo(name=name, kind="table")
         return table_info(table, "table", self.runtime.cluster.nodes)
 
 

@@ -117,9 +117,17 @@ class Runtime:
         self.cluster = cluster
         self.planning = PlanningDatabase(limits)
         self.scratch = ScratchDatabase(limits)
-        self.tables = Tables(cluster, self.planning, placing, options.partitions, self.warn)
+        self.tables = Tables(
+            cluster=cluster,
+            planning=self.planning,
+            placement=placing,
+            partitions=options.partitions,
+            warn=self.warn,
+        )
         self.cached = CachedTables(self.tables)
-        self.planner = QueryPlanner(self.planning, self.tables.catalog, options)
+        self.planner = QueryPlanner(
+            planning=self.planning, catalog=self.tables.catalog, options=options
+        )
         self.views: dict[str, DataFrame] = {}  # by name in lower case; keeps what they read alive
         self.placing = placing
         self.environment = Environment()
@@ -298,7 +306,9 @@ class Runtime:
     ) -> tuple[Result, QueryMetrics]:
         with self.open_queries.counted():
             handlers = (*self.progress_handlers, *handlers)
-            return climb(_Query(self, sql, sink, explained=explained, handlers=handlers))
+            return climb(
+                _Query(runtime=self, sql=sql, sink=sink, explained=explained, handlers=handlers)
+            )
 
     def compute(self, names: Sequence[str], handlers: tuple[ProgressHandler, ...] = ()) -> None:
         """Compute those of the tables that are only promised."""
@@ -319,7 +329,9 @@ class Runtime:
                         function=plan.function,
                     )
                     # Part of the query that needs it: it is not counted as another open one.
-                    table, _ = climb(_Query(self, plan.sql, sink, handlers=handlers))
+                    table, _ = climb(
+                        _Query(runtime=self, sql=plan.sql, sink=sink, handlers=handlers)
+                    )
                     self.cached.computed(cached, table, fingerprint)
 
     def _fingerprint(self, plan: CachePlan) -> Fingerprint | None:
@@ -696,7 +708,7 @@ class Runtime:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Query(Generic[Result]):
     """One query on the ladder.
 

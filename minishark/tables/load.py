@@ -125,7 +125,7 @@ class LoadedTable:
     on_disk: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class TableLoader:
     """Loads a table into a cluster.
 
@@ -171,7 +171,9 @@ class TableLoader:
             ExecutionError: a task failed otherwise.
         """
         self.renew()
-        StageJobs(self._graph, self.site.backend, self, self.site.lost_nodes).run()
+        StageJobs(
+            graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes
+        ).run()
         return stored_table([output.outcome for output in self._graph.outputs(1)])
 
     # The protocol that `StageJobs` drives
@@ -191,7 +193,7 @@ class TableLoader:
             for p, nodes in zip(payloads, preferred, strict=True)
         )
         # Where a partition lies is decided here, not by a placement policy that is being measured.
-        return JobSpec(tasks, shared=encode(shared), user=self._placed.user)
+        return JobSpec(tasks=tasks, shared=encode(shared), user=self._placed.user)
 
     def _dividing(self) -> StageTask:
         schema = self.source.schema
@@ -262,7 +264,13 @@ class TableLoader:
 def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
     """The table whose partitions tasks have stored, one each."""
     partitions = tuple(
-        Partition(i, _file_of(outcome), outcome.locations, outcome.rows, outcome.nbytes)
+        Partition(
+            index=i,
+            file=_file_of(outcome),
+            locations=outcome.locations,
+            rows=outcome.rows,
+            bytes=outcome.nbytes,
+        )
         for i, outcome in enumerate(outcomes)
     )
     measured = tuple(_measured(outcome) for outcome in outcomes)

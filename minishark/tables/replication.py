@@ -83,7 +83,7 @@ def copies_needed(table: Table, nodes: Sequence[str]) -> tuple[Copy, ...]:
     return tuple(found)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Replicator:
     """Keeps the replicas of tables at what they shall be.
 

@@ -43,7 +43,7 @@ class _Files:
     layout: Layout
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Tables:
     """Loads tables into a cluster, and publishes them to the catalog and the planning database.
 
@@ -188,10 +188,10 @@ class Tables:
     def replicator(self) -> Replicator:
         """The background thread that keeps the declared number of replicas."""
         return Replicator(
-            self.cluster,
-            lambda: tuple(self.catalog),
-            lambda table: self._homes.get(table.folder, {}),
-            self._moved,
+            cluster=self.cluster,
+            tables=lambda: tuple(self.catalog),
+            homes=lambda table: self._homes.get(table.folder, {}),
+            moved=self._moved,
         )
 
     def _moved(self, table: Table, index: int, found: Sequence[str], gone: Sequence[str]) -> None:
@@ -271,7 +271,9 @@ class Tables:
     ) -> Table:
         """Load a source into a folder, as a table that is not published yet."""
         site = Site(self.cluster.backend, lambda: self._place(folder), self.cluster.lost_nodes)
-        loader = TableLoader(site, folder, source, layout, on_progress)
+        loader = TableLoader(
+            site=site, folder=folder, source=source, layout=layout, on_progress=on_progress
+        )
         return self.described(
             name, source.schema, layout.partition_by, loader.load(), replicas=layout.replicas
         )
@@ -304,7 +306,14 @@ class Tables:
             statistics = merge_statistics(connection, loaded.measured, columns, size)
         finally:
             connection.close()
-        return Table(name, schema, loaded.partitions, keys, statistics, replicas)
+        return Table(
+            name=name,
+            schema=schema,
+            partitions=loaded.partitions,
+            partition_by=keys,
+            statistics=statistics,
+            replicas=replicas,
+        )
 
     def publish(self, table: Table, *, replace: bool) -> None:
         """Make a table visible to statements.

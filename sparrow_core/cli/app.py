@@ -122,7 +122,7 @@ def submit(
     content = shared.read_bytes() if shared else b""
     with connect(config) as cluster:
         job = JobSpec(
-            tasks,
+            tasks=tasks,
             shared=content,
             user=user,
             placement=placement,

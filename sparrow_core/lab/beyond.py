@@ -219,15 +219,20 @@ def adaptive_ratio(parameters: Adaptive, seed: int, advance: Advance) -> Sequenc
             times_s, ratio = _adapting(parameters, load, seed, adapts=adapts)
             median = 1000 * float(np.median(times_s))
             p95 = 1000 * float(np.percentile(times_s, 95))
-            rows.append(Point("median response (ms)", names[adapts], load, median))
-            rows.append(Point("95th percentile (ms)", names[adapts], load, p95))
-            rows.append(Point("reservations a task", names[adapts], load, ratio))
+            rows.append(Point(panel="median response (ms)", series=names[adapts], x=load, y=median))
+            rows.append(Point(panel="95th percentile (ms)", series=names[adapts], x=load, y=p95))
+            rows.append(Point(panel="reservations a task", series=names[adapts], x=load, y=ratio))
             part(1.0)
     for load in parameters.loads:
         ideal = np.array(_omniscient(parameters, load, seed))
         for panel, percent in (("median response (ms)", 50), ("95th percentile (ms)", 95)):
             rows.append(
-                Point(panel, NAMES["central"], load, 1000 * float(np.percentile(ideal, percent)))
+                Point(
+                    panel=panel,
+                    series=NAMES["central"],
+                    x=load,
+                    y=1000 * float(np.percentile(ideal, percent)),
+                )
             )
     return rows
 
@@ -293,7 +298,7 @@ EXPERIMENTS = (
         parameters=ShortAndLong(),
         quick=ShortAndLong(nodes=10, slots=2, loads=(0.9,), seconds=3.0),
         run=sticky_srpt,
-        chart=Chart("Load", log_y=True, same_y=False),
+        chart=Chart(x="Load", log_y=True, same_y=False),
         findings=tuple(
             Finding(
                 f"median of {kind} jobs, Sparrow against SRPT, {load:.0%} load (times)",
@@ -321,7 +326,7 @@ EXPERIMENTS = (
             warm_up=5,
         ),
         run=soft_constraints,
-        chart=Chart("Load", log_y=True),
+        chart=Chart(x="Load", log_y=True),
         findings=tuple(
             Finding(
                 f"hard constraints against soft after {wait}, 80 % load, {name} (times)",
@@ -343,7 +348,7 @@ EXPERIMENTS = (
         parameters=Adaptive(),
         quick=Adaptive(nodes=200, tasks=10, loads=(0.5, 0.9), jobs=60, warm_up=20),
         run=adaptive_ratio,
-        chart=Chart("Load", "", style="lines", same_y=False),
+        chart=Chart(x="Load", y="", style="lines", same_y=False),
         findings=(
             _shorter(0.9),
             _shorter(0.95),

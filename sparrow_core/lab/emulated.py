@@ -58,7 +58,7 @@ def _sleeping_jobs(parameters: Sleeping, load: float, seed: int) -> list[Query]:
     queries: list[Query] = []
     at_s = 0.0
     while (at_s := at_s + rng.expovariate(rate)) < parameters.seconds:
-        queries.append(Query(at_s, (QueryStage(JobSpec(specs)),)))
+        queries.append(Query(at_s, (QueryStage(JobSpec(tasks=specs)),)))
     return queries
 
 
@@ -233,7 +233,7 @@ EXPERIMENTS = (
         parameters=Sleeping(),
         quick=_TINY,
         run=emulated_delay,
-        chart=Chart("Load"),
+        chart=Chart(x="Load"),
         findings=tuple(
             Finding(
                 f"median emulated over simulated, {load:.0%} load (%)",
@@ -251,7 +251,7 @@ EXPERIMENTS = (
         parameters=Breakdown(),
         quick=Breakdown(_TINY),
         run=breakdown,
-        chart=Chart("Time (ms)", "Share", style="steps", log_x=True),
+        chart=Chart(x="Time (ms)", y="Share", style="steps", log_x=True),
         findings=(
             Finding("reservation on its way, median (ms)", "a few", quantile("reservation", 0.5)),
             Finding("request for tasks, median (ms)", "a few", quantile("request", 0.5)),
@@ -265,7 +265,7 @@ EXPERIMENTS = (
         parameters=TpchUsers(),
         quick=_TINY_USERS,
         run=emulated_tpch,
-        chart=Chart("TPC-H query", log_y=True),
+        chart=Chart(x="TPC-H query", log_y=True),
         findings=(
             *_tpch_findings(0.65),
             _emulated_over_simulated(0.65),
@@ -281,7 +281,7 @@ EXPERIMENTS = (
         parameters=TpchUsers(seconds=120.0),
         quick=_TINY_USERS,
         run=simulated_tpch,
-        chart=Chart("TPC-H query", log_y=True),
+        chart=Chart(x="TPC-H query", log_y=True),
         findings=(*_tpch_findings(0.65, ", simulated"), *_tpch_findings(0.8, ", simulated")),
     ),
 )

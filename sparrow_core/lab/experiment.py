@@ -14,7 +14,7 @@ Advance = Callable[[float], None]
 Kind = Literal["paper", "simulated", "emulated", "live"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Chart:
     """How rows are plotted: one panel per `panel`, one line per `series`.
 

@@ -58,7 +58,7 @@ def zero_wait(parameters: ZeroWait, seed: int, advance: Advance) -> Sequence[Poi
         panel = f"{tasks} tasks a job, {slots} slot{'s' * (slots > 1)} a node"
         for placement in placements:
             rows += [
-                Point(panel, _NAMES[placement], load, zero_wait_probability(
+                Point(panel=panel, series=_NAMES[placement], x=load, y=zero_wait_probability(
                     placement, load, tasks, slots=slots))
                 for load in (step / 50 for step in range(1, 50))
             ]  # fmt: skip
@@ -92,7 +92,12 @@ def _no_wait(
     low, high = _wilson(share, parameters.jobs)
     low, high = min(low, share - half), max(high, share + half)
     return Point(
-        panel, f"{_NAMES[placement]}, simulated", load, share, low=max(0.0, low), high=high
+        panel=panel,
+        series=f"{_NAMES[placement]}, simulated",
+        x=load,
+        y=share,
+        low=max(0.0, low),
+        high=high,
     )
 
 
@@ -129,7 +134,9 @@ def mean_responses(parameters: MeanResponse, seed: int, advance: Advance) -> Seq
     placements = ("random", "per_task", "sparrow")
     part = steps(advance, len(placements) * len(parameters.loads))
     rows = [
-        Point("", _NAMES[placement], step / 20, mean_response(placement, step / 20))
+        Point(
+            panel="", series=_NAMES[placement], x=step / 20, y=mean_response(placement, step / 20)
+        )
         for placement in placements
         for step in range(1, 19)
     ]
@@ -149,7 +156,9 @@ def mean_responses(parameters: MeanResponse, seed: int, advance: Advance) -> Seq
             times = vector.response_times_s(workload, nodes=nodes, seed=own_seed, network=_AT_ONCE)
             mean, half = mean_and_interval(times[len(times) // 5 :].tolist())
             series = f"{_NAMES[placement]}, simulated"
-            rows.append(Point("", series, load, mean, low=mean - half, high=mean + half))
+            rows.append(
+                Point(panel="", series=series, x=load, y=mean, low=mean - half, high=mean + half)
+            )
             part(1.0)
     return rows
 
@@ -170,7 +179,7 @@ def idle_time(parameters: IdleTime, seed: int, advance: Advance) -> Sequence[Poi
     part = steps(advance, 2 * len(parameters.ratios))
     round_trip_s = 2 * parameters.delay_ms / 1000
     rows = [
-        Point("", "bound of the paper", ratio, 100 * late_binding_idle_share(
+        Point(panel="", series="bound of the paper", x=ratio, y=100 * late_binding_idle_share(
             ratio, round_trip_s, 0.1))
         for ratio in parameters.ratios
     ]  # fmt: skip
@@ -178,7 +187,7 @@ def idle_time(parameters: IdleTime, seed: int, advance: Advance) -> Sequence[Poi
         for ratio in parameters.ratios:
             name = f"{'with' if cancellation else 'without'} cancellation, simulated"
             share = _idle_share(parameters, ratio, seed, cancellation=cancellation)
-            rows.append(Point("", name, ratio, 100 * share))
+            rows.append(Point(panel="", series=name, x=ratio, y=100 * share))
             part(1.0)
     return rows
 
@@ -232,7 +241,7 @@ EXPERIMENTS = (
         parameters=ZeroWait(),
         quick=ZeroWait(shapes=((10, 1),), loads=(0.2, 0.5), nodes=1000, jobs=200, warm_up=5.0),
         run=zero_wait,
-        chart=Chart("Load", "Probability", style="lines"),
+        chart=Chart(x="Load", y="Probability", style="lines"),
         findings=(_AGREEMENT,),
     ),
     Experiment(
@@ -243,7 +252,7 @@ EXPERIMENTS = (
         parameters=MeanResponse(),
         quick=MeanResponse(loads=(0.5, 0.8), nodes=100, jobs=200, random_nodes=20, random_jobs=200),
         run=mean_responses,
-        chart=Chart("Load", "Mean response time", style="lines"),
+        chart=Chart(x="Load", y="Mean response time", style="lines"),
         findings=(_AGREEMENT,),
     ),
     Experiment(
@@ -254,7 +263,7 @@ EXPERIMENTS = (
         parameters=IdleTime(),
         quick=IdleTime((1.0, 2.0), nodes=30, jobs=20),
         run=idle_time,
-        chart=Chart("Probe ratio", "Idle (% of slot time)", style="lines"),
+        chart=Chart(x="Probe ratio", y="Idle (% of slot time)", style="lines"),
         findings=(
             Finding(
                 "idle at d = 2 without cancellation (%)",

@@ -236,7 +236,7 @@ EXPERIMENTS = (
         ),
         quick=replace(_TINY, ratios=(1.2, 2.0)),
         run=sweep_responses,
-        chart=Chart("Load"),
+        chart=Chart(x="Load"),
         findings=(
             _over_omniscient("d = 2", 0.6, "within 4", "without"),
             _over_omniscient("d = 2", 0.95, "within 33", "without"),
@@ -257,7 +257,7 @@ EXPERIMENTS = (
         ),
         quick=replace(_TINY, placements=FIVE, distributions=("exponential", "pareto")),
         run=sweep_responses,
-        chart=Chart("Load", log_y=True, same_y=False),
+        chart=Chart(x="Load", log_y=True, same_y=False),
         findings=(
             _faster("per_task", "random", 0.9, "5", "exponential"),
             _over_omniscient(NAMES["sparrow"], 0.9, "within 14", "exponential"),
@@ -282,7 +282,7 @@ EXPERIMENTS = (
         ),
         quick=replace(_TINY, slots=(1, 4), placements=("sparrow",)),
         run=sweep_responses,
-        chart=Chart("Load"),
+        chart=Chart(x="Load"),
         findings=(
             _with_four_slots("without", "over 20"),
             _with_four_slots("with ", ""),
@@ -304,7 +304,7 @@ EXPERIMENTS = (
         ),
         quick=replace(_TINY, placements=("sparrow",), arrivals=("poisson", "bursty")),
         run=sweep_responses,
-        chart=Chart("Load"),
+        chart=Chart(x="Load"),
     ),
     Experiment(
         name="probe-ratio",
@@ -324,7 +324,7 @@ EXPERIMENTS = (
         ),
         quick=replace(_TINY, ratios=(1.1, 2.0), distributions=("constant",)),
         run=sweep_responses,
-        chart=Chart("Load"),
+        chart=Chart(x="Load"),
         findings=(
             Finding(
                 "median with d = 1.5 over d = 2 at 80 % load (%)",
@@ -343,7 +343,7 @@ EXPERIMENTS = (
             nodes=25, slots=(4,), factors=(10.0,), long_shares=(0.0, 0.5), jobs=100, warm_up=20
         ),
         run=short_among_long,
-        chart=Chart("Long jobs (%)", log_y=True),
+        chart=Chart(x="Long jobs (%)", log_y=True),
         findings=(
             Finding(
                 "median over 100 ms, 16 slots, half of the jobs 1000 times longer (%)",

@@ -67,7 +67,10 @@ def fair_share(parameters: FairShare, seed: int, advance: Advance) -> Sequence[P
     rows: list[Point] = []
 
     def sample(at_s: float) -> None:
-        rows.extend(Point("", user, at_s, running.by_user[user]) for user in ("user 0", "user 1"))
+        rows.extend(
+            Point(panel="", series=user, x=at_s, y=running.by_user[user])
+            for user in ("user 0", "user 1")
+        )
 
     for step in range(int(end_s / _SAMPLE_S) + 1):
         at_s = step * _SAMPLE_S
@@ -211,7 +214,7 @@ EXPERIMENTS = (
         parameters=FairShare(),
         quick=FairShare(nodes=10, slots=2, tasks=2, demands=(0.0, 0.5), phase_s=0.5),
         run=fair_share,
-        chart=Chart("Time (s)", "Running tasks", style="lines"),
+        chart=Chart(x="Time (s)", y="Running tasks", style="lines"),
         findings=tuple(
             # Without the second in which it changes.
             Finding(
@@ -233,7 +236,7 @@ EXPERIMENTS = (
         parameters=ThreeUsers(),
         quick=ThreeUsers(10, 2, seconds=1.0),
         run=three_users,
-        chart=Chart("User", log_y=True),
+        chart=Chart(x="User", log_y=True),
         findings=(
             Finding(
                 "median below one's share (ms)",
@@ -255,7 +258,7 @@ EXPERIMENTS = (
         parameters=Isolation(),
         quick=Isolation(nodes=10, slots=2, low=(0.0, 1.5), seconds=1.0),
         run=isolation,
-        chart=Chart("Demand of both (% of the cluster)", log_y=True),
+        chart=Chart(x="Demand of both (% of the cluster)", log_y=True),
         findings=(
             Finding(
                 "median of high priority over its own alone, both demand 200 % (%)",
@@ -272,7 +275,7 @@ EXPERIMENTS = (
         parameters=Failover(),
         quick=Failover(4, 2, 2),
         run=failover,
-        chart=Chart("Time (ms)", "Share", style="steps"),
+        chart=Chart(x="Time (ms)", y="Share", style="steps"),
         findings=(
             Finding("a scheduler's silence is noticed, median (ms)", "120", quantile("notic", 0.5)),
             Finding("its tasks run again, median (ms)", "120", quantile("runs again", 0.5)),

@@ -132,7 +132,7 @@ class TpchPlan:
             TaskSpec(task_id, payload_of(time_ms * self._scale), homes[task_id] if homes else ())
             for task_id, time_ms in enumerate(stage.task_ms)
         )
-        return JobSpec(tasks, user=f"user {user}", placement=placement)
+        return JobSpec(tasks=tasks, user=f"user {user}", placement=placement)
 
     def ideal_s(self) -> list[float]:
         """Response times if each task started as soon as its stage can."""

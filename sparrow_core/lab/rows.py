@@ -40,7 +40,7 @@ class Response:
     p95_ms: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Point:
     """A point of a curve, with its 95 % confidence interval from `low` to `high`."""
 
@@ -101,4 +101,7 @@ def distribution(
     points = min(points, len(ranked))
     shares = [step / points for step in range(points + 1)]
     last = len(ranked) - 1
-    return [Point(panel, series, ranked[round(share * last)], share) for share in shares]
+    return [
+        Point(panel=panel, series=series, x=ranked[round(share * last)], y=share)
+        for share in shares
+    ]

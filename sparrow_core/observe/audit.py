@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -58,7 +58,7 @@ EVENTS = {
 }
 
 
-class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One line of the log.
 
     Attributes:
@@ -107,7 +107,12 @@ class Audit:
 
     def __call__(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
         """Log what the machine at that address took and sent."""
-        new = partial(AuditEvent, now + self._offset_s, name_of(at))
+
+        def new(event: str, job: str = "", *where: Any, **figures: Any) -> AuditEvent:
+            named = dict(zip(("node", "task", "attempt"), where, strict=False))
+            at_s = now + self._offset_s
+            return AuditEvent(at_s=at_s, by=name_of(at), event=event, job=job, **named, **figures)
+
         for event in self._taken(new, self._nodes.get(at, NodeName("")), msg):
             self._write(event)
         for envelope in out:

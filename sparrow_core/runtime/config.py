@@ -62,7 +62,7 @@ class SchedulerSection(_Section, frozen=True):
     limits: SchedulerConfig = SchedulerConfig()
 
 
-class NodeSection(_Section, frozen=True):
+class NodeSection(_Section, frozen=True, kw_only=True):
     """A node: its executors, the attributes that jobs may require, limits and policy.
 
     `logs` is the folder of its executors' logs, by default in `$XDG_STATE_HOME/sparrow`.
@@ -91,7 +91,7 @@ class Observe(_Section, frozen=True):
     http: str | None = None
 
 
-class Config(_Section, frozen=True):
+class Config(_Section, frozen=True, kw_only=True):
     """The whole file; `folder` contains it."""
 
     schedulers: tuple[str, ...]

@@ -13,7 +13,7 @@ from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 
 
-class JobSpec(Struct, frozen=True):
+class JobSpec(Struct, frozen=True, kw_only=True):
     """A job: independent tasks.
 
     Attributes:
@@ -51,7 +51,7 @@ class ExecutorGroup(Struct, frozen=True, forbid_unknown_fields=True):
     slots: int = 1
 
 
-class NodeConfig(Struct, frozen=True):
+class NodeConfig(Struct, frozen=True, kw_only=True):
     """A node to start.
 
     Attributes:

@@ -38,11 +38,16 @@ def test_a_session_refuses_and_recovers() -> None:
 def _rows(growth: dict[str, float], shares: tuple[float, ...] = (10.0, 10.0)) -> list[Row]:
     return [
         *(
-            Point(name, "all", float(at), 1000 * growth.get(name, 1.0) ** (at / 40))
+            Point(
+                panel=name, series="all", x=float(at), y=1000 * growth.get(name, 1.0) ** (at / 40)
+            )
             for name in _METRICS
             for at in range(40)
         ),
-        *(Point("queries of each session", str(n), 0, y) for n, y in enumerate(shares)),
+        *(
+            Point(panel="queries of each session", series=str(n), x=0, y=y)
+            for n, y in enumerate(shares)
+        ),
     ]
 
 
@@ -53,7 +58,7 @@ def test_what_grows_is_told() -> None:
         told = verdict(_rows({name: 3.0}))
         assert (False, True) == (told.passed, f"{name} grew" in told.text)
     assert "shares differ" in verdict(_rows({}, (30.0, 1.0))).text
-    broken = [*_rows({}), Point("broken promises", "left behind: x", 0.0, 1.0)]
+    broken = [*_rows({}), Point(panel="broken promises", series="left behind: x", x=0.0, y=1.0)]
     assert not verdict(broken).passed
 
 

@@ -36,7 +36,8 @@ def session() -> Iterator[Session]:
 def shell(session: Session) -> Iterator[Interpreter]:
     """A shell that writes to memory; the tables that a test makes are dropped."""
     console = Console(file=io.StringIO(), width=200)
-    yield Interpreter(session, Output(console), Console(file=io.StringIO(), width=200))
+    errors = Console(file=io.StringIO(), width=200)
+    yield Interpreter(session=session, output=Output(console), errors=errors)
     session.sql("DROP VIEW IF EXISTS v")
     for table in session.tables:
         session.drop_table(table)

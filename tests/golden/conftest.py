@@ -40,15 +40,17 @@ def _table(name: str, keys: tuple[str, ...], measured: dict[str, Any]) -> Table:
     replicas = _REPLICAS if keys else len(_NODES)
     partitions = tuple(
         Partition(
-            i,
-            f"tables/{name}/{i}.arrow",
-            tuple(_NODES[(i + k) % len(_NODES)] for k in range(replicas)),
-            statistics.rows // count,
-            statistics.bytes // count,
+            index=i,
+            file=f"tables/{name}/{i}.arrow",
+            locations=tuple(_NODES[(i + k) % len(_NODES)] for k in range(replicas)),
+            rows=statistics.rows // count,
+            bytes=statistics.bytes // count,
         )
         for i in range(count)
     )
-    return Table(name, schema, partitions, keys, statistics)
+    return Table(
+        name=name, schema=schema, partitions=partitions, partition_by=keys, statistics=statistics
+    )
 
 
 @pytest.fixture(scope="session")

@@ -247,7 +247,7 @@ def test_a_task_that_is_nonsense_fails_alone(session: Session) -> None:
     for shared, payload in ((b"", b"nonsense"), (b"\xc1" * 10, b""), (b"x" * 1_000_000, b"\x91")):
         over.clear()
         tasks = (TaskSpec(0, payload),)
-        session._runtime.cluster.backend.submit(JobSpec(tasks, shared=shared), hear)
+        session._runtime.cluster.backend.submit(JobSpec(tasks=tasks, shared=shared), hear)
         assert over.wait(30)
     assert 3 == sum(isinstance(event, TaskFailed) for event in events)
 

@@ -119,7 +119,7 @@ def test_a_lazy_frame_reads_what_is_there_when_it_runs(session: Session) -> None
 def test_a_plan_never_reads_a_replaced_table_in_part(session: Session) -> None:
     """A plan keeps the tables that it was made for; it answers for them, or fails."""
     session.create_table("t", ROWS, partitions=2)
-    query = _Query(session._runtime, "SELECT count(*) FROM t", CollectRows())
+    query = _Query(runtime=session._runtime, sql="SELECT count(*) FROM t", sink=CollectRows())
     plan = query.plan(whole=False)
     session.create_table("t", ROWS, partitions=4, replace=True)
     with pytest.raises(MinisharkError):

@@ -31,7 +31,7 @@ def configs(
     """Nodes n0, n1 ... with the test runner."""
     return [
         NodeConfig(
-            f"n{number}",
+            name=f"n{number}",
             executors=executors,
             slots=slots,
             runner=f"sparrow_test_runners:{runner}",
@@ -81,7 +81,7 @@ def run(
     cluster: Cluster, *tasks: TaskSpec, shared: bytes = b"", placement: str = "sparrow"
 ) -> Submitted:
     """Submit a job."""
-    return Submitted(cluster, JobSpec(tasks, shared=shared, placement=placement))
+    return Submitted(cluster, JobSpec(tasks=tasks, shared=shared, placement=placement))
 
 
 def until(condition: Callable[[], object], what: str) -> None:

@@ -86,10 +86,10 @@ def test_the_story_of_a_task_says_why_there() -> None:
 def test_resubmissions_belong_to_the_story() -> None:
     """What happened under `job~1`, after a failover, is the job's too."""
     events = [
-        AuditEvent(1.0, "s0", "arrived", "j", count=1, requires=("gpu",)),
-        AuditEvent(1.1, "s1", "arrived", "j~1", count=1),
-        AuditEvent(1.2, "s1", "scheduler_job_ended", "j~1", text="no more"),
-        AuditEvent(1.3, "s1", "scheduler_job_ended", "j~12x", text="another"),
+        AuditEvent(at_s=1.0, by="s0", event="arrived", job="j", count=1, requires=("gpu",)),
+        AuditEvent(at_s=1.1, by="s1", event="arrived", job="j~1", count=1),
+        AuditEvent(at_s=1.2, by="s1", event="scheduler_job_ended", job="j~1", text="no more"),
+        AuditEvent(at_s=1.3, by="s1", event="scheduler_job_ended", job="j~12x", text="another"),
     ]
     story = why_here(events, "j", 0)
     assert 3 == len(story)

@@ -151,9 +151,9 @@ def test_many_jobs_at_once(cluster: Cluster) -> None:
 def test_impossible_jobs_are_refused_at_submission(cluster: Cluster) -> None:
     """What no cluster could run raises in `submit`."""
     for spec in (
-        JobSpec((task(0, "echo"), task(0, "echo"))),
-        JobSpec((task(0, "echo"),), placement="elsewhere"),
-        JobSpec((task(0, "echo"),), probe_ratio=0.5),
+        JobSpec(tasks=(task(0, "echo"), task(0, "echo"))),
+        JobSpec(tasks=(task(0, "echo"),), placement="elsewhere"),
+        JobSpec(tasks=(task(0, "echo"),), probe_ratio=0.5),
     ):
         with pytest.raises(InvalidJob):
             Submitted(cluster, spec)
@@ -173,7 +173,7 @@ def test_a_submission_that_is_interrupted_is_cancelled(
     with monkeypatch.context() as patch:
         patch.setattr(cluster, "_is_running", is_running)
         with pytest.raises(KeyboardInterrupt):
-            cluster.submit(JobSpec((task(0, "sleep 60"),)), events.append)
+            cluster.submit(JobSpec(tasks=(task(0, "sleep 60"),)), events.append)
     until(lambda: bool(events), "the end")
     (last,) = events
     assert isinstance(last, JobFailed)
@@ -188,7 +188,7 @@ def test_a_broken_callback_harms_nobody(
     def on_event(event: JobEvent) -> None:
         raise RuntimeError(f"broken callback: {event}")
 
-    cluster.submit(JobSpec((task(0, "echo"),)), on_event)
+    cluster.submit(JobSpec(tasks=(task(0, "echo"),)), on_event)
     assert {0: b"x"} == run(cluster, task(0, "echo x")).results()
     printed = [""]
 
@@ -264,9 +264,9 @@ def test_frameworks_share_a_node(kind: type[Cluster], run_dir: Path) -> None:
         assert {"n0-e0", "n0-e1"} == {each.name for each in cluster.nodes()[0].executors}
         for framework, expected in (("", "n0"), ("other", "other")):
             options = JobOptions(framework=framework)
-            job = Submitted(cluster, JobSpec((task(0, "whoami"),), options=options))
+            job = Submitted(cluster, JobSpec(tasks=(task(0, "whoami"),), options=options))
             assert expected == job.results()[0].decode().split()[0]
-        unknown = JobSpec((task(0, "echo"),), options=JobOptions(framework="nosuch"))
+        unknown = JobSpec(tasks=(task(0, "echo"),), options=JobOptions(framework="nosuch"))
         assert "unsatisfiable" == Submitted(cluster, unknown).failure().kind
 
 
@@ -275,7 +275,7 @@ def test_senseless_clusters_are_refused(kind: type[Cluster], run_dir: Path) -> N
     """No node, doubled or odd names, no executor, no scheduler."""
     good = configs(1)[0]
     odd = [
-        [NodeConfig(name, executors=1, slots=1, runner="m:f")]
+        [NodeConfig(name=name, executors=1, slots=1, runner="m:f")]
         for name in ("", "../n", "client", "n0-e1")
     ]
     for nodes, schedulers in (
@@ -293,7 +293,7 @@ def test_senseless_clusters_are_refused(kind: type[Cluster], run_dir: Path) -> N
 def test_a_job_explains_its_placement(cluster: Cluster) -> None:
     """Each task was given to its node by a step of its story; other jobs tell nothing."""
     tasks = (*(task(i, "echo x") for i in range(6)), task(6, "echo x", "n1"))
-    job = JobSpec(tasks, options=JobOptions(explain=True))
+    job = JobSpec(tasks=tasks, options=JobOptions(explain=True))
     submitted = Submitted(cluster, job)
     found = explain(job, submitted.wait())
     assert list(range(7)) == sorted(found)

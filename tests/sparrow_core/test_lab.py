@@ -110,9 +110,9 @@ def test_mean_responses_are_what_is_simulated() -> None:
 
 def test_agreement_notices_a_wrong_formula() -> None:
     """A curve outside all intervals does not agree."""
-    rows = [Point("", "a", 0.0, 0.0), Point("", "a", 1.0, 1.0)]
-    inside = Point("", "a, simulated", 0.5, 0.6, low=0.4, high=0.7)
-    outside = Point("", "a, simulated", 0.5, 0.8, low=0.7, high=0.9)
+    rows = [Point(panel="", series="a", x=0.0, y=0.0), Point(panel="", series="a", x=1.0, y=1.0)]
+    inside = Point(panel="", series="a, simulated", x=0.5, y=0.6, low=0.4, high=0.7)
+    outside = Point(panel="", series="a, simulated", x=0.5, y=0.8, low=0.7, high=0.9)
     assert 0.5 == agreement([*rows, inside, outside])
     assert 1.0 == agreement([*rows, inside, outside], tolerance=0.25)
 
@@ -258,7 +258,7 @@ def test_findings_are_read_from_rows() -> None:
 
 def test_findings_are_read_from_lines_and_distributions() -> None:
     """Means over a part of a line that is long enough, and quantiles."""
-    line = [Point("", "user", float(x), 10.0 * x) for x in range(5)]
+    line = [Point(panel="", series="user", x=float(x), y=10.0 * x) for x in range(5)]
     steps = distribution("", "noticed (median 3 ms)", [1.0, 2.0, 3.0, 4.0, 5.0])
     assert 15.0 == findings.mean_between("user", 1.0, 2.0)(line)
     assert 3.0 == findings.quantile("noticed", 0.5)(steps)
@@ -276,7 +276,7 @@ def test_the_figures_of_a_summary_are_those_of_the_rows() -> None:
     assert ("Load", "0.95") == tables[0].header
     assert ((one, "1,000 (2,000)"), (four, "750 (1,500)")) == tables[0].lines
     assert (("over 20", "25.0"),) == tuple(line[1:] for line in tables[1].lines)
-    line = [Point("", "user 1", float(x), 1.0) for x in range(21)]
+    line = [Point(panel="", series="user 1", x=float(x), y=1.0) for x in range(21)]
     (by_time, _) = summary(EXPERIMENTS["fair-share"], line)
     assert ("Time (s)", "0 to 4", "4 to 8") == by_time.header[:3]
     assert ("user 1", *["1"] * 5) == by_time.lines[0]
@@ -289,7 +289,7 @@ def test_the_figures_of_a_summary_are_those_of_the_rows() -> None:
 
 def test_emulated_queries_run_stage_after_stage() -> None:
     """A stage starts when those before it are done, so a query takes its critical path."""
-    stage = JobSpec(tuple(TaskSpec(number, payload_of(0.05)) for number in range(3)))
+    stage = JobSpec(tasks=tuple(TaskSpec(number, payload_of(0.05)) for number in range(3)))
     chain = (QueryStage(stage), QueryStage(stage), QueryStage(stage, (0, 1)))
     with EmulatedCluster(nodes=4, slots=2, schedulers=1, processes=1) as cluster:
         times = run_queries(cluster.client, [Query(0.0, chain), Query(0.3, chain[:1])])
@@ -300,7 +300,7 @@ def test_emulated_queries_run_stage_after_stage() -> None:
 def test_simulated_queries_run_stage_after_stage() -> None:
     """An idle cluster takes a query's critical path and, for each stage, seven messages' time."""
     short, long = (
-        JobSpec(tuple(TaskSpec(number, payload_of(time_s)) for number in range(3)))
+        JobSpec(tasks=tuple(TaskSpec(number, payload_of(time_s)) for number in range(3)))
         for time_s in (0.1, 0.3)
     )
     chain = (QueryStage(short), QueryStage(long), QueryStage(short, (0, 1)))

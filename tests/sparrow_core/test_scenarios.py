@@ -37,7 +37,7 @@ def cluster(
     """A node for each policy, two of them with an attribute, one with a second framework."""
     nodes = [
         NodeConfig(
-            name, executors=1, slots=2, runner=RUNNER, runner_config={"node": name},
+            name=name, executors=1, slots=2, runner=RUNNER, runner_config={"node": name},
             attributes=("gpu",) if name in GPUS else (),
             limits=NodeMonitorConfig(policy=policy),
             others=(ExecutorGroup(RUNNER, {"node": name}, "other"),) if name == NODES[2] else (),
@@ -68,7 +68,7 @@ def test_every_placement_with_every_policy(cluster: Cluster, placement: str) -> 
         options = JobOptions(priority=number % 3, task_s=rng.choice((0.01, 1.0)))
         count = rng.randint(1, 30)
         spec = JobSpec(
-            echoes(count, *rng.sample(NODES, rng.choice((0, 2)))),
+            tasks=echoes(count, *rng.sample(NODES, rng.choice((0, 2)))),
             user=f"u{number % 2}", placement=placement, options=options,
         )  # fmt: skip
         jobs.append((count, Submitted(cluster, spec)))
@@ -81,11 +81,11 @@ def test_every_placement_with_every_policy(cluster: Cluster, placement: str) -> 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_constraints_hold_under_every_placement(cluster: Cluster, placement: str) -> None:
     """Preferred nodes, attributes and frameworks; and all of them together."""
-    spec = JobSpec(echoes(10, NODES[3]), placement=placement)
+    spec = JobSpec(tasks=echoes(10, NODES[3]), placement=placement)
     assert {NODES[3]} == where(Submitted(cluster, spec))
-    gpu = JobSpec(echoes(10), placement=placement, options=JobOptions(requires=("gpu",)))
+    gpu = JobSpec(tasks=echoes(10), placement=placement, options=JobOptions(requires=("gpu",)))
     assert where(Submitted(cluster, gpu)) <= set(GPUS)
-    other = JobSpec(echoes(10), placement=placement, options=JobOptions(framework="other"))
+    other = JobSpec(tasks=echoes(10), placement=placement, options=JobOptions(framework="other"))
     assert {NODES[2]} == where(Submitted(cluster, other))
 
 
@@ -102,18 +102,18 @@ def test_what_cannot_be_satisfied_fails_at_once(
     cluster: Cluster, options: JobOptions, preferred: tuple[str, ...], text: str
 ) -> None:
     """With a kind of its own and a sentence, instead of a wait."""
-    failure = Submitted(cluster, JobSpec(echoes(1, *preferred), options=options)).failure()
+    failure = Submitted(cluster, JobSpec(tasks=echoes(1, *preferred), options=options)).failure()
     assert "unsatisfiable" == failure.kind
     assert text in failure.message
 
 
 def test_soft_preferences_give_way(cluster: Cluster, tmp_path: Path) -> None:
     """Delay scheduling: while the preferred node is busy, the task runs elsewhere after a while."""
-    blockers = JobSpec(tuple(task(n, f"hang {tmp_path}/{n}", NODES[0]) for n in range(2)))
+    blockers = JobSpec(tasks=tuple(task(n, f"hang {tmp_path}/{n}", NODES[0]) for n in range(2)))
     busy = Submitted(cluster, blockers)
     for n in range(2):  # what nodes tell of themselves may be a second old
         appears(tmp_path / str(n))
-    job = Submitted(cluster, JobSpec(echoes(1, NODES[0], wait_s=0.05)))
+    job = Submitted(cluster, JobSpec(tasks=echoes(1, NODES[0], wait_s=0.05)))
     assert where(job) <= set(NODES[1:])
     cluster.cancel(busy.job_id)
     assert "cancelled" == busy.failure().kind
@@ -126,9 +126,9 @@ def _node(cluster: Cluster, name: str) -> NodeStatus:
 def test_cancellation_frees_slots_and_queues(cluster: Cluster, tmp_path: Path) -> None:
     """Running tasks are interrupted and reservations leave the queues: a new job runs at once."""
     tasks = tuple(task(n, f"hang {tmp_path}/{n}") for n in range(100))
-    job = Submitted(cluster, JobSpec(tasks))
+    job = Submitted(cluster, JobSpec(tasks=tasks))
     until(lambda: sum(node.running for node in cluster.nodes()) >= 10, "all slots taken")
     cluster.cancel(job.job_id)
     assert JobFailed("cancelled", "the job was cancelled") == job.failure()
-    assert 20 == len(Submitted(cluster, JobSpec(echoes(20))).results())
+    assert 20 == len(Submitted(cluster, JobSpec(tasks=echoes(20))).results())
     until(lambda: not any(node.queued for node in cluster.nodes()), "empty queues")

@@ -191,7 +191,7 @@ def test_jobs_survive_a_stopped_and_a_killed_scheduler(standalone: Standalone) -
             events: list[list[object]] = [[] for _ in range(4)]
             tasks = tuple(TaskSpec(number, b"sleep 0.05") for number in range(20))
             for own in events:
-                cluster.submit(JobSpec(tasks), own.append)
+                cluster.submit(JobSpec(tasks=tasks), own.append)
             until(lambda: any(events), "the first result")  # noqa: B023
             standalone.daemons["s0"].send_signal(sent)
             for own in events:
@@ -221,7 +221,7 @@ def test_a_node_may_join_and_die_while_jobs_run(standalone: Standalone) -> None:
     with RemoteCluster(config.scheduler_addresses) as cluster:
         events: list[Any] = []
         tasks = tuple(TaskSpec(number, b"sleep 0.05") for number in range(120))
-        cluster.submit(JobSpec(tasks), events.append)
+        cluster.submit(JobSpec(tasks=tasks), events.append)
         until(lambda: events, "a result")
         standalone.start_node("late", f"ipc://{standalone.folder}/late.sock", [endpoint])
         until(lambda: len(cluster.nodes()) == 2, "the other node")
@@ -238,7 +238,7 @@ def test_a_stopped_node_monitor_gives_its_tasks_back(standalone: Standalone) -> 
     with RemoteCluster(config.scheduler_addresses) as cluster:
         events: list[Any] = []
         tasks = tuple(TaskSpec(number, b"sleep 0.05") for number in range(120))
-        cluster.submit(JobSpec(tasks), events.append)
+        cluster.submit(JobSpec(tasks=tasks), events.append)
         until(lambda: events, "a result")
         standalone.daemons["n0"].send_signal(signal.SIGSTOP)
         until(lambda: isinstance(events[-1], JobFinished | JobFailed), "the end")
@@ -248,7 +248,7 @@ def test_a_stopped_node_monitor_gives_its_tasks_back(standalone: Standalone) -> 
         standalone.daemons["n0"].send_signal(signal.SIGCONT)
         until(lambda: len([node for node in cluster.nodes() if node.executors]) == 2, "its return")
         again: list[Any] = []
-        cluster.submit(JobSpec((TaskSpec(0, b"echo back", ("n0",)),)), again.append)
+        cluster.submit(JobSpec(tasks=(TaskSpec(0, b"echo back", ("n0",)),)), again.append)
         until(lambda: again and isinstance(again[-1], JobFinished | JobFailed), "a job on it")
         assert JobFinished() == again[-1]
         assert (b"back", "n0") == (again[0].result, again[0].node)

@@ -33,7 +33,7 @@ def completed(task_id: int, node: str) -> TaskCompleted:
 
 def test_a_task_is_explained_up_to_its_binding() -> None:
     """The steps until a node was given the task, and the nodes that were probed until then."""
-    job = JobSpec(tuple(TaskSpec(i, b"") for i in range(3)))
+    job = JobSpec(tasks=tuple(TaskSpec(i, b"") for i in range(3)))
     events = [completed(1, "a"), completed(2, "b"), JobFinished(STEPS)]
     found = explain(job, events)
     assert [1, 2] == list(found)
@@ -44,7 +44,7 @@ def test_a_task_is_explained_up_to_its_binding() -> None:
 
 def test_what_a_dead_scheduler_did_is_not_known() -> None:
     """A task whose binding is not among the steps has none, but it has a constraint."""
-    found = explain(JobSpec((TaskSpec(0, b""),)), [completed(0, "a"), JobFinished()])
+    found = explain(JobSpec(tasks=(TaskSpec(0, b""),)), [completed(0, "a"), JobFinished()])
     assert () == found[0].steps
     assert "it may run on any node" == found[0].constraint
 
@@ -52,7 +52,7 @@ def test_what_a_dead_scheduler_did_is_not_known() -> None:
 def test_constraints_are_told_in_words() -> None:
     """Hard ones, soft ones that held or did not, and attributes."""
     tasks = (TaskSpec(0, b"", ("a",)), TaskSpec(1, b"", ("a",), 0.5), TaskSpec(2, b"", ("b",), 0.5))
-    job = JobSpec(tasks, options=JobOptions(requires=("gpu",)))
+    job = JobSpec(tasks=tasks, options=JobOptions(requires=("gpu",)))
     found = explain(job, [completed(i, "a") for i in range(3)])
     rules = [found[i].constraint.removeprefix("nodes must have gpu and ") for i in range(3)]
     expected = [
@@ -65,7 +65,7 @@ def test_constraints_are_told_in_words() -> None:
 
 def test_the_story_is_told_line_by_line() -> None:
     """Each kind of step has its words."""
-    job = JobSpec(tuple(TaskSpec(i, b"") for i in range(3)))
+    job = JobSpec(tasks=tuple(TaskSpec(i, b"") for i in range(3)))
     found = explain(job, [completed(2, "b"), JobFinished(STEPS)])
     expected = [
         "task 2 ran on b-e0, attempt 1",

@@ -121,8 +121,8 @@ def test_two_phases_give_the_answer_of_one(
     type_ = result_type(con, name, types)
     arguments = tuple(ColumnRef(n + 2, t) for n, t in enumerate(types))
     calls = (
-        AggregateCall(name, arguments, type_),
-        AggregateCall(name, arguments, type_, filter=ColumnRef(1, "BOOLEAN")),
+        AggregateCall(name=name, arguments=arguments, type=type_),
+        AggregateCall(name=name, arguments=arguments, type=type_, filter=ColumnRef(1, "BOOLEAN")),
     )
     scan = make_plan(Scan("t", tuple(c for c, _ in table.columns), table.schema))
     if groups == "empty input":
@@ -188,19 +188,21 @@ def is_phase(plan: PhysicalPlan) -> bool:
 
 
 A = ColumnRef(0, "INTEGER")
-PLAIN = AggregateCall("avg", (A,), "DOUBLE")
+PLAIN = AggregateCall(name="avg", arguments=(A,), type="DOUBLE")
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        AggregateCall("sum", (A,), "HUGEINT", distinct=True),
-        AggregateCall("avg", (A,), "DOUBLE", order_by=(SortKey(A, False, False),)),
-        AggregateCall("median", (A,), "DOUBLE"),
-        AggregateCall("mode", (A,), "INTEGER"),
-        AggregateCall("first", (A,), "INTEGER"),
-        AggregateCall("max", (A, Literal("2", "BIGINT", 2)), "INTEGER[]"),
-        AggregateCall("min", (A, Literal("2", "BIGINT", 2)), "INTEGER[]"),
+        AggregateCall(name="sum", arguments=(A,), type="HUGEINT", distinct=True),
+        AggregateCall(
+            name="avg", arguments=(A,), type="DOUBLE", order_by=(SortKey(A, False, False),)
+        ),
+        AggregateCall(name="median", arguments=(A,), type="DOUBLE"),
+        AggregateCall(name="mode", arguments=(A,), type="INTEGER"),
+        AggregateCall(name="first", arguments=(A,), type="INTEGER"),
+        AggregateCall(name="max", arguments=(A, Literal("2", "BIGINT", 2)), type="INTEGER[]"),
+        AggregateCall(name="min", arguments=(A, Literal("2", "BIGINT", 2)), type="INTEGER[]"),
     ],
     ids=lambda call: call.name,
 )
@@ -212,32 +214,34 @@ def test_what_does_not_combine_is_not_split(call: AggregateCall) -> None:
 
 def test_states_over_grouping_sets_are_not_split() -> None:
     """DuckDB can't combine states over grouping sets; plain results it can."""
-    counted = AggregateCall("count", (A,), "BIGINT")
+    counted = AggregateCall(name="count", arguments=(A,), type="BIGINT")
     assert can_split(Aggregate((A,), (counted,), ((0,), ())))
     assert not can_split(Aggregate((A,), (PLAIN,), ((0,), ())))
 
 
 def test_state_export_stands_after_the_filter() -> None:
     """The one order that DuckDB parses."""
-    call = AggregateCall("avg", (A,), "DOUBLE", filter=ColumnRef(1, "BOOLEAN"))
+    call = AggregateCall(name="avg", arguments=(A,), type="DOUBLE", filter=ColumnRef(1, "BOOLEAN"))
     assert '"avg"(x) FILTER (WHERE f) EXPORT_STATE' == render_partial(call, ("x", "f"))
 
 
 def test_final_phase_adds_counts_and_keeps_their_type() -> None:
     """A count of nothing is 0, and not NULL as a sum would be."""
-    count = AggregateCall("count_star", (), "BIGINT")
+    count = AggregateCall(name="count_star", arguments=(), type="BIGINT")
     assert "CAST(coalesce(sum(s), 0) AS BIGINT)" == render_final(count, "s")
-    assert "max(s)" == render_final(AggregateCall("max", (A,), "INTEGER"), "s")
+    assert "max(s)" == render_final(AggregateCall(name="max", arguments=(A,), type="INTEGER"), "s")
 
 
 def test_state_names_the_types_that_it_was_made_of() -> None:
     """DuckDB needs the function and its argument types to read a state."""
-    call = AggregateCall("corr", (A, ColumnRef(1, "DECIMAL(15,2)")), "DOUBLE")
+    call = AggregateCall(name="corr", arguments=(A, ColumnRef(1, "DECIMAL(15,2)")), type="DOUBLE")
     expected = "finalize(combine_aggr(to_aggregate_state(s, 'corr', ['INTEGER', 'DECIMAL(15,2)'])))"
     assert expected == render_final(call, "s")
 
 
 def test_only_plain_results_have_a_type() -> None:
     """A state's type has no name in SQL."""
-    assert Column("state0", "HUGEINT") == state_column(AggregateCall("sum", (A,), "HUGEINT"), 0)
+    assert Column("state0", "HUGEINT") == state_column(
+        AggregateCall(name="sum", arguments=(A,), type="HUGEINT"), 0
+    )
     assert Column("state3", "STATE") == state_column(PLAIN, 3)

@@ -122,21 +122,33 @@ def test_quoted_text_is_read_back(text: str) -> None:
 @pytest.mark.parametrize(
     ("call", "sql"),
     [
-        (AggregateCall("sum", (A,), "HUGEINT"), '"sum"(t.a)'),
-        (AggregateCall("count_star", (), "BIGINT"), '"count"(*)'),
+        (AggregateCall(name="sum", arguments=(A,), type="HUGEINT"), '"sum"(t.a)'),
+        (AggregateCall(name="count_star", arguments=(), type="BIGINT"), '"count"(*)'),
         (
-            AggregateCall("count_star", (), "BIGINT", filter=IsNull(A, negated=True)),
+            AggregateCall(
+                name="count_star", arguments=(), type="BIGINT", filter=IsNull(A, negated=True)
+            ),
             '"count"(*) FILTER (WHERE (t.a IS NOT NULL))',
         ),
-        (AggregateCall("count", (A,), "BIGINT", distinct=True), '"count"(DISTINCT t.a)'),
-        (AggregateCall("corr", (A, B), "DOUBLE"), '"corr"(t.a, t.b)'),
         (
-            AggregateCall("list", (A,), "INTEGER[]", order_by=(SortKey(B, True, False),)),
+            AggregateCall(name="count", arguments=(A,), type="BIGINT", distinct=True),
+            '"count"(DISTINCT t.a)',
+        ),
+        (AggregateCall(name="corr", arguments=(A, B), type="DOUBLE"), '"corr"(t.a, t.b)'),
+        (
+            AggregateCall(
+                name="list", arguments=(A,), type="INTEGER[]", order_by=(SortKey(B, True, False),)
+            ),
             '"list"(t.a ORDER BY t.b DESC NULLS LAST)',
         ),
         (
             AggregateCall(
-                "list", (A,), "", distinct=True, filter=ONE, order_by=(SortKey(A, False, True),)
+                name="list",
+                arguments=(A,),
+                type="",
+                distinct=True,
+                filter=ONE,
+                order_by=(SortKey(A, False, True),),
             ),
             '"list"(DISTINCT t.a ORDER BY t.a ASC NULLS FIRST) FILTER (WHERE 1)',
         ),

@@ -51,7 +51,12 @@ def test_a_failed_job_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(stage_jobs, "_CANCEL_WAIT_S", 3600.0)
     backend = Failing()
     graph = StageGraph(STAGES)
-    run = StageJobs(graph, cast("Any", backend), cast("Work", AnyWork()), lambda _: ())
+    run = StageJobs(
+        graph=graph,
+        backend=cast("Any", backend),
+        work=cast("Work", AnyWork()),
+        lost_nodes=lambda _: (),
+    )
     with pytest.raises(ClusterError, match="no node is left"):
         run.run()
     assert ["job-2"] == backend.cancelled

@@ -224,8 +224,8 @@ KNOWN = (
     ColumnStatistics(0.0, 10, "-9", "5"),
 )
 V = ColumnRef(1, "DECIMAL(15,2)")
-SUM = AggregateCall("sum", (V,), "DECIMAL(38,2)")
-COUNT = AggregateCall("count_star", (), "BIGINT")
+SUM = AggregateCall(name="sum", arguments=(V,), type="DECIMAL(38,2)")
+COUNT = AggregateCall(name="count_star", arguments=(), type="BIGINT")
 BY_KEY: tuple[Expression, ...] = (ColumnRef(0, "BIGINT"),)
 
 
@@ -239,9 +239,19 @@ def planned(
     groups_min: float = 500,
 ) -> GroupRuns | None:
     """What the scan below an aggregate is told."""
-    partition = Partition(0, "tables/t/0", ("n",), rows, rows * 16, relation)
+    partition = Partition(
+        index=0, file="tables/t/0", locations=("n",), rows=rows, bytes=rows * 16, relation=relation
+    )
     catalog = Catalog()
-    catalog.add(Table("t", SCHEMA, (partition,), (), TableStatistics(rows, rows * 16, KNOWN)))
+    catalog.add(
+        Table(
+            name="t",
+            schema=SCHEMA,
+            partitions=(partition,),
+            partition_by=(),
+            statistics=TableStatistics(rows, rows * 16, KNOWN),
+        )
+    )
     columns = tuple(column.name for column in SCHEMA)
     scan = PhysicalPlan(Scan("t", columns, SCHEMA), (), SCHEMA, Single(), rows)
     child = scan
@@ -261,12 +271,12 @@ def test_aggregates_of_columns_by_a_key_are_looked_for() -> None:
     assert GroupRuns("k", (("sum", "v"), ("count", "")), 350) == planned(SUM, COUNT)
     assert GroupRuns("k", (("sum", "v"),), 350) == planned(SUM, partial=True)
     assert GroupRuns("k", (), 0) == planned()
-    one = AggregateCall("count", (Literal("1", "INTEGER", 1),), "BIGINT")
+    one = AggregateCall(name="count", arguments=(Literal("1", "INTEGER", 1),), type="BIGINT")
     assert GroupRuns("k", (("count", ""),), 0) == planned(one)
     small = Cast(ColumnRef(5, "TINYINT"), "BIGINT")
     assert GroupRuns("k", (("sum", "i"),), 9) == planned(replace(SUM, arguments=(small,)))
-    extremes = [AggregateCall(name, (V,), V.type) for name in ("min", "max")]
-    counted = AggregateCall("count", (V,), "BIGINT")
+    extremes = [AggregateCall(name=name, arguments=(V,), type=V.type) for name in ("min", "max")]
+    counted = AggregateCall(name="count", arguments=(V,), type="BIGINT")
     values = (("min", "v"), ("max", "v"), ("count", "v"))
     assert GroupRuns("k", values, 0) == planned(*extremes, counted)
 
@@ -277,7 +287,7 @@ def test_aggregates_of_columns_by_a_key_are_looked_for() -> None:
         replace(SUM, distinct=True),
         replace(SUM, filter=Literal("true", "BOOLEAN", True)),
         replace(SUM, name="avg"),
-        AggregateCall("count", (Literal("NULL", "INTEGER", None),), "BIGINT"),
+        AggregateCall(name="count", arguments=(Literal("NULL", "INTEGER", None),), type="BIGINT"),
         replace(SUM, arguments=(Literal("1.00", "DECIMAL(15,2)", 1),)),
         replace(SUM, arguments=(ColumnRef(2, "DECIMAL(19,2)"),)),
         replace(SUM, arguments=(Cast(V, "BIGINT"),)),

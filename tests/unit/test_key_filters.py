@@ -21,9 +21,18 @@ KEYS = ColumnStatistics(0.0, MILLION, "1", str(MILLION))
 
 def table(name: str, rows: int, key: ColumnStatistics = KEYS, relation: str = "") -> Table:
     """A table of two columns, of which the first has keys."""
-    partition = Partition(0, f"tables/{name}/0", ("n",), rows, rows * 16, relation)
+    partition = Partition(
+        index=0,
+        file=f"tables/{name}/0",
+        locations=("n",),
+        rows=rows,
+        bytes=rows * 16,
+        relation=relation,
+    )
     statistics = TableStatistics(rows, rows * 16, (key, KEYS))
-    return Table(name, SCHEMA, (partition,), (), statistics)
+    return Table(
+        name=name, schema=SCHEMA, partitions=(partition,), partition_by=(), statistics=statistics
+    )
 
 
 def catalog(large: int, key: ColumnStatistics = KEYS, relation: str = "") -> Catalog:

@@ -179,7 +179,7 @@ def test_aggregate() -> None:
         "qname": {"path": ["count_star"]},
         "return_type": {"id": "BIGINT"},
     }
-    count = AggregateCall("count_star", (), "BIGINT")
+    count = AggregateCall(name="count_star", arguments=(), type="BIGINT")
     parts = {"groups": [REF], "expressions": [call]}
     output = (A, Column("n", "BIGINT"))
     plain = lowered(above("LOGICAL_AGGREGATE_AND_GROUP_BY", grouping_sets=[[0]], **parts), *output)

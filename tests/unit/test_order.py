@@ -27,7 +27,9 @@ def over(operator: PhysicalOperator, child: PhysicalPlan | None = None) -> Physi
 
 def aggregate(name: str, order: tuple[SortKey, ...] = ()) -> Aggregate:
     """One call, in one group."""
-    return Aggregate((), (AggregateCall(name, (A,), "INTEGER", order_by=order),))
+    return Aggregate(
+        (), (AggregateCall(name=name, arguments=(A,), type="INTEGER", order_by=order),)
+    )
 
 
 @pytest.mark.parametrize("name", ["list", "first", "string_agg", "mode", "arg_max"])

@@ -373,7 +373,12 @@ def test_aggregate() -> None:
         order_bys=order,
     )
     expected = AggregateCall(
-        "sum", (A,), "INTEGER", distinct=True, filter=B, order_by=(SortKey(B, False, False),)
+        name="sum",
+        arguments=(A,),
+        type="INTEGER",
+        distinct=True,
+        filter=B,
+        order_by=(SortKey(B, False, False),),
     )
     assert expected == lower_aggregate(json, CHILD)
 

@@ -36,10 +36,16 @@ SCHEMA = (Column("a", "INTEGER"),)
 def table(name: str, *partitions: tuple[int, str]) -> Table:
     """A table whose partitions have sizes and holders (one letter each)."""
     stored = tuple(
-        Partition(i, f"{name}/{i}", tuple(locations), 1, size)
+        Partition(index=i, file=f"{name}/{i}", locations=tuple(locations), rows=1, bytes=size)
         for i, (size, locations) in enumerate(partitions)
     )
-    return Table(name, SCHEMA, stored, (), TableStatistics(1, 1, ()))
+    return Table(
+        name=name,
+        schema=SCHEMA,
+        partitions=stored,
+        partition_by=(),
+        statistics=TableStatistics(1, 1, ()),
+    )
 
 
 def stage(*inputs: Input) -> Stage:

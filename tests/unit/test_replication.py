@@ -19,8 +19,18 @@ from minishark.worker.store import Store
 
 def table(replicas: int, *held: str) -> Table:
     """A table whose partitions have holders (one letter each)."""
-    partitions = tuple(Partition(i, f"t/{i}", tuple(nodes), 1, 8) for i, nodes in enumerate(held))
-    return Table("t", (), partitions, (), TableStatistics(1, 1, ()), replicas)
+    partitions = tuple(
+        Partition(index=i, file=f"t/{i}", locations=tuple(nodes), rows=1, bytes=8)
+        for i, nodes in enumerate(held)
+    )
+    return Table(
+        name="t",
+        schema=(),
+        partitions=partitions,
+        partition_by=(),
+        statistics=TableStatistics(1, 1, ()),
+        replicas=replicas,
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,10 +87,10 @@ def test_a_restarted_node_keeps_what_it_was_given_since(tmp_path: Path) -> None:
     homes = {"t": cluster.homes()}
     moved: list[tuple[int, list[str], list[str]]] = []
     replicator = Replicator(
-        cast("Cluster", cluster),
-        lambda: [table(2, "ab", "ab")],
-        lambda found: homes[found.folder],
-        lambda _, index, found, gone: moved.append((index, list(found), list(gone))),
+        cluster=cast("Cluster", cluster),
+        tables=lambda: [table(2, "ab", "ab")],
+        homes=lambda found: homes[found.folder],
+        moved=lambda _, index, found, gone: moved.append((index, list(found), list(gone))),
     )
     replicator.heal()
     assert [] == moved

@@ -71,7 +71,7 @@ class Run:
 
     def job(self, submission: Submission) -> JobSpec:
         """The tasks."""
-        return JobSpec(tuple(TaskSpec(task, b"") for task in submission.tasks))
+        return JobSpec(tasks=tuple(TaskSpec(task, b"") for task in submission.tasks))
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
         """What a task put out."""
@@ -100,7 +100,9 @@ class Run:
 
 def stage_jobs_of(run: Run) -> StageJobs:
     """The run's jobs."""
-    return StageJobs(StageGraph([StageNode(0, 2)]), run, run, lambda _: ())
+    return StageJobs(
+        graph=StageGraph([StageNode(0, 2)]), backend=run, work=run, lost_nodes=lambda _: ()
+    )
 
 
 def test_a_task_whose_node_lacks_the_folder_runs_again() -> None:

@@ -29,7 +29,7 @@ def over(operator: PhysicalOperator, child: PhysicalPlan = SCAN) -> PhysicalPlan
 
 def aggregate(name: str, argument: ColumnRef) -> Aggregate:
     """One aggregate without groups."""
-    return Aggregate((), (AggregateCall(name, (argument,), argument.type),))
+    return Aggregate((), (AggregateCall(name=name, arguments=(argument,), type=argument.type),))
 
 
 @pytest.mark.parametrize(

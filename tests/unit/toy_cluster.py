@@ -51,13 +51,25 @@ class ToyTable:
         """The table as the catalog has it, with sizes that are only believed."""
         share = -(-self.believed_rows // self.partitions)
         partitions = tuple(
-            Partition(i, f"tables/{self.name}/{i}.arrow", tuple(nodes), share, share * 10)
+            Partition(
+                index=i,
+                file=f"tables/{self.name}/{i}.arrow",
+                locations=tuple(nodes),
+                rows=share,
+                bytes=share * 10,
+            )
             for i in range(self.partitions)
         )
         distinct = max(1, self.believed_rows // 2)
         columns = tuple(ColumnStatistics(0.0, distinct, None, None) for _ in self.columns)
         statistics = TableStatistics(share * self.partitions, self.believed_rows * 10, columns)
-        return Table(self.name, self.schema, partitions, self.partition_by, statistics)
+        return Table(
+            name=self.name,
+            schema=self.schema,
+            partitions=partitions,
+            partition_by=self.partition_by,
+            statistics=statistics,
+        )
 
 
 def believed_catalog(tables: Sequence[ToyTable]) -> Catalog:

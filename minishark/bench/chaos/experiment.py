@@ -259,7 +259,7 @@ EXPERIMENTS = (
             hang_s=60.0,
         ),
         run=chaos,
-        chart=Chart("Seconds", "Share of statements", style="steps", figures=FIGURES),
+        chart=Chart(x="Seconds", y="Share of statements", style="steps", figures=FIGURES),
         verdict=verdict,
     ),
 )

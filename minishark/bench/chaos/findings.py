@@ -70,7 +70,7 @@ class Findings:
                 if done.is_right and done.work in usual and self._hit_by(done, kind)
             ]
             found += distribution(LONGER, kind, longer)
-        return found or [Point(LONGER, "none", 0.0, 1.0)]
+        return found or [Point(panel=LONGER, series="none", x=0.0, y=1.0)]
 
     def _usual_s(self) -> dict[str, float]:
         """Median time of each statement without a fault."""
@@ -89,7 +89,10 @@ class Findings:
 
 def _counted(panel: str, names: Iterable[str]) -> list[Point]:
     counts = Counter(" ".join(name.split())[:_TEXT_MAX] for name in names)
-    return [Point(panel, name, 0.0, float(count)) for name, count in counts.most_common()]
+    return [
+        Point(panel=panel, series=name, x=0.0, y=float(count))
+        for name, count in counts.most_common()
+    ]
 
 
 def verdict(rows: Sequence[Row]) -> Verdict:

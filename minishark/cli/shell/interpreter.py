@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ _PLACE = re.compile(r"\nLINE (\d+): ")
 _CHANGES_ROWS = re.compile(r"(INSERT|UPDATE|DELETE|MERGE|COPY)\b", re.IGNORECASE)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Interpreter:
     """Runs entries sequentially.
 
@@ -44,7 +44,6 @@ class Interpreter:
     session: Session
     output: Output
     errors: Console
-    _: KW_ONLY
     confirm: Callable[[str], bool] | None = None
     timer: bool = False
     last: DataFrame | None = None

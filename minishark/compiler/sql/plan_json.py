@@ -376,9 +376,9 @@ def lower_aggregate(json: Json, child: Schema) -> AggregateCall:
         raise PlanNotLowered(f"aggregate state of {name}")
     order_by = (json.get("order_bys") or {}).get("orders", [])
     return AggregateCall(
-        "sum" if name == "sum_no_overflow" else name,
-        _lower_all(json.get("children", []), child),
-        lower_type(json["return_type"]),
+        name="sum" if name == "sum_no_overflow" else name,
+        arguments=_lower_all(json.get("children", []), child),
+        type=lower_type(json["return_type"]),
         distinct=json.get("aggregate_type") == "DISTINCT",
         filter=lower_expression(json["filter"], child) if json.get("filter") else None,
         order_by=lower_sort_keys(order_by, child),
