@@ -76,9 +76,9 @@ class ScanHints:
         """The hints in EXPLAIN, behind the scan; empty for none."""
         found = ""
         if self.key_filter is not None:
-            found += f" of {self.key_filter.column} in #{self.key_filter.cte}"
+            found += f" where {self.key_filter.column} in #{self.key_filter.cte}"
         if self.group_runs is not None:
-            found += f" perhaps in runs of {self.group_runs.key}"
+            found += f" possibly in runs of {self.group_runs.key}"
         return found
 
 

@@ -64,7 +64,8 @@ def connect(
             beside each other use several cores. Queries that run at the same time share them.
         disabled_optimizations: optimizer rules to switch off, to compare: "one_task" (one task
             where that is faster, above `single_task_rows`), "eager_aggregation" (pre-aggregation
-            below joins), "group_keys" (groups by dictionary codes instead of text),
+            below joins), "semi_join_duplicates" (duplicates stay where they do no harm),
+            "group_keys" (groups by dictionary codes instead of text),
             "semi_join_filters" (rows that no join needs are dropped before they are read),
             "group_runs" (groups whose rows follow one another, without hash tables), "join_sides"
             (hash tables built from the sides that the statistics say), "prepared_fragments" (for

@@ -15,7 +15,7 @@ from minishark.session.session import Session
 from minishark.worker import reduction
 from minishark.worker.group_runs import Runs
 
-PLANNED = " perhaps in runs of "
+PLANNED = " possibly in runs of "
 KEYS = 700
 START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
@@ -147,7 +147,7 @@ def test_nulls_are_left_to_duckdb(session: Session, found: list[Runs | None]) ->
 def test_what_is_looked_for_can_be_seen(session: Session) -> None:
     """With the SQL of the groups, if they are none."""
     text = session.sql(IN_RUNS[0].format("lines")).explain("sql")
-    assert "  looks for groups0 as runs of k in in0" in text
+    assert "  checks whether groups0 are runs of k in in0" in text
     assert "groups0: SELECT" in text
 
 

@@ -17,11 +17,13 @@ from minishark.compiler.rules.join_sides import JOIN_SIDES
 from minishark.compiler.rules.one_task import ONE_TASK
 from minishark.compiler.rules.prepared_fragments import PREPARED_FRAGMENTS
 from minishark.compiler.rules.rule import Phase, Rule
+from minishark.compiler.rules.semi_join_duplicates import SEMI_JOIN_DUPLICATES
 from minishark.compiler.rules.semi_join_filters import SEMI_JOIN_FILTERS
 
 RULES: tuple[Rule, ...] = (
     ONE_TASK,
     EAGER_AGGREGATION,
+    SEMI_JOIN_DUPLICATES,
     # Key filters look through the projections of dictionary codes; group runs leave out scans that
     # have either, as the codes and the kept rows are no longer as stored.
     GROUP_KEYS,

@@ -181,7 +181,7 @@ def write_groups(plan: PhysicalPlan, fragment: FragmentWriter) -> Block | None:
 
 def _explain(stage: Stage) -> Iterator[str]:
     for each in stage.hints.group_runs:
-        yield f"looks for {each.name} as runs of {each.key} in {each.input}"
+        yield f"checks whether {each.name} are runs of {each.key} in {each.input}"
 
 
 GROUP_RUNS = Rule(

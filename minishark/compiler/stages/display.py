@@ -45,9 +45,9 @@ def _stage_text(
     lines = [f"Stage {stage.index}: {stage.tasks} {noun}{why}"]
     lines += [f"  reads {_input_text(item, stages)}" for item in stage.inputs]
     lines += [f"  {line}" for rule in RULES for line in rule.explain(stage)]
-    lines.append(f"  puts out {_output_text(stage, stages)}")
+    lines.append(f"  {_output_text(stage, stages)}")
     if stage.enough_rows is not None:
-        lines.append(f"  ends early: {stage.enough_rows:,} rows of its first tasks are enough")
+        lines.append(f"  ends early, after {stage.enough_rows:,} rows of its first tasks")
     lines += [f"  {line}" for line in _preference_lines(stage, preferred)]
     if sql:
         groups = (f"{groups.name}: {groups.hashed}" for groups in stage.hints.group_runs)
@@ -67,10 +67,10 @@ def _input_text(item: Input, stages: Sequence[Stage]) -> str:
 
 def _output_text(stage: Stage, stages: Sequence[Stage]) -> str:
     if stage.index == stages[-1].index:
-        return "the result"
+        return "returns the result"
     if stage.buckets:
-        return f"{stage.buckets} buckets (shuffle)"
-    return "one piece a task"
+        return f"writes {stage.buckets} buckets per task (shuffle)"
+    return "writes one piece per task"
 
 
 def _preference_lines(stage: Stage, preferred: Callable[[Stage, int], frozenset[str]]) -> list[str]:
