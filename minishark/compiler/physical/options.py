@@ -45,7 +45,7 @@ class PlannerOptions:
     task_bytes: float = math.inf
     disabled: frozenset[str] = frozenset()
     everywhere: bool = False
-    rules: Mapping[str, Any] = field(default_factory=dict)
+    rules: Mapping[str, Any] = field(default_factory=dict, hash=False)  # dicts are unhashable
 
     @classmethod
     def eager(cls, partitions: int) -> PlannerOptions:
