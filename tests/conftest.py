@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
@@ -39,8 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Bytecode is written even if the environment says otherwise: each of several hundred processes
     would compile the packages anew. Temporary files go to a folder of the run's own, which must be
-    empty at its end; only pytest keeps its `tmp_path`s where they can be looked at.
+    empty at its end; only pytest keeps its `tmp_path`s where they can be looked at. Hypothesis has
+    no deadlines: nothing is asserted of time, and the machine may be busy.
     """
+    hypothesis.settings.register_profile("tests", deadline=None)
+    hypothesis.settings.load_profile("tests")
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "PYTEST_XDIST_WORKER" not in os.environ:
