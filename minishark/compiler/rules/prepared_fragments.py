@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def prepare(stage: Stage, _: None) -> FragmentHints:
     """The hints of a stage, whose fragment is prepared when it comes a second time."""
+    # Whether it is worth it only an executor can tell, which sees what comes again.
     return structs.replace(stage.hints, prepares=True)
 
 
