@@ -288,7 +288,7 @@ class Daemons:
         )
 
     def start_scheduler(self, number: int) -> subprocess.Popen[str]:
-        """Start one (anew)."""
+        """Start or restart a scheduler."""
         listen = f'[scheduler]\nlisten = "{self.endpoints[number]}"\n'
         return self._start("scheduler", listen)
 
