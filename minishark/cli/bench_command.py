@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\b
 Examples:
-  minishark bench list                        all experiments and their sources
+  minishark bench list                        every experiment, and where it comes from
   minishark bench techniques                  one of them; files go to ./experiments
   minishark bench probe-ratio --set loads=[0.8] --set jobs=100000 --seed 7
   minishark bench placement --set load=0.5    live, on this machine
   minishark bench chaos --set faults=50       kills processes while queries run, checks answers
-  minishark bench all --quick                 smoke test of all of them, in a minute
+  minishark bench all --quick                 all of them in a minute, to see that they work
 """
 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("name", metavar="NAME|list|all")
-@click.option("--quick", is_flag=True, help="Tiny parameters: smoke test only.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Random seed.")
+@click.option("--quick", is_flag=True, help="Tiny parameters: it works, and means nothing.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of all random choices.")
 @click.option(
     "--set",
     "changes",
@@ -50,7 +50,7 @@ Examples:
     type=click.Choice(["png", "svg"]),
     default="png",
     show_default=True,
-    help="Format of plots.",
+    help="Of plots.",
 )
 @click.option("--json", "as_json", is_flag=True, help="With list: as JSON, with parameters.")
 @debug_option
@@ -66,8 +66,8 @@ def bench(
 ) -> int:
     """Run an experiment: a table or figure of the Sparrow papers, faults (chaos), long load, more.
 
-    Prints key figures, beside the paper's where there are some, and writes NAME.csv (results),
-    NAME.json (parameters, seed, versions) and a plot.
+    Each prints its figures, beside the paper's where there are some, and writes NAME.csv (what was
+    found), NAME.json (parameters, seed, versions) and a plot.
     """
     from minishark.bench.registry import EXPERIMENTS, find
 
