@@ -8,7 +8,7 @@ in the query's order, or divided by the hash of columns.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -50,9 +50,7 @@ class Keep:
 
     def options(self, options: PlannerOptions) -> PlannerOptions:
         """Python takes its time with few rows, too: partitions stay apart for it."""
-        return (
-            replace(options, single_task_rows=0).without("one_task") if self.function else options
-        )
+        return options.in_stages() if self.function else options
 
     def shaped(self, plan: PhysicalPlan) -> PhysicalPlan:
         """Equal keys in one partition, if there are keys."""
