@@ -622,7 +622,8 @@ class Runtime:
         """Compute promised rows now, and forget the query that they came from."""
         self.check_open()
         self.compute((cached.name,))
-        self.cached.settle(cached.name)
+        while not self.cached.settle(cached.name):
+            self.compute((cached.name,))
 
     def release(self, cached: CachedRows) -> None:
         """Free cached rows; a query that reads them computes them again."""
