@@ -8,7 +8,7 @@ Types are DuckDB's type names as text (``DECIMAL(15,2)``). Everything here is im
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
 Names: TypeAlias = Sequence[str]
@@ -147,7 +147,6 @@ class AggregateCall:
     name: str
     arguments: tuple[Expression, ...]
     type: str
-    _: KW_ONLY
     distinct: bool = False
     filter: Expression | None = None
     order_by: tuple[SortKey, ...] = ()

@@ -76,6 +76,7 @@ class ScratchDatabase:
         self._changes = count()
         self._definitions: list[str] = []
         self._own: dict[str, None] = {}
+        self._visible: set[str] = set()  # the cluster's tables that statements saw last
         self._used = False
         self._elsewhere = False
         self._lock = ConnectionUse(self._con)
@@ -345,6 +346,10 @@ class ScratchDatabase:
                 # Another thread may have dropped it meanwhile; a statement that needs it says so.
                 with contextlib.suppress(CatalogError):
                     self._con.register(name, read(name))
+        # Tables that are gone, or not to be listed, would stay visible, and their files mapped.
+        for name in self._visible.difference(names):
+            self._con.unregister(name)
+        self._visible = set(names)
         self._replay()
         numbered = [sql for sql in self._definitions if _ROW_NUMBERS.search(sql)]
         if numbered:

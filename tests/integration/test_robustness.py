@@ -522,7 +522,7 @@ def test_nothing_is_left_of_a_start_that_fails_half_way(
 ) -> None:
     """The cluster starts while the session is made; what becomes of one the other hears."""
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise error
 
     made: list[folders.ClusterFolders] = []

@@ -303,6 +303,13 @@ def test_the_catalog_answers(session: Session) -> None:
         frame.explain()
 
 
+def test_rows_of_dataframes_are_not_listed(session: Session) -> None:
+    """Not even after a query in the front end, for which they were visible."""
+    frame = session.create_dataframe([(1,)], ["n"])
+    assert 1 == frame.select("n").to_arrow(verify=True).num_rows
+    assert [("big",), ("keyed",), ("one",)] == ask(session, "SHOW TABLES")
+
+
 def test_pivots_and_sequences_need_the_whole(session: Session) -> None:
     """Statements that depend on all rows or on a session's state are answered rightly."""
     (row,) = ask(session, "PIVOT (SELECT k FROM big WHERE k < 2) ON k USING count(*)")

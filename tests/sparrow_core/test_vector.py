@@ -171,7 +171,7 @@ def test_a_seed_reproduces_a_run() -> None:
     first, again, other = (vector.response_times_s(load, nodes=20, seed=s) for s in (1, 1, 2))
     assert first.tolist() == again.tolist()
     assert first.tolist() != other.tolist()
-    with pytest.raises(ValueError, match="one probe a node"):
+    with pytest.raises(ValueError, match="one probe per node"):
         vector.response_times_s(load, nodes=9, seed=1)
     with pytest.raises(ValueError, match="none of"):
         vector.response_times_s(Workload(load=0.5, jobs=1, placement="best"), nodes=9, seed=1)

@@ -73,7 +73,11 @@ def test_below_projections_and_of_distinct() -> None:
     "tested",
     [
         distinct(21, 10),
-        node(ops.Aggregate((KEY,), (AggregateCall("max", (KEY,), "BIGINT"),)), 10, scan(10)),
+        node(
+            ops.Aggregate((KEY,), (AggregateCall(name="max", arguments=(KEY,), type="BIGINT"),)),
+            10,
+            scan(10),
+        ),
         node(ops.Aggregate((), ()), 1, scan(1)),
         node(ops.Aggregate((KEY,), (), ((0,), ())), 10, scan(10)),
         node(ops.Project((Call("random", (), "BIGINT"),), ("k",)), 10, distinct(10, 10)),
