@@ -247,7 +247,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.record:
         _record(options, found)
     compared = found if recorded is None else _quotients(found, recorded)
-    return _report(contestants, compared, against_release=recorded is not None)
+    status = _report(contestants, compared, against_release=recorded is not None)
+    return 0 if options.record else status
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
