@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sparrow_core.runtime.runner import Runner
     from sparrow_core.runtime.specs import ExecutorGroup
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "PLACEMENTS",
