@@ -1,10 +1,10 @@
-"""Several users at once: TPC-H queries on one minishark session, and on DuckDB.
+"""Throughput with concurrent users: TPC-H queries on one minishark session, and on DuckDB.
 
     python benchmarks/concurrency.py --scale 1 --users 1,2,4,8 --seconds 20 --json concurrency.json
 
-Each user sends the 22 queries in an order of its own, one after the other, for a while. On
-minishark all users share a session, from threads; on DuckDB each has a connection of its own to one
-database with as many threads as minishark has slots. The two take turns in rounds.
+Each user runs the 22 queries one after the other in random order. On minishark, all users are
+threads that share a session; on DuckDB, each has its own connection to one database with as many
+threads as minishark has slots. The two engines take turns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MINISHARK, DUCKDB = "minishark", "DuckDB"
 
 
 class Load(msgspec.Struct):
-    """What a number of users got from one engine, over all rounds."""
+    """Response times of a number of users on one engine, over all rounds."""
 
     users: int
     engine: str
@@ -39,7 +39,7 @@ class Load(msgspec.Struct):
 
     @property
     def queries_per_s(self) -> float:
-        """Queries answered a second."""
+        """Throughput."""
         return len(self.times_s) / self.seconds
 
     def percentile_s(self, percent: int) -> float:
@@ -48,7 +48,7 @@ class Load(msgspec.Struct):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the benchmark."""
+    """Run the benchmark."""
     options = _parse(arguments)
     tables = tables_of(options)
     texts = list(load_queries(range(1, 23)).values())
@@ -74,7 +74,9 @@ def main(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("--users", type=_numbers, default=(1, 2, 4, 8), metavar="LIST")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each engine and number")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="per engine and number of users"
+    )
     parser.add_argument("--rounds", type=int, default=2)
     return parser.parse_args(arguments)
 
@@ -84,7 +86,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _run(load: Load, answers: Sequence[Answer], texts: Sequence[str], seconds: float) -> None:
-    """One round: all users at once; queries that have begun are finished and counted."""
+    """One round of all users; queries that have begun are finished and counted."""
     started = time.perf_counter()
     end = started + seconds
     errors: list[Exception] = []
@@ -101,7 +103,7 @@ def _run(load: Load, answers: Sequence[Answer], texts: Sequence[str], seconds: f
                     answer(text)
                     with lock:
                         load.times_s.append(time.perf_counter() - before)
-        except Exception as error:  # noqa: BLE001 - raised again below, on the main thread
+        except Exception as error:  # noqa: BLE001 - raised again on the main thread
             errors.append(error)
 
     threads = [threading.Thread(target=user, args=item) for item in enumerate(answers)]

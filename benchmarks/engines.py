@@ -1,7 +1,7 @@
-"""Engines that answer SQL over TPC-H tables in memory, each in a process of its own.
+"""SQL engines over TPC-H tables in memory, each in its own process.
 
-A process keeps an engine's threads, memory and failures to itself, and can be killed when a query
-takes too long. Engines that are not installed are left out.
+Processes isolate threads, memory and failures of engines, and can be killed when a query takes too
+long. Engines that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _START_S = 300.0
 
 
 class EngineError(Exception):
-    """An engine can't answer, and why; one line."""
+    """Why an engine can't answer, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Engine:
     """How to start an engine.
 
     Attributes:
-        name: what it is called in tables.
-        module: what must be installed.
-        start: given the tables (name -> Parquet pattern) and a number of threads, loads them into
-            memory and gives what answers a query.
+        name: for tables.
+        module: that must be installed.
+        start: loads the tables (name -> Parquet pattern) into memory, given a number of threads;
+            returns a function that answers a query.
     """
 
     name: str
@@ -68,11 +68,11 @@ class RunningEngine:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether its process runs."""
         return self._process.is_alive()
 
     def answer(self, text: str, limit_s: float) -> tuple[pa.Table, float]:
-        """The answer to a query, and the seconds that it took inside the process.
+        """The answer to a query, and its time inside the process in seconds.
 
         Raises:
             EngineError: the engine fails, or takes longer than `limit_s` and is killed.
@@ -82,7 +82,7 @@ class RunningEngine:
         return answer
 
     def close(self) -> None:
-        """End the process: asked first, then made to."""
+        """Stop the process, if need be by force."""
         with suppress(OSError):
             self._pipe.send(None)
         self._process.join(5)
@@ -113,8 +113,8 @@ def _serve(engine: Engine, tables: Mapping[str, str], threads: int, pipe: Connec
         started = time.perf_counter()
         answer = engine.start(tables, threads)
         pipe.send(time.perf_counter() - started)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this engine's story
-        pipe.send(_told(error))
+    except Exception as error:  # noqa: BLE001 - reported as this engine's problem
+        pipe.send(_problem(error))
         return
     with suppress(EOFError, KeyboardInterrupt):
         while (text := pipe.recv()) is not None:
@@ -123,10 +123,10 @@ def _serve(engine: Engine, tables: Mapping[str, str], threads: int, pipe: Connec
                 table = answer(text)
                 pipe.send((table, time.perf_counter() - started))
             except Exception as error:  # noqa: BLE001 - the same
-                pipe.send(_told(error))
+                pipe.send(_problem(error))
 
 
-def _told(error: Exception) -> EngineError:
+def _problem(error: Exception) -> EngineError:
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return EngineError(f"{type(error).__name__}: {first_line[:200]}")
 
@@ -147,7 +147,7 @@ def _duckdb(tables: Mapping[str, str], threads: int) -> Answer:
 
 
 def _arrow_tables(tables: Mapping[str, str]) -> dict[str, pa.Table]:
-    """The tables with plain strings and decimals, as most engines want them."""
+    """The tables with plain strings and decimals, which most engines need."""
     import duckdb
 
     with duckdb.connect() as connection:
@@ -217,4 +217,4 @@ ENGINES = (
     Engine("Daft", "daft", _daft),
     Engine("PySpark", "pyspark", _pyspark),
 )
-"""All that are known. Dask is not among them, as it has no SQL."""
+"""All supported engines; Dask has no SQL."""

@@ -1,14 +1,14 @@
-"""The 22 TPC-H queries under a memory limit: what they take, and whether the answers are right.
+"""The 22 TPC-H queries under a memory limit: peak memory, and whether the answers are right.
 
     python benchmarks/memory.py --scale 10 --memory-limit 4GiB
     python benchmarks/memory.py --scale 1 --memory-limit 400MiB
 
-The answers are compared with those of plain DuckDB over the same Parquet files, which are made
-first, in a process of their own. While tables load and queries run, memory is sampled: the
-anonymous memory of the nodes' processes (each process's proportional share, so nothing counts
-twice), plus what the nodes' files take of shared memory. Pages of files on disk are not counted:
-the system drops them when memory is short. The limit covers the nodes; the front end, which is this
-process, is shown beside. The exit status is 1 if an answer differs or a query fails.
+Answers are compared with those of plain DuckDB over the same Parquet files, computed first in a
+separate process. While tables load and queries run, memory is sampled: the anonymous memory of the
+nodes' processes (proportional set size, so that shared pages count once), plus the nodes' files in
+shared memory. Page cache is not counted, because the system reclaims it. The limit covers the
+nodes; the client, which is this process, is shown beside. The exit status is 1 if an answer differs
+or a query fails.
 """
 
 from __future__ import annotations
@@ -44,34 +44,34 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Bytes at one moment."""
+    """Bytes at a moment."""
 
     processes: int
     stored: int
-    front_end: int
+    client: int
     disk: int
 
     @property
     def nodes(self) -> int:
-        """What the limit is about."""
+        """What the limit covers."""
         return self.processes + self.stored
 
 
 class Peak(msgspec.Struct, frozen=True):
-    """The most of each while something ran, in bytes.
+    """Maxima while something ran, in bytes.
 
     Attributes:
         nodes: processes and shared memory at the same moment.
         processes: the nodes' processes.
         stored: files in shared memory.
-        front_end: this process.
-        disk: files on disk, with what was spilled.
+        client: this process.
+        disk: files on disk, including spills.
     """
 
     nodes: int = 0
     processes: int = 0
     stored: int = 0
-    front_end: int = 0
+    client: int = 0
     disk: int = 0
 
 
@@ -93,13 +93,13 @@ class Step(msgspec.Struct, frozen=True):
 
 HEADER = (
     f"{'':>5}  {'s':>8}  "
-    + "  ".join(f"{name:>9}" for name in ("nodes", "processes", "shared", "front end", "disk"))
+    + "  ".join(f"{name:>9}" for name in ("nodes", "processes", "shared", "client", "disk"))
     + "  (MiB at most)"
 )
 
 
 class Sampler:
-    """Looks at a session's memory again and again, on a thread of its own."""
+    """Samples a session's memory in a thread."""
 
     def __init__(self, session: minishark.Session) -> None:
         self._session = session
@@ -133,13 +133,13 @@ class Sampler:
             return peak
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stop.set()
         self._thread.join()
 
 
 def _anonymous_bytes(pid: int) -> int:
-    """A process's share of anonymous memory; 0 if it is gone."""
+    """A process's proportional share of anonymous memory; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -150,7 +150,7 @@ def _anonymous_bytes(pid: int) -> int:
 
 @contextmanager
 def sampled(session: minishark.Session) -> Iterator[Sampler]:
-    """A sampler for the time of the block."""
+    """A sampler during the block."""
     sampler = Sampler(session)
     try:
         yield sampler
@@ -161,7 +161,7 @@ def sampled(session: minishark.Session) -> Iterator[Sampler]:
 def reference_answers(
     tables: dict[str, str], queries: dict[int, str], limit: int
 ) -> dict[int, pa.Table]:
-    """What plain DuckDB answers, made by another process so that its memory is not ours."""
+    """Plain DuckDB's answers, computed in another process to keep its memory apart."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         return pool.apply(_answers, (tables, queries, limit))
@@ -176,7 +176,7 @@ def _answers(tables: dict[str, str], queries: dict[int, str], limit: int) -> dic
 
 
 def measured(number: int, sampler: Sampler, run: Callable[[], str]) -> Step:
-    """Run something that tells its problem, if any, and measure it."""
+    """Measure a call, which returns its problem, if any."""
     sampler.take()
     started = time.perf_counter()
     try:
@@ -227,7 +227,7 @@ def run_all(
 
 
 def main() -> int:
-    """Measure; the exit status."""
+    """Measure; returns the exit status."""
     parser = parser_of(__doc__)
     parser.add_argument("--memory-limit", default="400MiB")
     parser.add_argument("--nodes", type=int, default=2)

@@ -1,17 +1,16 @@
-"""What the parts of a query cost: start, planning, a stage, loading.
+"""Costs of the parts of a query: start, planning, a stage, shuffle, loading.
 
     python benchmarks/micro.py --scale 1 --json micro.json
 
-- start: from a new Python, with all its imports, to the first answer, beside one that only uses
-  duckdb.
-- planning: from a query's text to its stages, for the 22 TPC-H queries, new and repeated texts. For
-  the first one the planner makes its miniatures of the tables.
-- stage: what a stage takes beyond its slowest task, over the stages of the 22 queries, which run
-  in stages for that (task_threads=1).
-- shuffle: all rows of a table of `--shuffle-mb` in memory are exchanged by a key and read, as a
-  query does it whose aggregates can't be computed in two phases.
-- repartition: the same rows become partitions by another key, as a new table; each byte is read,
-  divided, written, read again and stored with its statistics.
+- start: from a new Python process, with all imports, to the first answer; beside plain duckdb.
+- planning: from a query's text to its stages, for the 22 TPC-H queries, new and repeated texts. The
+  first one includes making the planner's miniatures of the tables.
+- stage: time of a stage beyond its slowest task, over the stages of the 22 queries, which run in
+  stages here (task_threads=1).
+- shuffle: all rows of a table of `--shuffle-mb` in memory are exchanged by a key, as for aggregates
+  that can't be computed in two phases.
+- repartition: the same rows are partitioned by another key into a new table; each byte is read,
+  divided, written, read again and stored with statistics.
 - load: Parquet to replicated partitions, beside DuckDB's CREATE TABLE AS from the same files; as
   the rows come, which is the default, and divided by TPC-H's keys.
 """
@@ -41,7 +40,7 @@ _STARTS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs all parts and prints them as Markdown."""
+    """Run all parts and print Markdown."""
     options = _parse(arguments)
     tables = tables_of(options)
     figures: dict[str, float] = {}
@@ -87,7 +86,7 @@ def _start_s(program: str, repetitions: int) -> float:
 def _loading(
     session: minishark.Session, tables: dict[str, str], repetitions: int
 ) -> dict[str, float]:
-    """All tables, loaded again and again; the session keeps the last ones."""
+    """Load all tables repeatedly; the session keeps the last ones."""
     times: dict[str, list[float]] = {"as they come": [], "by key": [], "DuckDB": []}
     for number in range(repetitions):
         for kind in ("as they come", "by key"):
@@ -139,7 +138,7 @@ def _stages(session: minishark.Session, repetitions: int) -> dict[str, float]:
 
 
 def _shuffling(session: minishark.Session, size: int, repetitions: int) -> dict[str, float]:
-    """Eight columns of 64-bit integers, in no order."""
+    """A table of eight columns of random 64-bit integers."""
     rows = size // 64
     columns = ", ".join(f"hash(i, {number}) >> 1 AS c{number}" for number in range(8))
     with duckdb.connect() as database:

@@ -1,4 +1,4 @@
-"""How often a miniature leads DuckDB to the join tree that it would choose on the real data.
+"""How often DuckDB chooses the same join tree on miniatures as on the real data.
 
 Usage: python benchmarks/miniature.py FOLDER [FOLDER ...] [--caps 600000,200000] [--queries queries]
 

@@ -2,7 +2,7 @@
 
     python benchmarks/peers.py --scale 1 --repetitions 3 --json peers.json --plot peers.svg
 
-All hold the tables in memory and use the same number of threads, each in a process of its own.
+All hold the tables in memory and use the same number of threads, each in its own process.
 Their runs alternate, query by query and repetition by repetition. Answers are compared with
 DuckDB's, up to types and rounding; an engine that fails, answers something else, or takes longer
 than `--limit` has no time for that query. Totals count only the queries that the engine and
@@ -31,7 +31,7 @@ OURS, REFERENCE = "minishark", "DuckDB"
 
 
 class Outcome(msgspec.Struct):
-    """What one engine did with one query: times in seconds, or why there are none."""
+    """Times of a query on an engine in seconds, or why there are none."""
 
     times_s: list[float] = []
     problem: str | None = None
@@ -46,7 +46,7 @@ Outcomes = dict[int, dict[str, Outcome]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the benchmark and returns the exit status: 1 if minishark answers something else."""
+    """Run the benchmark; returns the exit status: 1 if a minishark answer is wrong."""
     options = _parse(arguments)
     queries = load_queries(parse_selection(options.queries))
     tables = tables_of(options)
@@ -72,9 +72,11 @@ def main(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of(__doc__, repetitions=3)
     parser.add_argument("--queries", default="1-22", metavar="LIST")
-    parser.add_argument("--engines", default="", metavar="NAMES", help="of those installed, these")
+    parser.add_argument(
+        "--engines", default="", metavar="NAMES", help="only these of those installed"
+    )
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds for one query")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds per query")
     parser.add_argument("--plot", type=Path)
     return parser.parse_args(arguments)
 
@@ -103,7 +105,7 @@ def _start(
 def _measure(
     running: Sequence[RunningEngine], queries: Mapping[int, str], repetitions: int, limit_s: float
 ) -> Outcomes:
-    """One round to warm up and compare, then `repetitions` that count."""
+    """One round to warm up and compare answers, then `repetitions` measured ones."""
     outcomes: Outcomes = {n: {engine.name: Outcome() for engine in running} for n in queries}
     reference = next(engine for engine in running if engine.name == REFERENCE)
     for number, text in queries.items():
@@ -130,7 +132,7 @@ def _measure(
 
 
 def _agree(expected: pa.Table, answer: pa.Table) -> bool:
-    """Whether the rows are the same in any order, up to types and rounding."""
+    """Whether the rows are equal in any order, up to types and rounding."""
     if expected.num_rows != answer.num_rows or expected.num_columns != answer.num_columns:
         return False
     pairs = zip(_sorted_rows(expected), _sorted_rows(answer), strict=True)

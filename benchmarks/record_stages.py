@@ -1,9 +1,9 @@
-"""Records how TPC-H queries run on minishark, for the emulation of a hundred nodes.
+"""Records stages and task times of TPC-H queries on minishark, for emulations of many nodes.
 
     python benchmarks/record_stages.py --scale 1 --json sparrow_core/lab/tpch_stages.json
 
-Each query runs alone, with as many partitions as a user's table has in the papers; of its runs the
-one with the least work is kept: stages, what they wait for, and the service time of every task.
+Each query runs alone, with as many partitions as in the papers. Of its runs, the one with the least
+work is recorded: stages, their predecessors, and the service time of every task.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def record(session: Session, number: int, text: str, repetitions: int) -> Record
 
 
 def work_s(metrics: QueryMetrics) -> float:
-    """Seconds of service."""
+    """Total service time in seconds."""
     return sum(sum(stage.run_s) for stage in metrics.by_stage)
 
 
 def main() -> None:
-    """Run and write."""
+    """Run and write the recording."""
     parser = parser_of(__doc__, repetitions=5)
     parser.add_argument("--partitions", type=int, default=30)
     parser.add_argument("--queries", type=int, nargs="*", default=[1, 3, 6, 12])
@@ -54,7 +54,7 @@ def main() -> None:
     if options.json is None:
         parser.error("--json is required")
     tables = tables_of(options)
-    # One of three nodes holds each partition, so that it is known which tasks read partitions.
+    # Replicas on one of three nodes only, so that constrained tasks are those that read partitions.
     with minishark.connect(
         nodes=3, executors_per_node=1, partitions=options.partitions, single_task_rows=0
     ) as session:

@@ -1,18 +1,18 @@
-"""What the scheduler itself costs, on this machine: empty and sleeping tasks.
+"""Overhead of the scheduler on this machine, with empty and sleeping tasks.
 
     python benchmarks/scheduler.py [SECTION ...] [--failovers 50] [--json FILE]
 
 latency     one empty task at a time, from `submit` to its result
 throughput  one job of many empty tasks, 2 nodes of 1, 4 and 16 slots, from `submit` to the end; and
-            what a task costs each process in CPU time, which says more on a busy machine
+            CPU time per task and process, which is more robust on a busy machine
 schedulers  several jobs at once, 4 nodes of 4 slots, 1 to 4 schedulers
-decisions   tasks a second that 1 to 4 schedulers place, each in a process of its own with nothing
-            else: jobs of 100 tasks on 100 imagined nodes, every message encoded and decoded
-failover    SIGKILL of a scheduler's process, until a job of its runs again at the other one
+decisions   tasks per second that 1 to 4 schedulers place, each alone in its own process: jobs of
+            100 tasks on 100 simulated nodes, every message encoded and decoded
+failover    from SIGKILL of a scheduler's process until its job runs again at the other one
 delay       100 nodes of 4 slots emulated in this process, in real time and with the real machines:
             how long a task of ten 100 ms tasks waits at 80 % load
 peers       latency and throughput of Ray and Dask, where they are installed, on as many slots
-simulated   messages a task, what cancellation saves, and delays by placement: see simulated.py
+simulated   messages per task, effect of cancellation, and delays by placement: see simulated.py
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ class EmptyRunner:
         return b""
 
     def cancel(self) -> None:
-        """Nothing to interrupt."""
+        """No effect."""
 
     def forget(self, job_id: str) -> None:
-        """Nothing to forget."""
+        """No effect."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """No effect."""
 
 
 def make_runner(config: dict[str, str], slot: int) -> EmptyRunner:
@@ -182,7 +182,7 @@ def throughput(_: argparse.Namespace) -> Iterator[Row]:
 
 def _cpu_s(cluster: LocalCluster) -> dict[str, float]:
     """CPU time so far: of this process, of nodes (the first has the scheduler), of executors."""
-    pids = {"front end": os.getpid()}
+    pids = {"client": os.getpid()}
     for node in cluster.nodes():
         pids[node.name] = node.pid
         pids |= {each.name: each.pid for each in node.executors}
@@ -190,7 +190,7 @@ def _cpu_s(cluster: LocalCluster) -> dict[str, float]:
 
 
 def schedulers(_: argparse.Namespace) -> Iterator[Row]:
-    """Four jobs at once that share the schedulers."""
+    """Four concurrent jobs."""
     for count in (1, 2, 4):
         with local(4, 4, count) as cluster:
             run_s(cluster, *[job_of(500)] * 4)
@@ -199,7 +199,7 @@ def schedulers(_: argparse.Namespace) -> Iterator[Row]:
 
 
 def decisions(_: argparse.Namespace) -> Iterator[Row]:
-    """Schedulers share nothing, so that each core adds what one of them can do."""
+    """Schedulers share nothing, so that throughput scales with cores."""
     for count in (1, 2, 4):
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
             rates = list(pool.map(placed_a_second, range(count)))
@@ -288,7 +288,7 @@ class Daemons:
         )
 
     def start_scheduler(self, number: int) -> subprocess.Popen[str]:
-        """Start one (anew)."""
+        """Start or restart a scheduler."""
         listen = f'[scheduler]\nlisten = "{self.endpoints[number]}"\n'
         return self._start("scheduler", listen)
 
@@ -312,7 +312,7 @@ class Daemons:
 
 
 def failover(options: argparse.Namespace) -> Iterator[Row]:
-    """Kill the scheduler of a running job, again and again."""
+    """Kill the scheduler of a running job repeatedly."""
     with tempfile.TemporaryDirectory() as folder:
         daemons = Daemons(Path(folder))
         try:
@@ -358,7 +358,7 @@ def failover_s(daemons: Daemons, victim: int) -> float:
 
 
 class Emulated(InProcessCluster):
-    """Real machines in real time, but slots that only wait: hundreds of threads would convoy."""
+    """Real machines in real time, but slots that sleep: hundreds of threads would convoy."""
 
     def _host_executor(
         self, driver: LocalDriver, node: NodeName, executor: str, group: ExecutorGroup
@@ -456,7 +456,7 @@ def _ray() -> Row:
 
 
 def simulated(_: argparse.Namespace) -> Iterator[Row]:
-    """What needs simulated time."""
+    """Measurements in simulated time."""
     from simulated import figures
 
     yield from figures()

@@ -5,8 +5,8 @@
 Scheduling delay: response time of jobs of ten 100 ms tasks beyond those 100 ms, at 80 % load, by
 placement. Messages: between nodes (and the most frequent kinds of them), and within nodes, for each
 task of jobs of 100 at probe ratio 2.
-Cancellation: reservations without use that nobody asked for after the last task of their job was
-bound, and slot time spent on waiting for answers. Failover: from the death of a scheduler to the
+Cancellation: superfluous reservations that were withdrawn before a node asked for them, and slot
+time spent waiting for answers. Failover: from the death of a scheduler to the
 first task that runs again, as a client finds out by silence.
 """
 
@@ -37,7 +37,7 @@ Row = dict[str, float | int | str]
 PLACEMENTS = ("central", "sparrow", "batch", "per_task", "random")
 SHAPES = ((400, 1), (100, 4), (50, 8), (25, 16))
 KINDS = ("Reserve", "GetTasks", "AssignTasks", "CancelReservations", "TaskResults")
-_QUIET_S = 1000.0  # between heartbeats: nothing fails
+_QUIET_S = 1000.0  # heartbeat interval: nothing fails
 
 
 def scheduling_delays(jobs: int = 1000) -> list[Row]:

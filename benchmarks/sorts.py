@@ -19,7 +19,7 @@ ONE_TASK = 1 << 60
 
 
 def best_ms(run: Callable[[], object], repetitions: int) -> float:
-    """The shortest of some runs, after one that does not count."""
+    """The shortest of some runs, after a warm-up."""
     run()
     times = []
     for _ in range(repetitions):

@@ -3,8 +3,8 @@
     python benchmarks/tpch.py --scale 1 --repetitions 5 --json tpch.json
 
 All three hold the tables in memory and use the same number of threads. Their runs alternate, query
-by query and repetition by repetition, so that what else the machine does hits them alike. Quote the
-ratios: times move with the machine. Answers are compared before anything is measured, and the
+by query and repetition by repetition, so that other load affects all of them alike. Quote ratios,
+because times depend on the machine. Answers are compared before anything is measured, and the
 exit status is 1 if one differs.
 """
 
@@ -38,7 +38,7 @@ Answer = Callable[[str], pa.Table]
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One query's times, by engine, each repetition."""
+    """A query's times by engine, one per repetition."""
 
     query: int
     times_s: dict[str, list[float]]
@@ -52,12 +52,12 @@ class Measurement(msgspec.Struct, frozen=True):
         return statistics.median(self.times_s[engine])
 
     def ratio(self, other: str) -> float:
-        """How many times longer minishark takes, best against best."""
+        """Best time of minishark / best time of the other engine."""
         return self.best_s(MINISHARK) / self.best_s(other)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the benchmark and returns the exit status."""
+    """Run the benchmark; returns the exit status."""
     options = _parse(arguments)
     queries = load_queries(parse_selection(options.queries))
     reporter = Steps()
@@ -133,7 +133,7 @@ def _over_arrow(tables: Mapping[str, str], threads: int) -> duckdb.DuckDBPyConne
 def _wrong(
     reference: duckdb.DuckDBPyConnection, engines: Mapping[str, Answer], queries: Mapping[int, str]
 ) -> dict[int, list[str]]:
-    """What is wrong, by query."""
+    """Wrong answers, by query."""
     wrong = {}
     for number, text in queries.items():
         expected = engines[NATIVE](text)
@@ -164,7 +164,7 @@ def _measure(
 
 
 def _totals(measured: Sequence[Measurement]) -> dict[str, dict[str, float]]:
-    """Totals by engine; a ratio says how many times longer minishark takes."""
+    """Totals by engine; ratios are minishark / engine."""
     totals = {}
     for engine in (MINISHARK, NATIVE, ARROW):
         best_s = sum(measurement.best_s(engine) for measurement in measured)
@@ -185,7 +185,7 @@ def _print(
     measured: Sequence[Measurement],
     wrong: Mapping[int, list[str]],
 ) -> None:
-    """Prints Markdown, to be pasted where the numbers are quoted."""
+    """Print Markdown for the documentation."""
     print(f"    {command()}\n")
     print(", ".join(f"{name} {value}" for name, value in parameters.items()), end="; ")
     print(", ".join(f"{name} {value}" for name, value in versions().items()), end=".\n")

@@ -27,17 +27,16 @@ if TYPE_CHECKING:
     )
     from sparrow_core.protocol.ids import JobId, NodeName
     from sparrow_core.protocol.types import JobOptions, TaskSpec
-    from sparrow_core.runtime.cluster import (
+    from sparrow_core.runtime.cluster import InProcessCluster, LocalCluster
+    from sparrow_core.runtime.remote import RemoteCluster
+    from sparrow_core.runtime.runner import Runner
+    from sparrow_core.runtime.specs import (
+        ExecutorGroup,
         ExecutorStatus,
-        InProcessCluster,
         JobSpec,
-        LocalCluster,
         NodeConfig,
         NodeStatus,
     )
-    from sparrow_core.runtime.remote import RemoteCluster
-    from sparrow_core.runtime.runner import Runner
-    from sparrow_core.runtime.specs import ExecutorGroup
 
 __version__ = "0.2.0"
 
@@ -72,14 +71,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "runtime.cluster": (
-        "ExecutorStatus",
-        "InProcessCluster",
-        "JobSpec",
-        "LocalCluster",
-        "NodeConfig",
-        "NodeStatus",
-    ),
+    "runtime.cluster": ("InProcessCluster", "LocalCluster"),
     "policy.placement": ("PLACEMENTS",),
     "protocol.errors": (
         "ClusterClosed",
@@ -93,7 +85,13 @@ _HOMES = {
     "protocol.types": ("JobOptions", "TaskSpec"),
     "runtime.remote": ("RemoteCluster",),
     "runtime.runner": ("Runner",),
-    "runtime.specs": ("ExecutorGroup",),
+    "runtime.specs": (
+        "ExecutorGroup",
+        "ExecutorStatus",
+        "JobSpec",
+        "NodeConfig",
+        "NodeStatus",
+    ),
     "observe.why": ("Why", "explain"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -53,7 +53,7 @@ Examples:
     type=click.Choice(["png", "svg"]),
     default="png",
     show_default=True,
-    help="Format of plots.",
+    help="Of plots.",
 )
 @click.option("--json", "as_json", is_flag=True, help="With list: print JSON, with parameters.")
 @debug_option

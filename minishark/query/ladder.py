@@ -77,23 +77,25 @@ def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
             continue
         try:
             result = rungs.execute(plan, _notes(rejected))
-        except FragmentRejectedError as error:
-            if rejected is not None:
-                return rungs.run_in_front_end(error)
-            rejected = error
-            continue
-        except ExecutionError as error:
+        except (FragmentRejectedError, ExecutionError) as error:
             if not planned_again and not rungs.is_current(plan):
-                # Its tables were replaced while it ran, and the old files are gone.
+                # Its tables were replaced while it ran, and the old files are gone; or files that
+                # it names were, and a fragment does not fit their columns.
                 planned_again, rejected = True, None
+                continue
+            if isinstance(error, FragmentRejectedError):
+                if rejected is not None:
+                    return rungs.run_in_front_end(error)
+                rejected = error
                 continue
             if not isinstance(error, PartitionsLostError):
                 raise
+            # Each run may find another of its tables lost, so the bound is on each of them.
             restored[error.table] += 1
             if restored[error.table] > RESTORES_MAX:
                 raise
             rungs.restore(error)
-            planned_again = False
+            planned_again = False  # restoring took time in which other tables may be replaced
             continue
         # Files, unlike tables, may change under a run that succeeds: its rows may be of both.
         if not rungs.reads_files(plan) or rungs.is_current(plan):

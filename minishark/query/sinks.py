@@ -120,6 +120,9 @@ class Sink(Generic[Result_co]):
     distributes_files = False
     """Whether queries over named files may be planned over ranges of their rows."""
 
+    lossless = False
+    """Whether rows keep DuckDB's types, instead of those in which users get results."""
+
     def options(self, options: PlannerOptions) -> PlannerOptions:
         """The planner options, adapted to this sink."""
         return options
@@ -136,10 +139,14 @@ class Sink(Generic[Result_co]):
         """The result of a complete run, whose files still exist."""
         raise NotImplementedError
 
-    def accept(self, rows: pa.Table) -> Result_co | None:
-        """The result if the front end computed the rows; None if this sink needs tasks."""
-        del rows
-        return None
+    @property
+    def needs_tasks(self) -> bool:
+        """Whether rows that the front end computed are of no use."""
+        return True
+
+    def accept(self, rows: pa.Table) -> Result_co:
+        """The result of rows that the front end computed, unless `needs_tasks`."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,7 @@ class CollectRows(Sink[pa.Table]):
 
     lossless: bool = False
     distributes_files = True
+    needs_tasks = False
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         """Rows for the front end."""
@@ -172,6 +180,7 @@ class StreamRows(Sink[pa.RecordBatchReader]):
     """Rows as a stream of record batches, which are memory-mapped, not loaded."""
 
     distributes_files = True
+    needs_tasks = False
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         """Rows for the front end."""

@@ -291,10 +291,10 @@ class Runtime:
         if found:
             raise VerificationError(f"The answer is not plain DuckDB's: {' '.join(found)}")
 
-    def query_in_front_end(self, sql: str) -> pa.Table:
+    def query_in_front_end(self, sql: str, *, lossless: bool = False) -> pa.Table:
         """Run a query in the scratch database, over all rows of the cluster's tables."""
         self.compute(self.planning.tables_in(sql))
-        return self.scratch.query(sql, self.loaded_tables, self.tables.read)
+        return self.scratch.query(sql, self.loaded_tables, self.tables.read, lossless=lossless)
 
     def _run(
         self,
@@ -622,7 +622,8 @@ class Runtime:
         """Compute promised rows now, and forget the query that they came from."""
         self.check_open()
         self.compute((cached.name,))
-        self.cached.settle(cached.name)
+        while not self.cached.settle(cached.name):
+            self.compute((cached.name,))
 
     def release(self, cached: CachedRows) -> None:
         """Free cached rows; a query that reads them computes them again."""
@@ -779,12 +780,13 @@ class _Query(Generic[Result]):
         Raises:
             RefusedError: it does not either, or the sink needs tasks.
         """
-        try:
-            result = self.sink.accept(self.runtime.query_in_front_end(self.sql))
-        except MinisharkError:
-            result = None
-        if result is None:
+        if self.sink.needs_tasks:
             raise RefusedError(str(rejected)) from None
+        try:
+            rows = self.runtime.query_in_front_end(self.sql, lossless=self.sink.lossless)
+        except MinisharkError:
+            raise RefusedError(str(rejected)) from None
+        result = self.sink.accept(rows)
         note = f"Ran in the front end, as an executor did not accept it: {rejected}"
         return result, self._metrics((), (note,))
 

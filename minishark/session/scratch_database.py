@@ -200,8 +200,16 @@ class ScratchDatabase:
                 )
             return f"SET VARIABLE {name} = {text}"
 
-    def query(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
+    def query(
+        self, sql: str, tables: Iterable[str], read: ReadTable, *, lossless: bool = False
+    ) -> pa.Table:
         """Run a query here, over all rows of the tables that it names.
+
+        Args:
+            sql: the query.
+            tables: the names of the cluster's tables.
+            read: gives their rows.
+            lossless: whether DuckDB's types stay, instead of those in which users get results.
 
         Raises:
             QueryError: DuckDB does not accept it.
@@ -212,7 +220,7 @@ class ScratchDatabase:
             if _ROW_NUMBERS.search(sql):
                 for name in _mentioned(sql, tables):
                     self._take(name)  # what is only shown here has no row numbers
-            return self._handed_out(sql)
+            return self._answer(sql) if lossless else self._handed_out(sql)
 
     def catalog(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
         """Answer what concerns the catalog only: SHOW, DESCRIBE, PRAGMA, information_schema ...

@@ -137,8 +137,14 @@ class CachedTables:
 
     @contextlib.contextmanager
     def computing(self, name: str) -> Iterator[CachedTable | None]:
-        """Lock a promised table to compute it; None if another thread has done so by now."""
-        cached = self._cached[name]
+        """Lock a promised table to compute it; None if another thread has done so by now.
+
+        Raises:
+            CatalogError: its last handle was released meanwhile.
+        """
+        cached = self._cached.get(name)
+        if cached is None:
+            raise self.tables.catalog.unknown(name)
         with cached.lock:
             yield None if self.tables.catalog.get(name).is_computed else cached
 
@@ -159,9 +165,19 @@ class CachedTables:
         if cached.plan is not None and self.tables.catalog.get(name).is_computed:
             self.tables.publish(promised_table(name, cached.plan.schema), replace=True)
 
-    def settle(self, name: str) -> None:
-        """Drop a computed table's plan, and with it everything that the plan needs."""
-        self._cached[name].plan = None
+    def settle(self, name: str) -> bool:
+        """Drop a computed table's plan, and with it everything that the plan needs.
+
+        Returns:
+            Whether it is computed. Another thread may just have forgotten its rows: without a plan
+            they could never be computed again, so it keeps it then.
+        """
+        cached = self._cached[name]
+        with cached.lock:
+            computed = self.tables.catalog.get(name).is_computed
+            if computed:
+                cached.plan = None
+            return computed
 
     def restore(
         self,

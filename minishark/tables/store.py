@@ -54,6 +54,12 @@ class StoreAsTable(Sink[Table]):
     folder: str
     layout: Layout
     function: TaskFunction | None = None
+    lossless = True
+
+    @property
+    def needs_tasks(self) -> bool:
+        """Functions run in tasks, and so do the sorts that make ranges."""
+        return self.function is not None or bool(self.layout.ranges)
 
     def options(self, options: PlannerOptions) -> PlannerOptions:
         """With a function, several tasks even for few rows."""
@@ -124,10 +130,8 @@ class StoreAsTable(Sink[Table]):
             except FilesLostError as lost:
                 run.run_again(lost)
 
-    def accept(self, rows: pa.Table) -> Table | None:
-        """The table of rows that the front end computed; functions need tasks."""
-        if self.function is not None:
-            return None
+    def accept(self, rows: pa.Table) -> Table:
+        """The table of rows that the front end computed."""
         rows = rows.rename_columns([column.name for column in self.schema])
         return self.tables.build(self.name, self.folder, rows, self.layout)
 

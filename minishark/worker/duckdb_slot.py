@@ -155,7 +155,8 @@ class DuckDBSlot:
             for name, table in tables.items():
                 self.con.register(name, table)
             for name, relation in relations.items():
-                self.con.execute(f"CREATE TEMP VIEW {quote(name)} AS FROM {relation}")
+                # A task that was interrupted while it cleaned up may have left one of this name.
+                self.con.execute(f"CREATE OR REPLACE TEMP VIEW {quote(name)} AS FROM {relation}")
             yield
         finally:
             for name in tables:

@@ -201,8 +201,8 @@ class Client:
             return [self._notify(msg.job_id, failed)]
         if not msg.tasks:
             return [self._notify(msg.job_id, JobFinished())]
-        assert msg.job_id not in self._jobs, "job ids are never reused"
         missing = {task.task_id: task for task in msg.tasks}
+        # Round robin over schedulers: jobs of one client spread evenly without coordination.
         self._turn += 1
         scheduler = self._scheduler_after(self._turn - 1)
         job = self._jobs[msg.job_id] = _Job(
@@ -218,6 +218,7 @@ class Client:
 
     def _submit(self, job: _Job) -> list[Envelope]:
         msg = self._submission(job, job.wire_id)
+        # Backoff: the scheduler may be alive but overloaded.
         delay_s = self._config.accept_timeout_s * 2**job.unanswered
         return [Envelope(job.scheduler, msg), self._timer(job, delay_s)]
 
@@ -292,7 +293,7 @@ class Client:
     def _watch(self, scheduler: Address, now: float) -> list[Envelope]:
         """A job was submitted to the scheduler: watch for its silence from now on."""
         busy = [job for job in self._jobs.values() if job.scheduler == scheduler]
-        if len(busy) <= 1:
+        if len(busy) <= 1:  # it was not pinged before, so its last sign of life may be old
             self._heard_at[scheduler] = now
         if self._watched_at is not None:
             return []
@@ -319,7 +320,7 @@ class Client:
             if self._heard_at[scheduler] <= limit and scheduler not in self._silent:
                 out += self._fall_silent(scheduler, now)
         asked = {**busy, **dict.fromkeys(job.scheduler for job in self._jobs.values())}
-        asked.update(self._silent)
+        asked.update(self._silent)  # to notice when they are heard again
         pings = [Envelope(scheduler, Ping(self.address)) for scheduler in asked]
         return [*out, *pings, self._watch_timer()]
 
@@ -335,6 +336,7 @@ class Client:
         """Move the scheduler's jobs to another one that is not silent, if there is one."""
         self._silent[scheduler] = None
         out = [Envelope(self._sink, SchedulerSilent(scheduler, True))]
+        # If all are silent, this process or its network is more likely the cause: jobs stay.
         if any(other not in self._silent for other in self._schedulers):
             moving = [job for job in self._jobs.values() if job.scheduler == scheduler]
             out += [envelope for job in moving for envelope in self._move(job, now)]
@@ -355,7 +357,7 @@ class Client:
     def _abandon(self, wire_id: JobId, scheduler: Address) -> None:
         if scheduler in self._silent:
             self._abandoned[wire_id] = scheduler
-            if len(self._abandoned) > _ABANDONED_MAX:
+            if len(self._abandoned) > _ABANDONED_MAX:  # their leases end at the scheduler anyway
                 del self._abandoned[next(iter(self._abandoned))]
 
     # --- while a job is open -------------------------------------------------------------------
@@ -452,6 +454,7 @@ class Client:
         job = self._jobs.get(msg.job_id)
         if job is None or job.copy is not None:
             return []
+        # Another id: the nodes must not take it for the first submission.
         wire_id = JobId(f"{msg.job_id}~copy")
         turn = self._schedulers.index(job.scheduler) if job.scheduler in self._schedulers else 0
         scheduler = self._scheduler_after(turn)
@@ -470,7 +473,7 @@ class Client:
         job = self._current(msg.job_id)
         if job is None:
             return []
-        job.refusals += msg.kind in _ELSEWHERE
+        job.refusals += msg.kind in _ELSEWHERE  # each scheduler is tried once
         if not job.missing:
             return self._finish(job)
         if msg.kind in _ELSEWHERE and job.refusals < len(self._schedulers):

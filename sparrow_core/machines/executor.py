@@ -290,6 +290,7 @@ class Executor:
         task = self._running.get(key)
         if task is None or task.slot is None:
             return []
+        # The runner may finish the task nevertheless; nobody wants its result any more.
         task.interrupted = True
         return [Envelope(task.slot, InterruptTask(key))]
 
@@ -307,10 +308,10 @@ class Executor:
     def _on_tick(self, msg: Tick) -> list[Envelope]:
         if msg.generation != self._generation:
             return []  # a duplicate: only one timer chain may go on
-        self._generation += 1
+        self._generation += 1  # so that duplicates of this tick are ignored
         out = [Envelope(self.address, Tick(self._generation), self._heartbeat_s)]
         if self._unready:
-            return out
+            return out  # not registered yet: tasks would fail or wait
         out.append(self._status())
         out += [Envelope(slot, TellOutcomes()) for slot, load in self._load.items() if load]
         unshared = dict.fromkeys(key.job_id for key in self._unshared)

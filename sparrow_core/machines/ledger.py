@@ -173,6 +173,7 @@ class Ledger:
         new = frameworks.keys() - node.frameworks.keys()
         changed = bool(new) or (node.attributes, node.draining) != (attributes, draining)
         node.executors, node.attributes, node.draining = executors, attributes, draining
+        # Kept when an executor dies: it is being restarted, and its jobs should wait for it.
         node.frameworks.update(frameworks)
         if changed:
             self.eligibility_changed()
@@ -218,10 +219,12 @@ class Ledger:
 
     def hold(self, job: Job, node: NodeName, count: int, now: float) -> None:
         """`count` more reservations are sent to the node."""
+        # The time of the last one starts the grace period of all: heartbeats that cross with it
+        # do not name it.
         held = job.reserved.setdefault(node, Held(0, now))
         held.count += count
         held.at = now
-        job.cancelled_on.pop(node, None)
+        job.cancelled_on.pop(node, None)  # requests are answered again
         self.link(job, node)
 
     @staticmethod
@@ -242,6 +245,7 @@ class Ledger:
         for task in tasks:
             task_id = task.task_id
             assert task_id not in job.running, "a task runs once at a time"
+            # Numbered by lost attempts, so that late messages about those can be told apart.
             attempt = len(job.stories.get(task_id, ())) + 1
             job.running[task_id] = Running(node, attempt, now)
             here[task_id] = None
@@ -258,6 +262,7 @@ class Ledger:
 
     def running_on(self, name: NodeName) -> Iterator[tuple[Job, TaskId]]:
         """All tasks that run on a node; the caller may unbind tasks or end jobs meanwhile."""
+        # Copies, because what the caller does with a task may end its job.
         for job_id in tuple(self.nodes[name].jobs):
             job = self.jobs.get(job_id)
             if job is not None:

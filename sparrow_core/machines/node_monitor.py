@@ -371,7 +371,7 @@ class NodeMonitor:
         self._pool.release(ask.claim, None, ask.count)
         if ask.job_id in self._queue:
             queued = self._queue[ask.job_id]
-            # Less than it asked for if the job was queued anew meanwhile.
+            # At least 0: the job may have been dropped and queued again meanwhile.
             queued.asked = max(0, queued.asked - ask.count)
 
     def _give_up_asking(self, now: float) -> None:
@@ -424,9 +424,9 @@ class NodeMonitor:
     def _share(self, job_id: JobId, executor: Address) -> list[Envelope]:
         """The job's shared part, before the first of its tasks to this executor."""
         job = self._jobs[job_id]
-        if job.shared is None or executor in job.told:
+        if job.shared is None or executor in job.shared_with:
             return []  # not needed, or lost: then the executor asks for it
-        job.told[executor] = None
+        job.shared_with[executor] = None
         return [Envelope(executor, JobShared(job_id, job.scheduler, job.shared))]
 
     def _on_get_shared(self, msg: GetShared) -> list[Envelope]:
@@ -534,7 +534,7 @@ class NodeMonitor:
         for key in executor.running:
             self._end_task(key, f"executor lost ({reason})")
         for job in self._jobs.values():
-            job.told.pop(address, None)
+            job.shared_with.pop(address, None)
         # Schedulers learn at once that there are fewer slots, or none.
         return [*self._register(), *self._wake()]
 

@@ -365,7 +365,7 @@ class Scheduler:
     def _place(
         self, job: Job, tasks: tuple[TaskSpec, ...], avoid: tuple[NodeName, ...], now: float
     ) -> list[Envelope]:
-        """Place tasks of an open job anew; the job fails if that cannot be done."""
+        """Place tasks of an open job again; the job fails if that is impossible."""
         try:
             reservations = job.placer.place(tasks, self._eligible(job.submit.options), avoid)
         except (Unsatisfiable, NoNodes) as error:
@@ -618,7 +618,7 @@ class Scheduler:
         nodes = self._ledger.nodes
         if msg.name in nodes and nodes[msg.name].address != msg.address:
             # A new process under the same name has nothing of what the old one had.
-            out += self._node_lost(msg.name, "the node was started anew", now)
+            out += self._node_lost(msg.name, "the node was restarted", now)
         node = nodes.setdefault(msg.name, Node(address=msg.address, heard_at=now))
         node.heard_at = now
         node.load = msg.load

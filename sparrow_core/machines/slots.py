@@ -50,13 +50,13 @@ class NodeJob:
     Attributes:
         shared: Its shared part; None if it has none or it has not come.
         mean_s: Running mean of its task times; None before the first.
-        told: Executors that were sent the shared part.
+        shared_with: Executors that were sent the shared part.
     """
 
     scheduler: Address
     shared: bytes | None = None
     mean_s: float | None = None
-    told: dict[Address, None] = field(default_factory=dict)
+    shared_with: dict[Address, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +100,7 @@ class MemoryBudget:
         """Whether the next ready task may start, which declares this much."""
         if self._limit is not None and self.used and self.used + needs > self._limit:
             self._is_awaited = True
+        # While a task waits for memory, later ones that fit must not overtake it forever.
         return not self._is_awaited
 
     def take(self, needs: int) -> None:
@@ -134,6 +135,7 @@ class SlotPool:
         self.ahead = 0
         self._discipline = discipline
         self._cap = cap
+        # Per framework, so that room() does not depend on the number of executors.
         self._slots: Counter[str] = Counter()
         self._taken: Counter[str] = Counter()
         self._looked_at: float | None = None
@@ -171,11 +173,13 @@ class SlotPool:
     def release(self, claim: Claim, ran_s: float | None = None, count: int = 1) -> None:
         """Release a slot after a task of `ran_s` seconds, or `count` slots if no task came."""
         self._taken[claim.framework] -= count
+        assert self._taken[claim.framework] >= 0, "released more slots than were taken"
         self._discipline.given_back(claim, ran_s, count)
 
     def idlest(self, framework: str) -> NodeExecutor | None:
         """The executor with the most free slots; None if none has room."""
         idlest, most = None, 0
+        # Linear, but a node has few executors.
         for each in self.executors.values():
             if each.info.framework == framework and (idlest is None or each.free > most):
                 idlest, most = each, each.free
@@ -208,6 +212,7 @@ class SlotPool:
 
         Time in which this process did not run is not counted as silence.
         """
+        # Without this, a stopped node would declare its executors dead when it is resumed.
         stall_s = 0.0 if self._looked_at is None else now - self._looked_at - interval_s
         self._looked_at = now
         if stall_s > interval_s:

@@ -34,6 +34,7 @@ class Unreported:
             ends.done.append(key.task_id)
         else:
             ends.lost.append(Loss(key.task_id, key.attempt, executor, lost))
+            # A success frees nothing at the scheduler, but a lost task is waiting to be placed.
             self._urgent[scheduler] = None
 
     def take(self, scheduler: Address) -> tuple[JobReport, ...]:

@@ -38,22 +38,22 @@ from sparrow_core.protocol.messages import (
 _FLUSH_S = 0.2
 
 EVENTS = {
-    "client_submitted": "a client was given a job of `count` tasks by `user`",
-    "client_task_result": "a client has a task's result; the runner took `run_s`",
+    "client_submitted": "a client got a job of `count` tasks from `user`",
+    "client_task_result": "a client got a task's result; the runner took `run_s`",
     "client_finished": "the last event of a job at its client; `text`: why it failed, if so",
-    "arrived": "a scheduler has a job; `constraints`: task -> the nodes where it may run",
+    "arrived": "a scheduler got a job; `constraints`: task -> the nodes where it may run",
     "scheduler_launch_enqueue_task": "a scheduler sent `count` reservations to a node",
     "scheduler_assigned_task": "a scheduler bound a task to a node that had asked",
     "scheduler_get_task_no_task": "a scheduler had no task for a node that had asked",
-    "scheduler_launch_cancellation": "a scheduler withdraws a job's reservations from a node",
-    "scheduler_job_ended": "a scheduler forgets a job; `text`: why it gave it up, if so",
+    "scheduler_launch_cancellation": "a scheduler withdrew a job's reservations from a node",
+    "scheduler_job_ended": "a scheduler ended a job; `text`: why it aborted it, if so",
     "node_monitor_registered": "a node has `count` slots from now on",
-    "reservation_enqueued": "`count` reservations of a job came to a node",
-    "node_monitor_get_task_launch": "a node asks for `count` tasks of a job",
-    "node_monitor_get_task_complete": "a node was given `count` tasks",
-    "node_monitor_get_task_no_task": "a node was given none",
-    "node_monitor_task_launch": "a node hands a task to an executor (`text`)",
-    "node_monitor_cancellation": "a node drops a job's reservations",
+    "reservation_enqueued": "`count` reservations of a job arrived at a node",
+    "node_monitor_get_task_launch": "a node asked for `count` tasks of a job",
+    "node_monitor_get_task_complete": "a node got `count` tasks",
+    "node_monitor_get_task_no_task": "a node got no task",
+    "node_monitor_task_launch": "a node passed a task to an executor (`text`)",
+    "node_monitor_cancellation": "a node dropped a job's reservations",
     "task_completed": "a task's slot is free again; `text`: why the attempt was lost, if so",
 }
 

@@ -100,7 +100,7 @@ class StrictPriority(Discipline):
 class ShortestRemaining(Discipline):
     """Shortest remaining work first, with sticky reservations and bounded starvation (Eagle).
 
-    A job that has not been chosen for `_PATIENCE` times its task time goes first.
+    A job that has not been chosen for five times its task time goes first.
     """
 
     sticky = True
@@ -119,6 +119,7 @@ class ShortestRemaining(Discipline):
 
     def _rank(self, queued: Queued, now: float) -> tuple[bool, float]:
         claim = queued.claim
+        # Long jobs would starve under a steady stream of short ones.
         if now - queued.since > self._PATIENCE * claim.task_s:
             return False, queued.since
         return True, claim.task_s * claim.waiting
@@ -169,6 +170,7 @@ class WeightedFair(Discipline):
     def _level_of(self, user: str) -> float:
         """The user's normalized service; at least the level of the user served last."""
         share = self._shares.setdefault(user, _Share())
+        # Running tasks count in advance: else one user would get all slots that are free at once.
         ahead_s = share.running * share.mean_s / self._weight(user)
         share.served_s = max(share.served_s, self._level_s - ahead_s)
         return share.served_s + ahead_s
@@ -189,7 +191,8 @@ class WeightedFair(Discipline):
             share.served_s += ran_s / self._weight(claim.user)
             share.mean_s += _SMOOTHING * (ran_s - share.mean_s)
         if not share.running and share.served_s <= self._level_s:
-            del self._shares[claim.user]  # a newcomer would start at the same level
+            # A newcomer would start at the same level, so that idle users need no memory.
+            del self._shares[claim.user]
 
     def set_weights(self, weights: dict[str, float]) -> None:
         """Use these weights for later charges."""
@@ -225,7 +228,7 @@ class Lanes:
 
     def heads(self) -> Iterable[JobId]:
         """The oldest job of each lane, in order of arrival; consume before the next change."""
-        if len(self._lanes) == len(self._lane_of):
+        if len(self._lanes) == len(self._lane_of):  # one job per lane: no need to sort
             return self._lane_of
         oldest = [next(iter(lane.items())) for lane in self._lanes.values()]
         return [job_id for job_id, _ in sorted(oldest, key=lambda each: each[1])]

@@ -19,6 +19,7 @@ class BoundPlacer(Placer):
     def __init__(self, rng: Random, probe_ratio: float) -> None:
         """Start with no task."""
         super().__init__(rng, probe_ratio)
+        # A reservation on a node stands for one of its bound tasks, whichever is oldest.
         self._bound: dict[NodeName, OrderedDict[TaskId, TaskSpec]] = {}
 
     @abstractmethod
@@ -28,6 +29,7 @@ class BoundPlacer(Placer):
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
     ) -> Reservations:
         alive = dict.fromkeys(nodes)
+        # All choices before any task is bound: an Unsatisfiable must leave nothing behind.
         choices = [live_preferred(task, alive) or nodes for task in tasks]
         reservations: Counter[NodeName] = Counter()
         for task, candidates in zip(tasks, choices, strict=True):
@@ -106,10 +108,10 @@ class PerTaskPlacer(BoundPlacer):
         probed = [node for node in self._probed.get(task.task_id, ()) if node in self._loads]
         usable = dict.fromkeys(candidates)
         choices = [node for node in probed if node in usable]
-        if not choices:
+        if not choices:  # nobody answered in time, or this is a retry that avoids them
             return self._rng.choice(candidates)
         node = min(choices, key=self._loads.__getitem__)
-        self._loads[node] += 1
+        self._loads[node] += 1  # so that a job's tasks do not all choose the same node
         return node
 
 
@@ -119,6 +121,7 @@ class BatchPlacer(PerTaskPlacer):
     def _sample(
         self, tasks: Sequence[tuple[TaskId, Sequence[NodeName]]], nodes: Sequence[NodeName]
     ) -> dict[TaskId, Sequence[NodeName]]:
+        # Only unconstrained tasks can share their probes.
         free = [task_id for task_id, preferred in tasks if not preferred]
         count = policy.reservation_count(len(free), self._probe_ratio)
         shared = self._rng.sample(nodes, min(count, len(nodes)))

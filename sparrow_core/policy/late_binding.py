@@ -19,8 +19,8 @@ from sparrow_core.protocol.types import TaskSpec
 class UnconstrainedPlacer(Placer):
     """Late binding: the job's tasks share d*m reservations, a free slot takes the oldest task.
 
-    The paper's batch sampling with late binding. Jobs with preferred nodes get a
-    `ConstrainedPlacer`.
+    The paper's batch sampling with late binding. Tasks with preferred nodes reserve on those
+    only.
     """
 
     @classmethod
@@ -84,6 +84,7 @@ class ConstrainedPlacer(Placer):
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
     ) -> Reservations:
         alive = dict.fromkeys(nodes)
+        # Decided for all tasks before any is listed: an Unsatisfiable must leave nothing behind.
         candidates = {
             task.task_id: policy.without(live_preferred(task, alive), avoid) for task in tasks
         }
@@ -91,11 +92,14 @@ class ConstrainedPlacer(Placer):
         reservations: Counter[NodeName] = Counter()
         for task in tasks:
             self._unlist(task)
+        # In random order, or the first tasks of every job would be in front everywhere.
         for task in self._rng.sample(constrained, len(constrained)):
             chosen, rest = policy.choose_preferred(
                 self._rng, candidates[task.task_id], self._probe_ratio
             )
             self._reserve(task.task_id, chosen, reservations)
+            # Behind the tasks that reserved there: if a slot is free and none of these waits,
+            # the reservation is of use all the same.
             for node in rest:
                 self._lists.setdefault(node, deque()).append(task.task_id)
         pool = [task for task in tasks if not candidates[task.task_id]]
@@ -137,7 +141,7 @@ class ConstrainedPlacer(Placer):
         taken: list[TaskSpec] = []
         while len(taken) < count and (own := self._first_of(node)) is not None:
             self._lists[node].popleft()
-            self._pool.pop(own, None)
+            self._pool.pop(own, None)  # in both since it was widened
             taken.append(self.waiting.pop(own))
         pooled = pop_first(self._pool, count - len(taken))
         return taken + [self.waiting.pop(task.task_id) for task in pooled]
@@ -145,6 +149,8 @@ class ConstrainedPlacer(Placer):
     def _first_of(self, node: NodeName) -> TaskId | None:
         """The first task of the node's list that still waits; drops the others before it."""
         listed = self._lists.get(node)
+        # A task is on several lists, and removed from the others only now: bound tasks would
+        # else have to be searched on each.
         while listed and listed[0] not in self.waiting:
             listed.popleft()
         return listed[0] if listed else None
@@ -167,11 +173,12 @@ class ConstrainedPlacer(Placer):
         reservations: Counter[NodeName] = Counter()
         for task_id, candidates in choices.items():
             reserved_on = self._reserved_on[task_id]
-            if node in reserved_on:
+            if node in reserved_on:  # else it was merely listed there
                 reserved_on.remove(node)
                 fresh = [other for other in candidates if other not in reserved_on]
                 self._reserve(task_id, fresh and [self._rng.choice(fresh)], reservations)
         reservations.update(_move(self._rng, self._pool, held, nodes))
+        # Soft constraints: none of their nodes is alive, so any node will do.
         homeless = [task for task in tasks if not choices[task.task_id]]
         reservations.update(self.widen([task.task_id for task in homeless], nodes))
         return reservations

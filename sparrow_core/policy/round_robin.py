@@ -14,8 +14,8 @@ from sparrow_core.protocol.types import TaskSpec
 class RoundRobinPlacer(BoundPlacer):
     """Round robin: a job's tasks are dealt evenly to nodes in random order, without probes.
 
-    What random placement loses because tasks of one job meet on a node, this does not; what it
-    still loses is due to the queues of other jobs, of which it knows nothing.
+    Unlike under random placement, tasks of a job do not collide; but like it, this ignores the
+    queues of other jobs.
     """
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
@@ -25,6 +25,7 @@ class RoundRobinPlacer(BoundPlacer):
 
     def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
         del task
+        # Per job, as each job has its own placer: there is no shared state between schedulers.
         least = min(self._dealt[node] for node in candidates)
         node = self._rng.choice([node for node in candidates if self._dealt[node] == least])
         self._dealt[node] += 1

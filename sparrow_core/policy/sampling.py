@@ -12,8 +12,8 @@ from random import Random
 from sparrow_core.protocol.ids import NodeName
 
 _ROUNDING = 1e-9
-_BRISK_S = 0.001
-BATCH_S = 0.0001
+_BRISK_S = 0.001  # about a round trip: tasks that are longer gain nothing from being fetched ahead
+BATCH_S = 0.0001  # about the time to wake a thread
 AHEAD_MAX = 32
 _SMOOTHING = 0.1
 
@@ -52,6 +52,7 @@ def spread_reservations(rng: Random, nodes: Sequence[NodeName], count: int) -> d
         Reservations by node: one each on `count` random nodes, or, when there are more
         reservations than nodes, every node with floor or ceil of the mean.
     """
+    # The paper assumes more nodes than reservations; small clusters need several on each.
     if count <= len(nodes):
         return dict.fromkeys(rng.sample(nodes, count), 1)
     each, more = divmod(count, len(nodes))

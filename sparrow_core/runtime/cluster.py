@@ -24,17 +24,13 @@ from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.machines.scheduler import Scheduler
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError, SparrowError
-from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished, TaskCompleted, TaskFailed
-from sparrow_core.protocol.ids import Address, JobId, NodeName, address
+from sparrow_core.protocol.ids import Address, NodeName, address
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import AllNodesLost, Message, NodeLost, SchedulerLost
-from sparrow_core.protocol.types import TaskSpec
-from sparrow_core.runtime.client_actor import Cluster, OnEvent
+from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.runner import SlotThread, bind_factory, load_factory
 from sparrow_core.runtime.specs import (
     ExecutorGroup,
-    ExecutorStatus,
-    JobSpec,
     NodeConfig,
     NodeStatus,
     check_nodes,
@@ -43,24 +39,6 @@ from sparrow_core.runtime.transport.child import Child, NodeSettings, end_childr
 from sparrow_core.runtime.transport.deaths import Respawns
 from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
-
-__all__ = [
-    "ExecutorStatus",
-    "InProcessCluster",
-    "JobEvent",
-    "JobFailed",
-    "JobFinished",
-    "JobId",
-    "JobSpec",
-    "LocalCluster",
-    "NodeConfig",
-    "NodeName",
-    "NodeStatus",
-    "OnEvent",
-    "TaskCompleted",
-    "TaskFailed",
-    "TaskSpec",
-]
 
 _IPC_PATH_MAX = 100  # bytes; the limit of the kernel is 107
 _END_S = 1.0
@@ -201,7 +179,7 @@ class LocalCluster(_OwnCluster):
             own = tuple(scheduler for scheduler, home in homes.items() if home == name)
             self._spawn(driver, configs[name], schedulers, own)
 
-        driver.host("starter", _Starter(lambda name: self._start_anew(driver, name, spawn)))
+        driver.host("starter", _Starter(lambda name: self._restart(driver, name, spawn)))
         try:
             for name in configs:
                 spawn(name)
@@ -264,7 +242,7 @@ class LocalCluster(_OwnCluster):
         self._respawns[name].started(time.monotonic())
         driver.watch(child.alive_fd, lambda: self._on_node_death(driver, name))
 
-    def _start_anew(
+    def _restart(
         self, driver: ZmqDriver, name: NodeName, spawn: Callable[[NodeName], None]
     ) -> None:
         try:

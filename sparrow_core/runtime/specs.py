@@ -1,4 +1,4 @@
-"""What embedding programs describe (jobs, nodes) and are told (the state of nodes)."""
+"""Descriptions of jobs, nodes and executors, and the status of nodes."""
 
 from __future__ import annotations
 

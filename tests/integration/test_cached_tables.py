@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import duckdb
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pytest
 import minishark
 from minishark.catalog import Table
 from minishark.errors import CatalogError, MinisharkError, OptionError, TaskFailedError
+from minishark.query.sinks import Layout
 from minishark.session.session import Session
 
 ROWS = 5000
@@ -163,3 +164,25 @@ def test_wrong_layouts(
         session.create_table("kept", session.sql("FROM t"), **arguments)  # type: ignore[arg-type]
     with pytest.raises(CatalogError, match="already"):
         session.create_table("t", session.sql("FROM t"))
+
+
+def test_rows_that_are_released_while_they_materialize_are_computed_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a plan they could never be computed, and queries would wait for ever."""
+    runtime = session._runtime
+    cached = runtime.cache_query("SELECT 42 AS a", layout=Layout())
+    compute, released = runtime.compute, []
+
+    def compute_and_lose(names: Sequence[str]) -> None:
+        compute(names)
+        if not released:
+            released.append(names)
+            runtime.release(cached)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "compute", compute_and_lose)
+        runtime.materialize(cached)
+    assert [(cached.name,)] == released
+    runtime.release(cached)  # has no effect any more
+    assert 42 == session.sql(f"FROM {cached.name}").to_arrow()["a"][0].as_py()

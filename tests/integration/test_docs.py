@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
 import importlib.util
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +86,18 @@ def test_pages(page: str, names: dict[str, Any]) -> None:
     test = doctest.DocTestParser().get_doctest("\n".join(blocks), names, page, None, None)
     assert len(test.examples) > 20
     assert [] == _failures(test)
+
+
+def test_the_readme() -> None:
+    """Its first program prints what stands below it."""
+    blocks = re.findall(
+        r"^```(?:python)?\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    program, shown = blocks[1:3]
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(program, "README.md", "exec"), {})
+    assert shown.split() == output.getvalue().split()
 
 
 def _example(name: str) -> ModuleType:

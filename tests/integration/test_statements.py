@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import minishark
+from minishark.cluster.backend import FragmentRejectedError
 from minishark.errors import (
     CatalogError,
     MinisharkError,
@@ -18,6 +19,7 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
+from minishark.query.run import QueryRun
 from minishark.query.sinks import CollectRows
 from minishark.session.runtime import _Query
 from minishark.session.session import Session
@@ -125,6 +127,43 @@ def test_a_plan_never_reads_a_replaced_table_in_part(session: Session) -> None:
     with pytest.raises(MinisharkError):
         query.execute(plan, ())
     assert [(4000,)] == ask(session, "SELECT count(*) FROM t")
+
+
+def test_tables_of_rejected_statements_have_the_types_of_their_queries(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The front end computes what no executor accepts, in DuckDB's own types."""
+
+    def reject(_: object) -> None:
+        raise FragmentRejectedError("no such function")
+
+    frame = session.sql("SELECT 1::HUGEINT AS h, uuid() AS u, '101'::BIT AS b").cache()
+    with monkeypatch.context() as patch:
+        patch.setattr(QueryRun, "run", reject)
+        ask(session, "CREATE TABLE t AS SELECT 1::HUGEINT AS h, uuid() AS u, '101'::BIT AS b")
+        assert 1 == frame.count()
+    assert [("HUGEINT", "UUID", "BIT")] == ask(
+        session, "SELECT typeof(h), typeof(u), typeof(b) FROM t"
+    )
+    assert [("HUGEINT", "UUID", "BIT")] == [
+        tuple(frame.select_expr("typeof(h)", "typeof(u)", "typeof(b)").collect()[0])
+    ]
+
+
+def test_functions_of_rejected_statements_do_not_run_in_the_front_end(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is computed there that nobody can use."""
+
+    def reject(_: object) -> None:
+        raise FragmentRejectedError("no such function")
+
+    computed: list[str] = []
+    monkeypatch.setattr(QueryRun, "run", reject)
+    monkeypatch.setattr(session._runtime, "query_in_front_end", computed.append)
+    with pytest.raises(TaskFailedError, match="no such function"):
+        session.sql("SELECT 1 AS a").map_in_arrow(lambda rows: rows, "a INT").collect()
+    assert [] == computed
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,13 @@ def test_replaced_tables_are_read_by_a_new_plan_once() -> None:
     assert ["plan", "plan"] == script.story
 
 
+def test_a_fragment_rejected_for_changed_files_is_planned_again() -> None:
+    """Its columns are others now; that is no reason to run the statement in one task."""
+    script = Script(running=[FragmentRejectedError("no column b")], stale=frozenset({0}))
+    assert "rows of plan 1, 0 warnings" == climb(script)
+    assert ["plan", "plan"] == script.story
+
+
 def test_an_error_of_a_current_plan_is_the_users() -> None:
     """Nothing is tried again."""
     script = Script(running=[TaskFailedError("division by zero")])

@@ -97,7 +97,7 @@ def test_rules_leave_other_plans_alone(rule: Rule, planning: PlanningDatabase) -
         assert plan is rule.apply(plan, believed_catalog(TABLES), rule.options)
     elif rule.phase is Phase.FRAGMENT:
         (stage,) = split(plan)
-        assert stage.hints == rule.apply(stage, rule.options)
+        assert stage.hints == rule.apply(stage, stage.hints, rule.options)
 
 
 def test_rules_have_a_line_of_documentation() -> None:

@@ -405,6 +405,14 @@ def test_slot_without_memory(store: Store, tmp_path: Path) -> None:
     assert TaskProblem.RESOURCE is found.value.detail.problem
 
 
+def test_a_view_that_was_left_behind_is_replaced(runner: TaskRunner) -> None:
+    """An interruption may come while a task cleans up; the next one has inputs of its own."""
+    runner._duckdb.con.execute("CREATE TEMP VIEW in0 AS SELECT 1 AS a")
+    payload = TaskPayload(index=0, inputs={}, relations={"in0": "range(3) AS t(a)"})
+    outcome = runner.run(stage_task("SELECT a AS c0 FROM in0", ("BIGINT",)), payload)
+    assert [(0,), (1,), (2,)] == rows(inline(outcome))
+
+
 def test_settings_and_definitions_come_first(runner: TaskRunner) -> None:
     """A prelude holds for the stages that have it, and for no other."""
     prelude = ("CREATE MACRO twice(x) AS 2 * x", "SET default_null_order = 'nulls_first'")

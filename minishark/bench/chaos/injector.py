@@ -129,8 +129,8 @@ class Injector(threading.Thread):
             nodes = self._testbed.seen(self._nodes())
         except ClusterError:
             nodes = ()
-        told = {node.pid for node in nodes} | {e.pid for n in nodes for e in n.executors}
-        self._killed &= told  # pids of others may have been reused
+        known = {node.pid for node in nodes} | {e.pid for n in nodes for e in n.executors}
+        self._killed &= known  # pids of others may have been reused
         return Scene(nodes, self._heads, self._testbed.peer_pid, self._killed | set(self._stopped))
 
     def _hit(self, fault: Fault, victim: Victim) -> bool:

@@ -54,6 +54,14 @@ class BaseOperator:
         """Every expression that the operator computes."""
         return iter(())
 
+    def source(self, position: int) -> tuple[int, int] | None:
+        """Which input, and column of it, an output column is passed through from.
+
+        None where it is computed, or where an input row affects output rows of other values (as in
+        a limit): rules drop input rows by the values of such columns.
+        """
+        return None
+
 
 def column_names(*inputs: Schema) -> list[str]:
     """Column names for display."""
@@ -131,6 +139,9 @@ class Filter(BaseOperator):
         names = column_names(*inputs)
         return f"Filter {' AND '.join(render(p, names) for p in self.predicates) or 'true'}"
 
+    def source(self, position: int) -> tuple[int, int] | None:
+        return 0, self.output[position]
+
     def expressions(self) -> Iterator[Expression]:
         return iter(self.predicates)
 
@@ -153,6 +164,10 @@ class Project(BaseOperator):
 
     def expressions(self) -> Iterator[Expression]:
         return iter(self.outputs)
+
+    def source(self, position: int) -> tuple[int, int] | None:
+        expression = self.outputs[position]
+        return (0, expression.index) if isinstance(expression, ColumnRef) else None
 
 
 def _projected(expression: Expression, names: Names) -> str:
@@ -197,6 +212,11 @@ class Aggregate(BaseOperator):
         for call in self.aggregates:
             yield from call.expressions()
 
+    def source(self, position: int) -> tuple[int, int] | None:
+        is_group = position < len(self.groups) and not self.grouping_sets
+        group = self.groups[position] if is_group else None
+        return (0, group.index) if isinstance(group, ColumnRef) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Join(BaseOperator):
@@ -225,7 +245,7 @@ class Join(BaseOperator):
         return self.kind not in (JoinKind.SEMI, JoinKind.ANTI, JoinKind.MARK)
 
     def source(self, position: int) -> tuple[int, int] | None:
-        """Which input (0 or 1), and column of it, an output column is; None for a mark."""
+        """As of any operator; None for a mark. Outer joins pass NULLs on, too."""
         width = len(self.left_output) if self.keeps_left_columns else 0
         if position < width:
             return 0, self.left_output[position]
@@ -276,6 +296,9 @@ class Sort(BaseOperator):
     def label(self, inputs: Sequence[Schema]) -> str:
         return f"Sort {render_sort_keys(self.keys, column_names(*inputs))}"
 
+    def source(self, position: int) -> tuple[int, int] | None:
+        return 0, self.output[position]
+
     def expressions(self) -> Iterator[Expression]:
         return (key.expression for key in self.keys)
 
@@ -314,6 +337,9 @@ class Distinct(BaseOperator):
     """Each different row once."""
 
     order_matters: ClassVar[bool] = False
+
+    def source(self, position: int) -> tuple[int, int] | None:
+        return 0, position
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +450,9 @@ class Cte(BaseOperator):
 
     def label(self, inputs: Sequence[Schema]) -> str:
         return f"Cte {self.name} (#{self.index})"
+
+    def source(self, position: int) -> tuple[int, int] | None:
+        return 1, position
 
 
 @dataclass(frozen=True, slots=True)

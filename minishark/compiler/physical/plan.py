@@ -178,6 +178,9 @@ class PartialAggregate(BaseOperator):
     def expressions(self) -> Iterator[Expression]:
         return self.complete.expressions()
 
+    def source(self, position: int) -> tuple[int, int] | None:
+        return self.complete.source(position)
+
 
 @dataclass(frozen=True, slots=True)
 class FinalAggregate(BaseOperator):
@@ -188,6 +191,10 @@ class FinalAggregate(BaseOperator):
     def label(self, inputs: Sequence[Schema]) -> str:
         groups = column_names(*inputs)[: len(self.complete.groups)]
         return f"FinalAggregate by {', '.join(groups)}" if groups else "FinalAggregate"
+
+    def source(self, position: int) -> tuple[int, int] | None:
+        is_group = position < len(self.complete.groups) and not self.complete.grouping_sets
+        return (0, position) if is_group else None
 
 
 PhysicalOperator: TypeAlias = (

@@ -149,6 +149,7 @@ def eager_aggregation(aggregate: Aggregate, join: Join) -> EagerAggregation | No
     if join.residual or not join.conditions:  # without keys even no rows make a group
         return None
     origins = [(0, i) for i in join.left_output] + [(1, i) for i in join.right_output]
+    # At most one side qualifies: the groups come from the other one.
     for side in _EITHER_SIDE.get(join.kind, ()):
         keys = _keys(join, side)
         groups = _columns_of(aggregate, origins, 1 - side)

@@ -128,6 +128,7 @@ def _looked_up(
     plan: PhysicalPlan, child: PhysicalPlan, aggregate: Aggregate, outputs: list[Expression]
 ) -> PhysicalPlan:
     """The aggregate by codes, and a projection that looks up their text."""
+    # Only types change: the names are those of the text that the codes stand for.
     keys = tuple(
         Column(column.name, group.type)
         for column, group in zip(plan.schema, aggregate.groups, strict=False)

@@ -86,6 +86,7 @@ def _group_runs(
     known = key and table.column_statistics(key)
     if not key or not known or not known.distinct or known.distinct < groups_min:
         return None
+    # A hash table of few groups is small, and of groups of one row there are no runs.
     if table.rows < _ROWS_OF_GROUP_MIN * known.distinct:
         return None
     values, sum_max = [], 0

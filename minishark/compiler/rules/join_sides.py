@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from minishark.compiler.stages.stage import Stage
 
 
-def choose_sides(stage: Stage, _: None) -> FragmentHints:
+def choose_sides(stage: Stage, hints: FragmentHints, _: None) -> FragmentHints:
     """The hints of a stage, whose joins build their right sides if that is best for all of them."""
     # DuckDB's setting holds for all joins of a fragment, so one bad side forbids it.
     if stage.is_statement or stage.parents or not are_as_written(stage.plan):
-        return stage.hints
-    return structs.replace(stage.hints, build_sides=True)
+        return hints
+    return structs.replace(hints, build_sides=True)
 
 
 def _explain(stage: Stage) -> Iterator[str]:

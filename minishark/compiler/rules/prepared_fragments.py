@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from minishark.compiler.stages.stage import Stage
 
 
-def prepare(stage: Stage, _: None) -> FragmentHints:
+def prepare(stage: Stage, hints: FragmentHints, _: None) -> FragmentHints:
     """The hints of a stage, whose fragment is prepared when it comes a second time."""
-    return structs.replace(stage.hints, prepares=True)
+    # Whether it is worth it only an executor can tell, which sees what comes again.
+    del stage
+    return structs.replace(hints, prepares=True)
 
 
 PREPARED_FRAGMENTS = Rule(

@@ -28,7 +28,7 @@ class Phase(StrEnum):
     PHYSICAL = "physical"
     """`(PhysicalPlan, Catalog, options) -> PhysicalPlan`: the same object if nothing changes."""
     FRAGMENT = "fragment"
-    """`(Stage, options) -> FragmentHints`: the hints of a stage, the same if nothing changes."""
+    """`(Stage, FragmentHints, options) -> FragmentHints`: the hints of a stage so far, and more."""
 
 
 Lowering: TypeAlias = "Callable[[PhysicalPlan, FragmentWriter], Block | None]"

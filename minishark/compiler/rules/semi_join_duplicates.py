@@ -50,6 +50,7 @@ def with_duplicates(
 def _bare(plan: PhysicalPlan, duplicates_max: float) -> PhysicalPlan:
     match plan.operator:
         case Project(outputs=outputs) if not any(map(is_volatile, outputs)):
+            # Row by row, so the same values come out, some of them several times.
             child = _bare(plan.children[0], duplicates_max)
             found = plan.with_children((child,))
             return found if found is plan else replace(found, rows=child.rows)
@@ -62,6 +63,7 @@ def _bare(plan: PhysicalPlan, duplicates_max: float) -> PhysicalPlan:
         case _:
             return plan
     (child,) = plan.children
+    # Estimates of both are equal where nothing is known about duplicates: then there are few.
     if child.rows > duplicates_max * plan.rows:
         return plan
     return replace(plan, operator=operator, rows=child.rows)

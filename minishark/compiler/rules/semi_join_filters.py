@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING
 from minishark.catalog import Catalog, Table
 from minishark.compiler.hints import InputKeyFilter, KeyFilter
 from minishark.compiler.logical import operators as ops
+from minishark.compiler.physical.joins import KEEPS_LEFT, KEEPS_RIGHT
 from minishark.compiler.physical.plan import (
     Broadcast,
     Exchange,
-    FinalAggregate,
-    PartialAggregate,
     PhysicalPlan,
     Replicated,
     free_cte_index,
@@ -70,22 +69,6 @@ _RIGHT_MAY_DROP = (
 
 _KEEPS_MATCHES = (ops.JoinKind.INNER, ops.JoinKind.SEMI, ops.JoinKind.RIGHT_SEMI)
 """Joins whose rows have columns that are equal to one of the other side."""
-
-_PASSES_LEFT = (
-    ops.JoinKind.INNER,
-    ops.JoinKind.LEFT,
-    ops.JoinKind.SEMI,
-    ops.JoinKind.ANTI,
-    ops.JoinKind.MARK,
-    ops.JoinKind.SINGLE,
-)
-_PASSES_RIGHT = (
-    ops.JoinKind.INNER,
-    ops.JoinKind.RIGHT,
-    ops.JoinKind.RIGHT_SEMI,
-    ops.JoinKind.RIGHT_ANTI,
-)
-"""Joins whose output rows each depend on one row of that side, and contain its columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,30 +354,12 @@ def _below(plan: PhysicalPlan, position: int) -> tuple[int, int] | None:
 
     None if it is computed, or if rows without a key could affect rows that have one.
     """
-    match plan.operator:
-        case ops.Filter(output=output) | ops.Sort(output=output):
-            return 0, output[position]
-        case ops.Project(outputs=expressions):
-            expression = expressions[position]
-            return (0, expression.index) if isinstance(expression, ColumnRef) else None
-        case (
-            ops.Aggregate(groups=groups, grouping_sets=())
-            | PartialAggregate(complete=ops.Aggregate(groups=groups))
-        ):
-            group = groups[position] if position < len(groups) else None
-            return (0, group.index) if isinstance(group, ColumnRef) else None
-        case FinalAggregate(complete=ops.Aggregate(groups=groups, grouping_sets=())):
-            return (0, position) if position < len(groups) else None
-        case ops.Distinct():
-            return 0, position
-        case ops.Cte():
-            return 1, position
-        case ops.Join(kind=kind):
-            source = plan.operator.source(position)
-            passes = _PASSES_RIGHT if source is not None and source[0] else _PASSES_LEFT
-            return source if kind in passes else None
-        case _:
-            return None
+    operator = plan.operator
+    source = operator.source(position)
+    if isinstance(operator, ops.Join) and source is not None:
+        # An outer join has rows for those of the other side that would lose their match.
+        return source if operator.kind in (KEEPS_RIGHT if source[0] else KEEPS_LEFT) else None
+    return source
 
 
 def _scan_below(plan: PhysicalPlan, position: int) -> tuple[ops.Scan, str, float] | None:

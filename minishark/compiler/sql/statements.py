@@ -8,77 +8,66 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import duckdb
+import msgspec
 
 from minishark.compiler.sql.tokens import SqlText, TokenCursor, call_arguments, from_first_word
 from minishark.errors import QueryError, UnsupportedError
 
 
-@dataclass(frozen=True, slots=True)
-class _Statement:
+class _Statement(msgspec.Struct, frozen=True):
     """A statement; `sql` is its text without the semicolon."""
 
     sql: str
 
 
-@dataclass(frozen=True, slots=True)
-class Query(_Statement):
+class Query(_Statement, frozen=True):
     """Runs on the cluster; `parsed` is what DuckDB has parsed."""
 
-    parsed: duckdb.Statement | None = field(default=None, compare=False)
+    parsed: duckdb.Statement | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Explain(_Statement):
+class Explain(_Statement, frozen=True):
     """Describes how a query runs, or has run; `sql` is the query."""
 
     analyze: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Show(_Statement):
+class Show(_Statement, frozen=True):
     """Answered from the catalog: SHOW and DESCRIBE, or else PRAGMA, CALL, catalog tables."""
 
     is_show: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FrontEndQuery(_Statement):
+class FrontEndQuery(_Statement, frozen=True):
     """A query that needs the session's own database: PIVOT's columns depend on data, sequences."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrontEndCommand(_Statement):
+class FrontEndCommand(_Statement, frozen=True):
     """Concerns only the session's own database: schemas, sequences, attached databases."""
 
 
-@dataclass(frozen=True, slots=True)
-class Definition(_Statement):
+class Definition(_Statement, frozen=True):
     """Defines something for later statements: views, macros, types."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting(_Statement):
+class Setting(_Statement, frozen=True):
     """SET or RESET; `is_reserved` for settings that minishark chooses itself."""
 
     is_reserved: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SetVariable(_Statement):
+class SetVariable(_Statement, frozen=True):
     """SET VARIABLE: the value may come from a query."""
 
 
-@dataclass(frozen=True, slots=True)
-class CreateEnum(_Statement):
+class CreateEnum(_Statement, frozen=True):
     """CREATE TYPE AS ENUM (query): the values come from a query."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """The table that a statement writes.
 
     Attributes:
@@ -90,54 +79,47 @@ class Target:
     is_main: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Write(_Statement):
+class Write(_Statement, frozen=True):
     """Changes tables; `target` is None if unknown."""
 
     target: Target | None
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTableAs(Write):
+class CreateTableAs(Write, frozen=True):
     """CREATE TABLE AS query; `replaces` for OR REPLACE."""
 
     query: str
     replaces: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DropTable(Write):
+class DropTable(Write, frozen=True):
     """DROP TABLE; `missing_ok` for IF EXISTS."""
 
     missing_ok: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CopyTo(_Statement):
+class CopyTo(_Statement, frozen=True):
     """COPY ... TO: writes the rows of a query to files; `destination` is the text after TO."""
 
     query: str
     destination: str
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare(_Statement):
+class Prepare(_Statement, frozen=True):
     """PREPARE name AS statement."""
 
     name: str
     statement: str
 
 
-@dataclass(frozen=True, slots=True)
-class Execute(_Statement):
+class Execute(_Statement, frozen=True):
     """EXECUTE name(arguments)."""
 
     name: str
     arguments: Sequence[SqlText] | Mapping[str, SqlText]
 
 
-@dataclass(frozen=True, slots=True)
-class Deallocate(_Statement):
+class Deallocate(_Statement, frozen=True):
     """DEALLOCATE name."""
 
     name: str

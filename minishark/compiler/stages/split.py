@@ -198,7 +198,6 @@ class Splitter:
     def _hinted(self, stage: Stage) -> Stage:
         """A stage with the hints of rules that look at it as a whole."""
         hints = structs.replace(stage.hints, aggregates_early=stage.aggregates_early)
-        stage = replace(stage, hints=hints)
         for rule in self._rules:
-            stage = replace(stage, hints=rule.apply(stage, rule.options))
-        return stage
+            hints = rule.apply(stage, hints, rule.options)
+        return replace(stage, hints=hints)

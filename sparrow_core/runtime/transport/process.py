@@ -73,7 +73,7 @@ class Supervisor:
         del now
         match msg:
             case _Respawn():
-                self._start_anew(msg.index)
+                self._restart(msg.index)
             case NodeRefused():
                 self._give_up(f"node refused: {msg.message}", _REFUSED_STATUS)
             case Drained():
@@ -110,7 +110,7 @@ class Supervisor:
         self._respawns[index].started(time.monotonic())
         self._driver.watch(child.alive_fd, lambda: self._on_death(index))
 
-    def _start_anew(self, index: int) -> None:
+    def _restart(self, index: int) -> None:
         try:
             self._spawn(index)
         except OSError as error:  # for instance no memory to fork: as if it had died at once
