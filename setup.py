@@ -34,8 +34,8 @@ TEST = [
 
 setup(
     name="minishark",
-    version="0.1.0",
-    description="SQL over replicated in-memory Arrow partitions, scheduled by Sparrow",
+    version="0.2.0",
+    description="Distributed SQL and DataFrames on DuckDB executors and a Sparrow scheduler",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

@@ -1,4 +1,4 @@
-"""minishark: SQL over replicated in-memory Arrow partitions, scheduled by Sparrow.
+"""minishark: distributed SQL and DataFrames on DuckDB executors and a Sparrow scheduler.
 
 >>> import minishark
 >>> with minishark.connect() as session:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from minishark.session.connect import connect
     from minishark.session.session import Session
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Column",
     "DataFrame",
