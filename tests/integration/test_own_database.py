@@ -239,3 +239,15 @@ def test_first_thing_in_a_session_may_be_a_table_of_its_own() -> None:
         relation = duckdb.sql("SELECT 'b'::ENUM('b', 'a') AS c FROM range(3)")
         session.create_table("first", relation)
         assert [(3,)] == ask(session, "SELECT count(c) FROM first")
+
+
+def test_cached_rows_are_not_listed_nor_held_after_they_are_dropped(session: Session) -> None:
+    """The front end reads them in place; their memory is free when their frames are gone."""
+    scratch = session._runtime.scratch
+    frame = session.sql("SELECT a FROM big").cache()
+    assert 1000 == frame.to_arrow(verify=True).num_rows
+    assert 1 == sum(name.startswith("_kept_") for name in scratch._visible)
+    assert [("big",)] == ask(session, "SHOW TABLES")
+    del frame
+    session.sql("FROM big").to_arrow(verify=True)
+    assert {"big"} == scratch._visible
