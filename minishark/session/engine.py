@@ -194,10 +194,9 @@ class Engine:
             sql: the query.
             sink: what becomes of its rows.
             explained: whether metrics say why each task ran where it did.
-            handlers: told of its progress; what they raise ends it.
+            handlers: told of its progress, besides those of all queries; what they raise ends it.
         """
         with self.open_queries.counted():
-            handlers = (*self.progress_handlers, *handlers)
             return climb(
                 _Query(engine=self, sql=sql, sink=sink, explained=explained, handlers=handlers)
             )
@@ -293,7 +292,7 @@ class _Query(Generic[Result]):
         sql: its text.
         sink: what becomes of its rows.
         explained: whether metrics say why each task ran where it did.
-        handlers: told of its progress.
+        handlers: told of its progress, besides the engine's.
     """
 
     engine: Engine
@@ -341,7 +340,7 @@ class _Query(Generic[Result]):
                 environment=engine.environment,
                 threads=engine.threads(engine.open_queries.count),
                 explained=self.explained,
-                on_progress=self._tell if self.handlers else None,
+                on_progress=self._tell if self.handlers or engine.progress_handlers else None,
             )
             run.run()
             result = self.sink.finish(run)
@@ -378,5 +377,6 @@ class _Query(Generic[Result]):
         )
 
     def _tell(self, progress: QueryProgress) -> None:
-        for handler in self.handlers:
+        # Handlers may be added and removed while it runs, by other threads and by handlers.
+        for handler in (*self.engine.progress_handlers, *self.handlers):
             handler(progress)
