@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,9 @@ from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
 from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import callable_of, create_function, uncalled
+
+_VALUE = re.compile(r"=|\bAS\s+ENUM\b", re.IGNORECASE)
+"""What comes before the value in SET VARIABLE and CREATE TYPE AS ENUM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Definitions:
     engine: Engine
     named: NamedTables
     views: dict[str, DataFrame] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def define(self, sql: str) -> None:
         """Run a definition (of a view, macro, type ...), for all later statements.
@@ -68,6 +73,7 @@ class Definitions:
         """Run a SET VARIABLE, whose value may come from a query."""
         engine = self.engine
         with engine.up_to_date():
+            self._compute_inputs(sql)
             known = engine.scratch.set_variable(sql, engine.loaded_tables, engine.tables.read)
             engine.planning.define(known)
             self._add_setting(known)
@@ -76,19 +82,28 @@ class Definitions:
         """Run a CREATE TYPE AS ENUM (query)."""
         engine = self.engine
         with engine.up_to_date():
+            self._compute_inputs(sql)
             known = engine.scratch.create_enum(sql, engine.loaded_tables, engine.tables.read)
             engine.planning.define(known)
             self._add_definition(known)
 
+    def _compute_inputs(self, sql: str) -> None:
+        """Compute promised tables that the value of a variable or an ENUM is made of."""
+        found = _VALUE.search(sql)
+        if found is not None:  # as a SELECT, in which views are seen through
+            self.engine.compute(self.engine.planning.tables_in(f"SELECT {sql[found.end() :]}"))
+
     def _add_definition(self, sql: str) -> None:
-        environment = self.engine.environment
-        definitions = (*environment.definitions, sql)
-        self.engine.environment = dataclasses.replace(environment, definitions=definitions)
+        with self._lock:
+            environment = self.engine.environment
+            definitions = (*environment.definitions, sql)
+            self.engine.environment = dataclasses.replace(environment, definitions=definitions)
 
     def _add_setting(self, sql: str) -> None:
-        environment = self.engine.environment
-        settings = (*environment.settings, sql)
-        self.engine.environment = dataclasses.replace(environment, settings=settings)
+        with self._lock:
+            environment = self.engine.environment
+            settings = (*environment.settings, sql)
+            self.engine.environment = dataclasses.replace(environment, settings=settings)
         self.engine.planner.files.forget()  # settings may change how files are read
 
     # Views
@@ -99,6 +114,7 @@ class Definitions:
         Raises:
             CatalogError: something has that name already.
         """
+        self.engine.check_open()
         if name.lower() in (table.lower() for table in self.named.names):
             raise CatalogError(f"There is a table called {name!r}; a view needs another name.")
         if self.engine.planning.has_view(name):
@@ -151,5 +167,6 @@ class Definitions:
         engine = self.engine
         engine.planner.functions = functions
         engine.planning.volatile = frozenset(n for n, f in functions.items() if f.volatile)
-        values = tuple(functions.values())
-        engine.environment = dataclasses.replace(engine.environment, functions=values)
+        with self._lock:
+            values = tuple(functions.values())
+            engine.environment = dataclasses.replace(engine.environment, functions=values)

@@ -159,6 +159,7 @@ class Runtime:
 
     def store_rows(self, rows: Any, *, partitions: int | None = None) -> CachedRows:
         """Load rows into the cluster now, as a cached table."""
+        self.engine.check_open()
         handle = self.engine.cached.load(rows, partitions)
         return CachedRows(handle.name, self.tables.catalog.get(handle.name).schema, handle)
 
