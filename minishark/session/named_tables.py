@@ -10,10 +10,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from minishark.catalog import Table
 from minishark.compiler.sql.arrow_types import kept_by_arrow
 from minishark.compiler.sql.statements import Target
 from minishark.dataframe import DataFrame
 from minishark.dataframe.names import ident
+from minishark.errors import CatalogError
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
 from minishark.tables.cached import CACHED_PREFIX
@@ -52,16 +54,32 @@ class NamedTables:
         with engine.up_to_date():
             if isinstance(data, DataFrame) and not data.is_local():
                 self.store_query(name, data.sql(), layout, replace=replace)
-            elif isinstance(data, duckdb.DuckDBPyRelation) and not _survives_arrow(data):
-                engine.tables.check_new(name, replace=replace)
+                return
+            self._check_new(name, replace=replace)
+            if isinstance(data, duckdb.DuckDBPyRelation) and not _survives_arrow(data):
                 columns = zip(data.columns, map(str, data.types), strict=True)
                 engine.scratch.put(name, columns, arrow_table(data))
                 engine.warn(
                     f"Table {name} stays in the front end, as Arrow lacks types of its columns."
                 )
-            else:
-                engine.tables.create(name, data, layout, replace=replace, on_progress=on_progress)
-                engine.scratch.drop(name)  # what had that name before
+                return
+            check_layout(layout)
+            with engine.tables.folder() as folder:
+                table = engine.tables.build(name, folder, data, layout, on_progress=on_progress)
+                self._publish(table, replace=replace)
+
+    def _check_new(self, name: str, *, replace: bool) -> None:
+        """Raise CatalogError if no table can have that name."""
+        self.engine.tables.check_new(name, replace=replace)
+        if not replace and name.lower() in self.engine.scratch.own_tables:
+            raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
+
+    def _publish(self, table: Table, *, replace: bool) -> None:
+        # Another thread may be loading what a statement made of a table of that name before: it
+        # must not replace this one.
+        with self.engine.loading:
+            self.engine.tables.publish(table, replace=replace)
+            self.engine.scratch.drop(table.name)
 
     def store_query(self, name: str, sql: str, layout: Layout, *, replace: bool) -> None:
         """Store the rows of a query as a table, without bringing them to the front end."""
@@ -69,7 +87,7 @@ class NamedTables:
         bound = self.engine.planning.bind(sql).schema
         schema = stored_schema(table_schema(bound))
         check_layout(layout)
-        tables.check_new(name, replace=replace)
+        self._check_new(name, replace=replace)
         keys = named_columns(name, layout.partition_by, [column.name for column in schema])
         layout = dataclasses.replace(layout, partition_by=keys)
         with tables.folder() as folder:
@@ -77,8 +95,7 @@ class NamedTables:
                 tables=tables, name=name, schema=schema, folder=folder, layout=layout
             )
             table, _ = self.engine.run(as_stored(sql, bound), sink)
-            tables.publish(table, replace=replace)
-        self.engine.scratch.drop(name)  # what had that name before
+            self._publish(table, replace=replace)
 
     def drop(self, name: str, *, missing_ok: bool = False) -> None:
         """Remove a table and free its memory.

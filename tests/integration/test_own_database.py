@@ -14,8 +14,10 @@ import pyarrow as pa
 import pytest
 
 import minishark
+from minishark.catalog import Table
 from minishark.compiler.sql.statements import Target
 from minishark.errors import (
+    CatalogError,
     ClusterError,
     MinisharkError,
     QueryError,
@@ -270,12 +272,44 @@ def test_variables_and_enums_may_be_made_of_cached_rows(session: Session) -> Non
     )
 
 
+def test_tables_of_the_front_end_are_replaced_only_if_asked_for(session: Session) -> None:
+    """They are tables like others to those who create tables."""
+    ask(session, "CREATE TYPE mood AS ENUM ('glad'); CREATE TABLE moods (m mood)")
+    ask(session, "INSERT INTO moods VALUES ('glad')")
+    for data in (pa.table({"a": [1]}), session.sql("SELECT 1 AS a")):
+        with pytest.raises(CatalogError, match="already"):
+            session.create_table("moods", data)
+    assert [("glad",)] == ask(session, "FROM moods")
+    session.create_table("moods", pa.table({"a": [1]}), replace=True)
+    assert [(1,)] == ask(session, "FROM moods")
+    session.drop_table("moods")
+
+
 def test_settings_of_several_threads_all_hold(session: Session) -> None:
     """None is lost when two are made at the same time."""
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda i: ask(session, f"SET VARIABLE v{i} = {i}"), range(20)))
     values = ", ".join(f"getvariable('v{i}')" for i in range(20))
     assert [tuple(range(20))] == ask(session, f"SELECT {values} FROM big LIMIT 1")
+
+
+def test_tables_are_published_while_no_changes_are_loaded(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a thread that loads an older table of the same name might replace them."""
+    engine = session._runtime.engine
+    publish, seen = engine.tables.publish, []
+
+    def watched(table: Table, *, replace: bool) -> None:
+        seen.append((table.name, engine.loading.locked()))
+        publish(table, replace=replace)
+
+    monkeypatch.setattr(type(engine.tables), "publish", staticmethod(watched))
+    session.create_table("loaded", pa.table({"a": [1]}))
+    ask(session, "CREATE TABLE queried AS FROM loaded")
+    assert [("loaded", True), ("queried", True)] == seen
+    session.drop_table("loaded")
+    session.drop_table("queried")
 
 
 def test_stopped_sessions_say_so() -> None:
