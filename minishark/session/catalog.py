@@ -120,7 +120,7 @@ class SessionCatalog(CamelCase):
 
     def drop_temp_view(self, name: str) -> bool:
         """Remove a view; whether there was one."""
-        return self.runtime.drop_view(name)
+        return self.runtime.definitions.drop_view(name)
 
     def _names(self) -> list[str]:
         return [*self.runtime.table_names, *self.runtime.planning.views()]

@@ -76,7 +76,7 @@ class ScratchDatabase:
         self._changes = count()
         self._definitions: list[str] = []
         self._own: dict[str, None] = {}
-        self._visible: set[str] = set()  # the cluster's tables that statements saw last
+        self._visible: set[str] = set()
         self._used = False
         self._elsewhere = False
         self._lock = ConnectionUse(self._con)
@@ -232,11 +232,14 @@ class ScratchDatabase:
             QueryError: DuckDB does not accept it.
             TaskFailedError: it failed.
         """
+        names = list(tables)
         with self._lock:
-            self._show(tables, read)
+            self._show(names, read, forget=False)
             self._run("BEGIN")
             try:
-                for name in self._shown(tables):
+                for name in self._visible.difference(names):  # not for users
+                    self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
+                for name in self._shown(names):
                     self._run(f"CREATE TABLE {quote(name)} AS FROM temp.{quote(name)} LIMIT 0")
                     self._run(f"DROP VIEW temp.{quote(name)}")
                 return self._handed_out(sql)
@@ -325,7 +328,7 @@ class ScratchDatabase:
         with self._lock:
             self._changed.pop(name.lower(), None)
             self._own.pop(name.lower(), None)
-            self._con.unregister(name)
+            self._unregister(name)
             if name.lower() not in self._tables():
                 return False
             self._run(f"DROP TABLE {quote(name)}")
@@ -337,8 +340,14 @@ class ScratchDatabase:
         ).fetchall()
         return [name for (name,) in rows]
 
-    def _show(self, tables: Iterable[str], read: ReadTable) -> None:
-        """Make the cluster's tables visible, without a copy, and the definitions over them."""
+    def _show(self, tables: Iterable[str], read: ReadTable, *, forget: bool = True) -> None:
+        """Make the cluster's tables visible, without a copy, and the definitions over them.
+
+        Args:
+            tables: the names of the tables.
+            read: gives their rows.
+            forget: whether other tables that were visible are gone.
+        """
         self._used = True
         own, names = self._tables(), list(tables)
         for name in names:
@@ -346,16 +355,20 @@ class ScratchDatabase:
                 # Another thread may have dropped it meanwhile; a statement that needs it says so.
                 with contextlib.suppress(CatalogError):
                     self._con.register(name, read(name))
-        # Tables that are gone, or not to be listed, would stay visible, and their files mapped.
-        for name in self._visible.difference(names):
-            self._con.unregister(name)
-        self._visible = set(names)
+                    self._visible.add(name)
+        if forget:  # what is registered stays mapped: the memory of dropped tables is not free
+            for name in self._visible.difference(names):
+                self._unregister(name)
         self._replay()
         numbered = [sql for sql in self._definitions if _ROW_NUMBERS.search(sql)]
         if numbered:
             for name in _mentioned(" ".join(numbered), names):
                 self._take(name)  # what is only shown here has no row numbers
             self._replay()
+
+    def _unregister(self, name: str) -> None:
+        self._visible.discard(name)
+        self._con.unregister(name)
 
     def _replay(self) -> None:
         """Make the definitions and settings that are not made yet."""
@@ -380,7 +393,7 @@ class ScratchDatabase:
         """Copy a table of the cluster that is about to change."""
         for shown in self._shown((name,)):
             rows = self._con.table(shown).to_arrow_table()
-            self._con.unregister(shown)
+            self._unregister(shown)
             with self._registered(rows):
                 self._con.execute(f"CREATE TABLE {quote(name)} AS FROM {quote(_ROWS)}")
 

@@ -89,7 +89,7 @@ class Session(CamelCase):
             QueryError: it does not parse, or names what does not exist; with DuckDB's message.
             UnsupportedError: it is a statement that minishark does not run.
         """
-        self._runtime.check_open()
+        self._runtime.engine.check_open()
         frame = self._statements.run(text, params)
         return verifying(frame) if verify else frame
 
@@ -108,7 +108,7 @@ class Session(CamelCase):
             QueryError: it does not parse; with DuckDB's message.
             UnsupportedError: one is a statement that minishark does not run.
         """
-        self._runtime.check_open()
+        self._runtime.engine.check_open()
         return tuple(self._runtime.planning.statements(text))
 
     # Tables and views
@@ -156,7 +156,7 @@ class Session(CamelCase):
         Raises:
             CatalogError: there is no such table.
         """
-        self._runtime.drop_table(name)
+        self._runtime.named.drop(name)
 
     @property
     def tables(self) -> list[str]:
@@ -170,13 +170,13 @@ class Session(CamelCase):
             CatalogError: there is no such table.
         """
         runtime = self._runtime
-        with runtime.up_to_date():
+        with runtime.engine.up_to_date():
             found = runtime.tables.catalog.find(name)
             if found is not None:
                 quoted = ident(found.name)
                 return relation_frame(runtime, quoted, found.schema, alias=found.name)
             if runtime.planning.has_view(name):
-                view = runtime.views.get(name.lower())
+                view = runtime.definitions.views.get(name.lower())
                 if view is None:
                     return self.relation(ident(name), alias=name)
                 return view_frame(view, name)
@@ -206,9 +206,9 @@ class Session(CamelCase):
     def kept_rows(self) -> tuple[TableInfo, ...]:
         """The rows that DataFrames keep in the cluster now: rows, bytes per replica, partitions."""
         runtime = self._runtime
-        with runtime.up_to_date():
+        with runtime.engine.up_to_date():
             nodes = runtime.cluster.nodes
-            return tuple(table_info(table, "kept", nodes) for table in runtime.cached)
+            return tuple(table_info(table, "kept", nodes) for table in runtime.engine.cached)
 
     # DataFrames
 
@@ -270,7 +270,7 @@ class Session(CamelCase):
             >>> session.parallelize("abc").map(str.upper).collect()
             ['A', 'B', 'C']
         """
-        self._runtime.check_open()
+        self._runtime.engine.check_open()
         check_partitions(partitions)
         rows = chunks(items, partitions or self.total_slots)
         return Items(self._runtime, self._runtime.store_rows(rows, partitions=rows.num_rows))
@@ -293,7 +293,7 @@ class Session(CamelCase):
         Raises:
             ClusterError: the session is stopped.
         """
-        self._runtime.check_open()
+        self._runtime.engine.check_open()
         cluster = self._runtime.cluster
         return node_states(cluster.status(), cluster.paths)
 
@@ -304,7 +304,8 @@ class Session(CamelCase):
             OptionError: there is no such placement, or the ratio is below 1.
         """
         check_placement(placement, probe_ratio)
-        self._runtime.placing = partial(self._runtime.cluster.placement, placement, probe_ratio)
+        engine = self._runtime.engine
+        engine.placing = partial(engine.cluster.placement, placement, probe_ratio)
 
     @contextlib.contextmanager
     def _planned_in_stages(self) -> Iterator[None]:
@@ -325,16 +326,16 @@ class Session(CamelCase):
 
         It is called on the thread that waits for the query; what it raises ends the query.
         """
-        self._runtime.add_progress_handler(handler)
+        self._runtime.engine.add_progress_handler(handler)
 
     def remove_progress_handler(self, handler: ProgressHandler) -> None:
         """Call `handler` no longer; nothing happens if it was not registered."""
-        self._runtime.remove_progress_handler(handler)
+        self._runtime.engine.remove_progress_handler(handler)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know, such as shared memory that is too small."""
-        return self._runtime.warnings
+        return self._runtime.engine.warnings
 
     # Life
 
@@ -353,7 +354,7 @@ class Session(CamelCase):
 
         Does nothing in a fork of the process.
         """
-        if self._runtime.stop():
+        if self._runtime.engine.stop():
             atexit.unregister(self.stop)
 
     def __enter__(self) -> Self:

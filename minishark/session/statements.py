@@ -34,7 +34,8 @@ from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, UnsupportedError
 from minishark.query.sinks import Layout
-from minishark.session.runtime import Runtime, counted
+from minishark.session.file_writer import counted
+from minishark.session.runtime import Runtime
 from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.store import survives_arrow
 
@@ -89,9 +90,9 @@ class Statements:
             case Show():
                 answer = self._show(statement)
             case FrontEndQuery():
-                answer = runtime.query_in_front_end(sql)
+                answer = runtime.engine.query_in_front_end(sql)
             case FrontEndCommand():
-                answer = runtime.run_in_scratch(sql)
+                answer = runtime.named.run_in_scratch(sql)
             case Write():
                 answer = self._write(statement)
             case CopyTo(query=query, destination=destination):
@@ -108,15 +109,15 @@ class Statements:
         sql, runtime = statement.sql, self.runtime
         match statement:
             case Definition():
-                runtime.define(sql)
+                runtime.definitions.define(sql)
             case Setting(is_reserved=True):
                 raise UnsupportedError("minishark chooses this setting itself; see connect().")
             case Setting():
-                runtime.set(sql)
+                runtime.definitions.set(sql)
             case SetVariable():
-                runtime.set_variable(sql)
+                runtime.definitions.set_variable(sql)
             case CreateEnum():
-                runtime.create_enum(sql)
+                runtime.definitions.create_enum(sql)
             case Prepare(name=name, statement=prepared):
                 self._prepared[name] = prepared
             case Deallocate(name=name):
@@ -140,7 +141,7 @@ class Statements:
         self, sql: str, explain: str | None, parsed: duckdb.Statement | None = None
     ) -> DataFrame:
         runtime = self.runtime
-        with runtime.up_to_date():
+        with runtime.engine.up_to_date():
             if runtime.scratch.is_elsewhere:
                 return self._query_in_scratch(sql, explain)
             try:
@@ -156,19 +157,19 @@ class Statements:
         """A query of what only the scratch database has."""
         runtime = self.runtime
         if explain is None:
-            return self._known(runtime.query_in_front_end(sql))
+            return self._known(runtime.engine.query_in_front_end(sql))
         plan = runtime.scratch.explain(
-            sql, runtime.loaded_tables, runtime.tables.read, analyze=explain == "analyze"
+            sql, runtime.engine.loaded_tables, runtime.tables.read, analyze=explain == "analyze"
         )
         return self._known(pa.table({"explain_value": [f"Runs in the front end\n{plan}"]}))
 
     def _show(self, statement: Show) -> pa.Table:
         """Answer a statement about the catalog; the planning database's rows are made up."""
         sql, runtime = statement.sql, self.runtime
-        with runtime.up_to_date():
+        with runtime.engine.up_to_date():
             if not statement.is_show and runtime.planning.tables_in(sql):
-                return runtime.query_in_front_end(sql)
-            names = [n for n in runtime.loaded_tables if not n.startswith(CACHED_PREFIX)]
+                return runtime.engine.query_in_front_end(sql)
+            names = [n for n in runtime.engine.loaded_tables if not n.startswith(CACHED_PREFIX)]
             return runtime.scratch.catalog(sql, names, runtime.tables.read)
 
     # Statements that write
@@ -179,12 +180,12 @@ class Statements:
         if target is not None and target.is_main and not runtime.scratch.is_elsewhere:
             match statement:
                 case CreateTableAs(query=query) if self._can_create(target.name, statement):
-                    runtime.store_query(target.name, query, Layout(replicas=2), replace=True)
+                    runtime.named.store_query(target.name, query, Layout(replicas=2), replace=True)
                     return counted(runtime.tables.catalog.get(target.name).rows)
                 case DropTable(missing_ok=missing_ok):
-                    runtime.drop_table(target.name, missing_ok=missing_ok)
+                    runtime.named.drop(target.name, missing_ok=missing_ok)
                     return counted(0)
-        return runtime.write(statement.sql, target)
+        return runtime.named.write(statement.sql, target)
 
     def _can_create(self, name: str, created: CreateTableAs) -> bool:
         """Whether a CREATE TABLE AS can run on the cluster.
@@ -193,7 +194,7 @@ class Statements:
         that do not survive Arrow.
         """
         runtime = self.runtime
-        with runtime.up_to_date():
+        with runtime.engine.up_to_date():
             own = runtime.scratch.own_tables
             exists = name in runtime.tables.catalog or name.lower() in own
             if exists and not created.replaces:

@@ -28,10 +28,11 @@ def test_more_open_queries_than_the_bound_are_refused() -> None:
 def test_a_session_refuses_and_recovers() -> None:
     """The error comes out of the query, and the next one runs when there is room."""
     with minishark.connect(in_process=True, nodes=1, executors_per_node=1) as session:
-        bound, session._runtime.open_queries.open_max = session._runtime.open_queries.open_max, 0
+        queries = session._runtime.engine.open_queries
+        bound, queries.open_max = queries.open_max, 0
         with pytest.raises(ResourceError, match="limit"):
             session.sql("SELECT 1 AS a").collect()
-        session._runtime.open_queries.open_max = bound
+        queries.open_max = bound
         assert [{"a": 1}] == session.sql("SELECT 1 AS a").collect()
 
 

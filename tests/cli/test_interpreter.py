@@ -73,7 +73,7 @@ def test_statements_write_tables_and_counts(shell: Interpreter) -> None:
 
 def test_a_warning_is_told_once(shell: Interpreter) -> None:
     """What the session warns of while a statement runs follows its answer."""
-    shell.session._runtime.warn("Shared memory is full.")
+    shell.session._runtime.engine.warn("Shared memory is full.")
     ask(shell, "SELECT 1 AS a; SELECT 2 AS a;")
     assert isinstance(shell.errors.file, io.StringIO)
     assert "Warning: Shared memory is full.\n" == shell.errors.file.getvalue()

@@ -172,7 +172,8 @@ def test_rows_that_are_released_while_they_materialize_are_computed_again(
     """Without a plan they could never be computed, and queries would wait for ever."""
     runtime = session._runtime
     cached = runtime.cache_query("SELECT 42 AS a", layout=Layout())
-    compute, released = runtime.compute, []
+    engine, released = runtime.engine, []
+    compute = engine.compute
 
     def compute_and_lose(names: Sequence[str]) -> None:
         compute(names)
@@ -181,7 +182,7 @@ def test_rows_that_are_released_while_they_materialize_are_computed_again(
             runtime.release(cached)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "compute", compute_and_lose)
+        patch.setattr(engine, "compute", compute_and_lose)
         runtime.materialize(cached)
     assert [(cached.name,)] == released
     runtime.release(cached)  # has no effect any more

@@ -14,8 +14,15 @@ import pyarrow as pa
 import pytest
 
 import minishark
+from minishark.catalog import Table
 from minishark.compiler.sql.statements import Target
-from minishark.errors import MinisharkError, QueryError, TaskFailedError
+from minishark.errors import (
+    CatalogError,
+    ClusterError,
+    MinisharkError,
+    QueryError,
+    TaskFailedError,
+)
 from minishark.session.scratch_database import ScratchDatabase
 from minishark.session.session import Session
 
@@ -239,3 +246,77 @@ def test_first_thing_in_a_session_may_be_a_table_of_its_own() -> None:
         relation = duckdb.sql("SELECT 'b'::ENUM('b', 'a') AS c FROM range(3)")
         session.create_table("first", relation)
         assert [(3,)] == ask(session, "SELECT count(c) FROM first")
+
+
+def test_cached_rows_are_not_listed_nor_held_after_they_are_dropped(session: Session) -> None:
+    """The front end reads them in place; their memory is free when their frames are gone."""
+    visible = session._runtime.scratch._visible
+    frame = session.sql("SELECT a FROM big").cache()
+    assert 1000 == frame.to_arrow(verify=True).num_rows
+    assert any(name.startswith("_kept_") for name in visible)
+    assert not any(str(name).startswith("_kept_") for (name,) in ask(session, "SHOW TABLES"))
+    del frame
+    session.sql("FROM big").to_arrow(verify=True)
+    assert not any(name.startswith("_kept_") for name in visible)
+
+
+def test_variables_and_enums_may_be_made_of_cached_rows(session: Session) -> None:
+    """Rows that are only promised are computed first, also those that only a view names."""
+    for name in ("of_a", "of_b"):
+        frame = session.sql("SELECT max(a) AS m FROM big").cache()
+        frame.create_or_replace_temp_view(name)
+    ask(session, "SET VARIABLE highest = (SELECT max(m) FROM of_a)")
+    ask(session, "CREATE TYPE one_of AS ENUM (SELECT m::VARCHAR FROM of_b)")
+    assert [(999, "999")] == ask(
+        session, "SELECT getvariable('highest'), '999'::one_of::VARCHAR FROM range(1)"
+    )
+
+
+def test_tables_of_the_front_end_are_replaced_only_if_asked_for(session: Session) -> None:
+    """They are tables like others to those who create tables."""
+    ask(session, "CREATE TYPE mood AS ENUM ('glad'); CREATE TABLE moods (m mood)")
+    ask(session, "INSERT INTO moods VALUES ('glad')")
+    for data in (pa.table({"a": [1]}), session.sql("SELECT 1 AS a")):
+        with pytest.raises(CatalogError, match="already"):
+            session.create_table("moods", data)
+    assert [("glad",)] == ask(session, "FROM moods")
+    session.create_table("moods", pa.table({"a": [1]}), replace=True)
+    assert [(1,)] == ask(session, "FROM moods")
+    session.drop_table("moods")
+
+
+def test_settings_of_several_threads_all_hold(session: Session) -> None:
+    """None is lost when two are made at the same time."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: ask(session, f"SET VARIABLE v{i} = {i}"), range(20)))
+    values = ", ".join(f"getvariable('v{i}')" for i in range(20))
+    assert [tuple(range(20))] == ask(session, f"SELECT {values} FROM big LIMIT 1")
+
+
+def test_tables_are_published_while_no_changes_are_loaded(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a thread that loads an older table of the same name might replace them."""
+    engine = session._runtime.engine
+    publish, seen = engine.tables.publish, []
+
+    def watched(table: Table, *, replace: bool) -> None:
+        seen.append((table.name, engine.loading.locked()))
+        publish(table, replace=replace)
+
+    monkeypatch.setattr(type(engine.tables), "publish", staticmethod(watched))
+    session.create_table("loaded", pa.table({"a": [1]}))
+    ask(session, "CREATE TABLE queried AS FROM loaded")
+    assert [("loaded", True), ("queried", True)] == seen
+    session.drop_table("loaded")
+    session.drop_table("queried")
+
+
+def test_stopped_sessions_say_so() -> None:
+    """Also where rows are loaded and views made."""
+    with minishark.connect(in_process=True, nodes=1, executors_per_node=1) as stopped:
+        frame = stopped.sql("SELECT 1 AS a")
+    with pytest.raises(ClusterError, match="stopped"):
+        stopped.create_dataframe([(1,)], ["a"])
+    with pytest.raises(ClusterError, match="stopped"):
+        frame.create_or_replace_temp_view("v")

@@ -38,6 +38,31 @@ def test_a_removed_handler_hears_nothing(toy_session: Session) -> None:
     assert [] == heard
 
 
+def test_a_handler_may_remove_itself(toy_session: Session) -> None:
+    """It is not called again, although the query goes on."""
+    heard: list[QueryProgress] = []
+
+    def once(progress: QueryProgress) -> None:
+        heard.append(progress)
+        toy_session.remove_progress_handler(once)
+
+    toy_session.register_progress_handler(once)
+    toy_session.sql("SELECT k % 3 AS g, count(*) AS n FROM t GROUP BY ALL").to_arrow()
+    assert 1 == len(heard)
+
+
+def test_handlers_hear_of_rows_that_are_computed_for_the_front_end(toy_session: Session) -> None:
+    """Cached rows that a statement of the front end is the first to read are computed in tasks."""
+    heard: list[QueryProgress] = []
+    cached = toy_session.sql("SELECT k % 3 AS g, count(*) AS n FROM t GROUP BY ALL").cache()
+    toy_session.register_progress_handler(heard.append)
+    try:
+        toy_session._runtime.engine.query_in_front_end(cached.sql())
+    finally:
+        toy_session.remove_progress_handler(heard.append)
+    assert heard
+
+
 def test_what_a_handler_raises_ends_the_query(toy_session: Session) -> None:
     """The error reaches the caller, and the session goes on."""
 

@@ -21,7 +21,7 @@ from minishark.errors import (
 )
 from minishark.query.run import QueryRun
 from minishark.query.sinks import CollectRows
-from minishark.session.runtime import _Query
+from minishark.session.engine import _Query
 from minishark.session.session import Session
 
 ROWS = pa.table(
@@ -121,7 +121,7 @@ def test_a_lazy_frame_reads_what_is_there_when_it_runs(session: Session) -> None
 def test_a_plan_never_reads_a_replaced_table_in_part(session: Session) -> None:
     """A plan keeps the tables that it was made for; it answers for them, or fails."""
     session.create_table("t", ROWS, partitions=2)
-    query = _Query(runtime=session._runtime, sql="SELECT count(*) FROM t", sink=CollectRows())
+    query = _Query(engine=session._runtime.engine, sql="SELECT count(*) FROM t", sink=CollectRows())
     plan = query.plan(whole=False)
     session.create_table("t", ROWS, partitions=4, replace=True)
     with pytest.raises(MinisharkError):
@@ -160,7 +160,7 @@ def test_functions_of_rejected_statements_do_not_run_in_the_front_end(
 
     computed: list[str] = []
     monkeypatch.setattr(QueryRun, "run", reject)
-    monkeypatch.setattr(session._runtime, "query_in_front_end", computed.append)
+    monkeypatch.setattr(session._runtime.engine, "query_in_front_end", computed.append)
     with pytest.raises(TaskFailedError, match="no such function"):
         session.sql("SELECT 1 AS a").map_in_arrow(lambda rows: rows, "a INT").collect()
     assert [] == computed

@@ -1,0 +1,172 @@
+"""What later statements rely on: views, macros, types, settings, variables, Python functions.
+
+Each is known in three places: the planning database, which binds statements; the scratch database;
+and the environment that travels to executors with each stage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from minishark.dataframe import DataFrame
+from minishark.dataframe.names import ident
+from minishark.errors import CatalogError, OptionError, QueryError
+from minishark.session.engine import Engine
+from minishark.session.named_tables import NamedTables
+from minishark.worker.protocol import ScalarFunction
+from minishark.worker.scalars import callable_of, create_function, uncalled
+
+_VALUE = re.compile(r"=|\bAS\s+ENUM\b", re.IGNORECASE)
+"""What comes before the value in SET VARIABLE and CREATE TYPE AS ENUM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """The definitions and settings of a session.
+
+    Attributes:
+        engine: runs statements, and has the environment.
+        named: the tables, whose names views can't have.
+        views: the DataFrames that are views, by name in lower case; they keep what they read.
+    """
+
+    engine: Engine
+    named: NamedTables
+    views: dict[str, DataFrame] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def define(self, sql: str) -> None:
+        """Run a definition (of a view, macro, type ...), for all later statements.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        engine = self.engine
+        with engine.up_to_date():
+            if engine.scratch.is_elsewhere:
+                self.named.run_in_scratch(sql)
+                return
+            try:
+                engine.planning.define(sql)
+            except QueryError:
+                # It may name what only the scratch database has: then it is defined there only.
+                if not engine.scratch.has_own:
+                    raise
+                engine.scratch.define(sql, alone=True)
+                return
+            engine.scratch.define(sql)
+            self._add_definition(sql)
+
+    def set(self, sql: str) -> None:
+        """Run a SET statement, for all later statements."""
+        with self.engine.up_to_date():
+            self.engine.planning.define(sql)
+            self.engine.scratch.define(sql)
+            self._add_setting(sql)
+
+    def set_variable(self, sql: str) -> None:
+        """Run a SET VARIABLE, whose value may come from a query."""
+        engine = self.engine
+        with engine.up_to_date():
+            self._compute_inputs(sql)
+            known = engine.scratch.set_variable(sql, engine.loaded_tables, engine.tables.read)
+            engine.planning.define(known)
+            self._add_setting(known)
+
+    def create_enum(self, sql: str) -> None:
+        """Run a CREATE TYPE AS ENUM (query)."""
+        engine = self.engine
+        with engine.up_to_date():
+            self._compute_inputs(sql)
+            known = engine.scratch.create_enum(sql, engine.loaded_tables, engine.tables.read)
+            engine.planning.define(known)
+            self._add_definition(known)
+
+    def _compute_inputs(self, sql: str) -> None:
+        """Compute promised tables that the value of a variable or an ENUM is made of."""
+        found = _VALUE.search(sql)
+        if found is not None:  # as a SELECT, in which views are seen through
+            self.engine.compute(self.engine.planning.tables_in(f"SELECT {sql[found.end() :]}"))
+
+    def _add_definition(self, sql: str) -> None:
+        with self._lock:
+            environment = self.engine.environment
+            definitions = (*environment.definitions, sql)
+            self.engine.environment = dataclasses.replace(environment, definitions=definitions)
+
+    def _add_setting(self, sql: str) -> None:
+        with self._lock:
+            environment = self.engine.environment
+            settings = (*environment.settings, sql)
+            self.engine.environment = dataclasses.replace(environment, settings=settings)
+        self.engine.planner.files.forget()  # settings may change how files are read
+
+    # Views
+
+    def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
+        """Make a DataFrame a view; what it reads is kept as long as the view exists.
+
+        Raises:
+            CatalogError: something has that name already.
+        """
+        self.engine.check_open()
+        if name.lower() in (table.lower() for table in self.named.names):
+            raise CatalogError(f"There is a table called {name!r}; a view needs another name.")
+        if self.engine.planning.has_view(name):
+            if not replace:
+                raise CatalogError(f"There is a view called {name!r} already.")
+            if re.search(rf"\b{re.escape(name)}\b", frame.sql(), re.IGNORECASE):
+                raise CatalogError(f"The view {name!r} would read itself; use table({name!r}).")
+            self.drop_view(name)
+        self.define(f"CREATE VIEW {ident(name)} AS {frame.sql()}")
+        self.views[name.lower()] = frame
+
+    def drop_view(self, name: str) -> bool:
+        """Remove a view; whether there was one."""
+        if not self.engine.planning.has_view(name):
+            return False
+        self.define(f"DROP VIEW {ident(name)}")
+        self.views.pop(name.lower(), None)
+        return True
+
+    # Python functions
+
+    def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
+        """Make a Python function callable from SQL, replacing one of the same name."""
+        engine, name = self.engine, function.name
+        engine.check_open()
+        if name in engine.planner.functions:
+            self.remove_function(name)
+        elif engine.planning.has_function(name):
+            raise OptionError(f"DuckDB has a function {name!r}; choose another name.")
+        called = callable_of(function, fn)
+        engine.planning.change(lambda con: create_function(con, function, uncalled(fn)))
+        engine.scratch.change(lambda con: create_function(con, function, called))
+        self._set_functions({**engine.planner.functions, name: function})
+
+    def remove_function(self, name: str) -> None:
+        """Remove a registered function.
+
+        Raises:
+            OptionError: there is none of that name.
+        """
+        engine = self.engine
+        engine.check_open()
+        if name not in engine.planner.functions:
+            raise OptionError(f"There is no registered function {name!r}.")
+        self._set_functions({n: f for n, f in engine.planner.functions.items() if n != name})
+        for database in (engine.planning, engine.scratch):
+            database.change(lambda con: con.remove_function(name))
+
+    def _set_functions(self, functions: dict[str, ScalarFunction]) -> None:
+        engine = self.engine
+        engine.planner.functions = functions
+        engine.planning.volatile = frozenset(n for n, f in functions.items() if f.volatile)
+        with self._lock:
+            values = tuple(functions.values())
+            engine.environment = dataclasses.replace(engine.environment, functions=values)

@@ -1,0 +1,382 @@
+"""Engine: a session's cluster, planner and tables, and the queries that run over them.
+
+What users ask of a session (`session.runtime` and the modules that it composes) ends in `run`,
+which sends a query up the ladder of fallbacks, or in the scratch database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+
+from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.errors import (
+    ClusterError,
+    MinisharkError,
+    PartitionsLostError,
+    TaskFailedError,
+)
+from minishark.query.job_builder import Environment
+from minishark.query.ladder import climb
+from minishark.query.limits import OpenQueries
+from minishark.query.locality import hosts_of
+from minishark.query.metrics import QueryMetrics, StageMetrics
+from minishark.query.planner import QueryPlan, QueryPlanner
+from minishark.query.progress import ProgressHandler, QueryProgress
+from minishark.query.run import QueryRun, Site
+from minishark.query.sinks import Layout, Sink
+from minishark.session.scratch_database import ScratchDatabase
+from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
+from minishark.tables.store import StoreAsTable
+from minishark.tables.tables import Tables
+from minishark.worker.memory import front_end_bytes
+
+Result = TypeVar("Result")
+
+_DISK_WARNING = "There is no room in shared memory: shuffle data went to disk, which is slower."
+
+
+class RefusedError(TaskFailedError):
+    """No executor accepts a statement, and the query's sink needs tasks."""
+
+
+class Engine:
+    """Runs queries over a cluster's tables; safe to use from several threads."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: PlannerOptions,
+        placing: Callable[[], Placement],
+    ) -> None:
+        limits = {
+            "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
+            "temp_directory": str(cluster.scratch / "front"),
+        }
+        self.cluster = cluster
+        self.planning = PlanningDatabase(limits)
+        self.scratch = ScratchDatabase(limits)
+        self.tables = Tables(
+            cluster=cluster,
+            planning=self.planning,
+            placement=placing,
+            partitions=options.partitions,
+            warn=self.warn,
+        )
+        self.cached = CachedTables(self.tables)
+        self.planner = QueryPlanner(
+            planning=self.planning, catalog=self.tables.catalog, options=options
+        )
+        self.placing = placing
+        self.environment = Environment()
+        self.open_queries = OpenQueries()
+        self.progress_handlers: tuple[ProgressHandler, ...] = ()
+        self._warnings: list[str] = list(cluster.warnings)
+        self._folders = itertools.count()
+        self._lock = threading.Lock()
+        self.loading = threading.Lock()
+        self._pid = os.getpid()
+        self._stopped = False
+        self._replicator = self.tables.replicator() if cluster.loses_files else None
+        if self._replicator is not None:
+            self._replicator.start()
+
+    # Life
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called, or this process is a fork of the session's."""
+        return self._stopped or os.getpid() != self._pid
+
+    def stop(self) -> bool:
+        """Stop the cluster and free its memory; whether this call did it.
+
+        Does nothing in a fork of the process: the cluster is the parent's.
+        """
+        if os.getpid() != self._pid:
+            return False
+        with self._lock:
+            stopped, self._stopped = self._stopped, True
+        if stopped:
+            return False
+        self.scratch.interrupt()
+        if self._replicator is not None:
+            self._replicator.stop()
+        self.cluster.close()
+        if self._replicator is not None:
+            self._replicator.join()
+        self.scratch.close()
+        self.planning.close()
+        return True
+
+    def check_open(self) -> None:
+        """Raise ClusterError if the session is stopped, or this process is a fork."""
+        if self._stopped:
+            raise ClusterError("The session is stopped; call connect() again.")
+        if os.getpid() != self._pid:
+            raise ClusterError(
+                "Sessions do not survive fork(): call connect() in the child process."
+            )
+
+    @contextlib.contextmanager
+    def up_to_date(self) -> Iterator[None]:
+        """What every statement relies on: an open session, and tables as last written.
+
+        Raises:
+            ClusterError: the session is stopped.
+        """
+        self.check_open()
+        self._load_changed()
+        yield
+
+    def _load_changed(self) -> None:
+        """Load tables that statements have changed, and drop cached ones that nobody needs."""
+        with self.loading:
+            self.cached.sweep()
+            for table in self.scratch.changed():
+                if table.rows is not None:
+                    self.tables.create(table.name, table.rows, Layout(replicas=2), replace=True)
+                elif table.name in self.tables.catalog:
+                    self.tables.drop(table.name)
+                self.scratch.loaded(table)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know."""
+        return tuple(self._warnings)
+
+    def warn(self, sentence: str) -> None:
+        """Add a warning, once."""
+        with self._lock:
+            if sentence not in self._warnings:
+                self._warnings.append(sentence)
+
+    def add_progress_handler(self, handler: ProgressHandler) -> None:
+        """Tell a handler of the progress of all queries."""
+        with self._lock:
+            self.progress_handlers = (*self.progress_handlers, handler)
+
+    def remove_progress_handler(self, handler: ProgressHandler) -> None:
+        """Tell a handler no longer."""
+        with self._lock:
+            left = tuple(other for other in self.progress_handlers if other != handler)
+            self.progress_handlers = left
+
+    # Queries
+
+    @property
+    def loaded_tables(self) -> list[str]:
+        """The names of the tables in the cluster whose rows are computed, cached ones included."""
+        return [table.name for table in self.tables.catalog if table.is_computed]
+
+    def run(
+        self,
+        sql: str,
+        sink: Sink[Result],
+        *,
+        explained: bool = False,
+        handlers: tuple[ProgressHandler, ...] = (),
+    ) -> tuple[Result, QueryMetrics]:
+        """Run a query to its end.
+
+        Args:
+            sql: the query.
+            sink: what becomes of its rows.
+            explained: whether metrics say why each task ran where it did.
+            handlers: told of its progress, besides those of all queries; what they raise ends it.
+        """
+        with self.open_queries.counted():
+            return climb(
+                _Query(engine=self, sql=sql, sink=sink, explained=explained, handlers=handlers)
+            )
+
+    def query_in_front_end(self, sql: str, *, lossless: bool = False) -> pa.Table:
+        """Run a query in the scratch database, over all rows of the cluster's tables."""
+        self.compute(self.planning.tables_in(sql))
+        return self.scratch.query(sql, self.loaded_tables, self.tables.read, lossless=lossless)
+
+    def compute(self, names: Sequence[str], handlers: tuple[ProgressHandler, ...] = ()) -> None:
+        """Compute those of the tables that are only promised."""
+        tables = (self.tables.catalog.find(name) for name in dict.fromkeys(names))
+        for name in [table.name for table in tables if table and not table.is_computed]:
+            with self.cached.computing(name) as cached:
+                if cached is None or cached.plan is None:
+                    continue  # another thread was faster
+                plan = cached.plan
+                fingerprint = self._fingerprint(plan)
+                with self.tables.folder() as folder:
+                    sink = StoreAsTable(
+                        tables=self.tables,
+                        name=name,
+                        schema=plan.schema,
+                        folder=folder,
+                        layout=plan.layout,
+                        function=plan.function,
+                    )
+                    # Part of the query that needs it: it is not counted as another open one.
+                    table, _ = climb(
+                        _Query(engine=self, sql=plan.sql, sink=sink, handlers=handlers)
+                    )
+                    self.cached.computed(cached, table, fingerprint)
+
+    def _fingerprint(self, plan: CachePlan) -> Fingerprint | None:
+        """What a cached table's rows are computed from; None if that does not determine them."""
+        if not self.cluster.loses_files or plan.function is not None:
+            return None
+        read = self.planner.deterministic_inputs(plan.sql, on_hosts=self.on_hosts)
+        if read is None:
+            return None
+        return (*self.environment.settings, *map(self.tables.content, read))
+
+    def restore(self, lost: PartitionsLostError) -> None:
+        """Restore a table whose partitions are lost: load its files again, or compute it again.
+
+        Raises:
+            PartitionsLostError: neither is possible.
+        """
+        if lost.table in self.cached:
+            self.cached.restore(lost, self._fingerprint)
+        else:
+            self.tables.restore(lost)
+
+    @property
+    def on_hosts(self) -> bool:
+        """Whether nodes are on several hosts."""
+        placement = self.placing()
+        return bool(hosts_of(placement.nodes, placement.stores))
+
+    def threads(self, queries: int) -> int:
+        """Threads of a large task that is alone in its stage, while so many queries are open.
+
+        The cores are shared: several queries with a thread per core would only take turns.
+        """
+        return 1 if self.on_hosts else max(1, self.planner.options.threads // max(1, queries))
+
+    def site(self, folder: str) -> Site:
+        """Where the jobs of a query run, on nodes that have its folder."""
+
+        def placement() -> Placement:
+            placed = self.placing()
+            self.cluster.make_folder(folder)
+            return placed
+
+        return Site(self.cluster.backend, placement, self.cluster.lost_nodes)
+
+    @contextlib.contextmanager
+    def query_folder(self) -> Iterator[str]:
+        """A folder for the files of one query, removed afterwards."""
+        folder = self.cluster.folder(f"queries/{next(self._folders)}")
+        try:
+            yield folder
+        finally:
+            self.cluster.remove_folder(folder)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Query(Generic[Result]):
+    """One query on the ladder.
+
+    Attributes:
+        engine: what runs it.
+        sql: its text.
+        sink: what becomes of its rows.
+        explained: whether metrics say why each task ran where it did.
+        handlers: told of its progress, besides the engine's.
+    """
+
+    engine: Engine
+    sql: str
+    sink: Sink[Result]
+    explained: bool = False
+    handlers: tuple[ProgressHandler, ...] = ()
+    _started_s: float = field(default_factory=time.perf_counter)
+    _planned_s: float = 0.0
+
+    def plan(self, *, whole: bool) -> QueryPlan:
+        """Plan the query."""
+        engine = self.engine
+        plan = engine.planner.plan(self.sql, self.sink, on_hosts=engine.on_hosts, whole=whole)
+        self._planned_s = time.perf_counter()
+        return plan
+
+    def compute(self, tables: Sequence[str]) -> None:
+        """Compute promised tables; cancelling this query cancels that, too."""
+        self.engine.compute(tables, self.handlers)
+
+    def is_current(self, plan: QueryPlan) -> bool:
+        """Whether tables and files are still those that the plan was made for."""
+        return self.engine.planner.is_current(plan)
+
+    def reads_files(self, plan: QueryPlan) -> bool:
+        """Whether the plan reads files that the query names."""
+        return plan.reads_files
+
+    def restore(self, lost: PartitionsLostError) -> None:
+        """Restore a table whose partitions are lost."""
+        self.engine.restore(lost)
+
+    def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
+        """Run a plan's stages on the cluster."""
+        engine = self.engine
+        with engine.query_folder() as folder:
+            run = QueryRun(
+                stages=plan.stages,
+                tables=partial(engine.planner.stored, plan),
+                site=engine.site(folder),
+                store=engine.cluster.store(),
+                folder=folder,
+                output=self.sink.output(plan.physical, plan.columns),
+                environment=engine.environment,
+                threads=engine.threads(engine.open_queries.count),
+                explained=self.explained,
+                on_progress=self._tell if self.handlers or engine.progress_handlers else None,
+            )
+            run.run()
+            result = self.sink.finish(run)
+        if run.uses_disk():
+            engine.warn(_DISK_WARNING)
+        return result, self._metrics(run.metrics(), warnings)
+
+    def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryMetrics]:
+        """Run a statement that no executor accepts in the scratch database, which accepts more.
+
+        Raises:
+            RefusedError: it does not either, or the sink needs tasks.
+        """
+        if self.sink.needs_tasks:
+            raise RefusedError(str(rejected)) from None
+        try:
+            rows = self.engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+        except MinisharkError:
+            raise RefusedError(str(rejected)) from None
+        result = self.sink.accept(rows)
+        note = f"Ran in the front end, as an executor did not accept it: {rejected}"
+        return result, self._metrics((), (note,))
+
+    def _metrics(self, stages: tuple[StageMetrics, ...], warnings: tuple[str, ...]) -> QueryMetrics:
+        return QueryMetrics(
+            stages=len(stages),
+            tasks=sum(stage.tasks for stage in stages),
+            constrained_tasks=sum(stage.constrained_tasks for stage in stages),
+            local_tasks=sum(stage.local_tasks for stage in stages),
+            elapsed_s=time.perf_counter() - self._started_s,
+            planning_s=self._planned_s - self._started_s,
+            warnings=warnings,
+            by_stage=stages,
+        )
+
+    def _tell(self, progress: QueryProgress) -> None:
+        # Handlers may be added and removed while it runs, by other threads and by handlers.
+        for handler in (*self.engine.progress_handlers, *self.handlers):
+            handler(progress)

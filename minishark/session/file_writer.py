@@ -1,0 +1,102 @@
+"""Queries written to files: COPY ... TO, and checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from minishark.compiler.sql.tokens import split_arguments
+from minishark.errors import QueryError, UnsupportedError
+from minishark.expressions import Schema
+from minishark.query.sinks import CollectRows
+from minishark.session.engine import Engine, RefusedError
+from minishark.tables.copy import (
+    Copy,
+    WriteFiles,
+    check_options,
+    parquet_files,
+    parsed_copy,
+    publish,
+    staging_folder,
+)
+from minishark.tables.store import survives_arrow
+
+
+@dataclass(frozen=True, slots=True)
+class FileWriter:
+    """Writes the rows of queries to files.
+
+    Attributes:
+        engine: runs the queries.
+    """
+
+    engine: Engine
+
+    def copy(self, query: str, target: str) -> pa.Table:
+        """COPY query TO target: tasks write files in parallel where they can.
+
+        Args:
+            query: a query.
+            target: the text after TO.
+
+        Returns:
+            DuckDB's answer: the number of rows.
+        """
+        with self.engine.up_to_date():
+            schema = self._bound_or_none(query)
+            if schema is None:
+                return self.engine.scratch.copy(self.engine.query_in_front_end(query), target)
+            copy = parsed_copy(target, split_arguments)
+            if copy is not None and survives_arrow(schema):
+                with contextlib.suppress(RefusedError):
+                    return counted(self._copy_in_tasks(query, schema, copy))
+            rows, _ = self.engine.run(query, CollectRows(lossless=True))
+            return self.engine.scratch.copy(rows, target)
+
+    def _bound_or_none(self, query: str) -> Schema | None:
+        """A query's columns; None if only the scratch database may know what it names."""
+        try:
+            return self.engine.planning.bind(query).schema
+        except QueryError:
+            if not self.engine.scratch.has_own:
+                raise
+            return None
+
+    def _copy_in_tasks(self, query: str, schema: Schema, copy: Copy) -> int:
+        """Write the rows of a query; returns their number."""
+        with staging_folder(copy) as staging:
+            self.engine.planning.check(lambda con: check_options(con, copy, schema, staging))
+            written, _ = self.engine.run(query, WriteFiles(copy, staging))
+            publish(copy, staging, written)
+        return sum(item.rows for item in written)
+
+    def write_checkpoint(self, sql: str, path: str) -> str:
+        """Write a query's rows to Parquet files in a new folder; a query that reads them back.
+
+        Raises:
+            DataError: the folder is not empty, or can't be written.
+            UnsupportedError: Parquet does not keep the type of a column.
+        """
+        with self.engine.up_to_date():
+            schema = self.engine.planning.bind(sql).schema
+            copy = Copy(Path(path).absolute(), {"format": "parquet", "per_thread_output": "true"})
+            with staging_folder(copy) as staging:
+                self.engine.planning.check(lambda con: check_options(con, copy, schema, staging))
+                read_back = self.engine.planning.relation_schema(parquet_files(staging))
+                for column, read in zip(schema, read_back, strict=True):
+                    if column.type != read.type:
+                        raise UnsupportedError(
+                            f"Parquet does not keep column {column.name!r} as {column.type}; "
+                            "cast it, or use checkpoint() without a path."
+                        )
+                written, _ = self.engine.run(sql, WriteFiles(copy, staging))
+                publish(copy, staging, written)
+            return f"FROM {parquet_files(copy.path)}"
+
+
+def counted(rows: int) -> pa.Table:
+    """DuckDB's answer to a statement that changes rows: their number."""
+    return pa.table({"Count": pa.array([rows], pa.int64())})
