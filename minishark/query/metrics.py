@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -65,6 +66,16 @@ class StageMetrics:
     def rows(self) -> int:
         """Output rows."""
         return sum(task.rows for task in self.by_task)
+
+    @property
+    def skew(self) -> float | None:
+        """How unevenly rows are spread: those of the largest task / the median; None if that is 0.
+
+        The largest task is what the next stage waits for. 1 is even.
+        """
+        rows = [task.rows for task in self.by_task]
+        middle = median(rows) if rows else 0
+        return max(rows) / middle if middle else None
 
     @property
     def bytes(self) -> int:

@@ -32,7 +32,7 @@ def _kilobytes(stage: StageMetrics) -> str:
 
 
 def _tasks(stage: StageMetrics) -> str:
-    notes = {"skipped": stage.skipped_tasks, "made again": stage.remade_tasks}
+    notes = {"skipped": stage.skipped_tasks, "recomputed": stage.remade_tasks}
     said = ", ".join(f"{count} {what}" for what, count in notes.items() if count)
     return f"{stage.tasks} ({said})" if said else str(stage.tasks)
 
@@ -54,6 +54,7 @@ _COLUMNS: dict[str, Callable[[StageMetrics], str]] = {
     "stage": lambda stage: str(stage.index),
     "tasks": _tasks,
     "rows": lambda stage: f"{stage.rows:,}",
+    "skew": lambda stage: "-" if stage.skew is None else f"{stage.skew:.1f}",
     "KB": _kilobytes,
     "ms": lambda stage: f"{stage.elapsed_s * 1e3:.1f}",
     "task ms min/median/max": lambda stage: _spread(stage.run_s),
