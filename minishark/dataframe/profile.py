@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from minishark.dataframe.show import html_table
 from minishark.errors import OptionError
-from minishark.query.metrics import QueryMetrics, StageMetrics, TaskMetrics
+from minishark.query.metrics import QueryMetrics, StageMetrics, TaskMetrics, as_dict
 from minishark.query.report import metrics_text, stage_rows
 
 _TASK_HEADER = ("task", "executor", "attempt", "rows", "KB", "run ms", "queue ms", "local")
@@ -62,8 +60,7 @@ class Profile:
 
     def to_dict(self) -> dict[str, Any]:
         """All metrics as dictionaries, lists and numbers, for JSON."""
-        figures: dict[str, Any] = msgspec.to_builtins(self.metrics)
-        return {"sql": self.sql, **figures}
+        return {"sql": self.sql, **as_dict(self.metrics)}
 
     def _repr_html_(self) -> str:
         """For notebooks: the stages, with collapsible tables of their tasks."""

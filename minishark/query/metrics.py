@@ -1,26 +1,33 @@
-"""What a query did: the figures of its stages and tasks."""
+"""Figures of a query, its stages and its tasks. Times are in seconds, sizes in bytes.
+
+Only tasks are measured; the figures of stages and queries are properties derived from theirs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from statistics import median
+from typing import Any
 
 import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMetrics:
-    """What a task did.
+    """A completed task.
 
     Attributes:
-        node: where it ran.
-        executor: what ran it.
+        node: the node that it ran on.
+        executor: the executor process that ran it.
         attempt: 1 for the first attempt.
-        rows: how many rows it gave.
-        bytes: their size.
-        run_s: how long it ran.
-        queue_s: how long it waited, messages included.
-        local: whether its node holds the table data that it reads; None if it reads none.
-        why: why it ran there, in words, if that was asked for.
+        rows: output rows.
+        bytes: the size of the output.
+        disk_bytes: the part of it that went to disk for lack of shared memory.
+        run_s: run time.
+        queue_s: time between submission and start, messages included.
+        local: whether its node stores the table partitions that it reads; None if it reads none.
+        why: why it ran there, in sentences, if the query asked for explanations.
     """
 
     node: str
@@ -28,6 +35,7 @@ class TaskMetrics:
     attempt: int
     rows: int
     bytes: int
+    disk_bytes: int = 0
     run_s: float
     queue_s: float
     local: bool | None
@@ -36,62 +44,132 @@ class TaskMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMetrics:
-    """What a stage did; times in seconds, per task that finished.
+    """A completed stage.
 
-    Skipped tasks were cancelled, or never started, as no row of theirs was needed any more.
-    `after` are the stages that it reads. Of remade tasks the output was lost, and made again. Of
-    the `bytes`, `disk_bytes` went to disk for want of shared memory.
+    Attributes:
+        index: its number in the plan.
+        tasks: its number of tasks.
+        elapsed_s: from its submission to its last completion.
+        by_task: its completed tasks, in order.
+        after: the stages that it reads.
+        remade_tasks: tasks whose output was lost and computed again.
     """
 
     index: int
     tasks: int
-    rows: int
-    bytes: int
     elapsed_s: float
-    run_s: tuple[float, ...]
-    queue_s: tuple[float, ...]
-    constrained_tasks: int
-    local_tasks: int
-    skipped_tasks: int = 0
-    by_task: tuple[TaskMetrics, ...] = ()
+    by_task: tuple[TaskMetrics, ...]
     after: tuple[int, ...] = ()
     remade_tasks: int = 0
-    disk_bytes: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Output rows."""
+        return sum(task.rows for task in self.by_task)
+
+    @property
+    def skew(self) -> float | None:
+        """How unevenly rows are spread: those of the largest task / the median; None if that is 0.
+
+        The largest task is what the next stage waits for. 1 is even.
+        """
+        rows = [task.rows for task in self.by_task]
+        middle = median(rows) if rows else 0
+        return max(rows) / middle if middle else None
+
+    @property
+    def bytes(self) -> int:
+        """The size of the output."""
+        return sum(task.bytes for task in self.by_task)
+
+    @property
+    def disk_bytes(self) -> int:
+        """The part of the output that went to disk."""
+        return sum(task.disk_bytes for task in self.by_task)
+
+    @property
+    def run_s(self) -> tuple[float, ...]:
+        """Run times of the completed tasks."""
+        return tuple(task.run_s for task in self.by_task)
+
+    @property
+    def queue_s(self) -> tuple[float, ...]:
+        """Queue times of the completed tasks."""
+        return tuple(task.queue_s for task in self.by_task)
+
+    @property
+    def constrained_tasks(self) -> int:
+        """Tasks that read table partitions, and so prefer nodes."""
+        return sum(task.local is not None for task in self.by_task)
+
+    @property
+    def local_tasks(self) -> int:
+        """Constrained tasks that ran on a preferred node."""
+        return sum(task.local is True for task in self.by_task)
+
+    @property
+    def skipped_tasks(self) -> int:
+        """Tasks that were cancelled or never started, as a LIMIT had enough rows."""
+        return self.tasks - len(self.by_task)
 
     @property
     def retries(self) -> int:
-        """How many attempts failed and were made again."""
+        """Failed attempts of tasks that were repeated."""
         return sum(task.attempt - 1 for task in self.by_task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMetrics:
-    """What a query did.
+    """A completed query.
 
     Attributes:
-        stages: how many stages ran.
-        tasks: how many tasks they had.
-        constrained_tasks: tasks that read partitions of tables, and so have nodes to prefer.
-        local_tasks: those of them that ran on a node that holds what they read.
         elapsed_s: from the call to the answer, planning included.
         planning_s: from the text to the stages.
         warnings: sentences for the user.
-        by_stage: each stage's own figures.
+        by_stage: its stages, in topological order; none if the front end ran it.
     """
 
-    stages: int
-    tasks: int
-    constrained_tasks: int
-    local_tasks: int
     elapsed_s: float
     planning_s: float
     warnings: tuple[str, ...] = ()
     by_stage: tuple[StageMetrics, ...] = ()
 
+    @property
+    def stages(self) -> int:
+        """The number of stages."""
+        return len(self.by_stage)
+
+    @property
+    def tasks(self) -> int:
+        """The number of tasks."""
+        return sum(stage.tasks for stage in self.by_stage)
+
+    @property
+    def constrained_tasks(self) -> int:
+        """Tasks that read table partitions, and so prefer nodes."""
+        return sum(stage.constrained_tasks for stage in self.by_stage)
+
+    @property
+    def local_tasks(self) -> int:
+        """Constrained tasks that ran on a preferred node."""
+        return sum(stage.local_tasks for stage in self.by_stage)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of a statement and what running it took."""
+    """The rows of a query, and its metrics."""
 
     table: pa.Table
     metrics: QueryMetrics
+
+
+def as_dict(figures: Any) -> Any:
+    """Metrics as dictionaries, lists and numbers, derived figures included."""
+    if isinstance(figures, tuple):
+        return [as_dict(each) for each in figures]
+    if not is_dataclass(figures):
+        return figures
+    names = [each.name for each in fields(figures)]
+    members: Mapping[str, object] = vars(type(figures))
+    names += [name for name, member in members.items() if isinstance(member, property)]
+    return {name: as_dict(getattr(figures, name)) for name in names}

@@ -1,4 +1,4 @@
-"""What happened to a stage's tasks, for the figures of its query."""
+"""Records the events of a stage's jobs, from which its metrics are made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparrow_core import JobFinished, JobSpec, TaskCompleted, TaskSpec, explain
 
 @dataclass(slots=True)
 class _Job:
-    """A job of the stage, without what its tasks were given, and its events without results."""
+    """A job of the stage without payloads, and its events without results: both may be large."""
 
     spec: JobSpec
     events: list[JobEvent] = field(default_factory=list)
@@ -25,7 +25,7 @@ class _Job:
 
 @dataclass(slots=True, kw_only=True)
 class StageRecord:
-    """A stage and its jobs: one, or more if outputs had to be made again.
+    """A stage and its jobs: one, or more if lost outputs were computed again.
 
     Attributes:
         stage: the stage.
@@ -40,14 +40,13 @@ class StageRecord:
     _elapsed_s: float = 0.0
 
     def submitted(self, number: int, job: JobSpec, preferred: dict[int, frozenset[str]]) -> None:
-        """A job of the stage starts; its tasks prefer nodes as far as these are named."""
-        # What remains of it tells why tasks ran where they did.
+        """A job of the stage starts; `preferred` has the preferred nodes of its tasks."""
         tasks = tuple(map(_without_payload, job.tasks))
         self._jobs[number] = _Job(structs.replace(job, tasks=tasks, shared=b""))
         self._preferred.update(preferred)
 
     def completed(self, number: int, event: TaskCompleted, outcome: TaskOutcome) -> None:
-        """A task has been completed."""
+        """A task has completed; a later attempt replaces an earlier one."""
         event = structs.replace(event, result=b"")
         self._jobs[number].events.append(event)
         self._completed[event.task_id] = event
@@ -60,38 +59,26 @@ class StageRecord:
         self._elapsed_s = time.perf_counter() - self._started_s
 
     def uses_disk(self) -> bool:
-        """Whether an output had to go to disk."""
+        """Whether an output went to disk for lack of shared memory."""
         return any(outcome.on_disk for outcome in self._outcomes.values())
 
     def metrics(self, rerun: int) -> StageMetrics:
-        """The figures; `rerun` outputs were lost and computed again."""
-        finished = sorted(self._outcomes)
-        outcomes = [self._outcomes[i] for i in finished]
-        events = [self._completed[i] for i in finished]
-        constrained = [i for i in finished if self._preferred.get(i)]
+        """The stage's metrics; `rerun` outputs were lost and computed again."""
         return StageMetrics(
             index=self.stage.index,
             tasks=self.stage.tasks,
-            rows=sum(outcome.rows for outcome in outcomes),
-            bytes=sum(outcome.nbytes for outcome in outcomes),
             elapsed_s=self._elapsed_s,
-            run_s=tuple(event.run_s for event in events),
-            queue_s=tuple(event.queue_s for event in events),
-            constrained_tasks=len(constrained),
-            local_tasks=sum(self._completed[i].node in self._preferred[i] for i in constrained),
-            skipped_tasks=self.stage.tasks - len(finished),
-            by_task=tuple(self._tasks(finished)),
+            by_task=tuple(self._tasks()),
             after=tuple(self.stage.parents),
             remade_tasks=rerun,
-            disk_bytes=sum(outcome.nbytes for outcome in outcomes if outcome.on_disk),
         )
 
-    def _tasks(self, finished: list[int]) -> Iterator[TaskMetrics]:
+    def _tasks(self) -> Iterator[TaskMetrics]:
         reasons = {}
         for job in self._jobs.values():
             if job.spec.options.explain:
                 reasons.update(explain(job.spec, job.events))
-        for index in finished:
+        for index in sorted(self._outcomes):
             event, outcome = self._completed[index], self._outcomes[index]
             preferred = self._preferred.get(index)
             yield TaskMetrics(
@@ -100,6 +87,7 @@ class StageRecord:
                 attempt=event.attempt,
                 rows=outcome.rows,
                 bytes=outcome.nbytes,
+                disk_bytes=outcome.nbytes if outcome.on_disk else 0,
                 run_s=event.run_s,
                 queue_s=event.queue_s,
                 local=event.node in preferred if preferred else None,

@@ -1,29 +1,17 @@
-"""What a query's stages did, as text."""
+"""EXPLAIN ANALYZE: the metrics of a query as text, one line per stage."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from minishark.query.metrics import QueryMetrics, StageMetrics
 
-_HEADER = (
-    "stage",
-    "tasks",
-    "rows",
-    "KB",
-    "ms",
-    "task ms min/median/max",
-    "queue ms min/median/max",
-    "local",
-    "retries",
-)
-
 
 def metrics_text(metrics: QueryMetrics) -> str:
-    """A table with one line per stage, then the totals."""
+    """A table with one line per stage, then the totals and warnings."""
     rows = stage_rows(metrics)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     total = (
         f"{metrics.elapsed_s * 1e3:.1f} ms in all, {metrics.planning_s * 1e3:.1f} ms of it "
@@ -33,24 +21,9 @@ def metrics_text(metrics: QueryMetrics) -> str:
 
 
 def stage_rows(metrics: QueryMetrics) -> list[tuple[str, ...]]:
-    """The cells of that table, the titles first."""
-    return [_HEADER, *(_cells(stage) for stage in metrics.by_stage)]
-
-
-def _cells(stage: StageMetrics) -> tuple[str, ...]:
-    local = f"{stage.local_tasks}/{stage.constrained_tasks}" if stage.constrained_tasks else "-"
-    run, queued = _milliseconds(stage.run_s), _milliseconds(stage.queue_s)
-    return (
-        str(stage.index),
-        _tasks(stage),
-        f"{stage.rows:,}",
-        _kilobytes(stage),
-        f"{stage.elapsed_s * 1e3:.1f}",
-        f"{min(run):.1f}/{median(run):.1f}/{max(run):.1f}",
-        f"{min(queued):.1f}/{median(queued):.1f}/{max(queued):.1f}",
-        local,
-        str(stage.retries),
-    )
+    """The cells of that table, the header first."""
+    cells = [tuple(column(stage) for column in _COLUMNS.values()) for stage in metrics.by_stage]
+    return [tuple(_COLUMNS), *cells]
 
 
 def _kilobytes(stage: StageMetrics) -> str:
@@ -59,14 +32,34 @@ def _kilobytes(stage: StageMetrics) -> str:
 
 
 def _tasks(stage: StageMetrics) -> str:
-    notes = {"skipped": stage.skipped_tasks, "made again": stage.remade_tasks}
+    notes = {"skipped": stage.skipped_tasks, "recomputed": stage.remade_tasks}
     said = ", ".join(f"{count} {what}" for what, count in notes.items() if count)
     return f"{stage.tasks} ({said})" if said else str(stage.tasks)
+
+
+def _local(stage: StageMetrics) -> str:
+    return f"{stage.local_tasks}/{stage.constrained_tasks}" if stage.constrained_tasks else "-"
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    """Minimum, median and maximum in milliseconds."""
+    return "/".join(f"{f(seconds) * 1e3:.1f}" for f in (min, median, max))
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _milliseconds(seconds: Sequence[float]) -> list[float]:
-    return [value * 1e3 for value in seconds]
+_COLUMNS: dict[str, Callable[[StageMetrics], str]] = {
+    "stage": lambda stage: str(stage.index),
+    "tasks": _tasks,
+    "rows": lambda stage: f"{stage.rows:,}",
+    "skew": lambda stage: "-" if stage.skew is None else f"{stage.skew:.1f}",
+    "KB": _kilobytes,
+    "ms": lambda stage: f"{stage.elapsed_s * 1e3:.1f}",
+    "task ms min/median/max": lambda stage: _spread(stage.run_s),
+    "queue ms min/median/max": lambda stage: _spread(stage.queue_s),
+    "local": _local,
+    "retries": lambda stage: str(stage.retries),
+}
+"""The columns by title: how each figure of a stage is written."""

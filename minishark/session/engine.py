@@ -366,10 +366,6 @@ class _Query(Generic[Result]):
 
     def _metrics(self, stages: tuple[StageMetrics, ...], warnings: tuple[str, ...]) -> QueryMetrics:
         return QueryMetrics(
-            stages=len(stages),
-            tasks=sum(stage.tasks for stage in stages),
-            constrained_tasks=sum(stage.constrained_tasks for stage in stages),
-            local_tasks=sum(stage.local_tasks for stage in stages),
             elapsed_s=time.perf_counter() - self._started_s,
             planning_s=self._planned_s - self._started_s,
             warnings=warnings,

@@ -11,7 +11,7 @@ from minishark.bench.live import ideal_s
 from minishark.bench.registry import EXPERIMENTS, find, parameters_of
 from minishark.cli.app import run
 from minishark.errors import OptionError
-from minishark.query.metrics import QueryMetrics, StageMetrics
+from minishark.query.metrics import QueryMetrics, StageMetrics, TaskMetrics
 from sparrow_core.lab.experiment import Verdict
 
 
@@ -124,28 +124,16 @@ def test_the_ideal_is_the_critical_path() -> None:
     """Planning, then of each stage its longest task, after the slower of those that it reads."""
 
     def stage(index: int, run_s: tuple[float, ...], after: tuple[int, ...] = ()) -> StageMetrics:
+        tasks = tuple(
+            TaskMetrics(
+                node="n", executor="e", attempt=1, rows=0, bytes=0, run_s=s, queue_s=5.0, local=None
+            )
+            for s in run_s
+        )
         return StageMetrics(
-            index=index,
-            tasks=len(run_s),
-            rows=0,
-            bytes=0,
-            elapsed_s=9.0,
-            run_s=run_s,
-            queue_s=(5.0,) * len(run_s),
-            constrained_tasks=0,
-            local_tasks=0,
-            after=after,
+            index=index, tasks=len(run_s), elapsed_s=9.0, by_task=tasks, after=after
         )
 
     stages = (stage(0, (1.0, 3.0)), stage(1, (2.0,)), stage(4, (0.5, 0.25), (0, 1)))
-    metrics = QueryMetrics(
-        stages=3,
-        tasks=5,
-        constrained_tasks=0,
-        local_tasks=0,
-        elapsed_s=20.0,
-        planning_s=0.25,
-        warnings=(),
-        by_stage=stages,
-    )
+    metrics = QueryMetrics(elapsed_s=20.0, planning_s=0.25, by_stage=stages)
     assert 0.25 + 3.0 + 0.5 == pytest.approx(ideal_s(metrics))

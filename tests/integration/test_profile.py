@@ -23,6 +23,7 @@ def test_a_profile_tells_of_every_stage_and_task(toy_session: Session) -> None:
         assert stage.rows == sum(task.rows for task in stage.by_task)
         assert stage.run_s == tuple(task.run_s for task in stage.by_task)
         assert 0 == stage.retries
+        assert stage.skew is None or stage.skew >= 1
     first = metrics.by_stage[0]
     assert first.local_tasks == sum(task.local is True for task in first.by_task)
     assert f"task 0 ran on {first.by_task[0].executor}, attempt 1" in profile.why(0, 0)
@@ -30,6 +31,18 @@ def test_a_profile_tells_of_every_stage_and_task(toy_session: Session) -> None:
     assert frame.count() == json.loads(json.dumps(profile.to_dict()))["by_stage"][-1]["rows"]
     with pytest.raises(OptionError, match="no task 99"):
         profile.why(0, 99)
+
+
+def test_skew_compares_the_largest_task_with_the_median(toy_session: Session) -> None:
+    """1 where rows are spread evenly; as EXPLAIN ANALYZE and JSON say, too."""
+    toy_session.create_table("even", pa.table({"a": range(3000)}), partitions=3, replace=True)
+    frame = toy_session.sql("FROM even WHERE a < 1000 OR a % 10 = 0")
+    profile = frame.profile()
+    (stage,) = profile.metrics.by_stage
+    assert [1000, 100, 100] == [task.rows for task in stage.by_task]
+    assert 10.0 == stage.skew == profile.to_dict()["by_stage"][0]["skew"]
+    assert "10.0" in str(profile)
+    toy_session.drop_table("even")
 
 
 def test_a_profile_is_text_and_a_page(toy_session: Session) -> None:
