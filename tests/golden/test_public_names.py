@@ -89,6 +89,12 @@ def _members(owner: type) -> list[str]:
     return lines
 
 
+def _class(path: str) -> type:
+    module, _, name = path.rpartition(".")
+    found: type = getattr(importlib.import_module(module), name)
+    return found
+
+
 def public_names() -> str:
     """All that docs/stability.md calls public in Python, as text."""
     sections = {
@@ -100,9 +106,7 @@ def public_names() -> str:
         "minishark.dbapi": _lines(dbapi, _own(importlib.import_module("minishark.adapters.dbapi"))),
         "sparrow_core": _lines(sparrow_core, sparrow_core.__all__),
     }
-    for path in CLASSES:
-        module, _, name = path.rpartition(".")
-        sections[path] = _members(getattr(importlib.import_module(module), name))
+    sections |= {path: _members(_class(path)) for path in CLASSES}
     return "\n".join("\n  ".join([title, *lines]) + "\n" for title, lines in sections.items())
 
 
@@ -117,3 +121,28 @@ def test_public_names_are_as_recorded(pytestconfig: pytest.Config) -> None:
 def test_promised_names_exist() -> None:
     """What `minishark.__all__` has can be imported."""
     assert [] == [name for name in minishark.__all__ if not hasattr(minishark, name)]
+
+
+def _documented(owner: Any) -> list[tuple[str, Any]]:
+    """The functions, classes and properties among an owner's public names."""
+    found = []
+    for name in _own(owner) if inspect.ismodule(owner) else dir(owner):
+        item = inspect.getattr_static(owner, name)
+        item = item.__func__ if isinstance(item, staticmethod | classmethod) else item
+        if not name.startswith("_") and (
+            inspect.isclass(item) or inspect.isroutine(item) or isinstance(item, property)
+        ):
+            found.append((f"{owner.__name__}.{name}", item))
+    return found
+
+
+def test_public_names_have_docstrings() -> None:
+    """Small internal functions may be told by their names; what users call is explained."""
+    homes = ("minishark.dataframe.functions", "minishark.adapters.dbapi")
+    owners: list[Any] = [importlib.import_module(home) for home in homes]
+    owners += [_class(name) for name in CLASSES]
+    named = [pair for owner in owners for pair in _documented(owner)]
+    named += [(name, getattr(sparrow_core, name)) for name in sparrow_core.__all__]
+    missing = [name for name, item in named if not isinstance(item, str) and not item.__doc__]
+    assert [] == missing
+    assert len(named) > 300
