@@ -169,8 +169,8 @@ class StageJobs:
                 self._step()
             case TaskFailed():
                 self._end(submission)
-                # One task failed, and Sparrow has cancelled the job's others. What they have put
-                # out is kept; the next step submits those that are still missing.
+                # The job has failed. Outputs of its completed tasks are kept; the next step submits
+                # the others again.
                 if missing := missing_files(event):
                     self.lose(missing, event.message)
                 elif lacks_folder(event):  # its node restarted: `renew` makes the folders there

@@ -131,7 +131,7 @@ class CachedTables:
         return name in self._cached
 
     def __iter__(self) -> Iterator[Table]:
-        """The tables whose rows are computed."""
+        """The cached tables whose rows are computed."""
         tables = (self.tables.catalog.find(name) for name in tuple(self._cached))
         return iter([table for table in tables if table is not None and table.is_computed])
 
