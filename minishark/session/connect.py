@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,15 +86,20 @@ def connect(
     if not isinstance(disabled_optimizations, str):
         disabled_optimizations = frozenset(disabled_optimizations)
     check_optimizations(task_threads, disabled_optimizations)
-    begin = partial(
-        _session,
-        partitions=partitions,
-        placement=placement,
-        probe_ratio=probe_ratio,
-        single_task_rows=single_task_rows,
-        task_threads=task_threads,
-        disabled=disabled_optimizations,
-    )
+
+    def begin(on: Cluster) -> Session:
+        imported("minishark.session.session")
+        from minishark.session.session import Session  # noqa: PLC0415 - slow to import
+
+        planner = planner_options(
+            on,
+            partitions=partitions,
+            single_task_rows=single_task_rows,
+            task_threads=task_threads,
+            disabled=disabled_optimizations,
+        )
+        return Session(on, planner, placement, probe_ratio)
+
     if cluster is not None:
         if in_process or not (nodes is executors_per_node is schedulers is None):
             raise OptionError("A running cluster has its nodes; connect without them.")
@@ -115,32 +119,9 @@ def connect(
     return session
 
 
-def _session(
-    cluster: Cluster,
-    *,
-    partitions: int | None,
-    placement: str,
-    probe_ratio: float,
-    single_task_rows: int,
-    task_threads: int | None,
-    disabled: Collection[str],
-) -> Session:
-    imported("minishark.session.session")
-    from minishark.session.session import Session  # noqa: PLC0415 - see above
-
-    planner = planner_options(
-        cluster,
-        partitions=partitions,
-        single_task_rows=single_task_rows,
-        task_threads=task_threads,
-        disabled=disabled,
-    )
-    return Session(cluster, planner, placement, probe_ratio)
-
-
 def _attached(cluster: str, keys: str | Path | None) -> Cluster:
     imported("minishark.session.session")
-    from minishark.cluster.attached import AttachedCluster  # noqa: PLC0415 - see above
+    from minishark.cluster.attached import AttachedCluster  # noqa: PLC0415 - slow to import
     from minishark.cluster.launch import resolve  # noqa: PLC0415
 
     return AttachedCluster(*resolve(cluster, None if keys is None else str(keys)))
