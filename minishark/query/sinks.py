@@ -86,7 +86,7 @@ class Output:
         if self.kind is OutputKind.RESULT and self.function is None:
             return structs.replace(task, output=self.kind, lossless=self.lossless)
         columns = zip(self.columns, (column.type for column in schema), strict=True)
-        # Only tables have a folder of their own; all other output lies in the query's folder.
+        # Only tables have a folder of their own; all other output is in the query's folder.
         into = {"folder": self.folder, "prefix": ""} if self.kind is OutputKind.PARTITION else {}
         return structs.replace(
             _with_positional_columns(task, schema),

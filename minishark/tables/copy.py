@@ -182,7 +182,7 @@ def staging_folder(copy: Copy) -> Iterator[Path]:
         yield staging
     except BaseException as error:
         if any(staging.glob(f"{_REPLACED}/*")):  # moving it back failed, or was interrupted
-            error.add_note(f"What was at {copy.path} before lies in {staging / _REPLACED}.")
+            error.add_note(f"Former files of {copy.path} are in {staging / _REPLACED}.")
         else:
             shutil.rmtree(staging, ignore_errors=True)
         raise

@@ -107,7 +107,7 @@ class Replicator:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name="minishark-heal", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="minishark-replicas", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
