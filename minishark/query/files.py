@@ -1,8 +1,8 @@
-"""Parquet files that queries name, as tables whose partitions are ranges of their rows.
+"""Parquet files named in queries, as tables whose partitions are ranges of rows.
 
-`FROM 'part-*.parquet'` and `read_parquet('...')` without options become the name of such a table
-before the query is planned. Tables are known by the files' paths, sizes and times: files that have
-changed are another table. All else that reads files runs as a whole, in one task.
+`FROM 'part-*.parquet'` and `read_parquet('...')` without options are replaced by the name of such a
+table before the query is planned. A table is identified by the paths, sizes and modification times
+of its files: changed files are another table. Other statements that read files run in one task.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"')
 _CALLED = re.compile(rf"(?:{'|'.join(_READERS)})\s*\(\s*({_TEXT})\s*\)", re.IGNORECASE)
 
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
-"""Path, size and time of change of files, in the order in which they are read."""
+"""Path, size and modification time of files, in the order in which DuckDB reads them."""
 
 _Key: TypeAlias = tuple[str, Stamp]
-"""A pattern and what it found."""
+"""A pattern and the files that it matched."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """Where a query names files: text from `first` to `last`, and how it calls their columns."""
+    """A query names files in its text from `first` to `last`; `alias` qualifies their columns."""
 
     first: int
     last: int
@@ -55,8 +55,8 @@ class Rewritten:
     """A query over tables that stand for files.
 
     Attributes:
-        sql: its text, with their names.
-        tables: they themselves; `NamedFiles` may have forgotten them when they are wanted.
+        sql: its text, with the tables' names.
+        tables: the tables; `NamedFiles` may evict them before they are used.
     """
 
     sql: str
@@ -69,7 +69,7 @@ class NamedFiles:
 
     Attributes:
         planning: DuckDB, which finds files and reads their schemas.
-        partitions: how many partitions would be welcome.
+        partitions: the preferred number of partitions.
     """
 
     planning: PlanningDatabase
@@ -80,9 +80,9 @@ class NamedFiles:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def rewritten(self, sql: str) -> Rewritten | None:
-        """`sql` with the names of tables in the place of files; None if it names none.
+        """`sql` with files replaced by tables; None if there is nothing to replace.
 
-        Files that can't be read in parts just as DuckDB reads them are left as they are.
+        Files whose parts might not add up to what DuckDB reads stay in the text.
         """
         if not sql.isascii() or "parquet" not in sql.lower():
             return None
@@ -99,13 +99,13 @@ class NamedFiles:
         return Rewritten(text + sql[last:], tuple(tables)) if tables else None
 
     def forget(self) -> None:
-        """Files may have other columns from now on: settings say how they are read."""
+        """Evict all tables: a setting changed that may say how files are read."""
         with self._lock:
             while self._tables:
                 self._forget_oldest()
 
     def get(self, name: str) -> Table | None:
-        """The table of that name, unless its files have changed or gone."""
+        """The table of that name, unless its files were changed or removed."""
         with self._lock:
             key = self._keys.get(name.lower())
             table = None if key is None else self._tables[key]
@@ -136,7 +136,7 @@ class NamedFiles:
         stamp = self._stamp(pattern)
         if not stamp:
             return None
-        # Each pattern has its own: when it finds other files, a table of another's stays right.
+        # One table per pattern: when new files match one, those of others stay valid.
         key = (pattern, stamp)
         table = self._tables.get(key)
         if table is None:
@@ -157,7 +157,7 @@ class NamedFiles:
         self.planning.remove_table(oldest.name)
 
     def _stamp(self, pattern: str) -> Stamp:
-        """The files that a pattern finds now, in DuckDB's order; none if they may not be cut."""
+        """The files that match a pattern now; none if they must not be read in parts."""
         if not pattern.lower().endswith(".parquet") or "://" in pattern or "=" in pattern:
             return ()
         try:
@@ -165,12 +165,12 @@ class NamedFiles:
             states = [(str(file), file.stat()) for file in files]
         except (QueryError, OSError):
             return ()
-        if any("=" in file for file, _ in states):  # folders that name values of columns
+        if any("=" in file for file, _ in states):  # Hive partitioning: folders are columns
             return ()
         return tuple((file, state.st_size, state.st_mtime_ns) for file, state in states)
 
     def _measured(self, stamp: Stamp) -> Table | None:
-        """The table of some files; None if they differ in their columns."""
+        """A table of files; None if their columns differ."""
         files = [file for file, _, _ in stamp]
         relations = [f"read_parquet({quote_text(file)})" for file in files]
         try:
@@ -211,7 +211,7 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _common_table_expressions(tree: Any) -> set[str]:
-    """The names that a query gives to parts of itself, in whatever scope."""
+    """The names of all CTEs, in whatever scope: they may hide files."""
     return {
         entry["key"].lower()
         for node in _nodes(tree)
@@ -221,7 +221,7 @@ def _common_table_expressions(tree: Any) -> set[str]:
 
 
 def _reference(node: dict[str, Any], found: re.Match[str]) -> _Reference:
-    """What a query's own text says; without an alias columns go by the file or the function."""
+    """A reference; without an alias, DuckDB qualifies columns by the file or the function."""
     called = node["type"] == "TABLE_FUNCTION"
     literal = found[1] if called else found[0]
     quoted = literal[0]
@@ -234,7 +234,7 @@ ROW_NUMBER = "file_row_number"
 
 
 def row_ranges(files: Sequence[str], counts: Sequence[int], parts: int) -> list[str]:
-    """Each Parquet file as runs of its rows."""
+    """SQL for consecutive ranges of rows of each Parquet file, at most `parts` per file."""
     relations = []
     for file, rows in zip(files, counts, strict=True):
         read = f"read_parquet({quote_text(file)}"

@@ -1,4 +1,4 @@
-"""What a task reads: partitions of tables, files that the query names, what stages put out."""
+"""The inputs of tasks: partitions of tables, files named in the query, outputs of stages."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from minishark.worker.protocol import FileSlice, TaskOutcome
 
 
 def preferred_nodes(stage: Stage, tables: Mapping[str, Table], index: int) -> frozenset[str]:
-    """The nodes that hold most of what task `index` reads of tables; none if it reads no table.
+    """The nodes that store most of the table data that task `index` reads; none if it reads none.
 
-    A task's own partitions decide; tables that it reads whole only if it has none of its own.
+    Tables that all tasks read whole count only if the task has no partitions of its own: they say
+    the same for all tasks, and would send them all to one node.
     """
     own, whole = (
         [p for i in stage.inputs if i.mode is mode for p in read_partitions(i, tables, index)]
         for mode in (ReadMode.OWN, ReadMode.ALL)
     )
-    held: dict[str, int] = {}
+    stored: dict[str, int] = {}
     for partition in own or whole:
         for node in partition.locations:
-            held[node] = held.get(node, 0) + partition.bytes + 1
-    most = max(held.values(), default=0)
-    return frozenset(node for node, size in held.items() if size == most)
+            stored[node] = stored.get(node, 0) + partition.bytes + 1  # empty ones count, too
+    most = max(stored.values(), default=0)
+    return frozenset(node for node, size in stored.items() if size == most)
 
 
 def read_partitions(
@@ -38,7 +39,7 @@ def read_partitions(
 
 
 def lost_partitions(table: Table, files: Sequence[FileSlice]) -> PartitionsLostError | None:
-    """The error for files that are gone, if partitions of a table are among them."""
+    """The error for lost files, if partitions of a table are among them."""
     gone = frozenset(item.file for item in files)
     lost = [partition for partition in table.partitions if partition.file in gone]
     if not lost:
@@ -49,7 +50,7 @@ def lost_partitions(table: Table, files: Sequence[FileSlice]) -> PartitionsLostE
 
 
 def named_relation(item: TableInput | StageInput, tables: Mapping[str, Table], index: int) -> str:
-    """What task `index` reads of files that the query names, as SQL; empty for all other inputs."""
+    """What task `index` reads of files named in the query, as SQL; empty for other inputs."""
     read = read_partitions(item, tables, index)
     relations = [partition.relation for partition in read if partition.relation]
     if len(relations) < 2:
@@ -60,10 +61,10 @@ def named_relation(item: TableInput | StageInput, tables: Mapping[str, Table], i
 def stage_slices(
     outcomes: Sequence[TaskOutcome], nodes: Sequence[str], mode: ReadMode, index: int
 ) -> tuple[FileSlice, ...]:
-    """What a task reads of an earlier stage; empty parts are left out, but one for the schema."""
+    """What a task reads of an earlier stage; of empty parts only one is read, for the schema."""
     found: list[tuple[int, FileSlice]] = []
     for position, (outcome, node) in enumerate(zip(outcomes, nodes, strict=True)):
-        assert outcome.file is not None
+        assert outcome.file is not None, "only results are inline"
         if mode is ReadMode.OWN and position != index:
             continue
         if mode is ReadMode.BUCKET:

@@ -1,7 +1,7 @@
-"""The bound on open queries: overload is an error, not memory that grows.
+"""The bound on open queries: overload is an error, not growing memory.
 
-Open queries wait for slots at the nodes, which share them fairly among sessions. What a query
-computes on its way (cached rows that it is the first to read) is part of it and not counted again.
+Open queries wait for slots at the nodes, which share them fairly among sessions. Cached rows that a
+query is the first to read are computed as part of it, and not counted again.
 """
 
 from __future__ import annotations

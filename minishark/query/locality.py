@@ -1,8 +1,7 @@
-"""Near which nodes a task's input lies, where nodes are on several hosts.
+"""Where data is stored, and which hosts are close to a task's input.
 
-Within a host every node reads every file by path. Between hosts bytes travel, so a task prefers
-the hosts that hold most of what it reads; but hosts that hold about as much as each other, as they
-do of a shuffle's output, are alike, so that work is spread.
+Within a host, every node maps every file. Between hosts, bytes travel over the network, so a task
+prefers the hosts that store most of its input.
 """
 
 from __future__ import annotations
@@ -12,30 +11,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from minishark.compiler.stages.stage import ReadMode
 from minishark.worker.protocol import StoreLocation, TaskOutcome
 
-_ALIKE = 0.75
+# Hosts with at least this share of the maximum are preferred as well: of a shuffle's output all
+# hosts store about as much, and tasks must not all go to the one with a few bytes more.
+_CLOSE_SHARE = 0.75
 
 Holding = tuple[Sequence[str], float]
-"""The nodes that hold a part of a task's input, and its bytes."""
+"""A part of a task's input: the nodes that store it, and its size in bytes."""
 
 
 def replica_locations(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
-    """The nodes that are to hold a partition.
+    """The nodes that should store a partition.
 
-    Neighbours, from a first one that depends on the partition's number only: so partitions of the
-    same number lie on the same nodes, whatever their table.
+    They follow each other, from one that depends only on the partition's number. So partitions of
+    the same number are on the same nodes, and joins of tables partitioned alike are local.
     """
     return tuple(nodes[(partition + i) % len(nodes)] for i in range(min(replicas, len(nodes))))
 
 
 def hosts_of(nodes: Sequence[str], stores: Sequence[StoreLocation]) -> Mapping[str, str]:
-    """The host of each node; none if they are all on one."""
+    """The host of each node; empty if all are on one host."""
     wanted = frozenset(nodes)
     hosts = {peer.name: peer.host for peer in stores if peer.name in wanted}
     return hosts if len(frozenset(hosts.values())) > 1 else {}
 
 
 def near(holdings: Iterable[Holding], hosts: Mapping[str, str]) -> frozenset[str]:
-    """All nodes of the hosts that hold most of some input; none if that says nothing."""
+    """All nodes of the hosts that store most of an input; none if no host stores any of it."""
     held: dict[str, float] = {}
     for locations, size in holdings:
         for host in dict.fromkeys(hosts[node] for node in locations if node in hosts):
@@ -43,13 +44,14 @@ def near(holdings: Iterable[Holding], hosts: Mapping[str, str]) -> frozenset[str
     most = max(held.values(), default=0.0)
     if not most:
         return frozenset()
-    return frozenset(node for node, host in hosts.items() if held.get(host, 0.0) >= _ALIKE * most)
+    least = _CLOSE_SHARE * most
+    return frozenset(node for node, host in hosts.items() if held.get(host, 0.0) >= least)
 
 
 def stage_holdings(
     outcomes: Sequence[TaskOutcome], nodes: Sequence[str], mode: ReadMode, index: int
 ) -> list[Holding]:
-    """What a task reads of an earlier stage, and where it lies."""
+    """What a task reads of an earlier stage: where each part is stored, and its bytes."""
     found: list[Holding] = []
     for position, (outcome, node) in enumerate(zip(outcomes, nodes, strict=True)):
         size = float(outcome.nbytes)

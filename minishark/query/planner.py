@@ -1,4 +1,4 @@
-"""Plans queries: from their text to stages, and remembers plans of statements that come again."""
+"""Plans queries: from text to stages; with a cache of plans for repeated statements."""
 
 from __future__ import annotations
 
@@ -124,10 +124,12 @@ class QueryPlanner:
             return self._physical(LogicalQuery(found.bound, plan), sink, on_hosts=on_hosts)
         if not sink.distributes_files:
             return self._physical(found, sink, on_hosts=on_hosts)
-        # The sinks for rows leave the plan as it is, so one cached plan serves them all.
+        # The sinks for rows leave the plan as it is, so one cached plan serves them all. Others
+        # depend on the sink, and run once.
         key = (sql, self.planning.version, self.options)
         with self._lock:
             known = self._plans.get(key)
+        # The logical plan is a new object if the statement must be planned anew, as for now().
         if known is not None and known.logical is found.plan and self.is_current(known):
             return known
         plan_ = self._physical(found, sink, on_hosts=on_hosts)
@@ -161,6 +163,7 @@ class QueryPlanner:
         return LogicalQuery(bound, plan, rewritten.tables)
 
     def _check_computed(self, found: LogicalQuery) -> None:
+        # The text names tables that the optimizer removes; the plan, those behind views.
         names = dict.fromkeys((*found.bound.tables, *found.plan.tables))
         tables = (self.catalog.find(name) for name in names)
         promised = tuple(table.name for table in tables if table and not table.is_computed)
@@ -172,6 +175,7 @@ class QueryPlanner:
     ) -> QueryPlan:
         bound, logical = found.bound, found.plan
         files = {table.name.lower(): table for table in found.files}
+        # A snapshot: tables replaced from here on are noticed by `is_current`.
         tables = Catalog()
         for name in (*bound.tables, *logical.tables):
             tables.add(files.get(name.lower()) or self.catalog.get(name))
@@ -210,6 +214,7 @@ class QueryPlanner:
     def deterministic_inputs(self, sql: str, *, on_hosts: bool) -> tuple[Table, ...] | None:
         """The tables that alone decide which rows a query returns; None if other things do too."""
         plan = self.describe(sql, on_hosts=on_hosts)
+        # Any volatile function counts: a macro may call it where the text does not show it.
         volatile = any(function.volatile for function in self.functions.values())
         if volatile or plan.reads_files or self.planning.tells_time(sql):
             return None

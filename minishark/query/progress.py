@@ -1,4 +1,4 @@
-"""How far a query is, for whoever shows it while it runs."""
+"""The progress of running queries."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """How far a stage is.
+    """The progress of a stage.
 
     Attributes:
-        index: the stage's number, as EXPLAIN prints it.
-        tasks: how many tasks it has.
-        done: how many of them have finished, or turned out not to be needed.
-        rows: how many rows these gave.
+        index: its number, as EXPLAIN prints it.
+        tasks: its number of tasks.
+        done: the number of tasks that have completed, or are not needed any more.
+        rows: the rows that the completed tasks returned.
         started: whether its tasks have been submitted.
     """
 
@@ -28,11 +28,11 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True)
 class QueryProgress:
-    """How far a query is.
+    """The progress of a query.
 
     Attributes:
-        stages: every stage, in an order in which they can run.
-        elapsed_s: since its first stage was submitted.
+        stages: its stages, in topological order.
+        elapsed_s: seconds since it started to run.
     """
 
     stages: tuple[StageProgress, ...]

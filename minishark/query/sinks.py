@@ -86,7 +86,7 @@ class Output:
         if self.kind is OutputKind.RESULT and self.function is None:
             return structs.replace(task, output=self.kind, lossless=self.lossless)
         columns = zip(self.columns, (column.type for column in schema), strict=True)
-        # Only tables have a folder of their own; all other output lies in the query's folder.
+        # Only tables have a folder of their own; all other output is in the query's folder.
         into = {"folder": self.folder, "prefix": ""} if self.kind is OutputKind.PARTITION else {}
         return structs.replace(
             _with_positional_columns(task, schema),
@@ -115,13 +115,18 @@ class Output:
 
 
 class Sink(Generic[Result_co]):
-    """What a query is run for; by default, it leaves the plan as it is."""
+    """What a query is run for; by default, its plan stays, and its rows go to the front end."""
 
     distributes_files = False
     """Whether queries over named files may be planned over ranges of their rows."""
 
     lossless = False
     """Whether rows keep DuckDB's types, instead of those in which users get results."""
+
+    @property
+    def needs_tasks(self) -> bool:
+        """Whether rows that the front end computed are of no use."""
+        return True
 
     def options(self, options: PlannerOptions) -> PlannerOptions:
         """The planner options, adapted to this sink."""
@@ -133,16 +138,12 @@ class Sink(Generic[Result_co]):
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         """What the tasks of the last stage of `plan` do; `columns` are its column names."""
-        raise NotImplementedError
+        del plan
+        return Output(kind=OutputKind.RESULT, columns=columns, lossless=self.lossless)
 
     def finish(self, run: QueryRun) -> Result_co:
         """The result of a complete run, whose files still exist."""
         raise NotImplementedError
-
-    @property
-    def needs_tasks(self) -> bool:
-        """Whether rows that the front end computed are of no use."""
-        return True
 
     def accept(self, rows: pa.Table) -> Result_co:
         """The result of rows that the front end computed, unless `needs_tasks`."""
@@ -151,20 +152,11 @@ class Sink(Generic[Result_co]):
 
 @dataclass(frozen=True, slots=True)
 class CollectRows(Sink[pa.Table]):
-    """All rows in the front end, as one Arrow table.
-
-    Attributes:
-        lossless: whether DuckDB's types stay, instead of those in which users get results.
-    """
+    """All rows in the front end, as one Arrow table."""
 
     lossless: bool = False
     distributes_files = True
     needs_tasks = False
-
-    def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
-        """Rows for the front end."""
-        del plan
-        return Output(kind=OutputKind.RESULT, columns=columns, lossless=self.lossless)
 
     def finish(self, run: QueryRun) -> pa.Table:
         """All rows."""
@@ -175,17 +167,11 @@ class CollectRows(Sink[pa.Table]):
         return rows
 
 
-@dataclass(frozen=True, slots=True)
 class StreamRows(Sink[pa.RecordBatchReader]):
     """Rows as a stream of record batches, which are memory-mapped, not loaded."""
 
     distributes_files = True
     needs_tasks = False
-
-    def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
-        """Rows for the front end."""
-        del plan
-        return Output(kind=OutputKind.RESULT, columns=columns)
 
     def finish(self, run: QueryRun) -> pa.RecordBatchReader:
         """A reader of the mapped rows."""
@@ -198,11 +184,7 @@ class StreamRows(Sink[pa.RecordBatchReader]):
 
 @dataclass(frozen=True, slots=True)
 class ApplyFunction(Sink[pa.Table]):
-    """What a Python function returns for a query's partitions, as one Arrow table.
-
-    Attributes:
-        function: the function.
-    """
+    """What a Python function returns for a query's partitions, as one Arrow table."""
 
     function: TaskFunction
 

@@ -3,17 +3,19 @@
                  step()  ─►  Step: jobs to submit, jobs to cancel
                     │
     task states:    ▼
-        missing ──submitted──► running ──completed──► present ──read by a task──► exposed
-           ▲                      │                      │                          │
-           └──────── ended ───────┘◄──── lost, lost_on, retracted ──────────────────┘
+        missing ──submitted──► running ──completed──► present
+           ▲                      │                      │
+           └── ended, cancelled ──┘                      │
+           └───────── lost, lost_on, retracted ──────────┘
 
-What is needed follows from the end: the last stage's tasks and, of earlier stages, the outputs that
-a task which still has to run reads. So a lost output is computed again by its task alone, if any
-task still needs it, and so are the outputs that this task reads in turn.
+What has to run is derived in each step, backwards from the last stage: its missing tasks and, of
+earlier stages, the outputs that missing tasks read. Nothing is remembered that a loss could make
+wrong. So a lost output is computed again by its task alone, if a missing task needs it, and so are
+the outputs that this task reads in turn.
 
-A stage *varies* if its tasks may return other rows when they run again. (Spark calls such stages
-indeterminate.) Whatever has read an output of such a stage does not fit the recomputed one: it is
-retracted first, with everything that depends on it, and the jobs about to read it are cancelled.
+A stage *varies* if its tasks may return other rows when they run again (indeterminate, in Spark).
+What was computed from an output of such a stage does not fit the recomputed one: it is retracted
+first, with all that was computed from it, and the jobs that read it are cancelled.
 
 No IO happens here. Stages are numbered in topological order: each reads only earlier ones.
 """
@@ -102,15 +104,19 @@ class StageGraph:
         self._outputs: dict[int, list[TaskOutput | None]] = {
             n.index: [None] * n.tasks for n in nodes
         }
-        # Exposed: a reader may have seen this output. Only those outputs can be inconsistent with
-        # a recomputed one.
+        # Exposed: a reader may have seen an output of this task, even if it was lost since. Set on
+        # completion, which is earlier than necessary but needs no reports of who has read what.
         self._exposed = {node.index: [False] * node.tasks for node in nodes}
         self._times = {node.index: [0] * node.tasks for node in nodes}
         self._rerun = dict.fromkeys(self._nodes, 0)
-        self._files: dict[str, tuple[int, int]] = {}
+        self._files: dict[str, tuple[int, int]] = {}  # stage and task; also of lost files
         self._open: dict[int, Submission] = {}
         self._hopeless: dict[int, None] = {}  # submissions that read from dead nodes
         self._numbers = itertools.count()
+        seen: set[int] = set()
+        for node in nodes:
+            assert all(read.stage in seen for read in node.reads), "stages are in order"
+            seen.add(node.index)
 
     # --- queries -------------------------------------------------------------------------
 
@@ -150,7 +156,7 @@ class StageGraph:
         if missing is None:
             return False
         for made in self._outputs[stage]:
-            if made is None:
+            if made is None:  # the first rows are wanted, not any
                 return False
             missing -= made.outcome.rows
             if missing <= 0:
@@ -170,6 +176,7 @@ class StageGraph:
         if number not in self._open:
             return
         stage = self._open[number].stage
+        assert task in self._open[number].tasks, "jobs report their own tasks only"
         self._outputs[stage][task] = output
         self._exposed[stage][task] = True
         self._times[stage][task] += 1
@@ -181,11 +188,7 @@ class StageGraph:
         self._open.pop(number, None)
 
     def lost(self, files: Iterable[str]) -> tuple[str, ...]:
-        """Files are gone.
-
-        Returns:
-            Those of them that are no task's output: the query's own inputs.
-        """
+        """Files are gone; returns those that are no task's output but inputs of the query."""
         unknown = []
         for file in files:
             place = self._files.get(file)
@@ -193,7 +196,8 @@ class StageGraph:
                 unknown.append(file)
                 continue
             made = self._outputs[place[0]][place[1]]
-            if made is not None and made.outcome.file == file:  # else it was computed again already
+            # A late report: the output may have been computed again already, as another file.
+            if made is not None and made.outcome.file == file:
                 self._outputs[place[0]][place[1]] = None
         return tuple(unknown)
 
@@ -213,6 +217,7 @@ class StageGraph:
 
     def _cancel_readers(self, stage: int, task: int) -> None:
         """Mark the open submissions that still have to read an output."""
+        # Their tasks that have completed keep their outputs; only the others start anew.
         for reader, read in self._readers(stage):
             for number, each in self._open.items():
                 waiting = (t for t in each.tasks if self._outputs[reader.index][t] is None)
@@ -226,6 +231,8 @@ class StageGraph:
         cancelled = [number for number in self._hopeless if self._open.pop(number, None)]
         self._hopeless.clear()
         missing = self._missing()
+        # A retraction makes more outputs missing, among them perhaps ones of varying stages. It
+        # ends, as each clears an exposed flag.
         while self._retract(missing, cancelled):
             missing = self._missing()
         for number in [n for n, each in self._open.items() if self._is_useless(each, missing)]:
@@ -242,7 +249,7 @@ class StageGraph:
         # Backwards from the result: a stage is needed only by what is itself missing.
         for index, node in reversed(self._nodes.items()):
             if index not in wanted or self.has_enough(index):
-                continue
+                continue  # a lost output of a stage that nothing reads any more stays lost
             outputs = self._outputs[index]
             tasks = tuple(task for task in sorted(wanted[index]) if outputs[task] is None)
             if not tasks:
@@ -261,6 +268,7 @@ class StageGraph:
         changed = False
         for index, tasks in missing.items():
             again = [task for task in tasks if self._exposed[index][task]]
+            # A deterministic stage recomputes the rows that its readers have seen.
             if again and self._nodes[index].varies:
                 self._take_back(index, again, cancelled)
                 changed = True
@@ -277,6 +285,7 @@ class StageGraph:
                 if each.stage == reader.index and any(task in affected for task in each.tasks):
                     del self._open[number]
                     cancelled.append(number)
+            # Readers need not vary themselves: other input gives them other output.
             exposed = [task for task in affected if self._exposed[reader.index][task]]
             if exposed:
                 self._take_back(reader.index, exposed, cancelled)
@@ -296,6 +305,7 @@ class StageGraph:
 
     def _ready(self, missing: dict[int, tuple[int, ...]]) -> Iterator[Submission]:
         for index, tasks in reversed(missing.items()):
+            # One job per stage at a time: an open one may yet complete what is missing.
             if self._is_open(index) or not self._can_run(self._nodes[index], tasks, missing):
                 continue
             self._rerun[index] += sum(self._times[index][task] > 0 for task in tasks)
@@ -308,6 +318,7 @@ class StageGraph:
     ) -> bool:
         """Whether all outputs that these tasks read exist."""
         for read in node.reads:
+            # An open job of that stage might replace outputs while they are read.
             absent = missing.get(read.stage, ())
             if self._is_open(read.stage) or any(t in absent for t in self._read(read, tasks)):
                 return False

@@ -1,6 +1,7 @@
 """Runs a stage graph to its end as Sparrow jobs: the IO around the state machine `stage_graph`.
 
-Events arrive on the cluster's thread and are handled on the caller's, one at a time.
+Events arrive on the cluster's thread, which must not block, and are queued. The caller's thread
+handles them one at a time, so the graph needs no lock.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from sparrow_core import JobFailed, JobFinished, JobId, JobSpec, TaskCompleted, 
 RECOVERIES_MAX = 16
 """The number of losses after which a run gives up."""
 
-_INPUT_TRIES = 5  # for files that are no task's output: replicas may be on their way
-_POLL_S = 0.25
+# A missing input of the query is not lost at once: its replicas may be about to be copied.
+_INPUT_TRIES = 5
+_POLL_S = 0.25  # bounds how late lost nodes and cancellations are noticed
 _PAUSE_S = 0.01
 _PAUSE_MAX_S = 0.8
+# Tasks that still write while their folder is removed would leave files behind.
 _CANCEL_WAIT_S = 2.0
 
 
@@ -93,7 +96,7 @@ class StageJobs:
                 self._look_for_lost_nodes()
                 self._handle_next()
         except BaseException:
-            self.cancel()
+            self.cancel()  # also on Ctrl-C: nodes must not go on for nobody
             raise
 
     def lose(self, files: Sequence[FileSlice], message: str) -> None:
@@ -123,6 +126,7 @@ class StageJobs:
 
     def _step(self) -> None:
         step = self.graph.step()
+        # Cancellations first, so that the slots are free for what is submitted.
         for number in step.cancel:
             self.backend.cancel(self._jobs.pop(number)[1])
         for submission in step.submit:
@@ -131,6 +135,7 @@ class StageJobs:
             self._jobs[submission.number] = (submission, job_id)
 
     def _look_for_lost_nodes(self) -> None:
+        # Asked for, not reported: a job whose inputs are on a dead node fails only by a timeout.
         now = time.monotonic()
         if now < self._looked_s + _POLL_S:
             return
@@ -154,6 +159,8 @@ class StageJobs:
                     number, event.task_id, self.work.task_output(submission, event)
                 )
                 self.work.on_event(submission, event)
+                # Stages start when those that they read are complete, so one more task changes
+                # nothing, unless it makes the others superfluous.
                 if self.graph.has_enough(submission.stage):
                     self._step()
             case JobFinished():
@@ -162,9 +169,11 @@ class StageJobs:
                 self._step()
             case TaskFailed():
                 self._end(submission)
+                # The job has failed. Outputs of its completed tasks are kept; the next step submits
+                # the others again.
                 if missing := missing_files(event):
                     self.lose(missing, event.message)
-                elif lacks_folder(event):
+                elif lacks_folder(event):  # its node restarted: `renew` makes the folders there
                     self._recover(event.message)
                 else:
                     raise self.work.failure(submission, event)

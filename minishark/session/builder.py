@@ -1,4 +1,4 @@
-"""SessionBuilder: PySpark's way to a session."""
+"""SessionBuilder: how PySpark programs create sessions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from minishark.errors import OptionError
 class _Stoppable(Protocol):
     @property
     def is_stopped(self) -> bool:
-        """Whether it has ended."""
-        ...
+        """Whether it was stopped."""
 
 
 Made = TypeVar("Made", bound=_Stoppable)
@@ -33,7 +32,7 @@ class SessionBuilder(CamelCase, Generic[Made]):
         [Row(answer=42)]
     """
 
-    # Sessions by their settings; they end when they are stopped, not when they are forgotten here.
+    # Running sessions by their settings, for get_or_create; weak, so that it keeps none alive.
     _made: ClassVar[weakref.WeakValueDictionary[str, Any]] = weakref.WeakValueDictionary()
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
@@ -45,20 +44,16 @@ class SessionBuilder(CamelCase, Generic[Made]):
         self._name = name
 
     def app_name(self, name: str) -> SessionBuilder[Made]:
-        """A name for people; sessions of different names are different sessions."""
+        """Set the application's name; get_or_create shares sessions only within a name."""
         return SessionBuilder(self._connect, self._settings, name)
 
     def master(self, address: str) -> SessionBuilder[Made]:
-        """Where tasks run.
-
-        "local", "local[4]" for four slots, "local[*]" for one per core, or the address of a
-        running cluster.
-        """
+        """Set the cluster: "local", "local[4]" slots, "local[*]" (one per core), or an address."""
         if "://" in address:
             return self.config("cluster", address)
         found = re.fullmatch(r"local(?:\[(\d+|\*)\])?", address)
         if found is None:
-            raise OptionError(f"{address!r} is no cluster of this machine; write local[4].")
+            raise OptionError(f"{address!r} is not a local cluster; write local[4].")
         if found[1] in (None, "*"):
             return self
         return self.config("nodes", 1).config("executors_per_node", int(found[1]))
@@ -76,7 +71,7 @@ class SessionBuilder(CamelCase, Generic[Made]):
         return SessionBuilder(self._connect, {**self._settings, name: value}, self._name)
 
     def get_or_create(self) -> Made:
-        """The session that was made with the same settings and still runs, or a new one."""
+        """The running session with the same settings, or a new one."""
         key = repr((self._name, sorted(self._settings.items())))
         with self._lock:
             session: Made | None = self._made.get(key)

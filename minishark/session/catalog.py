@@ -1,4 +1,4 @@
-"""`session.catalog` and `session.conf`: tables, columns and settings, for programs."""
+"""`session.catalog` and `session.conf`: programmatic access to tables, columns and settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TableInfo:
 
 
 def table_info(table: Table, kind: str, nodes: Sequence[str]) -> TableInfo:
-    """Figures of a table in the cluster, given the live nodes."""
+    """A table in the cluster, given the live nodes."""
     held = replicas(table, nodes)
     return TableInfo(
         name=table.name,
@@ -74,7 +74,7 @@ class SessionCatalog(CamelCase):
 
     Attributes:
         runtime: has the tables and views.
-        table: gives all rows of one of them.
+        table: makes a DataFrame of one of them.
 
     Examples:
         >>> session.range(3).create_or_replace_temp_view("three")
@@ -92,7 +92,7 @@ class SessionCatalog(CamelCase):
         return [self._info(name) for name in self._names()]
 
     def get_table(self, name: str) -> TableInfo:
-        """One of them.
+        """The table or view of that name, in any case.
 
         Raises:
             CatalogError: there is none of that name.
@@ -119,7 +119,7 @@ class SessionCatalog(CamelCase):
         return True
 
     def drop_temp_view(self, name: str) -> bool:
-        """Remove a view; whether there was one."""
+        """Remove a view; returns whether it existed."""
         return self.runtime.definitions.drop_view(name)
 
     def _names(self) -> list[str]:
@@ -136,7 +136,7 @@ class SessionCatalog(CamelCase):
 
 @dataclass(frozen=True, slots=True)
 class Settings(CamelCase):
-    """`session.conf`: DuckDB's settings, which hold for all later queries.
+    """`session.conf`: DuckDB's settings for all later queries.
 
     Attributes:
         runtime: reads settings.
@@ -168,13 +168,13 @@ class Settings(CamelCase):
 
         Raises:
             OptionError: there is no such setting.
-            UnsupportedError: minishark chooses it itself.
+            UnsupportedError: minishark sets it itself.
         """
         _check_setting(name)
         self.run(f"SET {ident(name)} = {literal(value)}")
 
     def unset(self, name: str) -> None:
-        """Give a setting the value that it had at first."""
+        """Reset a setting to its default."""
         _check_setting(name)
         self.run(f"RESET {ident(name)}")
 
@@ -186,5 +186,5 @@ def _check_setting(name: str) -> None:
     if name.lower() not in (item.lower() for item in known):
         raise OptionError(
             f"There is no setting {name!r}.{nearest(name, known)} "
-            "What concerns the cluster is an argument of connect()."
+            "Settings of the cluster are arguments of connect()."
         )

@@ -1,14 +1,13 @@
-"""How a session begins: `connect`.
+"""`connect`: starts or attaches to a cluster, and opens a session.
 
-A session's own cluster starts while the front end imports Arrow, DuckDB and all else, so nothing
-of that is imported here before.
+The processes of a new cluster start while this one imports Arrow, DuckDB and the rest: nothing that
+is slow to import may be imported at the top of this module, directly or not.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,44 +39,41 @@ def connect(
     disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
 ) -> Session:
-    """A session on a cluster of its own on this machine, or on one that runs already.
+    """Open a session on a new cluster on this machine, or on a running one.
 
     Args:
-        cluster: where a cluster runs: `tcp://host:port` or `ipc://path` of one of its nodes, or the
-            name that it was started with on this machine. None starts one that ends with the
-            session; only then `nodes`, `executors_per_node`, `schedulers` and `in_process` count.
-        keys: the folder of the cluster's keys, for tcp; None for the one that the environment
-            variable MINISHARK_KEYS names, or that the cluster was started with.
-        nodes: how many nodes; None for two (one on a machine with one core).
+        cluster: a running cluster: `tcp://host:port` or `ipc://path` of one of its nodes, or its
+            name on this machine. None starts one that ends with the session; `nodes`,
+            `executors_per_node`, `schedulers` and `in_process` are for that.
+        keys: the folder of the cluster's keys, for tcp; None for the environment variable
+            MINISHARK_KEYS, or the folder that the cluster was started with.
+        nodes: number of nodes; None for two (one on a machine with one core).
         executors_per_node: executor processes per node; None for one slot per core in all.
-        schedulers: how many Sparrow schedulers; None for two, or one where there is one node.
-        partitions: partitions of a table or shuffle by default; None for one per slot.
+        schedulers: number of Sparrow schedulers; None for two, or one if there is one node.
+        partitions: default number of partitions of tables and shuffles; None for one per slot.
         placement: how tasks are placed on nodes, a name of `sparrow_core.PLACEMENTS`; by default
             Sparrow's batch sampling with late binding.
         probe_ratio: reservations per task, at least 1.
         in_process: run the cluster on threads of this process, for tests and debugging.
-        single_task_rows: statements over tables of at most this many rows in all run in one task,
-            and others where that is estimated to be faster; 0 distributes everything, however
-            small, for tests and to see it.
-        task_threads: how many cores a task may use that runs alone, on a cluster on one machine;
-            None for one per slot, but 1 where `partitions` are asked for. With 1, only tasks
-            beside each other use several cores. Queries that run at the same time share them.
-        disabled_optimizations: optimizer rules to switch off, to compare: "one_task" (one task
+        single_task_rows: statements over tables of at most this many rows in total run in one
+            task, and larger ones if that is estimated to be faster; 0 distributes everything,
+            for tests and demonstrations.
+        task_threads: threads of a task that runs alone, on a single-machine cluster; None for one
+            per slot, or 1 if `partitions` is given. Concurrent queries share them.
+        disabled_optimizations: optimizer rules to switch off, for comparisons: "one_task" (one task
             where that is faster, above `single_task_rows`), "eager_aggregation" (pre-aggregation
-            below joins), "semi_join_duplicates" (duplicates stay where they do no harm),
-            "group_keys" (groups by dictionary codes instead of text),
-            "semi_join_filters" (rows that no join needs are dropped before they are read),
-            "group_runs" (groups whose rows follow one another, without hash tables), "join_sides"
-            (hash tables built from the sides that the statistics say), "prepared_fragments" (for
-            repeated queries).
-        memory_limit: what the session's own cluster may use, as "4GiB" or a number of bytes: all
-            executors with their DuckDBs, tables and shuffles in shared memory. What does not fit
-            goes to disk. None for what MINISHARK_MEMORY_LIMIT says, or three quarters of the
-            machine's (or container's) memory.
+            below joins), "semi_join_duplicates" (no duplicate elimination on the tested side),
+            "group_keys" (grouping by dictionary codes instead of text), "semi_join_filters" (scans
+            skip rows without a join partner), "group_runs" (aggregation of consecutive groups
+            without hash tables), "join_sides" (build sides chosen by statistics),
+            "prepared_fragments" (prepared statements for repeated queries).
+        memory_limit: for a new cluster, as "4GiB" or in bytes: executors with their DuckDBs, tables
+            and shuffles in shared memory. The rest goes to disk. None for the environment variable
+            MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
 
     Raises:
-        OptionError: an argument makes no sense.
-        ClusterError: the cluster does not start, or does not answer, or has other versions.
+        OptionError: an argument is invalid.
+        ClusterError: the cluster does not start or answer, or has another version.
 
     Examples:
         >>> import minishark
@@ -90,20 +86,25 @@ def connect(
     if not isinstance(disabled_optimizations, str):
         disabled_optimizations = frozenset(disabled_optimizations)
     check_optimizations(task_threads, disabled_optimizations)
-    begin = partial(
-        _session,
-        partitions=partitions,
-        placement=placement,
-        probe_ratio=probe_ratio,
-        single_task_rows=single_task_rows,
-        task_threads=task_threads,
-        disabled=disabled_optimizations,
-    )
+
+    def begin(on: Cluster) -> Session:
+        imported("minishark.session.session")
+        from minishark.session.session import Session  # noqa: PLC0415 - slow to import
+
+        planner = planner_options(
+            on,
+            partitions=partitions,
+            single_task_rows=single_task_rows,
+            task_threads=task_threads,
+            disabled=disabled_optimizations,
+        )
+        return Session(on, planner, placement, probe_ratio)
+
     if cluster is not None:
         if in_process or not (nodes is executors_per_node is schedulers is None):
-            raise OptionError("A cluster that runs already has its nodes; connect without them.")
+            raise OptionError("A running cluster has its nodes; connect without them.")
         if memory_limit is not None:
-            raise OptionError("A cluster that runs already has its memory limit.")
+            raise OptionError("A running cluster has its memory limit.")
         return begin(_attached(cluster, keys))
     if keys is not None:
         raise OptionError("keys go with the address of a cluster.")
@@ -118,32 +119,9 @@ def connect(
     return session
 
 
-def _session(
-    cluster: Cluster,
-    *,
-    partitions: int | None,
-    placement: str,
-    probe_ratio: float,
-    single_task_rows: int,
-    task_threads: int | None,
-    disabled: Collection[str],
-) -> Session:
-    imported("minishark.session.session")
-    from minishark.session.session import Session  # noqa: PLC0415 - see above
-
-    planner = planner_options(
-        cluster,
-        partitions=partitions,
-        single_task_rows=single_task_rows,
-        task_threads=task_threads,
-        disabled=disabled,
-    )
-    return Session(cluster, planner, placement, probe_ratio)
-
-
 def _attached(cluster: str, keys: str | Path | None) -> Cluster:
     imported("minishark.session.session")
-    from minishark.cluster.attached import AttachedCluster  # noqa: PLC0415 - see above
+    from minishark.cluster.attached import AttachedCluster  # noqa: PLC0415 - slow to import
     from minishark.cluster.launch import resolve  # noqa: PLC0415
 
     return AttachedCluster(*resolve(cluster, None if keys is None else str(keys)))

@@ -6,11 +6,10 @@ and the environment that travels to executors with each stage.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minishark.dataframe import DataFrame
@@ -95,15 +94,13 @@ class Definitions:
 
     def _add_definition(self, sql: str) -> None:
         with self._lock:
-            environment = self.engine.environment
-            definitions = (*environment.definitions, sql)
-            self.engine.environment = dataclasses.replace(environment, definitions=definitions)
+            old = self.engine.environment
+            self.engine.environment = replace(old, definitions=(*old.definitions, sql))
 
     def _add_setting(self, sql: str) -> None:
         with self._lock:
-            environment = self.engine.environment
-            settings = (*environment.settings, sql)
-            self.engine.environment = dataclasses.replace(environment, settings=settings)
+            old = self.engine.environment
+            self.engine.environment = replace(old, settings=(*old.settings, sql))
         self.engine.planner.files.forget()  # settings may change how files are read
 
     # Views
@@ -168,5 +165,4 @@ class Definitions:
         engine.planner.functions = functions
         engine.planning.volatile = frozenset(n for n, f in functions.items() if f.volatile)
         with self._lock:
-            values = tuple(functions.values())
-            engine.environment = dataclasses.replace(engine.environment, functions=values)
+            engine.environment = replace(engine.environment, functions=tuple(functions.values()))

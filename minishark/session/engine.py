@@ -25,6 +25,8 @@ from minishark.errors import (
     ClusterError,
     MinisharkError,
     PartitionsLostError,
+    QueryCancelledError,
+    ResourceError,
     TaskFailedError,
 )
 from minishark.query.job_builder import Environment
@@ -358,7 +360,9 @@ class _Query(Generic[Result]):
             raise RefusedError(str(rejected)) from None
         try:
             rows = self.engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
-        except MinisharkError:
+        except (QueryCancelledError, ResourceError):
+            raise
+        except MinisharkError:  # what the executors said is about the query as it was planned
             raise RefusedError(str(rejected)) from None
         result = self.sink.accept(rows)
         note = f"Ran in the front end, as an executor did not accept it: {rejected}"

@@ -1,4 +1,4 @@
-"""What `connect` takes, checked, and what it means for planning; light, as `connect` is."""
+"""Checks the arguments of `connect`, and turns them into planner options; quick to import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_placement(placement: str, probe_ratio: object) -> None:
-    """Raise OptionError unless there is such a placement, and the ratio makes sense."""
+    """Raise OptionError for an unknown placement policy or a ratio below 1."""
     if placement not in PLACEMENTS:
         raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
     if not isinstance(probe_ratio, numbers.Real) or not 1 <= float(probe_ratio) < math.inf:
@@ -24,7 +24,7 @@ def check_placement(placement: str, probe_ratio: object) -> None:
 
 
 def check_optimizations(task_threads: int | None, disabled: Collection[str]) -> None:
-    """Raise OptionError unless there are such optimizations, and the number makes sense."""
+    """Raise OptionError for unknown rules or a number of threads below 1."""
     if task_threads is not None and task_threads < 1:
         raise OptionError("task_threads must be at least 1.")
     if disabled:
@@ -50,7 +50,7 @@ def planner_options(
     task_threads: int | None,
     disabled: Collection[str],
 ) -> PlannerOptions:
-    """How the queries of a session are planned."""
+    """The planner options of a session."""
     slots = cluster.total_slots
     if not single_task_rows:
         return PlannerOptions.eager(partitions or slots).without(*disabled)

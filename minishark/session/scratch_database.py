@@ -1,8 +1,8 @@
-"""The scratch database: a DuckDB in the front end, where every statement works.
+"""The scratch database: a DuckDB in the front end that runs what the cluster can't.
 
 Tables in the cluster are immutable. A statement that changes one copies it here first; changed
-tables are loaded into the cluster again before the next query reads them. Statements that only
-read the cluster's tables see them here memory-mapped, without a copy.
+tables are loaded into the cluster before the next query. Other statements read the cluster's
+tables memory-mapped, without a copy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ReadTable = Callable[[str], pa.Table]
 """All rows of a table in the cluster, memory-mapped."""
 
 _ROWS = " minishark rows"
-"""A name that no user's table has."""
+"""The name of registered rows; no table of a user has it."""
 
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
@@ -52,9 +52,9 @@ class ChangedTable:
 
     Attributes:
         name: its name.
-        number: tells one change from a later one.
-        rows: its rows; None if Arrow can't hold them as they are (ENUM columns, collations): then
-            the table stays here, and queries that name it run here.
+        number: identifies the change; later ones have higher numbers.
+        rows: its rows; None if they do not survive Arrow (ENUM columns, collations): such a table
+            stays here, and queries that name it run here.
     """
 
     name: str
@@ -63,10 +63,10 @@ class ChangedTable:
 
 
 class ScratchDatabase:
-    """Runs statements that write, and tracks which tables the cluster has old rows of."""
+    """Runs statements, and tracks which tables the cluster must load again."""
 
     def __init__(self, config: Mapping[str, str] | None = None) -> None:
-        """Without tables; DuckDB has the settings in `config`."""
+        """An empty database; `config` has settings for DuckDB."""
         self._con = duckdb.connect(config=dict(config or {}))
         self._con.execute("SET python_enable_replacements = false")
         self._con.execute("SET autoinstall_known_extensions = false")
@@ -82,20 +82,20 @@ class ScratchDatabase:
         self._lock = ConnectionUse(self._con)
 
     def close(self) -> None:
-        """Close the database, when the statement that runs has ended."""
+        """Close the database after the running statement."""
         with self._lock:
             self._con.close()
 
     def interrupt(self) -> None:
-        """Stop the statement that is running."""
+        """Interrupt the running statement."""
         self._con.interrupt()
 
     def define(self, sql: str, *, alone: bool = False) -> None:
-        """Remember a view, macro, type or setting; made when a statement runs here.
+        """Register a view, macro, type or setting; created when a statement runs here.
 
         Args:
             sql: the statement.
-            alone: whether only this database can know it, so that it must work at once.
+            alone: whether it is of this database only, so that errors must be raised now.
 
         Raises:
             QueryError: DuckDB does not accept it, and it is `alone`.
@@ -108,7 +108,7 @@ class ScratchDatabase:
                 self._definitions.append(sql)
 
     def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
-        """Change what statements may name."""
+        """Change the connection, for example by a function that statements may call."""
         with self._lock:
             how(self._con)
 
@@ -119,12 +119,12 @@ class ScratchDatabase:
 
         Args:
             sql: the statement.
-            target: the table that it writes; None if that can't be told.
+            target: the table that it writes; None if unknown.
             tables: the names of the cluster's tables.
             read: gives their rows.
 
         Returns:
-            The number of rows that changed, or what RETURNING asked for.
+            The number of changed rows, or the rows of RETURNING.
 
         Raises:
             QueryError: DuckDB does not accept it.
@@ -160,7 +160,7 @@ class ScratchDatabase:
             return answer
 
     def create_enum(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
-        """Run a CREATE TYPE AS ENUM (query); the same with the values that there are.
+        """Run a CREATE TYPE AS ENUM (query); returns the same with the query's values.
 
         Raises:
             QueryError: DuckDB does not accept it.
@@ -175,11 +175,11 @@ class ScratchDatabase:
             return f"{found[1]}{found[2]} AS ENUM ({', '.join(map(quote_text, values))})"
 
     def set_variable(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
-        """Run a SET VARIABLE; the same with the value that it came to.
+        """Run a SET VARIABLE; returns the same with the computed value.
 
         Raises:
             QueryError: DuckDB does not accept it.
-            UnsupportedError: the value can't be written down.
+            UnsupportedError: there is no literal for the value.
         """
         found = _VARIABLE.match(sql)
         if found is None:
@@ -220,13 +220,13 @@ class ScratchDatabase:
             self._show(tables, read)
             if _ROW_NUMBERS.search(sql):
                 for name in _mentioned(sql, tables):
-                    self._take(name)  # what is only shown here has no row numbers
+                    self._take(name)  # views have no row ids
             return self._answer(sql) if lossless else self._handed_out(sql)
 
     def catalog(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
-        """Answer what concerns the catalog only: SHOW, DESCRIBE, PRAGMA, information_schema ...
+        """Answer a statement about the catalog: SHOW, DESCRIBE, PRAGMA, information_schema ...
 
-        For as long as that takes, tables of the cluster are here as tables without rows.
+        In a transaction that is rolled back, tables of the cluster exist as empty tables.
 
         Raises:
             QueryError: DuckDB does not accept it.
@@ -247,7 +247,7 @@ class ScratchDatabase:
                 self._run("ROLLBACK")
 
     def explain(self, sql: str, tables: Iterable[str], read: ReadTable, *, analyze: bool) -> str:
-        """How a query runs here.
+        """EXPLAIN or EXPLAIN ANALYZE of a query that runs here.
 
         Raises:
             QueryError: DuckDB does not accept it.
@@ -258,7 +258,7 @@ class ScratchDatabase:
             return "\n".join(text for _, text in self._run(f"{word} {sql}"))
 
     def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
-        """Make a table of rows, with columns of just these types; one of that name is replaced."""
+        """Create or replace a table with columns of these types."""
         described = ", ".join(f"{quote(column)} {type_}" for column, type_ in columns)
         with self._lock:
             self._used = True
@@ -275,8 +275,8 @@ class ScratchDatabase:
                 return self._answer(f"COPY {quote(_ROWS)} TO {target}")
 
     def changed(self) -> list[ChangedTable]:
-        """The tables that changed and are not loaded yet, with their rows."""
-        if not self._changed:  # every query asks; it need not wait for a statement that writes
+        """The changed tables that the cluster has not loaded yet."""
+        if not self._changed:  # queries must not wait for a statement that runs here
             return []
         with self._lock:
             kept = self._tables()
@@ -284,7 +284,7 @@ class ScratchDatabase:
             return [ChangedTable(n, i, self._stored_as(n)) for n, i in self._changed.items()]
 
     def loaded(self, table: ChangedTable) -> None:
-        """The cluster has the rows of `table`, or they stay here; it may have changed since."""
+        """`table` was loaded, or stays here; if it has changed again since, it is still to load."""
         with self._lock:
             if table.rows is None:
                 self._own[table.name] = None
@@ -298,16 +298,16 @@ class ScratchDatabase:
 
     @property
     def has_own(self) -> bool:
-        """Whether there may be anything that only this database knows."""
+        """Whether there may be tables or definitions that only this database has."""
         return self._used
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether names without a schema mean another schema than the cluster's tables are in."""
+        """Whether USE has made another schema the default than that of the cluster's tables."""
         return self._elsewhere
 
     def _stored_as(self, name: str) -> pa.Table | None:
-        """A table's rows, if Arrow brings its columns back as they are."""
+        """A table's rows; None if they do not survive a round trip through Arrow."""
         database, text = self._con.execute(
             f"SELECT database_name, sql FROM duckdb_tables() WHERE {_OURS} "
             "AND lower(table_name) = $1",
@@ -324,7 +324,7 @@ class ScratchDatabase:
         return rows if same else None
 
     def drop(self, name: str) -> bool:
-        """Forget a table; whether it was here."""
+        """Drop a table; returns whether it was here."""
         with self._lock:
             self._changed.pop(name.lower(), None)
             self._own.pop(name.lower(), None)
@@ -352,7 +352,7 @@ class ScratchDatabase:
         own, names = self._tables(), list(tables)
         for name in names:
             if name.lower() not in own:
-                # Another thread may have dropped it meanwhile; a statement that needs it says so.
+                # Another thread may drop it meanwhile; a statement that names it fails then.
                 with contextlib.suppress(CatalogError):
                     self._con.register(name, read(name))
                     self._visible.add(name)
@@ -363,7 +363,7 @@ class ScratchDatabase:
         numbered = [sql for sql in self._definitions if _ROW_NUMBERS.search(sql)]
         if numbered:
             for name in _mentioned(" ".join(numbered), names):
-                self._take(name)  # what is only shown here has no row numbers
+                self._take(name)  # views have no row ids
             self._replay()
 
     def _unregister(self, name: str) -> None:
@@ -371,8 +371,8 @@ class ScratchDatabase:
         self._con.unregister(name)
 
     def _replay(self) -> None:
-        """Make the definitions and settings that are not made yet."""
-        # A view over a table that was dropped waits until there is one of that name again.
+        """Run the definitions and settings that have not succeeded yet."""
+        # A view over a table that does not exist (any more) waits until one of its name does.
         self._definitions = [sql for sql in self._definitions if not self._defined(sql)]
 
     def _defined(self, sql: str) -> bool:
@@ -383,14 +383,14 @@ class ScratchDatabase:
         return True
 
     def _shown(self, names: Iterable[str]) -> list[str]:
-        """Those of the cluster's tables that are only shown here, as views."""
+        """The cluster's tables among the names that are visible here as views."""
         wanted = {name.lower() for name in names}
         rows = self._con.execute("SELECT view_name FROM duckdb_views() WHERE temporary").fetchall()
         own = self._tables()
         return [name for (name,) in rows if name.lower() in wanted and name.lower() not in own]
 
     def _take(self, name: str) -> None:
-        """Copy a table of the cluster that is about to change."""
+        """Copy a table of the cluster, as it is about to change."""
         for shown in self._shown((name,)):
             rows = self._con.table(shown).to_arrow_table()
             self._unregister(shown)
@@ -399,7 +399,7 @@ class ScratchDatabase:
 
     @contextlib.contextmanager
     def _registered(self, rows: pa.Table) -> Iterator[None]:
-        """Rows that statements may name for a while."""
+        """Make rows visible to statements as `_ROWS`."""
         self._con.register(_ROWS, rows)
         try:
             with self._lock:
@@ -408,7 +408,7 @@ class ScratchDatabase:
             self._con.unregister(_ROWS)
 
     def _handed_out(self, sql: str) -> pa.Table:
-        """The answer in the types in which users get it."""
+        """A statement's answer in the types in which users get results."""
         self._run("RESET arrow_lossless_conversion")
         try:
             return self._answer(sql)
@@ -419,6 +419,7 @@ class ScratchDatabase:
         try:
             relation: duckdb.DuckDBPyRelation | None = self._con.sql(sql)
             answer = relation.to_arrow_table() if relation is not None else pa.table({"Count": []})
+            # DuckDB counts no changed rows as an empty answer.
             nothing = answer.num_rows == 0 and answer.column_names == ["Count"]
             return pa.table({"Count": pa.array([0], pa.int64())}) if nothing else answer
         except duckdb.Error as error:
@@ -449,6 +450,6 @@ def _translated(error: duckdb.Error) -> Exception:
 
 
 def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:
-    """Those of `tables` whose names stand in a statement."""
+    """The tables whose names occur in a statement's text."""
     text = sql.lower()
     return [name for name in tables if name.lower() in text]

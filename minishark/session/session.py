@@ -185,7 +185,7 @@ class Session(CamelCase):
             raise runtime.tables.catalog.unknown(name)
 
     def relation(self, sql: str, alias: str = "") -> DataFrame:
-        """All rows of what stands after FROM: a table function, for example.
+        """All rows of a SQL relation, as after FROM: a table function, for example.
 
         Raises:
             QueryError: DuckDB does not accept it.
@@ -204,7 +204,7 @@ class Session(CamelCase):
         return Settings(self._runtime, self.sql)
 
     def kept_rows(self) -> tuple[TableInfo, ...]:
-        """The rows that DataFrames keep in the cluster now: rows, bytes per replica, partitions."""
+        """The cached rows of DataFrames in the cluster: rows, bytes per replica, partitions."""
         runtime = self._runtime
         with runtime.engine.up_to_date():
             nodes = runtime.cluster.nodes
@@ -218,16 +218,16 @@ class Session(CamelCase):
         return DataFrameReader(self._runtime, table=self.table)
 
     def create_dataframe(self, data: Any, schema: SchemaLike = None) -> DataFrame:
-        """A DataFrame of rows that are here; they are loaded into the cluster.
+        """Load rows of this process into the cluster, as a DataFrame.
 
         Args:
             data: a list of tuples, dictionaries or Rows; a pandas or polars frame; a pyarrow table,
-                a DuckDB relation, or anything else that offers an Arrow stream.
+                a DuckDB relation, or any other Arrow stream.
             schema: names of columns; or names with types: a mapping, "a BIGINT, b VARCHAR", or a
                 pyarrow schema.
 
         Raises:
-            DataError: the rows do not fit together, or the schema.
+            DataError: the rows do not fit each other or the schema.
 
         Examples:
             >>> session.create_dataframe([(1, "a"), (2, None)], ["id", "name"]).dtypes
@@ -251,7 +251,7 @@ class Session(CamelCase):
         return statement_frame(self._runtime, sql, self._runtime.bind(sql))
 
     def from_relation(self, relation: Any) -> DataFrame:
-        """A DataFrame of the rows of a DuckDB relation, which runs where it is."""
+        """Load the rows of a DuckDB relation, computed on its own connection, as a DataFrame."""
         return self.create_dataframe(relation)
 
     # Python functions

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minishark.catalog import Table, promised_table
-from minishark.errors import PartitionsLostError
+from minishark.errors import CatalogError, PartitionsLostError
 from minishark.expressions import Column, Schema
 from minishark.query.sinks import Layout
 from minishark.tables.store import as_stored, stored_schema, table_schema
@@ -131,7 +131,7 @@ class CachedTables:
         return name in self._cached
 
     def __iter__(self) -> Iterator[Table]:
-        """The tables whose rows are computed."""
+        """The cached tables whose rows are computed."""
         tables = (self.tables.catalog.find(name) for name in tuple(self._cached))
         return iter([table for table in tables if table is not None and table.is_computed])
 
@@ -154,6 +154,10 @@ class CachedTables:
             self.tables.repeats(table, cached.repeats)
         self.tables.publish(table, replace=True)
         cached.fingerprint, cached.repeats = fingerprint, None
+        if self._cached.get(table.name) is not cached:
+            # Its last handle was released while it was computed: nobody else will drop it.
+            with contextlib.suppress(CatalogError):
+                self.tables.drop(table.name)
 
     def forget(self, name: str) -> None:
         """Free a table's rows; a query that needs them computes them again."""

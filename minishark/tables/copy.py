@@ -1,10 +1,9 @@
-"""COPY ... TO: tasks write files in parallel, and all of them appear at once, or none.
+"""COPY ... TO: tasks write files in parallel, and either all of them appear, or none.
 
-Each task writes into a staging folder beside the target, with DuckDB's own COPY. When the last
-has finished, the front end gives the files the names that DuckDB would, and moves them to the
-target. An error or an interruption before that, or during the move, leaves the target as it was.
-One file is written by one task; a folder (PER_THREAD_OUTPUT, PARTITION_BY, FILE_SIZE_BYTES) by
-all: tasks number their files, and the front end renumbers them, under the names asked for.
+Each task writes into a staging folder beside the target, with DuckDB's own COPY. After the last
+one, the front end names the files as DuckDB would, and moves them to the target. An error or
+interruption before or during the move leaves the target unchanged. A single file is written by one
+task, a folder (PER_THREAD_OUTPUT, PARTITION_BY, FILE_SIZE_BYTES) by all.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ _REPLACED = "replaced"  # what was at the target, in the staging folder
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Where a COPY writes, and how.
+    """The target and options of a COPY.
 
     Attributes:
         path: the target, absolute.
-        options: DuckDB's options, as they were written, by name in lower case.
+        options: DuckDB's options as written, by name in lower case.
     """
 
     path: Path
@@ -67,18 +66,18 @@ class Copy:
 
     @property
     def pattern(self) -> str:
-        """What names files in a folder: FILENAME_PATTERN, or what DuckDB takes without it."""
+        """The pattern of file names in a folder: FILENAME_PATTERN, or DuckDB's default."""
         default = "'{uuid}'" if self.has("append") else "'data_{i}'"
         return _string(self.options.get("filename_pattern", default)) or ""
 
     @property
     def is_numbered(self) -> bool:
-        """Whether files in a folder are told apart by numbers."""
+        """Whether numbers, not UUIDs, make the names of files in a folder unique."""
         return not any(label in self.pattern for label in _UNIQUE)
 
     @property
     def text(self) -> str:
-        """The options that a task's COPY has."""
+        """The options for a task's COPY, as SQL."""
         options = {name: text for name, text in self.options.items() if name not in _MODES}
         if self.is_folder:
             options["filename_pattern"] = quote_text("{i}" if self.is_numbered else self.pattern)
@@ -95,7 +94,7 @@ def _string(text: str) -> str | None:
 
 
 def _is_named_here(copy: Copy) -> bool:
-    """Whether its pattern is one that files can be named by without asking DuckDB."""
+    """Whether files can be named by its pattern without DuckDB."""
     pattern = copy.pattern
     if not pattern or "/" in pattern:
         return False
@@ -103,14 +102,14 @@ def _is_named_here(copy: Copy) -> bool:
 
 
 def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | None:
-    """What stands after TO; None for what the front end's DuckDB must write itself.
+    """The parsed text after TO; None for what the front end's DuckDB must write itself.
 
-    That is: no local files, options in the old form without brackets, answers of more than the
-    number of rows, or a FILENAME_PATTERN that is more than a string.
+    These are remote targets and devices, options without parentheses, RETURN_FILES and
+    RETURN_STATS, and a FILENAME_PATTERN that is not a plain string.
 
     Args:
         target: the text after TO.
-        split: cuts the text between brackets at its commas.
+        split: splits the text between the parentheses at its commas.
     """
     found = _TARGET.fullmatch(target)
     if found is None:
@@ -131,7 +130,7 @@ def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | No
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task has written: its entry in the staging folder, and the number of rows."""
+    """The output of a task: its entry in the staging folder, and the number of rows."""
 
     entry: str
     rows: int
@@ -167,9 +166,9 @@ class WriteFiles(Sink[tuple[Written, ...]]):
 
 @contextlib.contextmanager
 def staging_folder(copy: Copy) -> Iterator[Path]:
-    """A folder beside the target, gone afterwards.
+    """A folder beside the target, so that moving files there is atomic; removed afterwards.
 
-    It stays only if it holds what was at the target and could not be moved back.
+    It stays only if it holds former files of the target that could not be moved back.
 
     Raises:
         DataError: the target can't be written.
@@ -183,7 +182,7 @@ def staging_folder(copy: Copy) -> Iterator[Path]:
         yield staging
     except BaseException as error:
         if any(staging.glob(f"{_REPLACED}/*")):  # moving it back failed, or was interrupted
-            error.add_note(f"What was at {copy.path} before lies in {staging / _REPLACED}.")
+            error.add_note(f"Former files of {copy.path} are in {staging / _REPLACED}.")
         else:
             shutil.rmtree(staging, ignore_errors=True)
         raise
@@ -191,7 +190,7 @@ def staging_folder(copy: Copy) -> Iterator[Path]:
 
 
 def _check_target(copy: Copy) -> None:
-    """Raise DataError for what DuckDB would not write to."""
+    """Raise DataError for targets that DuckDB would refuse, too."""
     path = copy.path
     if not path.parent.is_dir():
         raise DataError(f"Can't write {path}: there is no folder {path.parent}.")
@@ -223,7 +222,7 @@ def _write_error(copy: Copy, error: OSError) -> MinisharkError:
 
 
 def check_options(con: duckdb.DuckDBPyConnection, copy: Copy, schema: Schema, to: Path) -> None:
-    """Let DuckDB judge the options, over no rows.
+    """Let DuckDB check the options by a COPY of no rows.
 
     Args:
         con: a connection.
@@ -232,7 +231,7 @@ def check_options(con: duckdb.DuckDBPyConnection, copy: Copy, schema: Schema, to
         to: a staging folder.
 
     Raises:
-        duckdb.Error: it does not accept them.
+        duckdb.Error: one is invalid.
     """
     names = numbered(column.name for column in schema)
     nulls = ", ".join(
@@ -244,13 +243,13 @@ def check_options(con: duckdb.DuckDBPyConnection, copy: Copy, schema: Schema, to
 
 
 def parquet_files(folder: Path) -> str:
-    """A relation of all Parquet files of a folder, in the order in which COPY numbers them."""
+    """A relation of all Parquet files of a folder, in the order of their numbers."""
     files = sorted(folder.rglob("*.parquet"), key=lambda file: (len(file.name), str(file)))
     return f"read_parquet([{', '.join(quote_text(str(file)) for file in files)}])"
 
 
 def publish(copy: Copy, staging: Path, written: Sequence[Written]) -> None:
-    """Move what tasks have written to the target: all of it, or nothing.
+    """Move all output of tasks to the target; if that fails, move everything back.
 
     Raises:
         DataError: the target can't be written.
@@ -272,7 +271,7 @@ def publish(copy: Copy, staging: Path, written: Sequence[Written]) -> None:
 def _replace_folder(
     copy: Copy, staging: Path, files: Mapping[Path, Path], undo: contextlib.ExitStack
 ) -> None:
-    """The target becomes a folder of the new files alone."""
+    """Replace the target by a folder of the new files."""
     final = staging / "final"
     final.mkdir()
     for name, source in files.items():
@@ -287,7 +286,7 @@ def _replace_folder(
 def _add_files(
     copy: Copy, staging: Path, files: Mapping[Path, Path], undo: contextlib.ExitStack
 ) -> None:
-    """New files beside those that are there; those of the same names are replaced."""
+    """Add the new files to the target; existing files of the same names are replaced."""
     for number, (name, source) in enumerate(files.items()):
         target = copy.path / name
         for folder in reversed([p for p in target.parents if not p.exists()]):
@@ -299,7 +298,7 @@ def _add_files(
 
 
 def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
-    """Rename; the undo is noted first, as an interruption may come right after the rename."""
+    """Rename; the undo is registered first, as Ctrl-C may come right after the rename."""
     undo.callback(_move_back, target, source)
     source.rename(target)
 
@@ -310,12 +309,12 @@ def _move_back(target: Path, source: Path) -> None:
 
 
 def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # not made yet, or somebody else's files are there now
+    with contextlib.suppress(OSError):  # it does not exist yet, or others put files there
         folder.rmdir()
 
 
 def _named(copy: Copy, staging: Path, written: Sequence[Written]) -> dict[Path, Path]:
-    """Each file by its name below the target: numbers go on from task to task.
+    """The files by their names below the target; numbers continue from task to task.
 
     Raises:
         DataError: two files would have the same name.

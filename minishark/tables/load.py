@@ -1,10 +1,9 @@
 """Loads tables: data of any kind -> partitioned, replicated Arrow files on the nodes.
 
-Without partitioning columns rows keep the source's order: each partition is a contiguous range of
-it, stored by one task. With them loading takes two jobs. The first reads the source, one task per
-piece, and divides rows into buckets by the hash of the partitioning columns. It is the hash that
-shuffles use, so tables that are partitioned alike join without one. The second job stores the
-partitions, one task for each.
+Without partitioning columns, rows keep the source's order: each partition is a contiguous range,
+stored by one task. With them, loading takes two stages. The first reads the source, one task per
+piece, and divides rows into buckets by hash; the second stores the partitions, one task each. The
+hash is that of shuffles, so joins of tables partitioned alike need no shuffle.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Where a table's rows come from: pieces that tasks read side by side.
+    """The rows of a table to load, as pieces that tasks read in parallel.
 
     Attributes:
         schema: the columns.
-        relations: pieces that are SQL relations, such as `read_parquet(['a'])`.
+        relations: pieces that are SQL relations, such as `read_parquet('a')`.
         slices: pieces that are stored Arrow files.
-        rows: how many rows each slice has, if that is known.
-        files: the files of users that the relations read, if they are all.
+        rows: the number of rows of each slice, if known.
+        files: the user's files that the relations read; the table can be loaded from them again.
     """
 
     schema: Schema
@@ -71,9 +70,9 @@ class TableSource:
         return own + [TaskPayload(first + i, {"in0": (s,)}) for i, s in enumerate(self.slices)]
 
     def runs(self, count: int) -> list[TaskPayload]:
-        """`count` tasks, each with neighbouring pieces.
+        """`count` tasks, each with consecutive pieces; fewer if there are fewer pieces.
 
-        With about as many rows each, if these are known; else fewer tasks for fewer pieces.
+        If the slices' row counts are known, tasks get about equal numbers of rows instead.
         """
         if self.rows:
             return self._even_runs(count)
@@ -84,7 +83,7 @@ class TableSource:
         return [self._run(i, first, last) for i, (first, last) in enumerate(runs)]
 
     def _even_runs(self, count: int) -> list[TaskPayload]:
-        # A run without pieces reads none of the first slice, for the columns.
+        # A task without pieces reads zero batches of the first slice, for the schema.
         runs: list[list[FileSlice]] = [[] for _ in range(count)]
         total = max(1, sum(self.rows))
         first = 0
@@ -103,7 +102,7 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """A table's layout, with all numbers decided."""
+    """A table's layout with all defaults filled in."""
 
     partition_by: tuple[str, ...]
     partitions: int
@@ -117,7 +116,7 @@ class LoadedTable:
     Attributes:
         partitions: the stored partitions.
         measured: each partition's statistics, for `merge_statistics`.
-        on_disk: whether some partition was written to disk for lack of shared memory.
+        on_disk: whether a partition was written to disk for lack of shared memory.
     """
 
     partitions: tuple[Partition, ...]
@@ -192,7 +191,7 @@ class TableLoader:
             TaskSpec(p.index, encode(p), tuple(map(NodeName, nodes)), self._placed.wait_s)
             for p, nodes in zip(payloads, preferred, strict=True)
         )
-        # Where a partition lies is decided here, not by a placement policy that is being measured.
+        # Data placement must not depend on the placement policy, which experiments compare.
         return JobSpec(tasks=tasks, shared=encode(shared), user=self._placed.user)
 
     def _dividing(self) -> StageTask:
@@ -238,7 +237,7 @@ class TableLoader:
         del submission
         if isinstance(event, TaskCompleted) and self.on_progress is not None:
             total = len(self._pieces) + self._is_divided * self.layout.partitions
-            self._done = min(total, self._done + 1)  # some may be done twice
+            self._done = min(total, self._done + 1)  # lost outputs are computed twice
             self.on_progress(self._done, total)
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
@@ -288,10 +287,10 @@ def _bucket(schema: Schema, layout: TableLayout, names: Sequence[str]) -> str:
 
 
 def _measured(outcome: TaskOutcome) -> pa.Table:
-    assert outcome.statistics is not None
+    assert outcome.statistics is not None, "tasks that store partitions measure them"
     return pa.ipc.open_stream(outcome.statistics).read_all()
 
 
 def _file_of(outcome: TaskOutcome) -> str:
-    assert outcome.file is not None
+    assert outcome.file is not None, "partitions are stored in files"
     return outcome.file

@@ -1,9 +1,11 @@
-"""Replicas of tables that died with their nodes are made again, in the background.
+"""Re-replication: partitions that lost replicas with their nodes are copied in the background.
 
-How many replicas a table has is what its user declared, as far as there are nodes. Whoever lives
-and has a partition is the source, and the next nodes in the order in which tables are laid out get
-copies, a few at a time. A node that was started anew under its old name has nothing of before;
-since when it is there nobody knows, so it is asked what it has.
+The target is the number of replicas that the user declared, or that of the live nodes if it is
+smaller. Any live node that stores a partition is a source; the targets are the next nodes in the
+order in which tables are laid out, so that tables partitioned alike stay on the same nodes.
+
+A node that restarts under its old name has lost its files, and the catalog does not notice: its
+locations name nodes. It is recognized by its new storage folder, and asked which files it has.
 """
 
 from __future__ import annotations
@@ -25,18 +27,20 @@ from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
 
 COPIES_AT_ONCE = 2
-_LOOK_EVERY_S = 1.0
+"""Bound on concurrent copies, which compete with queries for disk and network."""
+
+_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A partition that a node is to get from another.
+    """A copy of a partition from node to node.
 
     Attributes:
         table: the table.
-        index: which of its partitions.
-        source: a node that has it.
-        target: the node that is to have it, too.
+        index: the partition's number.
+        source: a live node that stores it.
+        target: a live node that does not.
     """
 
     table: Table
@@ -47,12 +51,12 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """How a table's replicas are.
+    """The state of a table's replicas.
 
     Attributes:
-        fewest: how many living nodes hold the partition that the fewest hold.
-        wanted: how many there shall be, with the nodes that there are.
-        healing: how many partitions have fewer.
+        fewest: the smallest number of live nodes that store a partition.
+        wanted: the target: as declared, but at most one per live node.
+        healing: the number of partitions below the target.
     """
 
     fewest: int
@@ -61,38 +65,37 @@ class Replicas:
 
 
 def replicas(table: Table, nodes: Sequence[str]) -> Replicas:
-    """How a table's replicas are, if these nodes live."""
+    """The state of a table's replicas, given the live nodes."""
     wanted = min(table.replicas, len(nodes))
     counts = [sum(node in nodes for node in p.locations) for p in table.partitions]
     return Replicas(min(counts), wanted, sum(count < wanted for count in counts))
 
 
 def copies_needed(table: Table, nodes: Sequence[str]) -> tuple[Copy, ...]:
-    """What must be copied so that each partition lies on as many of these nodes as it shall.
-
-    A partition that none of them has can't be copied.
-    """
+    """The copies that bring each partition to its target, given the live nodes."""
+    wanted = min(table.replicas, len(nodes))
     found = []
     for partition in table.partitions:
-        living = [node for node in partition.locations if node in nodes]
-        order = replica_locations(nodes, partition.index, len(nodes)) if nodes else ()
-        targets = [node for node in order if node not in living]
-        lacking = max(0, min(table.replicas, len(nodes)) - len(living))
-        if living:
-            found += [Copy(table, partition.index, living[0], t) for t in targets[:lacking]]
+        live = [node for node in partition.locations if node in nodes]
+        if not live:
+            continue  # lost: only loading or computing the table again helps, when a query asks
+        order = replica_locations(nodes, partition.index, len(nodes))
+        targets = [node for node in order if node not in live]
+        lacking = max(0, wanted - len(live))
+        found += [Copy(table, partition.index, live[0], t) for t in targets[:lacking]]
     return tuple(found)
 
 
 @dataclass(slots=True, kw_only=True)
 class Replicator:
-    """Keeps the replicas of tables at what they shall be.
+    """A thread that keeps the number of replicas of tables at its target.
 
     Attributes:
-        cluster: where they are.
-        tables: all tables, with their holders as last known.
-        homes: the folders of nodes when a table was begun, by name; those that the healer finds
-            take their places.
-        moved: hears that other nodes hold a partition of a table now: which do, which no longer.
+        cluster: copies files.
+        tables: gives all tables, with the last known locations.
+        homes: gives the storage folders of nodes, by name, as they were when a table was loaded;
+            this class updates them.
+        moved: called when locations of a partition change: table, index, new nodes, former nodes.
     """
 
     cluster: Cluster
@@ -103,27 +106,27 @@ class Replicator:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look after them."""
-        self._thread = threading.Thread(target=self._run, name="minishark-heal", daemon=True)
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="minishark-replicas", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin nothing more; what is under way fails when the cluster is closed."""
+        """Start no more copies; a copy in progress fails when the cluster is closed."""
         self._stopped.set()
 
     def join(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until the thread has ended."""
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopped.wait(_LOOK_EVERY_S):
-            # The cluster is about to close, or something is short: it is looked at again.
+        while not self._stopped.wait(_INTERVAL_S):
+            # The cluster is closing, a node died meanwhile, or a disk is full: try again later.
             with contextlib.suppress(MinisharkError, OSError, RuntimeError, zmq.ZMQError):
                 self.heal()
 
     def heal(self) -> None:
-        """Look once, and make the copies that are needed."""
+        """Find and make the copies that are needed now."""
         self._forget_restarted()
         nodes = self.cluster.nodes
         needed = [copy for table in self.tables() for copy in copies_needed(table, nodes)]
@@ -132,17 +135,18 @@ class Replicator:
                 list(pool.map(self._copy, needed))
 
     def _forget_restarted(self) -> None:
-        """Nodes whose folders are others than before hold only what they were given since."""
+        """Remove restarted nodes from the locations of files that they no longer have."""
         now, store = self.cluster.homes(), self.cluster.store()
         for table in self.tables():
-            met = self.homes(table)
-            fresh = [node for node, home in now.items() if met.get(node, home) != home]
+            before = self.homes(table)
+            restarted = [node for node, home in now.items() if before.get(node, home) != home]
             for partition in table.partitions:
-                asked = [node for node in partition.locations if node in fresh]
+                # Restarted before or after this partition was copied there? Only the node knows.
+                asked = [node for node in partition.locations if node in restarted]
                 gone = [node for node in asked if not _has(store, partition.file, node)]
                 if gone:
                     self.moved(table, partition.index, (), gone)
-            met.update(now)
+            before.update(now)
 
     def _copy(self, copy: Copy) -> None:
         if self._stopped.is_set():
@@ -150,12 +154,13 @@ class Replicator:
         partition = copy.table.partitions[copy.index]
         nodes = self.cluster.nodes
         gone = [node for node in partition.locations if node not in nodes]
+        # The table may be dropped or replaced during the copy: `moved` checks for that.
         if self.cluster.copy_file(partition.file, copy.source, copy.target):
             self.moved(copy.table, copy.index, (copy.target,), gone)
 
 
 def _has(store: Store, file: str, node: str) -> bool:
-    """Whether a node has a file: its columns can be read there."""
+    """Whether a node has a file; reads its schema only."""
     try:
         store.read((FileSlice(file, (node,), 0, 0),))
     except (InputMissingError, OSError, pa.ArrowException):

@@ -1,4 +1,4 @@
-"""What users pass as data -> the pieces that loading tasks read."""
+"""Data that users pass -> pieces that loading tasks read in parallel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _READERS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceSize:
-    """How large a source is, as far as it can be told without reading it."""
+    """The size of a source, as far as it is known without reading it."""
 
     bytes: int
     rows: int | None
@@ -43,15 +43,15 @@ class SourceSize:
 def files_source(
     pattern: str | Path, planning: PlanningDatabase, pieces: int
 ) -> tuple[TableSource, SourceSize]:
-    """Files as a source, one piece per file; Parquet files are cut further where they are few.
+    """Files as a source, one piece per file; a few Parquet files are split into row ranges.
 
     Args:
         pattern: a file, a glob, or a folder of files.
         planning: DuckDB, which reads the schema.
-        pieces: how many pieces would be welcome.
+        pieces: the preferred number of pieces.
 
     Raises:
-        DataError: there is no such file, or it can't be read, or its kind is unknown.
+        DataError: no file matches, one can't be read, or their format is unknown.
     """
     files = _files(str(pattern))
     reader = _reader(files)
@@ -64,7 +64,7 @@ def files_source(
     for file, schema in zip(files, schemas, strict=True):
         if schema != schemas[0]:
             raise DataError(
-                f"{file} has other columns than {files[0]}; a table needs the same in all."
+                f"{file} has other columns than {files[0]}; all files of a table need the same."
             )
     rows = sum(counts) if counts is not None else None
     size = SourceSize(sum(Path(file).stat().st_size for file in files), rows)
@@ -102,7 +102,7 @@ def _reader(files: Sequence[str]) -> str:
 
 
 def arrow_table(data: Any) -> pa.Table:
-    """Whatever holds a table in memory, as Arrow.
+    """In-memory data of any supported kind as Arrow.
 
     Args:
         data: a pyarrow Table, RecordBatch, reader or Dataset, a DuckDB relation, a pandas or polars
@@ -135,11 +135,11 @@ def arrow_table(data: Any) -> pa.Table:
 
 
 def _relation_table(relation: duckdb.DuckDBPyRelation) -> pa.Table:
-    """A relation's rows in Arrow types that keep DuckDB's, as 128-bit integers or time zones."""
+    """A relation's rows, without loss of types such as HUGEINT or TIMETZ."""
     setting = "arrow_lossless_conversion"
 
     def run(sql: str) -> Any:
-        # Only through the relation can its connection be reached.
+        # A relation does not expose its connection, but runs statements on it.
         return relation.query("minishark_source", sql)
 
     if any("AGGREGATE_STATE" in str(type_) for type_ in relation.types):
@@ -160,7 +160,7 @@ def memory_source(
     planning: PlanningDatabase,
     pieces: int,
 ) -> tuple[TableSource, SourceSize]:
-    """A table in memory as a source: stored once, read in slices.
+    """A table in memory as a source: stored in one file, read in slices.
 
     Raises:
         DataError: DuckDB can't read a column.

@@ -1,6 +1,6 @@
 """Query results stored as the partitions of a table.
 
-Where the query's rows are partitioned already as the table's shall be, each task of the last stage
+If the query's rows are partitioned already as the table should be, each task of the last stage
 stores its partition. Otherwise that stage leaves pieces, and the tasks that load tables make
 partitions of them: of equal size in the query's order, or by the hash of columns.
 """

@@ -36,7 +36,7 @@ _READS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The files that a table was loaded from, with sizes and times, and its layout."""
+    """The files that a table was loaded from, with sizes and modification times, and its layout."""
 
     data: str | Path
     stamps: tuple[tuple[str, int, int], ...]
@@ -64,9 +64,10 @@ class Tables:
     catalog: Catalog = field(default_factory=Catalog)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _origins: dict[str, _Files] = field(default_factory=dict)  # by folder
-    _same_as: dict[str, str] = field(default_factory=dict)  # folders of repeated loads: the first
-    _homes: dict[str, dict[str, str]] = field(default_factory=dict)  # of nodes, by folder
+    # By the folder of a load: its files; the first load with the same rows; nodes' storage folders.
+    _origins: dict[str, _Files] = field(default_factory=dict)
+    _same_as: dict[str, str] = field(default_factory=dict)
+    _homes: dict[str, dict[str, str]] = field(default_factory=dict)
     _restoring: threading.Lock = field(default_factory=threading.Lock)
 
     def create(
@@ -195,10 +196,10 @@ class Tables:
         )
 
     def _moved(self, table: Table, index: int, found: Sequence[str], gone: Sequence[str]) -> None:
-        """Other nodes store a partition now: those found, no longer those gone."""
+        """Change the locations of a partition: `found` are added, `gone` removed."""
         with self._lock:
             if not self.is_current(table):
-                return
+                return  # it was dropped or replaced while it was copied
             current = self.catalog.get(table.name)
             stored = [n for n in current.partitions[index].locations if n not in gone]
             self.catalog.add(current.with_locations(index, tuple(dict.fromkeys((*stored, *found)))))
@@ -221,7 +222,7 @@ class Tables:
         Raises:
             PartitionsLostError: they have, or it was not loaded from files.
         """
-        with self._restoring:
+        with self._restoring:  # several queries may find the same table lost
             table = self.catalog.get(lost.table)
             if not any(partition.file in lost.files for partition in table.partitions):
                 return  # another thread was faster
@@ -250,7 +251,7 @@ class Tables:
         )
 
     def layout(self, wanted: Layout, size: SourceSize) -> TableLayout:
-        """A wanted layout, completed by the size of the data: each node stores small tables."""
+        """A layout with defaults by the size of the data: every node stores small tables."""
         small = size.bytes <= _SMALL_TABLE_BYTES and (size.rows or 0) <= _SMALL_TABLE_ROWS
         one = small and not wanted.partition_by
         count = wanted.partitions or (1 if one else self.partitions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 
 import duckdb
@@ -11,6 +12,7 @@ import pytest
 import minishark
 from minishark.catalog import Table
 from minishark.errors import CatalogError, MinisharkError, OptionError, TaskFailedError
+from minishark.query.progress import QueryProgress
 from minishark.query.sinks import Layout
 from minishark.session.session import Session
 
@@ -187,3 +189,25 @@ def test_rows_that_are_released_while_they_materialize_are_computed_again(
     assert [(cached.name,)] == released
     runtime.release(cached)  # has no effect any more
     assert 42 == session.sql(f"FROM {cached.name}").to_arrow()["a"][0].as_py()
+
+
+def test_rows_whose_view_is_dropped_while_they_are_computed_are_dropped(session: Session) -> None:
+    """The query fails, and their memory is free."""
+    engine = session._runtime.engine
+    before = set(engine.cached._cached)
+    session.sql("SELECT k, sum(a) AS s FROM t GROUP BY k").cache().create_or_replace_temp_view("v")
+
+    def drop(_: QueryProgress) -> None:
+        session.remove_progress_handler(drop)
+        session.catalog.drop_temp_view("v")
+        gc.collect()
+        session.sql("SELECT 1").collect()
+
+    reading = session.sql("SELECT max(s) FROM v")
+    session.register_progress_handler(drop)
+    with pytest.raises(MinisharkError):
+        reading.to_arrow()
+    gc.collect()
+    session.sql("SELECT 1").collect()
+    names = {table.name for table in engine.tables.catalog}
+    assert names <= {"t", "by_a", *before, *engine.cached._cached}

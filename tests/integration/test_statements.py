@@ -15,7 +15,9 @@ from minishark.errors import (
     CatalogError,
     MinisharkError,
     OptionError,
+    QueryCancelledError,
     QueryError,
+    ResourceError,
     TaskFailedError,
     UnsupportedError,
 )
@@ -148,6 +150,21 @@ def test_tables_of_rejected_statements_have_the_types_of_their_queries(
     assert [("HUGEINT", "UUID", "BIT")] == [
         tuple(frame.select_expr("typeof(h)", "typeof(u)", "typeof(b)").collect()[0])
     ]
+
+
+@pytest.mark.parametrize("error", [QueryCancelledError("cancelled"), ResourceError("no memory")])
+def test_the_front_end_says_why_it_ended_a_rejected_statement(
+    session: Session, monkeypatch: pytest.MonkeyPatch, error: MinisharkError
+) -> None:
+    """Its rejection by executors would mislead."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error if _ and isinstance(_[0], str) else FragmentRejectedError("rejected")
+
+    monkeypatch.setattr(QueryRun, "run", fail)
+    monkeypatch.setattr(session._runtime.scratch, "query", fail)
+    with pytest.raises(type(error), match=str(error)):
+        session.sql("SELECT 1 AS a").to_arrow()
 
 
 def test_functions_of_rejected_statements_do_not_run_in_the_front_end(
