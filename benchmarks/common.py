@@ -27,11 +27,9 @@ class Steps(Silent):
     """Reports steps and warnings of loading on stderr, but no progress."""
 
     def step(self, title: str) -> None:
-        """Print a step."""
         print(title, file=sys.stderr, flush=True)
 
     def warning(self, text: str) -> None:
-        """Print a warning."""
         print(f"Warning: {text}", file=sys.stderr, flush=True)
 
 

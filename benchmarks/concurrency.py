@@ -39,23 +39,20 @@ class Load(msgspec.Struct):
 
     @property
     def queries_per_s(self) -> float:
-        """Throughput."""
         return len(self.times_s) / self.seconds
 
     def percentile_s(self, percent: int) -> float:
-        """A percentile of the response times."""
         return statistics.quantiles(self.times_s, n=100, method="inclusive")[percent - 1]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark."""
     options = _parse(arguments)
     tables = tables_of(options)
     texts = list(load_queries(range(1, 23)).values())
     with minishark.connect() as session, native_duckdb(tables, session.total_slots) as database:
         load_tables(session, tables, Silent(), replicas=2)
         loads = []
-        for users in options.users:
+        for users in map(int, options.users.split(",")):
             ours, theirs = Load(users, MINISHARK), Load(users, DUCKDB)
             for _ in range(options.rounds):
                 answers = [lambda text: session.sql(text).to_arrow()] * users
@@ -73,16 +70,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of(__doc__)
-    parser.add_argument("--users", type=_numbers, default=(1, 2, 4, 8), metavar="LIST")
+    parser.add_argument("--users", default="1,2,4,8", metavar="LIST")
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="per engine and number of users"
     )
     parser.add_argument("--rounds", type=int, default=2)
     return parser.parse_args(arguments)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(item) for item in text.split(","))
 
 
 def _run(load: Load, answers: Sequence[Answer], texts: Sequence[str], seconds: float) -> None:

@@ -68,7 +68,6 @@ class RunningEngine:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process runs."""
         return self._process.is_alive()
 
     def answer(self, text: str, limit_s: float) -> tuple[pa.Table, float]:

@@ -19,10 +19,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import duckdb
 import msgspec
@@ -42,26 +41,11 @@ _SAMPLE_S = 0.1
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Bytes at a moment."""
-
-    processes: int
-    stored: int
-    client: int
-    disk: int
-
-    @property
-    def nodes(self) -> int:
-        """What the limit covers."""
-        return self.processes + self.stored
-
-
 class Peak(msgspec.Struct, frozen=True):
-    """Maxima while something ran, in bytes.
+    """Maxima while something ran, or a sample, in bytes.
 
     Attributes:
-        nodes: processes and shared memory at the same moment.
+        nodes: processes and shared memory at the same moment: what the limit covers.
         processes: the nodes' processes.
         stored: files in shared memory.
         client: this process.
@@ -84,7 +68,6 @@ class Step(msgspec.Struct, frozen=True):
     problem: str = ""
 
     def line(self) -> str:
-        """A row of the table."""
         name = f"Q{self.query}" if self.query else "load"
         sizes = [getattr(self.peak, field) // _MIB for field in Peak.__struct_fields__]
         cells = "  ".join(f"{size:>9,}" for size in sizes)
@@ -99,7 +82,7 @@ HEADER = (
 
 
 class Sampler:
-    """Samples a session's memory in a thread."""
+    """Samples a session's memory in a thread; a context manager."""
 
     def __init__(self, session: minishark.Session) -> None:
         self._session = session
@@ -107,7 +90,14 @@ class Sampler:
         self._peak = Peak()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="sampler", daemon=True)
+
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
 
     def _watch(self) -> None:
         while not self._stop.wait(_SAMPLE_S):
@@ -116,26 +106,19 @@ class Sampler:
                 fields = Peak.__struct_fields__
                 self._peak = Peak(*(max(getattr(self._peak, f), getattr(found, f)) for f in fields))
 
-    def _sample(self) -> Sample:
+    def _sample(self) -> Peak:
         me = psutil.Process()
         nodes = self._session.nodes()
-        return Sample(
-            sum(_anonymous_bytes(child.pid) for child in me.children(recursive=True)),
-            sum(node.stored_bytes for node in nodes),
-            _anonymous_bytes(me.pid),
-            sum(node.disk_bytes for node in nodes),
-        )
+        processes = sum(_anonymous_bytes(child.pid) for child in me.children(recursive=True))
+        stored = sum(node.stored_bytes for node in nodes)
+        disk = sum(node.disk_bytes for node in nodes)
+        return Peak(processes + stored, processes, stored, _anonymous_bytes(me.pid), disk)
 
     def take(self) -> Peak:
         """The peak since the last call."""
         with self._lock:
             peak, self._peak = self._peak, Peak()
             return peak
-
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._stop.set()
-        self._thread.join()
 
 
 def _anonymous_bytes(pid: int) -> int:
@@ -146,16 +129,6 @@ def _anonymous_bytes(pid: int) -> int:
         return 0
     found = [line.split()[1] for line in lines if line.startswith("Pss_Anon:")]
     return int(found[0]) * 1024 if found else 0
-
-
-@contextmanager
-def sampled(session: minishark.Session) -> Iterator[Sampler]:
-    """A sampler during the block."""
-    sampler = Sampler(session)
-    try:
-        yield sampler
-    finally:
-        sampler.stop()
 
 
 def reference_answers(
@@ -191,7 +164,6 @@ def measured(number: int, sampler: Sampler, run: Callable[[], str]) -> Step:
 def run_all(
     tables: dict[str, str], queries: dict[int, str], options: argparse.Namespace
 ) -> list[Step]:
-    """Load the tables, run the queries, compare the answers."""
     expected = reference_answers(tables, queries, parse_size(options.memory_limit))
     steps = []
     with (
@@ -201,7 +173,7 @@ def run_all(
             memory_limit=options.memory_limit,
             partitions=options.partitions,
         ) as session,
-        sampled(session) as sampler,
+        Sampler(session) as sampler,
         duckdb.connect() as connection,
     ):
         create_views(connection, tables)
@@ -227,7 +199,6 @@ def run_all(
 
 
 def main() -> int:
-    """Measure; returns the exit status."""
     parser = parser_of(__doc__)
     parser.add_argument("--memory-limit", default="400MiB")
     parser.add_argument("--nodes", type=int, default=2)

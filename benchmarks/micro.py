@@ -19,33 +19,26 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
 import duckdb
 from common import Silent, command, native_duckdb, parser_of, tables_of, timed, write_json
+from ratchet import ROOT, Contestant
 
 import minishark
 from minishark.tpch.queries import load_queries
 from minishark.tpch.tables import load_tables
 
-_STARTS = {
-    "minishark": "import minishark\nwith minishark.connect() as s:\n"
-    "    s.sql('SELECT 42').to_arrow()\n    print('answered', flush=True)",
-    "duckdb": "import duckdb\nduckdb.connect().sql('SELECT 42').to_arrow_table()\n"
-    "print('answered', flush=True)",
-}
-
 
 def main(arguments: Sequence[str]) -> int:
-    """Run all parts and print Markdown."""
     options = _parse(arguments)
     tables = tables_of(options)
     figures: dict[str, float] = {}
-    for name, program in _STARTS.items():
-        figures[f"start, {name}, ms"] = 1000 * _start_s(program, options.repetitions)
+    for name, contestant in (("minishark", Contestant(ROOT)), ("duckdb", Contestant(None))):
+        times = [contestant.start() for _ in range(options.repetitions)]
+        figures[f"start, {name}, ms"] = 1000 * statistics.median(times)
     with minishark.connect() as session:
         figures |= _loading(session, tables, options.repetitions)
         figures |= _planning(session)
@@ -68,21 +61,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _start_s(program: str, repetitions: int) -> float:
-    """The median time from the start of a Python program to its first line of output."""
-    times = []
-    for _ in range(repetitions):
-        started = time.perf_counter()
-        command = [sys.executable, "-c", program]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            times.append(time.perf_counter() - started)
-        if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, command)
-    return statistics.median(times)
-
-
 def _loading(
     session: minishark.Session, tables: dict[str, str], repetitions: int
 ) -> dict[str, float]:
@@ -99,9 +77,7 @@ def _loading(
                 for name, path in tables.items():
                     session.create_table(name, path, replicas=2)
             times[kind].append(time.perf_counter() - started)
-        started = time.perf_counter()
-        native_duckdb(tables, session.total_slots).close()
-        times["DuckDB"].append(time.perf_counter() - started)
+        times["DuckDB"].append(timed(lambda: native_duckdb(tables, session.total_slots).close()))
     found = {f"load, {kind}, s": min(taken) for kind, taken in times.items()}
     theirs = found["load, DuckDB, s"]
     return {

@@ -127,7 +127,6 @@ def compare(folder: Path, caps: list[int], queries: dict[str, str]) -> None:
 
 
 def main() -> None:
-    """Run the comparison that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--caps", default="600000")

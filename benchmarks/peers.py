@@ -146,8 +146,10 @@ def _sorted_rows(table: pa.Table) -> list[tuple[object, ...]]:
 
 
 def _plain(value: object) -> object:
-    if value is None or isinstance(value, str):
-        return value.rstrip() if isinstance(value, str) else value
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.rstrip()
     if hasattr(value, "isoformat"):
         return value.isoformat()[:10]
     return float(value)  # type: ignore[arg-type]

@@ -76,7 +76,6 @@ class Engine:
         return _taken(lambda: self._plan(text))
 
     def query(self, text: str) -> float:
-        """How long a query takes."""
         return _taken(lambda: self._query(text))
 
     def tasks(self) -> float:
@@ -228,7 +227,6 @@ class Contestant:
         return taken
 
     def add(self, figure: str, seconds: float) -> None:
-        """Record a sample."""
         self.seconds.setdefault(figure, []).append(seconds)
 
 
@@ -379,11 +377,7 @@ def _verdict(ratio: float, noise: float) -> str:
 
 def _conditions(options: argparse.Namespace) -> dict[str, object]:
     """What the ratios to the yardstick depend on: they hold only under equal conditions."""
-    return {
-        "cpus": len(os.sched_getaffinity(0)),
-        "scale": options.scale,
-        "tasks": options.tasks,
-    }
+    return {"cpus": len(os.sched_getaffinity(0)), "scale": options.scale, "tasks": options.tasks}
 
 
 def _record(options: argparse.Namespace, found: Mapping[str, Estimate]) -> None:

@@ -12,7 +12,6 @@ import msgspec
 from common import Steps, parser_of, tables_of
 
 import minishark
-from minishark.query.metrics import QueryMetrics
 from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 from minishark.tpch.run import versions
@@ -27,7 +26,7 @@ def record(session: Session, number: int, text: str, repetitions: int) -> Record
         frame = session.sql(text)
         frame.to_arrow()
         runs.append(frame.metrics())
-    best = min(runs, key=work_s)
+    best = min(runs, key=lambda run: sum(sum(stage.run_s) for stage in run.by_stage))
     position = {stage.index: place for place, stage in enumerate(best.by_stage)}
     stages = tuple(
         RecordedStage(
@@ -40,13 +39,7 @@ def record(session: Session, number: int, text: str, repetitions: int) -> Record
     return RecordedQuery(f"q{number}", stages)
 
 
-def work_s(metrics: QueryMetrics) -> float:
-    """Total service time in seconds."""
-    return sum(sum(stage.run_s) for stage in metrics.by_stage)
-
-
 def main() -> None:
-    """Run and write the recording."""
     parser = parser_of(__doc__, repetitions=5)
     parser.add_argument("--partitions", type=int, default=30)
     parser.add_argument("--queries", type=int, nargs="*", default=[1, 3, 6, 12])

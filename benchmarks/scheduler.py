@@ -88,30 +88,24 @@ class EmptyRunner:
     """Sleeps for as long as the payload says, or not at all."""
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
-        """Return, at once if the payload is empty."""
         del job_id, shared
         if payload:
             time.sleep(float(payload))
         return b""
 
-    def cancel(self) -> None:
-        """No effect."""
+    def cancel(self) -> None: ...
 
-    def forget(self, job_id: str) -> None:
-        """No effect."""
+    def forget(self, job_id: str) -> None: ...
 
-    def close(self) -> None:
-        """No effect."""
+    def close(self) -> None: ...
 
 
 def make_runner(config: dict[str, str], slot: int) -> EmptyRunner:
-    """Make a runner."""
     del config, slot
     return EmptyRunner()
 
 
 def nodes_of(count: int, slots: int) -> list[NodeConfig]:
-    """Nodes of one executor."""
     return [
         NodeConfig(name=f"n{i}", executors=1, slots=slots, runner="scheduler:make_runner")
         for i in range(count)
@@ -120,7 +114,6 @@ def nodes_of(count: int, slots: int) -> list[NodeConfig]:
 
 @contextmanager
 def local(nodes: int, slots: int, schedulers: int = 1) -> Iterator[LocalCluster]:
-    """A cluster of processes."""
     with (
         tempfile.TemporaryDirectory() as run_dir,
         LocalCluster(nodes_of(nodes, slots), schedulers=schedulers, run_dir=Path(run_dir)) as it,
@@ -129,7 +122,6 @@ def local(nodes: int, slots: int, schedulers: int = 1) -> Iterator[LocalCluster]
 
 
 def job_of(tasks: int, payload: bytes = b"") -> JobSpec:
-    """A job of equal tasks."""
     return JobSpec(tasks=tuple(TaskSpec(task_id, payload) for task_id in range(tasks)))
 
 
@@ -151,7 +143,6 @@ def _put_last(over: queue.SimpleQueue[JobEvent], event: JobEvent) -> None:
 
 
 def latency(_: argparse.Namespace) -> Iterator[Row]:
-    """One empty task at a time."""
     with local(2, 4) as cluster:
         run_s(cluster, job_of(1000))
         single = job_of(1)
@@ -190,7 +181,6 @@ def _cpu_s(cluster: LocalCluster) -> dict[str, float]:
 
 
 def schedulers(_: argparse.Namespace) -> Iterator[Row]:
-    """Four concurrent jobs."""
     for count in (1, 2, 4):
         with local(4, 4, count) as cluster:
             run_s(cluster, *[job_of(500)] * 4)
@@ -230,29 +220,19 @@ def placed_a_second(seed: int) -> tuple[float, float]:
 
     names = [NodeName(f"n{number}") for number in range(100)]
     for name in names:
-        executors = (ExecutorInfo(Address(f"{name}#e"), 1, 4),)
-        at = Address(f"{name}#monitor")
         say(
             RegisterNode(
-                version=PROTOCOL_VERSION,
-                name=name,
-                address=at,
-                executors=executors,
-                held=(),
-                running=(),
+                version=PROTOCOL_VERSION, name=name, address=Address(f"{name}#monitor"),
+                executors=(ExecutorInfo(Address(f"{name}#e"), 1, 4),), held=(), running=(),
             )
-        )
+        )  # fmt: skip
     tasks = tuple(TaskSpec(task_id, b"") for task_id in range(100))
     rng, placed = Random(seed), 0
     started, cpu_started = time.perf_counter(), time.process_time()
     while time.perf_counter() < started + DECISIONS_S:
         job_id = JobId(f"{seed}.{placed}")
         submit = SubmitJob(
-            version=PROTOCOL_VERSION,
-            job_id=job_id,
-            client=client,
-            user="u",
-            tasks=tasks,
+            version=PROTOCOL_VERSION, job_id=job_id, client=client, user="u", tasks=tasks
         )
         reserved = sum(isinstance(each, Reserve) for each in say(submit))
         waiting = len(tasks)
@@ -277,7 +257,6 @@ class Daemons:
     """Two schedulers and a node, each a process of `sparrow`."""
 
     def __init__(self, folder: Path) -> None:
-        """Start them."""
         self.folder = folder
         self.endpoints = [f"ipc://{folder}/s{number}.sock" for number in range(2)]
         self.schedulers = [self.start_scheduler(number) for number in range(2)]
@@ -288,9 +267,7 @@ class Daemons:
         )
 
     def start_scheduler(self, number: int) -> subprocess.Popen[str]:
-        """Start or restart a scheduler."""
-        listen = f'[scheduler]\nlisten = "{self.endpoints[number]}"\n'
-        return self._start("scheduler", listen)
+        return self._start("scheduler", f'[scheduler]\nlisten = "{self.endpoints[number]}"\n')
 
     def _start(self, kind: str, text: str) -> subprocess.Popen[str]:
         file = self.folder / "sparrow.toml"
@@ -305,14 +282,12 @@ class Daemons:
         return daemon
 
     def close(self) -> None:
-        """End them."""
         for daemon in (*self.schedulers, self.node):
             daemon.kill()
             daemon.communicate()
 
 
 def failover(options: argparse.Namespace) -> Iterator[Row]:
-    """Kill the scheduler of a running job repeatedly."""
     with tempfile.TemporaryDirectory() as folder:
         daemons = Daemons(Path(folder))
         try:
@@ -372,7 +347,6 @@ class Emulated(InProcessCluster):
 
 
 def delay(_: argparse.Namespace) -> Iterator[Row]:
-    """Waiting times of tasks at 80 % load."""
     waits_s: list[float] = []
 
     def on_event(event: JobEvent) -> None:
@@ -456,7 +430,6 @@ def _ray() -> Row:
 
 
 def simulated(_: argparse.Namespace) -> Iterator[Row]:
-    """Measurements in simulated time."""
     from simulated import figures
 
     yield from figures()
@@ -475,7 +448,6 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -24,13 +25,7 @@ from sparrow_core.sim.cluster import SimulatedCluster
 from sparrow_core.sim.failover import simulated_failover
 from sparrow_core.sim.meter import Meter
 from sparrow_core.sim.network import Network
-from sparrow_core.sim.workload import (
-    Workload,
-    make_jobs,
-    percentile,
-    response_times_s,
-    run_jobs,
-)
+from sparrow_core.sim.workload import Workload, make_jobs, percentile, response_times_s, run_jobs
 from sparrow_core.sim.world import World
 
 Row = dict[str, float | int | str]
@@ -40,22 +35,18 @@ KINDS = ("Reserve", "GetTasks", "AssignTasks", "CancelReservations", "TaskResult
 _QUIET_S = 1000.0  # heartbeat interval: nothing fails
 
 
-def scheduling_delays(jobs: int = 1000) -> list[Row]:
+def scheduling_delays(jobs: int = 1000) -> Iterator[Row]:
     """On 100 nodes of 4 slots at 80 % load."""
-    rows: list[Row] = []
     for placement in PLACEMENTS:
         workload = Workload(load=0.8, jobs=jobs, distribution="constant", placement=placement)
         times_s = response_times_s(workload, nodes=100, slots=4, schedulers=10, seed=1)
         delays_ms = [1000 * (time_s - workload.task_s) for time_s in times_s]
-        rows.append(
-            {
-                "figure": "scheduling delay",
-                "placement": placement,
-                "median_ms": statistics.median(delays_ms),
-                "p95_ms": percentile(delays_ms, 95),
-            }
-        )
-    return rows
+        yield {
+            "figure": "scheduling delay",
+            "placement": placement,
+            "median_ms": statistics.median(delays_ms),
+            "p95_ms": percentile(delays_ms, 95),
+        }
 
 
 def _metered(workload: Workload, nodes: int, slots: int, *, cancellation: bool = True) -> Meter:
@@ -71,60 +62,45 @@ def _metered(workload: Workload, nodes: int, slots: int, *, cancellation: bool =
     return meter
 
 
-def messages_a_task(jobs: int = 60) -> list[Row]:
+def messages_a_task(jobs: int = 60) -> Iterator[Row]:
     """At 80 % load, m = 100, d = 2; by the shape of 400 slots."""
-    rows: list[Row] = []
     for nodes, slots in SHAPES:
         meter = _metered(Workload(load=0.8, jobs=jobs, tasks=100), nodes, slots)
-        rows.append(
-            {
-                "figure": "messages a task",
-                "nodes": nodes,
-                "slots": slots,
-                "network": meter.network.total() / meter.bound,
-                **{kind: meter.network[kind] / meter.bound for kind in KINDS},
-                "within_nodes": meter.local.total() / meter.bound,
-            }
-        )
-    return rows
+        yield {
+            "figure": "messages a task",
+            "nodes": nodes,
+            "slots": slots,
+            "network": meter.network.total() / meter.bound,
+            **{kind: meter.network[kind] / meter.bound for kind in KINDS},
+            "within_nodes": meter.local.total() / meter.bound,
+        }
 
 
-def cancellation(jobs: int = 300) -> list[Row]:
+def cancellation(jobs: int = 300) -> Iterator[Row]:
     """At 80 % load, jobs of ten tasks on 100 nodes of one slot."""
-    rows: list[Row] = []
     for on in (True, False):
         meter = _metered(Workload(load=0.8, jobs=jobs), 100, 1, cancellation=on)
-        rows.append(
-            {
-                "figure": "cancellation",
-                "cancellation": "on" if on else "off",
-                "useless_reservations": meter.useless,
-                "removed_share": meter.removed / meter.useless,
-                "waited_ms_a_task": 1000 * meter.waited_s / meter.bound,
-            }
-        )
-    return rows
+        yield {
+            "figure": "cancellation",
+            "cancellation": "on" if on else "off",
+            "useless_reservations": meter.useless,
+            "removed_share": meter.removed / meter.useless,
+            "waited_ms_a_task": 1000 * meter.waited_s / meter.bound,
+        }
 
 
-def failover(repetitions: int = 50) -> list[Row]:
+def failover(repetitions: int = 50) -> Iterator[Row]:
     """One of two schedulers dies in the middle of a job."""
     delays_ms = [1000 * simulated_failover(10, 2, seed).again_s for seed in range(repetitions)]
-    return [
-        {
-            "figure": "failover by silence",
-            "median_ms": statistics.median(delays_ms),
-            "max_ms": max(delays_ms),
-        }
-    ]
+    median_ms, max_ms = statistics.median(delays_ms), max(delays_ms)
+    yield {"figure": "failover by silence", "median_ms": median_ms, "max_ms": max_ms}
 
 
 def figures() -> list[Row]:
-    """All of them."""
     return [*scheduling_delays(), *messages_a_task(), *cancellation(), *failover()]
 
 
 def main() -> None:
-    """Simulate and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()

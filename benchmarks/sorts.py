@@ -6,11 +6,11 @@ python benchmarks/sorts.py --lineitem 'data/tpch/scale-1/lineitem/*.parquet'
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import duckdb
+from common import timed
 
 import minishark
 
@@ -21,16 +21,10 @@ ONE_TASK = 1 << 60
 def best_ms(run: Callable[[], object], repetitions: int) -> float:
     """The shortest of some runs, after a warm-up."""
     run()
-    times = []
-    for _ in range(repetitions):
-        started = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - started)
-    return min(times) * 1e3
+    return min(timed(run) for _ in range(repetitions)) * 1e3
 
 
 def main() -> None:
-    """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lineitem", required=True, help="Parquet files of lineitem")
     parser.add_argument("--repetitions", type=int, default=3)

@@ -30,7 +30,7 @@ from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.run import default_replicas, versions
 from minishark.tpch.tables import create_views, load_tables
 
-MINISHARK, NATIVE, ARROW = "minishark", "duckdb_native", "duckdb_arrow"
+ENGINES = MINISHARK, NATIVE, ARROW = "minishark", "duckdb_native", "duckdb_arrow"
 # The newest Arrow layout that DuckDB writes: small decimals take 8 bytes instead of 16.
 ARROW_LAYOUT = "1.5"
 
@@ -44,11 +44,9 @@ class Measurement(msgspec.Struct, frozen=True):
     times_s: dict[str, list[float]]
 
     def best_s(self, engine: str) -> float:
-        """The shortest time."""
         return min(self.times_s[engine])
 
     def median_s(self, engine: str) -> float:
-        """The median time."""
         return statistics.median(self.times_s[engine])
 
     def ratio(self, other: str) -> float:
@@ -57,7 +55,6 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark; returns the exit status."""
     options = _parse(arguments)
     queries = load_queries(parse_selection(options.queries))
     reporter = Steps()
@@ -138,19 +135,13 @@ def _wrong(
     for number, text in queries.items():
         expected = engines[NATIVE](text)
         order = output_order(reference, text, expected.column_names)
-        found = _differences(expected, engines[MINISHARK], text, order)
+        try:
+            found = differences(expected, engines[MINISHARK](text), ordered_by=order)
+        except MinisharkError as error:
+            found = [f"{type(error).__name__}: {error}"]
         if found:
             wrong[number] = found
     return wrong
-
-
-def _differences(
-    expected: pa.Table, answer: Answer, text: str, order: tuple[int, ...]
-) -> list[str]:
-    try:
-        return differences(expected, answer(text), ordered_by=order)
-    except MinisharkError as error:
-        return [f"{type(error).__name__}: {error}"]
 
 
 def _measure(
@@ -166,7 +157,7 @@ def _measure(
 def _totals(measured: Sequence[Measurement]) -> dict[str, dict[str, float]]:
     """Totals by engine; ratios are minishark / engine."""
     totals = {}
-    for engine in (MINISHARK, NATIVE, ARROW):
+    for engine in ENGINES:
         best_s = sum(measurement.best_s(engine) for measurement in measured)
         totals[engine] = {
             "best_s": best_s,
@@ -195,7 +186,7 @@ def _print(
     for measurement in measured:
         cells = [
             f"{1000 * measurement.best_s(engine):.1f} ({1000 * measurement.median_s(engine):.1f})"
-            for engine in (MINISHARK, NATIVE, ARROW)
+            for engine in ENGINES
         ]
         cells += [f"{measurement.ratio(engine):.2f}" for engine in (NATIVE, ARROW)]
         print(f"| Q{measurement.query} | {' | '.join(cells)} |")
@@ -206,14 +197,13 @@ def _print(
 
 
 def _print_totals(totals: Mapping[str, Mapping[str, float]]) -> None:
-    engines = (MINISHARK, NATIVE, ARROW)
     cells = [
         f"{1000 * totals[engine]['best_s']:.0f} ({1000 * totals[engine]['median_s']:.0f})"
-        for engine in engines
+        for engine in ENGINES
     ]
     cells += [f"{totals[engine]['ratio_of_totals']:.2f}" for engine in (NATIVE, ARROW)]
     print(f"| total | {' | '.join(cells)} |")
-    cells = [f"{1000 * totals[engine]['geometric_mean_s']:.1f}" for engine in engines]
+    cells = [f"{1000 * totals[engine]['geometric_mean_s']:.1f}" for engine in ENGINES]
     cells += [f"{totals[engine]['geometric_mean_of_ratios']:.2f}" for engine in (NATIVE, ARROW)]
     print(f"| geometric mean | {' | '.join(cells)} |")
 

@@ -87,7 +87,6 @@ class Backend(SQLBackend, NoUrl):
 
     @property
     def version(self) -> str:
-        """The version of minishark."""
         return minishark.__version__
 
     def list_tables(
@@ -231,12 +230,11 @@ class Backend(SQLBackend, NoUrl):
         self.con.sql(f"DROP VIEW {'IF EXISTS ' if force else ''}{quote(name)}")
 
     def _register_udfs(self, expr: ir.Expr) -> None:
-        if found := expr.op().find(ops.ScalarUDF):
-            kinds = [udf for udf in found if udf.__input_type__.name != "BUILTIN"]
-            if kinds:
-                raise exc.UnsupportedOperationError(
-                    "The minishark backend does not support Python functions."
-                )
+        functions = expr.op().find(ops.ScalarUDF)
+        if any(function.__input_type__.name != "BUILTIN" for function in functions):
+            raise exc.UnsupportedOperationError(
+                "The minishark backend does not support Python functions."
+            )
 
     def _register_in_memory_table(self, op: ops.InMemoryTable) -> None:
         self.con.create_table(op.name, op.data.to_pyarrow(op.schema), replace=True)

@@ -46,11 +46,9 @@ class SqlAnswer:
         self._dtypes = dtypes
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame."""
         return self.table.to_pandas()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The rows by the Arrow PyCapsule interface."""
         return self.table.__arrow_c_stream__(requested_schema)
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -18,7 +18,7 @@ import psutil
 
 import minishark
 from minishark.bench.chaos.testbed import Testbed, open_testbed
-from minishark.bench.chaos.work import Done, Work, Worker, work_list
+from minishark.bench.chaos.work import Done, Worker, work_list
 from minishark.bench.tpch_data import Silent, tpch_folder
 from minishark.cluster.launch import StartOptions, start_cluster, stop_cluster
 from minishark.errors import OptionError
@@ -65,11 +65,7 @@ class Load:
 
 
 def load(parameters: Load, seed: int, advance: Advance) -> Sequence[Row]:
-    """Run; returns samples and outcomes of queries as rows.
-
-    Raises:
-        OptionError: A parameter is invalid.
-    """
+    """Run; returns samples and outcomes of queries as rows."""
     if min(parameters.sessions, parameters.threads) < 1 or parameters.seconds <= 0:
         raise OptionError("Set sessions and threads to 1 or more, and seconds above 0.")
     tables = tpch_tables(tpch_folder(parameters.scale, parameters.data))
@@ -82,14 +78,30 @@ def load(parameters: Load, seed: int, advance: Advance) -> Sequence[Row]:
         with _sessions(parameters) as (sessions, folders):
             for session in sessions:
                 load_tables(session, tables, Silent(), partitions=2, replicas=2)
-            rows = _measured(
-                testbed, folders, sessions, works, parameters=parameters, seed=seed, advance=advance
-            )
-        left = [
-            Point(panel=_BROKEN, series=f"left behind: {each}", x=0.0, y=1.0)
-            for each in testbed.left_behind()
-        ]
+            workers = [
+                [
+                    Worker(number, session, works, Random(f"{seed} {place} {number}"))
+                    for number in range(parameters.threads)
+                ]
+                for place, session in enumerate(sessions)
+            ]
+            everybody = [worker for own in workers for worker in own]
+            for worker in everybody:
+                worker.start()
+            try:
+                rows = _sampled(testbed, folders, parameters.seconds, advance)
+            finally:
+                for worker in everybody:
+                    worker.finish()
+                for worker in everybody:
+                    worker.join()
+        rows += _outcomes([[done for worker in own for done in worker.done] for own in workers])
+        left = _counts(_BROKEN, ((f"left behind: {each}", 1) for each in testbed.left_behind()))
     return [*rows, *left]
+
+
+def _counts(panel: str, counts: Iterable[tuple[str, int]]) -> list[Row]:
+    return [Point(panel=panel, series=name, x=0.0, y=float(count)) for name, count in counts]
 
 
 @contextlib.contextmanager
@@ -105,39 +117,6 @@ def _sessions(parameters: Load) -> Iterator[tuple[list[Session], tuple[str, ...]
             for _ in range(parameters.sessions)
         ]
         yield sessions, tuple(node.folders[0] for node in record.nodes)
-
-
-def _measured(
-    testbed: Testbed,
-    folders: Sequence[str],
-    sessions: Sequence[Session],
-    works: Sequence[Work],
-    *,
-    parameters: Load,
-    seed: int,
-    advance: Advance,
-) -> list[Row]:
-    workers = [
-        [
-            Worker(number, session, works, Random(f"{seed} {place} {number}"))
-            for number in range(parameters.threads)
-        ]
-        for place, session in enumerate(sessions)
-    ]
-    everybody = [worker for own in workers for worker in own]
-    for worker in everybody:
-        worker.start()
-    try:
-        rows = _sampled(testbed, folders, parameters.seconds, advance)
-    finally:
-        for worker in everybody:
-            worker.finish()
-        for worker in everybody:
-            worker.join()
-    return [
-        *rows,
-        *_outcomes([[done for worker in own for done in worker.done] for own in workers]),
-    ]
 
 
 def _sampled(
@@ -177,23 +156,10 @@ def _outcomes(done: Sequence[Sequence[Done]]) -> list[Row]:
         if not each.is_right
     )
     return [
-        *(
-            Point(panel=_SHARES, series=f"session {n}", x=0.0, y=float(len(own)))
-            for n, own in enumerate(done)
-        ),
-        *(
-            Point(panel=_ANSWERS, series=name, x=0.0, y=float(count))
-            for name, count in _by_work(everything)
-        ),
-        *(
-            Point(panel=_BROKEN, series=text[:_TEXT_MAX], x=0.0, y=float(n))
-            for text, n in broken.most_common()
-        ),
+        *_counts(_SHARES, ((f"session {n}", len(own)) for n, own in enumerate(done))),
+        *_counts(_ANSWERS, sorted(Counter(each.work for each in everything).items())),
+        *_counts(_BROKEN, ((text[:_TEXT_MAX], n) for text, n in broken.most_common())),
     ]
-
-
-def _by_work(done: Sequence[Done]) -> list[tuple[str, int]]:
-    return sorted(Counter(each.work for each in done).items())
 
 
 def verdict(rows: Sequence[Row]) -> Verdict:

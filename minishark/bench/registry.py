@@ -28,23 +28,16 @@ EXPERIMENTS: dict[str, AnyExperiment] = {
 
 
 def find(name: str) -> AnyExperiment:
-    """The experiment of that name.
-
-    Raises:
-        OptionError: There is none.
-    """
+    """The experiment of that name; OptionError if there is none."""
     if name not in EXPERIMENTS:
         raise OptionError(f"There is no experiment {name!r}; `minishark bench list` has them all.")
     return EXPERIMENTS[name]
 
 
 def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[str]) -> Any:
-    """An experiment's parameters with changes.
+    """An experiment's parameters, or with `quick` its tiny ones, with changes.
 
-    Args:
-        experiment: Which one.
-        quick: Change its tiny parameters instead of its own.
-        changes: `name=value` each; the value is TOML: 0.8, [0.5, 0.9], "random".
+    Each change is `name=value`; the value is TOML: 0.8, [0.5, 0.9], "random".
 
     Raises:
         OptionError: There is no such parameter, or the value is invalid.
@@ -103,10 +96,6 @@ def run_experiment(
 
 def describe(experiment: AnyExperiment) -> dict[str, Any]:
     """An experiment as plain data."""
-    return {
-        "name": experiment.name,
-        "title": experiment.title,
-        "source": experiment.source,
-        "kind": experiment.kind,
-        "parameters": json.loads(json.dumps(dataclasses.asdict(experiment.parameters))),
-    }
+    found = {name: getattr(experiment, name) for name in ("name", "title", "source", "kind")}
+    parameters = json.loads(json.dumps(dataclasses.asdict(experiment.parameters)))
+    return {**found, "parameters": parameters}

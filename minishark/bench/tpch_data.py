@@ -9,12 +9,7 @@ from minishark.tpch.locations import default_data_folder, sample_folder
 
 
 def tpch_folder(scale: float, data: str) -> Path:
-    """The folder of TPC-H's tables at a scale; generated if need be.
-
-    Args:
-        scale: TPC-H's scale factor; 0 for the bundled sample.
-        data: folder of generated data; "" for the default.
-    """
+    """The folder of TPC-H's tables at a scale, 0 for the sample; generated in `data` if need be."""
     if not scale:
         return sample_folder()
     root = Path(data) if data else default_data_folder()
@@ -25,14 +20,10 @@ def tpch_folder(scale: float, data: str) -> Path:
 class Silent:
     """A `Reporter` that prints nothing."""
 
-    def step(self, title: str) -> None:
-        """Ignored."""
+    def step(self, title: str) -> None: ...
 
-    def progress(self, done: int, total: int) -> None:
-        """Ignored."""
+    def progress(self, done: int, total: int) -> None: ...
 
-    def detail(self, text: str) -> None:
-        """Ignored."""
+    def detail(self, text: str) -> None: ...
 
-    def warning(self, text: str) -> None:
-        """Ignored."""
+    def warning(self, text: str) -> None: ...

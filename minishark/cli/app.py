@@ -43,11 +43,7 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; print why it failed on stderr, if it did.
-
-    Returns:
-        The exit status.
-    """
+    """Run one command, and print why it failed on stderr, if it did; the exit status."""
     try:
         # A command returns its status; click's own options, such as --help, end with 0.
         return int(group.main(list(arguments), prog_name="minishark", standalone_mode=False) or 0)
@@ -56,11 +52,6 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return _STATUS_INTERRUPTED
-    except MinisharkError as error:
-        if _received:
-            return _STATUS_INTERRUPTED
-        _complain(error)
-        return _STATUS_BAD_USAGE if isinstance(error, _BAD_USAGE) else _STATUS_FAILURE
     except ClosedPipeError:
         # Flushing the rest of stdout's buffer at exit would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
         if _received:
             return _STATUS_INTERRUPTED
         _complain(error)
-        return _STATUS_FAILURE
+        return _STATUS_BAD_USAGE if isinstance(error, _BAD_USAGE) else _STATUS_FAILURE
 
 
 _EPILOG = """\b
@@ -118,11 +109,8 @@ def _refuse_options_before(context: click.Context, command: str) -> None:
             )
 
 
-group.add_command(cluster_group)
-group.add_command(bench)
-group.add_command(sql)
-group.add_command(run_file, "run")
-group.add_command(tpch)
+for _command in (cluster_group, bench, sql, run_file, tpch):
+    group.add_command(_command)
 
 
 def _complain(error: Exception) -> None:

@@ -103,11 +103,7 @@ def start(
 @cluster.command(epilog=_NODE_EXAMPLES)
 @click.option("--name", help="Unique name of the node.  [default: from its address]")
 @click.option(
-    "--cluster",
-    "cluster_name",
-    default=_DEFAULT,
-    show_default=True,
-    help="Name of the cluster.",
+    "--cluster", "cluster_name", default=_DEFAULT, show_default=True, help="Name of the cluster."
 )
 @count_option("--executors", _EXECUTORS_HELP, default=1)
 @memory_option
@@ -181,8 +177,7 @@ def stop(*, name: str) -> None:
     """
     from minishark.cluster.launch import stop_cluster
 
-    record = stop_cluster(name)
-    click.echo(f"Stopped {record.name}.")
+    click.echo(f"Stopped {stop_cluster(name).name}.")
 
 
 @cluster.command()
@@ -208,17 +203,14 @@ def _show(found: Survey) -> None:
     console.print(f"cluster {found.cluster} at {found.address}", markup=False)
     for scheduler, up in found.schedulers.items():
         console.print(f"scheduler {scheduler}: {'up' if up else 'silent'}", markup=False)
-    nodes = Table(box=None, pad_edge=False)
-    for column in ("node", "pid", "slots", "running", "queued", "memory free", "shared free"):
-        nodes.add_column(column)
+    heads = ("node", "pid", "slots", "running", "queued", "memory free", "shared free")
+    nodes = Table(*heads, box=None, pad_edge=False)
     for each in found.nodes:
         free = f"{_gb(each.memory_free_bytes)} of {_gb(each.memory_total_bytes)}"
         counts = (each.pid or "silent", each.slots, each.running, each.queued)
         nodes.add_row(each.name, *map(str, counts), free, _gb(each.shared_memory_free_bytes))
     console.print(nodes)
-    sessions = Table(box=None, pad_edge=False)
-    for column in ("session", "user", "pid", "files", "held"):
-        sessions.add_column(column)
+    sessions = Table("session", "user", "pid", "files", "held", box=None, pad_edge=False)
     for one in found.sessions:
         sessions.add_row(one.name, one.user, str(one.pid), str(one.files), _gb(one.bytes))
     console.print(sessions if found.sessions else "no sessions")

@@ -48,7 +48,6 @@ def tables_at(path: Path) -> Mapping[str, str]:
 
 
 def sample_tables() -> Mapping[str, str]:
-    """The bundled sample."""
     return find_tables(sample_folder())
 
 

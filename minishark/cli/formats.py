@@ -16,7 +16,6 @@ from minishark.cli.options import FILE_FORMATS, TEXT_FORMATS
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.display import json_rows, text_rows
 from minishark.errors import OptionError
-from minishark.expressions import quote
 
 # Numbers that DuckDB writes but JSON does not have; strings are matched to skip them.
 _NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
@@ -51,7 +50,10 @@ def write_file(table: pa.Table, form: str, path: Path) -> None:
     """Write a result to a file in one of FILE_FORMATS, atomically."""
     with _replacing(path) as part:
         if form == "parquet":
-            _copy(table, part)
+            with duckdb.connect() as connection, ConnectionUse(connection):
+                connection.register("answer", table)
+                target = str(part).replace("'", "''")
+                connection.execute(f"COPY answer TO '{target}' (FORMAT parquet)").fetchall()
             return
         with pa.OSFile(str(part), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
             out.write_table(table)
@@ -60,11 +62,8 @@ def write_file(table: pa.Table, form: str, path: Path) -> None:
 def format_of(path: Path) -> str:
     """The format of a file's extension; csv for unknown ones."""
     endings = {
-        ".jsonl": "jsonlines",
-        ".ndjson": "jsonlines",
-        ".md": "markdown",
-        ".feather": "arrow",
-    }
+        ".jsonl": "jsonlines", ".ndjson": "jsonlines", ".md": "markdown", ".feather": "arrow",
+    }  # fmt: skip
     ending = path.suffix.lower()
     named = endings.get(ending, ending.removeprefix("."))
     return named if named in (*TEXT_FORMATS, *FILE_FORMATS) else "csv"
@@ -120,13 +119,6 @@ def _write_vertical(table: pa.Table, stream: TextIO) -> None:
             f"{name.rjust(width)} = {'NULL' if value is None else value}\n"
             for name, value in zip(table.column_names, row, strict=True)
         )
-
-
-def _copy(table: pa.Table, path: Path) -> None:
-    with duckdb.connect() as connection, ConnectionUse(connection):
-        connection.register("answer", table)
-        target = str(path).replace("'", "''")
-        connection.execute(f"COPY {quote('answer')} TO '{target}' (FORMAT parquet)").fetchall()
 
 
 @contextmanager

@@ -25,125 +25,13 @@ def debugging() -> bool:
     return os.environ.get(_DEBUG, "") not in ("", "0")
 
 
-def debug_option(command: _Command) -> _Command:
-    """Add --debug to a command; MINISHARK_DEBUG=1 in the environment does the same."""
-    return click.option(
-        "--debug",
-        is_flag=True,
-        expose_value=False,
-        callback=_enable_debugging,
-        help=f"Show tracebacks; so does {_DEBUG}=1.",
-    )(command)
-
-
-def version_option(command: _Command) -> _Command:
-    """Add --version to a command."""
-    return click.option(
-        "--version",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_print_version,
-        help="Show the version and exit.",
-    )(command)
-
-
-def keys_option(command: _Command) -> _Command:
-    """Add --keys to a command."""
-    return click.option(
-        "--keys",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        metavar="FOLDER",
-        envvar="MINISHARK_KEYS",
-        show_envvar=True,
-        help="Folder of the cluster's keys, required for tcp; see `minishark cluster keygen`.",
-    )(command)
-
-
-def cluster_option(command: _Command) -> _Command:
-    """Add --cluster to a command."""
-    return click.option(
-        "--cluster",
-        metavar="NAME|ADDRESS",
-        help="Use a running cluster: its name, if it was started on this machine, or the address "
-        "of one of its nodes. MINISHARK_KEYS names the folder of its keys.",
-    )(command)
-
-
-def count_option(
-    name: str, description: str, *, default: int | None = None
-) -> Callable[[_Command], _Command]:
-    """An option that takes a positive integer; `description` is its help."""
-    return click.option(
-        name,
-        type=click.IntRange(min=1),
-        metavar="N",
-        default=default,
-        show_default=default is not None,
-        help=description,
-    )
-
-
-nodes_option = count_option("--nodes", "Nodes of the local cluster.", default=2)
-
-
-def memory_option(command: _Command) -> _Command:
-    """Add --memory-limit to a command, as a number of bytes."""
-    return click.option(
-        "--memory-limit",
-        metavar="SIZE",
-        callback=_memory_size,
-        help="Memory limit of all started nodes together, such as 4GiB; what exceeds it spills to "
-        "disk.  [default: MINISHARK_MEMORY_LIMIT, else 75% of the machine's]",
-    )(command)
-
-
-def verbose_option(command: _Command) -> _Command:
-    """Add --verbose to a command."""
-    return click.option(
-        "--verbose", "-v", is_flag=True, help="Print details of each step on stderr."
-    )(command)
-
-
-def _memory_size(
-    _context: click.Context, _parameter: click.Parameter, text: str | None
-) -> int | None:
-    from minishark.worker.memory import parse_size
-
-    return None if text is None else parse_size(text)
-
-
 def cluster_arguments(nodes: int, cluster: str | None, memory_limit: int | None) -> dict[str, Any]:
     """Arguments of `minishark.connect`: a running cluster, or the nodes to start."""
     started = {"nodes": nodes} if cluster is None else {"cluster": cluster}
     return {**started, "memory_limit": memory_limit}
 
 
-def check_scale(
-    _context: click.Context, _parameter: click.Parameter, scale: float | None
-) -> float | None:
-    """A click callback: the scale is a positive number."""
-    if scale is not None and not (math.isfinite(scale) and scale > 0):
-        raise OptionError(f"The scale must be a positive number such as 0.1, not {scale:g}.")
-    return scale
-
-
-def check_output_file(
-    _context: click.Context, _parameter: click.Parameter, file: Path | None
-) -> Path | None:
-    """A click callback: the file can be written, which should fail before a long run, not after."""
-    if file is None:
-        return None
-    folder = file.parent
-    if file.is_dir() or not folder.is_dir():
-        raise OptionError(f"Can't write to {file}: {_reason(file)}.")
-    if not os.access(file if file.exists() else folder, os.W_OK):
-        raise OptionError(f"Can't write to {file}: permission denied.")
-    return file
-
-
-def _reason(file: Path) -> str:
-    return "it is a folder" if file.is_dir() else f"there is no folder {file.parent}"
+# Click's callbacks: each checks or converts a value.
 
 
 def _enable_debugging(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -163,60 +51,160 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
     context.exit()
 
 
-def data_options(command: _Command) -> _Command:
-    """Add --scale, --data, --nodes, --memory-limit and --cluster: the tables and the cluster."""
-    for option in (
-        cluster_option,
-        memory_option,
-        nodes_option,
-        click.option(
-            "--data",
-            type=click.Path(path_type=Path),
-            metavar="PATH",
-            multiple=True,
-            help="Load a file, or a folder of Parquet tables (files <table>.parquet, or folders "
-            "<table>/*.parquet). Repeatable. With --scale: the folder of all TPC-H data.",
-        ),
-        click.option(
-            "--scale",
-            type=float,
-            callback=check_scale,
-            help="Load TPC-H data that `minishark tpch` generated at this scale factor.  "
-            "[default: 0.1 if it exists, else the bundled sample; the shell asks]",
-        ),
-    ):
-        command = option(command)
-    return command
+def _memory_size(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> int | None:
+    from minishark.worker.memory import parse_size
+
+    return None if text is None else parse_size(text)
 
 
-def output_options(command: _Command) -> _Command:
-    """Add --format, --output, --rows and --verbose: how and where results are written."""
-    for option in (
-        verbose_option,
-        click.option(
-            "--rows",
-            "rows_max",
-            type=click.IntRange(min=0),
-            metavar="N",
-            default=100,
-            show_default=True,
-            help="Print at most N rows; 0 prints all. Only for the format table.",
-        ),
-        click.option(
-            "--output",
-            "-o",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            callback=check_output_file,
-            help="Write results to this file; its extension sets the default format.",
-        ),
-        click.option(
-            "--format",
-            "-f",
-            "form",
-            type=click.Choice(FORMATS),
-            help="Output format.  [default: table]",
-        ),
-    ):
-        command = option(command)
-    return command
+def check_scale(
+    _context: click.Context, _parameter: click.Parameter, scale: float | None
+) -> float | None:
+    """The scale is a positive number."""
+    if scale is not None and not (math.isfinite(scale) and scale > 0):
+        raise OptionError(f"The scale must be a positive number such as 0.1, not {scale:g}.")
+    return scale
+
+
+def check_output_file(
+    _context: click.Context, _parameter: click.Parameter, file: Path | None
+) -> Path | None:
+    """The file can be written, which should fail before a long run, not after."""
+    if file is None:
+        return None
+    problem = None
+    if file.is_dir():
+        problem = "it is a folder"
+    elif not file.parent.is_dir():
+        problem = f"there is no folder {file.parent}"
+    elif not os.access(file if file.exists() else file.parent, os.W_OK):
+        problem = "permission denied"
+    if problem is not None:
+        raise OptionError(f"Can't write to {file}: {problem}.")
+    return file
+
+
+# Decorators of commands, each of which adds one or several options.
+
+
+debug_option = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_enable_debugging,
+    help=f"Show tracebacks; so does {_DEBUG}=1.",
+)
+version_option = click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+keys_option = click.option(
+    "--keys",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    envvar="MINISHARK_KEYS",
+    show_envvar=True,
+    help="Folder of the cluster's keys, required for tcp; see `minishark cluster keygen`.",
+)
+cluster_option = click.option(
+    "--cluster",
+    metavar="NAME|ADDRESS",
+    help="Use a running cluster: its name, if it was started on this machine, or the address "
+    "of one of its nodes. MINISHARK_KEYS names the folder of its keys.",
+)
+memory_option = click.option(
+    "--memory-limit",
+    metavar="SIZE",
+    callback=_memory_size,
+    help="Memory limit of all started nodes together, such as 4GiB; what exceeds it spills to "
+    "disk.  [default: MINISHARK_MEMORY_LIMIT, else 75% of the machine's]",
+)
+verbose_option = click.option(
+    "--verbose", "-v", is_flag=True, help="Print details of each step on stderr."
+)
+
+
+def count_option(
+    name: str, description: str, *, default: int | None = None
+) -> Callable[[_Command], _Command]:
+    """An option that takes a positive integer; `description` is its help."""
+    return click.option(
+        name,
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=default,
+        show_default=default is not None,
+        help=description,
+    )
+
+
+nodes_option = count_option("--nodes", "Nodes of the local cluster.", default=2)
+
+
+def _several(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """A decorator that adds options, which `--help` lists in this order."""
+
+    def add(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+# The tables and the cluster.
+data_options = _several(
+    click.option(
+        "--scale",
+        type=float,
+        callback=check_scale,
+        help="Load TPC-H data that `minishark tpch` generated at this scale factor.  "
+        "[default: 0.1 if it exists, else the bundled sample; the shell asks]",
+    ),
+    click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        multiple=True,
+        help="Load a file, or a folder of Parquet tables (files <table>.parquet, or folders "
+        "<table>/*.parquet). Repeatable. With --scale: the folder of all TPC-H data.",
+    ),
+    nodes_option,
+    memory_option,
+    cluster_option,
+)
+
+# How and where results are written.
+output_options = _several(
+    click.option(
+        "--format",
+        "-f",
+        "form",
+        type=click.Choice(FORMATS),
+        help="Output format.  [default: table]",
+    ),
+    click.option(
+        "--output",
+        "-o",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        callback=check_output_file,
+        help="Write results to this file; its extension sets the default format.",
+    ),
+    click.option(
+        "--rows",
+        "rows_max",
+        type=click.IntRange(min=0),
+        metavar="N",
+        default=100,
+        show_default=True,
+        help="Print at most N rows; 0 prints all. Only for the format table.",
+    ),
+    verbose_option,
+)

@@ -41,11 +41,6 @@ class Output:
         self._open = ExitStack()
 
     @property
-    def is_readable(self) -> bool:
-        """Whether the format is for people, who also read messages."""
-        return self.form == "table"
-
-    @property
     def width(self) -> int:
         """Width of the screen in characters; large for a pipe."""
         return self._console.width
@@ -70,12 +65,7 @@ class Output:
         self.form = form
 
     def write(self, table: pa.Table, note: str = "") -> None:
-        """Write a result.
-
-        Args:
-            table: the result.
-            note: appended to the last line of a table on the screen.
-        """
+        """Write a result; `note` is appended to the last line of a table on the screen."""
         if self.form in FILE_FORMATS:
             assert self._path is not None
             write_file(table, self.form, self._path)
@@ -96,7 +86,7 @@ class Output:
 
     def say(self, sentence: str) -> None:
         """Print a message on the screen, if the format is for people."""
-        if self.is_readable:
+        if self.form == "table":
             self._console.print(sentence, style="dim", highlight=False, markup=False)
 
     def print(self, text: str) -> None:
@@ -106,7 +96,6 @@ class Output:
         stream.flush()
 
     def close(self) -> None:
-        """Close the file, if there is one."""
         self._open.close()
         self._stream = None
         self._path = None

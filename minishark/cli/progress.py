@@ -95,11 +95,8 @@ def progress_lines(
 ) -> Group:
     """A line per running stage, and what the query waits for if it makes no progress.
 
-    Args:
-        stages: all stages; empty while the query is planned, or runs in the front end.
-        elapsed_s: seconds since the query was submitted.
-        quiet_s: seconds since the last progress.
-        nodes: the cluster's nodes, if there was no progress for a while.
+    There are no stages while the query is planned, or runs in the front end. `quiet_s` are the
+    seconds since the last progress; `nodes` are those of the cluster if that is a while.
     """
     open_stages = [stage for stage in stages if stage.started and stage.done < stage.tasks]
     lines = [_stage_line(stage) for stage in open_stages[:_STAGES_MAX]]

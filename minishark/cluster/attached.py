@@ -13,7 +13,7 @@ import getpass
 import os
 import secrets
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import psutil
 import zmq
@@ -49,7 +49,7 @@ _LOCALITY_WAIT_S = 1.0
 
 
 class AttachedCluster:
-    """A running cluster, as one session uses it."""
+    """A running cluster, as one session uses it; `Cluster` documents its methods."""
 
     loses_files = True
 
@@ -66,7 +66,6 @@ class AttachedCluster:
             ResourceError: no folder can be created.
         """
         keys = load_keys(keys_folder)
-        self.warnings: tuple[str, ...] = ()
         self._name = f"{SESSION_PREFIX}{secrets.token_hex(4)}"
         self._host = this_host()
         self._connections = Connections(keys)
@@ -82,6 +81,8 @@ class AttachedCluster:
             welcome = greet(self._connections, service)
             self._folders = make_folders()
             undo.callback(self._folders.remove)
+            warning = self._folders.warning
+            self.warnings: tuple[str, ...] = (warning,) if warning else ()
             paths = StorePaths(self._folders.memory, self._folders.disk)
             self.scratch = self._folders.disk
             self.memory_limit_bytes = default_limit_bytes()
@@ -95,16 +96,15 @@ class AttachedCluster:
             )
             self.paths = paths
             front = own_endpoint(service, self._folders.disk, "front")
-            self._sparrow = open_schedulers(welcome, front, keys, _has_executors)
+            self._sparrow = open_schedulers(
+                welcome, front, keys, lambda nodes: any(node.executors for node in nodes)
+            )
             undo.callback(self._sparrow.close)
             started_s = psutil.Process().create_time()
-            self._keep = KeepSession(
-                self._name, self._own, getpass.getuser(), os.getpid(), started_s
-            )
+            user = getpass.getuser()
+            self._keep = KeepSession(self._name, self._own, user, os.getpid(), started_s)
             self._ask_nodes(self._keep)
             undo.pop_all()
-        if self._folders.warning:
-            self.warnings = (self._folders.warning,)
         self.total_slots = sum(each.slots for node in self.status() for each in node.executors)
         self._keeper = threading.Thread(target=self._keep_alive, name="minishark-keep", daemon=True)
         self._keeper.start()
@@ -112,12 +112,10 @@ class AttachedCluster:
 
     @property
     def backend(self) -> Backend:
-        """The schedulers' client, to which tasks are submitted."""
         return self._sparrow
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of the live nodes."""
         return tuple(node.name for node in self._nodes())
 
     def _nodes(self) -> tuple[StoreLocation, ...]:
@@ -130,11 +128,7 @@ class AttachedCluster:
         return self._name
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
-        """How tasks are placed on the live nodes.
-
-        Raises:
-            ClusterError: there are none.
-        """
+        """How tasks are placed on the live nodes; ClusterError if there are none."""
         nodes = self._nodes()
         if not nodes:
             raise ClusterError("No node of the cluster answers any more; connect again.")
@@ -148,22 +142,18 @@ class AttachedCluster:
         )
 
     def status(self) -> tuple[NodeStatus, ...]:
-        """Each live node with its executors."""
         return self._sparrow.nodes()
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
-        """The subset of `nodes` whose files are lost, as far as is known."""
         live = self.nodes
         if not live:
             return ()  # no scheduler answers: nothing is known
         return tuple(node for node in nodes if node not in live and node != self._name)
 
     def homes(self) -> dict[str, str]:
-        """Live nodes by name, with a folder that identifies this incarnation of the node."""
         return {node.name: node.memory for node in self._nodes()}
 
     def copy_file(self, file: str, source: str, target: str) -> bool:
-        """Replicate a file from one node to another; whether it succeeded."""
         stores = {node.name: node for node in self._nodes()}
         if source not in stores or target not in stores:
             return False
@@ -176,21 +166,14 @@ class AttachedCluster:
         return True
 
     def store(self) -> Store:
-        """The session's own view of all stores."""
         store = Store(self.paths, self._name, self._host, RemoteFiles(self._connections))
         store.meet((*self._nodes(), self._own))
         return store
 
     def folder(self, name: str) -> str:
-        """The path of a folder of the session, in each node's storage."""
         return f"{self._name}/{name}"
 
     def make_folder(self, folder: str) -> None:
-        """Create a folder of the session on every node.
-
-        Raises:
-            ResourceError: a node can't.
-        """
         self.paths.make(folder, (self._name,))
         self._made.add(folder)
         nodes = self._nodes()
@@ -200,7 +183,6 @@ class AttachedCluster:
                 self._has.setdefault(node.memory, set()).add(folder)
 
     def remove_folder(self, folder: str) -> None:
-        """Delete a folder on every node; tasks that still write to it fail."""
         self.paths.remove(folder, (self._name,))
         self._made.discard(folder)
         for has in list(self._has.values()):
@@ -260,7 +242,3 @@ class AttachedCluster:
         self._connections.close()
         self._folders.remove()
         atexit.unregister(self.close)
-
-
-def _has_executors(nodes: Sequence[NodeStatus]) -> bool:
-    return any(node.executors for node in nodes)

@@ -151,7 +151,7 @@ class Cluster(Protocol):
         """The path of a folder of the session, in each node's storage."""
 
     def make_folder(self, folder: str) -> None:
-        """Create a folder of the session on every node."""
+        """Create a folder of the session on every node; ResourceError if one can't."""
 
     def remove_folder(self, folder: str) -> None:
         """Delete a folder on every node; tasks that still write to it fail."""

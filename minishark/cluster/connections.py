@@ -45,11 +45,7 @@ class Connections:
 
     @contextlib.contextmanager
     def socket(self, service: str) -> Iterator[zmq.Socket[bytes]]:
-        """A socket to a service; returned to the pool unless the block raises.
-
-        Raises:
-            ClusterError: the address is malformed, or tcp is used without keys.
-        """
+        """A socket to a service; returned to the pool unless the block raises."""
         acquired = self._acquire(service)
         try:
             yield acquired
@@ -101,12 +97,7 @@ class Connections:
         return socket
 
     def call(self, service: str, request: Request, timeout_s: float) -> Reply:
-        """The reply of one service to a request.
-
-        Raises:
-            NoAnswerError: it does not answer in time, or with a malformed reply.
-            ClusterError: the address is malformed.
-        """
+        """The reply of one service; NoAnswerError if it is late or malformed."""
         with self.socket(service) as socket:
             socket.send(encode_message(request))
             return self.decoded(self.receive(socket, timeout_s)[0])
@@ -147,11 +138,7 @@ class Connections:
 
     @staticmethod
     def decoded(frame: bytes) -> Reply:
-        """Decode a reply.
-
-        Raises:
-            NoAnswerError: it is malformed.
-        """
+        """Decode a reply; NoAnswerError if it is malformed."""
         try:
             reply: Reply = decode_reply(frame)
         except MALFORMED as error:
@@ -159,11 +146,7 @@ class Connections:
         return reply
 
     def receive(self, socket: zmq.Socket[bytes], timeout_s: float) -> list[bytes]:
-        """The frames of the next reply.
-
-        Raises:
-            NoAnswerError: none arrives in time, or `interrupted` is set.
-        """
+        """The frames of the next reply; NoAnswerError if it is late, or on `interrupted`."""
         deadline = time.monotonic() + timeout_s
         while not socket.poll(_STEP_MS):
             if self.interrupted.is_set():

@@ -18,13 +18,7 @@ from minishark.cluster.runner_config import node_meter
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
-from minishark.worker.protocol import (
-    StageTask,
-    TaskProblem,
-    decode_payload,
-    decode_stage,
-    encode,
-)
+from minishark.worker.protocol import StageTask, TaskProblem, decode_payload, decode_stage, encode
 from minishark.worker.run_task import TaskRunner
 from minishark.worker.store import Store
 from minishark.worker.task_errors import TaskError
@@ -46,11 +40,7 @@ def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
 
 
 def load_keys(folder: str | None) -> Keys | None:
-    """Read the keys in a folder; None for no folder.
-
-    Raises:
-        ClusterError: they can't be read.
-    """
+    """Read the keys in a folder; None for no folder. ClusterError if they can't be read."""
     if folder is None:
         return None
     try:
@@ -93,11 +83,7 @@ class ExecutorRunner:
                 tidy_at_s = time.monotonic() + _TIDY_S
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
-        """Run one task.
-
-        Raises:
-            TaskFailure: with a `ProblemDetail` for the front end.
-        """
+        """Run one task; a TaskFailure has a `ProblemDetail` for the front end."""
         stage = self._stages.get(job_id)
         if stage is None:
             stage = self._stages[job_id] = decode_stage(shared)
@@ -113,7 +99,7 @@ class ExecutorRunner:
             # Lost files are not retried here: the front end must have them recomputed first.
             detail = error.detail
             retryable = detail.problem is TaskProblem.INPUT and not detail.missing
-            raise TaskFailure(str(error), encode(error.detail), retryable=retryable) from error
+            raise TaskFailure(str(error), encode(detail), retryable=retryable) from error
 
     def cancel(self) -> None:
         """Interrupt the running task; called repeatedly from another thread until it ends.

@@ -61,7 +61,6 @@ class ClusterFolders:
         self._locks.clear()
 
     def remove(self) -> None:
-        """Remove both folders with their contents."""
         self.release()
         _remove(self.memory)
         _remove(self.disk)

@@ -47,9 +47,6 @@ def own_endpoint(service: str, folder: Path, name: str) -> str:
     """An endpoint for a socket of this program, by the transport of its cluster's service.
 
     That is ipc in `folder`, or any tcp port on the network interface towards the service.
-
-    Raises:
-        ClusterError: the service is unreachable.
     """
     if service.startswith("ipc://"):
         return f"ipc://{folder}/{name}.sock"
@@ -68,13 +65,7 @@ def open_schedulers(
     keys: Keys | None,
     complete: Callable[[Sequence[NodeStatus]], bool],
 ) -> RemoteCluster:
-    """Connect to a cluster's schedulers.
-
-    Args:
-        welcome: the cluster, as a node introduced it.
-        listen: the endpoint for the schedulers' messages.
-        keys: needed for tcp.
-        complete: whether enough nodes are known; checked until it holds.
+    """Connect to a cluster's schedulers, at `listen`, and wait until enough nodes are known.
 
     Raises:
         ClusterError: no scheduler answers, or `complete` does not hold in time.
@@ -102,11 +93,7 @@ def open_schedulers(
 def peer_session(
     service: str, keys: Keys | None, complete: Callable[[Sequence[NodeStatus]], bool]
 ) -> Iterator[tuple[Welcome, Connections, RemoteCluster]]:
-    """A short connection to a cluster, to inspect it; see `open_schedulers`.
-
-    Raises:
-        ClusterError: it does not answer.
-    """
+    """A short connection to a cluster, to inspect it; see `open_schedulers`."""
     with contextlib.ExitStack() as stack:
         connections = Connections(keys)
         stack.callback(connections.close)

@@ -64,7 +64,6 @@ class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
     log: str
 
     def process(self) -> psutil.Process | None:
-        """The process, unless it is dead."""
         return live_process(self.pid, self.started_s)
 
 
@@ -85,7 +84,6 @@ class ClusterRecord(msgspec.Struct, frozen=True):
 
     @property
     def is_alive(self) -> bool:
-        """Whether any of its nodes is alive."""
         return any(node.process() is not None for node in self.nodes)
 
 
@@ -127,11 +125,7 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_folder() -> Path:
-    """The user's folder of cluster records; created if it does not exist.
-
-    Raises:
-        ClusterError: others can access it.
-    """
+    """The user's folder of cluster records; ClusterError if others can access it."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and Path(runtime).is_dir():
         folder = Path(runtime, "minishark")
@@ -165,11 +159,7 @@ def resolve(cluster: str, keys: str | None) -> tuple[str, str | None]:
 
 
 def find_cluster(name: str) -> ClusterRecord:
-    """The cluster with that name or record file.
-
-    Raises:
-        ClusterError: there is none, or it has stopped.
-    """
+    """The running cluster with that name or record file; ClusterError if there is none."""
     path = Path(name) if "/" in name else state_folder() / f"{name}.json"
     try:
         record = msgspec.json.decode(path.read_bytes(), type=ClusterRecord)
@@ -213,9 +203,8 @@ def start_cluster(options: StartOptions) -> ClusterRecord:
     with _locked(options.name):
         for record in running_clusters():
             if record.name == options.name:
-                raise ClusterError(
-                    f"Cluster {options.name} is already running at {record.address}."
-                )
+                where = record.address
+                raise ClusterError(f"Cluster {options.name} is already running at {where}.")
         keys = options.keys and str(Path(options.keys).absolute())
         load_keys(keys)
         nodes: list[NodeProcess] = []
@@ -229,7 +218,10 @@ def start_cluster(options: StartOptions) -> ClusterRecord:
                 made.remove()
             raise
         record = ClusterRecord(options.name, nodes[0].service, keys, tuple(nodes))
-        _write(_record_file(options.name), msgspec.json.encode(record))
+        file = _record_file(options.name)
+        draft = file.with_suffix(".tmp")
+        draft.write_bytes(msgspec.json.encode(record))
+        draft.rename(file)
         return record
 
 
@@ -278,11 +270,7 @@ def bind_address(bind: str | None, listen: str) -> str | None:
 
 
 def make_keys(folder: Path) -> str:
-    """Generate a key pair that accepts itself, in a new folder; the public key.
-
-    Raises:
-        ClusterError: the folder has keys, or is not writable.
-    """
+    """Generate a key pair that accepts itself, in a folder without keys; the public key."""
     keys = generate()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -339,9 +327,8 @@ def _await_nodes(nodes: Sequence[NodeProcess], options: StartOptions) -> None:
     try:
         waiting = {node.service: node for node in nodes}
         while waiting:
-            for service, reply in connections.call_all(
-                list(waiting), Hello(own_versions()), _HELLO_S
-            ).items():
+            replies = connections.call_all(list(waiting), Hello(own_versions()), _HELLO_S)
+            for service, reply in replies.items():
                 if isinstance(reply, Welcome):
                     del waiting[service]
             for node in nodes:
@@ -370,11 +357,7 @@ def _log_tail(node: NodeProcess) -> str:
 
 
 def stop_cluster(name: str) -> ClusterRecord:
-    """Stop a cluster's nodes on this machine, and remove all their files.
-
-    Raises:
-        ClusterError: there is no such cluster.
-    """
+    """Stop a cluster's nodes on this machine, and remove all their files."""
     record = find_cluster(name)
     with _locked(record.name):
         _end(record.nodes)
@@ -383,11 +366,7 @@ def stop_cluster(name: str) -> ClusterRecord:
 
 
 def forget_cluster(record: ClusterRecord) -> None:
-    """Remove the record and the files of a dead cluster, so that it can be started again.
-
-    Raises:
-        ClusterError: it is alive.
-    """
+    """Remove the record and the files of a dead cluster, so that it can be started again."""
     if record.is_alive:
         raise ClusterError(f"Cluster {record.name} is running; stop it first.")
     _end(record.nodes)
@@ -423,12 +402,6 @@ def _forget(record: ClusterRecord) -> None:
 
 def _record_file(name: str) -> Path:
     return state_folder() / f"{name}.json"
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(content)
-    temporary.rename(path)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ import contextlib
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minishark.cluster.folders import ClusterFolders, make_folders
@@ -64,7 +63,7 @@ def default_options() -> ClusterOptions:
 
 
 class OwnCluster:
-    """A cluster on this machine, whose nodes share the session's folders."""
+    """A cluster on this machine, whose nodes share the session's folders; see `Cluster`."""
 
     loses_files = False
 
@@ -98,6 +97,8 @@ class OwnCluster:
         atexit.register(self.close)  # for programs that forget to
 
     def _start(self, options: ClusterOptions) -> LocalCluster | InProcessCluster:
+        folders = dict.fromkeys((str(self.paths.memory), str(self.paths.disk)))
+        own_process = not options.in_process
         configs = [
             NodeConfig(
                 name=node,
@@ -105,16 +106,14 @@ class OwnCluster:
                 slots=1,
                 runner=RUNNER,
                 runner_config=runner_config(
-                    node, self.paths, self._memory, own_process=not options.in_process
+                    node, self.paths, self._memory, own_process=own_process
                 ),
                 limits=NodeMonitorConfig(memory_bytes=self._memory.query_bytes),
-                orphaned_folders=tuple(
-                    map(str, dict.fromkeys((self.paths.memory, self.paths.disk)))
-                ),
+                orphaned_folders=tuple(folders),
             )
             for node in self.nodes
         ]
-        run_folder = Path(self._folders.disk) / "run"
+        run_folder = self._folders.disk / "run"
         run_folder.mkdir(mode=0o700)
         if options.in_process:
             threads = InProcessCluster(configs, schedulers=options.schedulers)
@@ -128,11 +127,7 @@ class OwnCluster:
         return processes
 
     def await_start(self) -> None:
-        """Wait until all nodes are up.
-
-        Raises:
-            ClusterError: they do not start; everything is cleaned up.
-        """
+        """Wait until all nodes are up; cleans up and raises a ClusterError if they do not start."""
         if not isinstance(self._sparrow, LocalCluster):
             return
         try:
@@ -144,7 +139,6 @@ class OwnCluster:
 
     @property
     def backend(self) -> Backend:
-        """The cluster's client, to which tasks are submitted."""
         return self._sparrow
 
     @property
@@ -153,7 +147,6 @@ class OwnCluster:
         return self.nodes[0]
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
-        """How tasks are placed."""
         from minishark.cluster.backend import Placement  # noqa: PLC0415 - see above
 
         return Placement(
@@ -161,7 +154,6 @@ class OwnCluster:
         )
 
     def status(self) -> tuple[NodeStatus, ...]:
-        """Each node with its executors."""
         return self._sparrow.nodes()
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
@@ -174,7 +166,6 @@ class OwnCluster:
         return dict.fromkeys(self.nodes, str(self.paths.memory))
 
     def copy_file(self, file: str, source: str, target: str) -> bool:
-        """Replicate a file from one node to another; whether it succeeded."""
         return self.paths.link(file, source, target)
 
     def store(self) -> Store:
@@ -184,15 +175,12 @@ class OwnCluster:
         return Store(self.paths, self.store_name, meter=self._meter)
 
     def folder(self, name: str) -> str:
-        """The path of a folder of the session, in each node's storage."""
         return name
 
     def make_folder(self, folder: str) -> None:
-        """Create a folder of the session on every node."""
         self.paths.make(folder, self.nodes)
 
     def remove_folder(self, folder: str) -> None:
-        """Delete a folder on every node; tasks that still write to it fail."""
         self.paths.remove(folder, self.nodes)
 
     def close(self) -> None:

@@ -24,9 +24,6 @@ def default_limit_bytes() -> int:
     """The memory limit of a cluster that is given none.
 
     MINISHARK_MEMORY_LIMIT in the environment, else a share of the machine's or container's memory.
-
-    Raises:
-        OptionError: the variable is not an amount of memory.
     """
     if named := os.environ.get(LIMIT_VARIABLE):
         return parse_size(named)
@@ -34,12 +31,7 @@ def default_limit_bytes() -> int:
 
 
 def node_memory(limit_bytes: int | None, nodes: int, executors: int) -> NodeMemory:
-    """Divide a memory limit between the nodes on this machine.
-
-    Args:
-        limit_bytes: the limit of all nodes together; None for the default.
-        nodes: number of nodes.
-        executors: executors of each node.
+    """Divide the limit of all nodes on this machine, None for the default, between them.
 
     Raises:
         OptionError: the limit is too low for that many executors.

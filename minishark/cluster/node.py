@@ -6,6 +6,7 @@ addresses: the file service at the one that users know, Sparrow's state machines
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -26,7 +27,6 @@ from minishark.cluster.node_service import NodeService
 from minishark.cluster.runner_config import RUNNER, runner_config
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
-from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorGroup, SparrowError
@@ -92,12 +92,7 @@ def this_host() -> str:
 
 
 def service_address(text: str, keys: Keys | None) -> str:
-    """Complete an address that a user wrote by the public key.
-
-    Raises:
-        OptionError: it is malformed.
-        ClusterError: it is a tcp address, and there are no keys.
-    """
+    """Complete an address that a user wrote by the public key."""
     if text.startswith("ipc://"):
         return text
     found = _TCP.fullmatch(text)
@@ -120,11 +115,7 @@ def sparrow_endpoint(service: str) -> str:
 
 
 def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda _: None) -> int:
-    """Run a node until SIGINT or SIGTERM; returns the exit status.
-
-    Args:
-        options: the node.
-        on_ready: called when it listens.
+    """Run a node until SIGINT or SIGTERM, call `on_ready` when it listens; the exit status.
 
     Raises:
         ClusterError: it can't listen, has other versions than the cluster, or no head answers.
@@ -142,45 +133,39 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
     else:
         in_memory, on_disk = map(Path, options.folders)
         folders = inherit_folders(in_memory, on_disk, options.locks)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(folders.remove)
         node = StoreLocation(options.name, this_host(), str(folders.memory), str(folders.disk), "")
         service = NodeService(
-            options.listen,
-            node,
-            options.cluster,
-            schedulers,
-            bind=options.bind,
+            options.listen, node, options.cluster, schedulers, memory=memory, bind=options.bind,
             keys=keys,
-            storage_bytes=memory.storage_bytes,
-            task_bytes=memory.task_bytes,
-        )
+        )  # fmt: skip
+        stack.callback(service.stop)
         service.start()
-        try:
-            run_dir = folders.disk / "run"
-            run_dir.mkdir(mode=0o700, exist_ok=True)
-            settings = _settings(
-                options,
-                service.node,
-                memory,
-                run_dir=str(run_dir),
-                schedulers=schedulers,
-                own_schedulers=(_SCHEDULER,) if own in heads else (),
-                keys=keys,
-            )
-            return _run_until_signal(settings, lambda: on_ready(service.node))
-        finally:
-            service.stop()
-    finally:
-        folders.remove()
+        run_dir = folders.disk / "run"
+        run_dir.mkdir(mode=0o700, exist_ok=True)
+        paths = StorePaths(folders.memory, folders.disk)
+        config = runner_config(node.name, paths, memory, host=node.host, keys=options.keys)
+        settings = NodeSettings(
+            name=options.name,
+            endpoint=sparrow_endpoint(options.listen),
+            run_dir=str(run_dir),
+            groups=(ExecutorGroup(RUNNER, config, count=options.executors),),
+            schedulers=schedulers,
+            own_schedulers=(_SCHEDULER,) if own in heads else (),
+            attributes=attributes_of(service.node),
+            limits=NodeMonitorConfig(policy="fair", memory_bytes=memory.query_bytes),
+            bind=options.bind and sparrow_endpoint(options.bind),
+            keys=keys,
+            metrics=True,
+        )
+        return _run_until_signal(settings, lambda: on_ready(service.node))
 
 
 def _greet(heads: list[str], keys: Keys | None, wait_s: float, *, is_head: bool) -> None:
-    """Check that the cluster answers and has our versions.
+    """Check that the cluster answers and has our versions; ClusterError if not.
 
     A head does not wait for the others: the first one to start would wait in vain.
-
-    Raises:
-        ClusterError: versions differ, or no head answers.
     """
     connections = Connections(keys)
     try:
@@ -199,33 +184,6 @@ def _greet(heads: list[str], keys: Keys | None, wait_s: float, *, is_head: bool)
             )
     finally:
         connections.close()
-
-
-def _settings(
-    options: NodeOptions,
-    node: StoreLocation,
-    memory: NodeMemory,
-    *,
-    run_dir: str,
-    schedulers: tuple[Address, ...],
-    own_schedulers: tuple[str, ...],
-    keys: Keys | None,
-) -> NodeSettings:
-    paths = StorePaths(Path(node.memory), Path(node.disk))
-    config = runner_config(node.name, paths, memory, host=node.host, keys=options.keys)
-    return NodeSettings(
-        name=options.name,
-        endpoint=sparrow_endpoint(options.listen),
-        run_dir=run_dir,
-        groups=(ExecutorGroup(RUNNER, config, count=options.executors),),
-        schedulers=schedulers,
-        own_schedulers=own_schedulers,
-        attributes=attributes_of(node),
-        limits=NodeMonitorConfig(policy="fair", memory_bytes=memory.query_bytes),
-        bind=options.bind and sparrow_endpoint(options.bind),
-        keys=keys,
-        metrics=True,
-    )
 
 
 def attributes_of(node: StoreLocation) -> tuple[str, ...]:

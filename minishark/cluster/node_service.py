@@ -22,6 +22,7 @@ from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SHARED_MEMORY, reap, remove_if_orphaned
 from minishark.cluster.machine import live_process
 from minishark.cluster.remote_files import RemoteFiles
+from minishark.cluster.runner_config import node_meter
 from minishark.cluster.service import Service
 from minishark.cluster.wire import (
     Done,
@@ -41,9 +42,9 @@ from minishark.cluster.wire import (
     own_versions,
     versions_differ,
 )
+from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import FileSlice, StoreLocation
-from minishark.worker.storage import StorageMeter
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core.runtime.transport.keys import Keys
 
@@ -75,30 +76,17 @@ class NodeService(Service):
         cluster: str,
         schedulers: tuple[str, ...],
         *,
+        memory: NodeMemory,
         bind: str | None = None,
         keys: Keys | None = None,
-        storage_bytes: int | None = None,
-        task_bytes: int = 0,
     ) -> None:
-        """Bind the socket, as `Service` does.
-
-        Args:
-            endpoint: see `Service`, as are `bind` and `keys`.
-            node: the node's location, without its service.
-            cluster: the cluster's name.
-            schedulers: addresses of the cluster's schedulers.
-            bind: see `Service`.
-            keys: see `Service`.
-            storage_bytes: limit of its files in shared memory; None for what is free there.
-            task_bytes: memory that each of its tasks can use at least.
-        """
+        """Bind the socket, as `Service` does; `node` is the location without its service."""
         paths = StorePaths(Path(node.memory), Path(node.disk))
         super().__init__(endpoint, paths, node.name, bind=bind, keys=keys)
         self.node = StoreLocation(node.name, node.host, node.memory, node.disk, self.endpoint)
-        self._welcome = Welcome(cluster, self.node, schedulers, task_bytes)
+        self._welcome = Welcome(cluster, self.node, schedulers, memory.task_bytes)
         self._versions = own_versions()
-        meter = StorageMeter(paths.memory / node.name, storage_bytes)
-        self._store = Store(paths, node.name, meter=meter)
+        self._store = Store(paths, node.name, meter=node_meter(paths, node.name, memory))
         self._connections = Connections(keys)
         self._sessions: dict[str, _Session] = {}
         self._reaped_s = 0.0
@@ -107,7 +95,6 @@ class NodeService(Service):
             root.mkdir(exist_ok=True)
 
     def answer(self, request: Request) -> Reply:
-        """Answer requests about sessions and their folders."""
         match request:
             case Hello(versions):
                 problem = versions_differ(versions, self._versions)

@@ -42,16 +42,11 @@ class RemoteFiles:
     """Fetches and replicates files of other hosts; a `worker.store.Fetcher`."""
 
     def __init__(self, connections: Connections) -> None:
-        """Use a pool of connections."""
         self._connections = connections
         self._silent: dict[str, float] = {}  # when a service did not answer, by its address
 
     def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
-        """Fetch the rows of a slice from `source`.
-
-        Raises:
-            InputMissingError: `source` does not have the file, or does not answer.
-        """
+        """Fetch the rows of a slice; InputMissingError if `source` lacks it or does not answer."""
         try:
             self._check_silent(source)
             with self._connections.socket(source.service) as socket:
@@ -85,11 +80,7 @@ class RemoteFiles:
         self._silent.pop(source.service, None)
 
     def replicate(self, file: str, source: StoreLocation, target: StoreLocation) -> None:
-        """Make `target` fetch a whole file from `source`.
-
-        Raises:
-            OSError: it can't.
-        """
+        """Make `target` fetch a whole file from `source`; OSError if it can't."""
         try:
             self._check_silent(target)
             with self._connections.socket(target.service) as socket:
@@ -104,11 +95,7 @@ class RemoteFiles:
             raise OSError(f"{target.name} can't take a replica: {reply}")
 
     def _awaited(self, socket: zmq.Socket[bytes], target: StoreLocation) -> Reply:
-        """Wait for the reply to a long request, as long as the service answers others.
-
-        Raises:
-            NoAnswerError: the service is dead, or the request takes too long.
-        """
+        """Wait for the reply to a long request, as long as the service answers others."""
         deadline = time.monotonic() + _REPLICATION_MAX_S
         frames: list[bytes] = []
         while not frames:
@@ -165,5 +152,4 @@ class _ChunkStream(io.RawIOBase):
             self._chunk = memoryview(b"")
 
     def readable(self) -> bool:
-        """Whether `read` works."""
         return True

@@ -20,13 +20,8 @@ def runner_config(
 ) -> dict[str, str]:
     """Configure the executors of a node.
 
-    Args:
-        node: its name.
-        paths: its folders.
-        memory: its memory limits.
-        own_process: whether an executor is a process, which may exit to end a blocked task.
-        host: the id of its machine, if nodes do not share their folders.
-        keys: the folder of its keys, for tcp.
+    `own_process` tells whether an executor is a process, which may exit to end a blocked task;
+    `host` is the id of the machine, if nodes do not share their folders.
     """
     config = {
         "own_process": "yes" if own_process else None,

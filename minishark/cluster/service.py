@@ -52,8 +52,6 @@ _TICK_MS = 500
 _WORKERS = 4
 _REPLICATIONS_MAX = 256
 
-Handler = Callable[[Request], Reply]
-
 
 @dataclass(slots=True)
 class _Transfer:
@@ -138,7 +136,6 @@ class Service:
         return f"{endpoint}/{self._keys.public}"
 
     def start(self) -> None:
-        """Serve requests, on a thread."""
         self._thread.start()
 
     # Hooks, called on the service's thread
@@ -242,11 +239,7 @@ class Service:
     # Files
 
     def path(self, name: str) -> PurePosixPath:
-        """Validate a path relative to the store.
-
-        Raises:
-            ClusterError: it leads outside the store.
-        """
+        """Validate a path relative to the store; ClusterError if it leads outside."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise ClusterError(f"Invalid path in a node's storage: {name!r}.")
@@ -259,9 +252,8 @@ class Service:
         try:
             found = self._paths.find(str(self.path(request.file)), (self._store_name,))
             if found is None:
-                self._reply(
-                    peer, Failure(f"{self._store_name} has no {request.file}", missing=True)
-                )
+                missing = f"{self._store_name} has no {request.file}"
+                self._reply(peer, Failure(missing, missing=True))
                 return
             chunks = _ended(_chunks(found, request.first, request.last))
             self._transfers[peer] = _Transfer(chunks, 0, time.monotonic())

@@ -61,7 +61,6 @@ class NodeState:
 
     @property
     def slots(self) -> int:
-        """How many tasks it runs concurrently."""
         return sum(executor.slots for executor in self.executors)
 
     @property
@@ -73,9 +72,7 @@ class NodeState:
 def node_states(statuses: Sequence[NodeStatus], paths: StorePaths) -> tuple[NodeState, ...]:
     """Add memory and disk usage to the reported nodes, for those on this host.
 
-    Args:
-        statuses: the nodes.
-        paths: the folders of nodes without folders of their own.
+    `paths` are the folders of nodes without folders of their own.
     """
     return tuple(_node(status, paths) for status in statuses)
 

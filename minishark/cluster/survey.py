@@ -73,11 +73,7 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 def survey(address: str, keys_folder: str | None) -> Survey:
-    """Ask all nodes of a cluster.
-
-    Raises:
-        ClusterError: nobody answers.
-    """
+    """Ask all nodes of a cluster; ClusterError if nobody answers."""
     keys = load_keys(keys_folder)
     service = service_address(address, keys)
     with peer_session(service, keys, lambda _: True) as (welcome, connections, sparrow):

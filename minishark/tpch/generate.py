@@ -112,19 +112,15 @@ def _unfinished_folder(root: Path, name: str) -> Iterator[Path]:
     prefix = f".{name}.{platform.node()}."
     unfinished = root / f"{prefix}{os.getpid()}"
     try:
-        _make_folder(root, unfinished, prefix)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(root, prefix)
+            unfinished.mkdir()
+        except OSError as error:
+            raise _folder_error(root, error) from error
         yield unfinished
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _make_folder(root: Path, folder: Path, prefix: str) -> None:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(root, prefix)
-        folder.mkdir()
-    except OSError as error:
-        raise _folder_error(root, error) from error
 
 
 def _remove_abandoned(root: Path, prefix: str) -> None:
@@ -144,12 +140,9 @@ def _run_generator(command: list[str], on_poll: Callable[[], None]) -> None:
         with _signals_later() as received:
             try:
                 child = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=messages,
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=messages,
                     env=environment,
-                )
+                )  # fmt: skip
             except OSError as error:
                 reason = f"{command[0]} does not start: {error.strerror}."
                 raise GeneratorFailedError(reason) from error

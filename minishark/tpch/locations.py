@@ -13,7 +13,6 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def queries_folder() -> Path:
-    """The folder of the .sql files."""
     return _resource("queries", PACKAGE.parent / "queries")
 
 

@@ -18,14 +18,9 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         times_s: Seconds of each repetition, from SQL text to Arrow table.
-        rows: Rows of the answer.
-        stages: Stages that the query ran in.
-        tasks: Tasks of all stages.
         constrained_tasks: Tasks with preferred nodes.
         local_tasks: Those of them that ran on a preferred node.
-        planning_s: Seconds of planning.
         differences: How the answer differs from DuckDB's, or the error of the failed query.
-        warnings: The engine's warnings.
     """
 
     times_s: tuple[float, ...] = ()
@@ -40,7 +35,6 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def correct(self) -> bool:
-        """Whether the answer equals DuckDB's."""
         return not self.differences
 
     @property
@@ -76,7 +70,6 @@ class QueryOutcome(msgspec.Struct, frozen=True):
 
     @property
     def duckdb_best_s(self) -> float:
-        """Seconds of DuckDB's fastest repetition."""
         return min(self.duckdb_times_s)
 
 
@@ -107,17 +100,13 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def correct_in_stages(self) -> int:
-        """How many answers equal DuckDB's, run in stages."""
         return sum(outcome.staged.correct for outcome in self.outcomes)
 
     @property
     def verdict(self) -> str:
         """The last line, such as `22 of 22 correct, 22 of 22 correct in stages`."""
-        count = len(self.outcomes)
-        return (
-            f"{self.correct} of {count} correct, "
-            f"{self.correct_in_stages} of {count} correct in stages"
-        )
+        of = f"of {len(self.outcomes)} correct"
+        return f"{self.correct} {of}, {self.correct_in_stages} {of} in stages"
 
     def to_json(self) -> bytes:
         """The whole report, with every repetition and the totals, as indented JSON.
@@ -218,14 +207,8 @@ def _caption(report: Report) -> str:
 
 
 def _totals(runs: Sequence[Runs]) -> dict[str, Any]:
-    return {
-        "best_s": sum(each.best_s for each in runs),
-        "median_s": sum(each.median_s for each in runs),
-        "stages": sum(each.stages for each in runs),
-        "tasks": sum(each.tasks for each in runs),
-        "constrained_tasks": sum(each.constrained_tasks for each in runs),
-        "local_tasks": sum(each.local_tasks for each in runs),
-    }
+    names = ("best_s", "median_s", "stages", "tasks", "constrained_tasks", "local_tasks")
+    return {name: sum(getattr(each, name) for each in runs) for name in names}
 
 
 def _milliseconds(time_s: float) -> str:

@@ -61,13 +61,7 @@ class TpchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
-    """Run TPC-H as the options say.
-
-    A query that fails or answers wrongly is part of the report, and the run goes on.
-
-    Raises:
-        MinisharkError: The data can't be made, the cluster does not start, a table can't be loaded.
-    """
+    """Run TPC-H; a query that fails or answers wrongly is in the report, and the run goes on."""
     queries = load_queries(options.queries)
     tables = tpch_tables(_make_data(options, reporter))
     reporter.step("Starting the cluster")
@@ -82,12 +76,7 @@ def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
         load_s = _load(session, tables, options, reporter)
         with Reference(tables, session.total_slots) as reference:
             outcomes = _run_queries(session, reference, queries, options.repetitions, reporter)
-        return Report(
-            parameters=_parameters(options, session.total_slots),
-            versions=versions(),
-            load_s=load_s,
-            outcomes=outcomes,
-        )
+        return Report(_parameters(options, session.total_slots), versions(), load_s, outcomes)
 
 
 def default_replicas(nodes: int) -> int:
@@ -169,32 +158,27 @@ def _run_all(
     runs = Runs()
     try:
         for _ in range(repetitions):
-            runs = _run_once(session, text, runs, expected, order)
+            start = time.perf_counter()
+            frame = session.sql(text)
+            actual = frame.to_arrow()
+            time_s = time.perf_counter() - start
+            metrics = frame.metrics()
+            found = runs.differences or tuple(differences(expected, actual, ordered_by=order))
+            runs = Runs(
+                times_s=(*runs.times_s, time_s),
+                rows=actual.num_rows,
+                stages=metrics.stages,
+                tasks=metrics.tasks,
+                constrained_tasks=metrics.constrained_tasks,
+                local_tasks=metrics.local_tasks,
+                planning_s=metrics.planning_s,
+                differences=found,
+                warnings=metrics.warnings,
+            )
     except MinisharkError as error:
         failure = f"{type(error).__name__}: {error}"
         return msgspec.structs.replace(runs, differences=(failure,))
     return runs
-
-
-def _run_once(
-    session: Session, text: str, before: Runs, expected: pa.Table, order: tuple[int, ...]
-) -> Runs:
-    start = time.perf_counter()
-    frame = session.sql(text)
-    actual = frame.to_arrow()
-    time_s = time.perf_counter() - start
-    metrics = frame.metrics()
-    return Runs(
-        times_s=(*before.times_s, time_s),
-        rows=actual.num_rows,
-        stages=metrics.stages,
-        tasks=metrics.tasks,
-        constrained_tasks=metrics.constrained_tasks,
-        local_tasks=metrics.local_tasks,
-        planning_s=metrics.planning_s,
-        differences=before.differences or tuple(differences(expected, actual, ordered_by=order)),
-        warnings=metrics.warnings,
-    )
 
 
 def _one_line(outcome: QueryOutcome) -> str:

@@ -46,14 +46,9 @@ def load_tables(
     partitions: int | None = None,
     replicas: int,
 ) -> None:
-    """Load tables into a session, TPC-H's partitioned as `schema.py` says.
+    """Load tables (name to path, or glob) into a session, TPC-H's partitioned as in `schema.py`.
 
-    Args:
-        session: The session.
-        tables: A path, or a glob of paths, by table name.
-        reporter: Told of each table as a step.
-        partitions: Partitions of each partitioned table; None for the session's default.
-        replicas: Replicas of each partition.
+    `partitions` is for the partitioned ones; None for the session's default.
     """
     keys = {table.name: table.partition_by for table in TABLES}
     for name, path in tables.items():
@@ -91,21 +86,13 @@ _FILE = re.compile(r"[/*?]|\.(parquet|csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$",
 
 
 def tables_of_query(
-    connection: duckdb.DuckDBPyConnection,
-    text: str,
-    tables: Mapping[str, str],
-    earlier: str = "",
+    connection: duckdb.DuckDBPyConnection, text: str, tables: Mapping[str, str], earlier: str = ""
 ) -> Mapping[str, str]:
     """The tables that a statement reads, so that only these are loaded.
 
     All of them if it queries the catalog or names an unknown table, so that DuckDB's message can
-    suggest names. None if it does not parse.
-
-    Args:
-        connection: Any connection; used to parse only.
-        text: The statement.
-        tables: A path, or a glob of paths, by table name.
-        earlier: The statements before this one, which may have made tables.
+    suggest names. None if it does not parse. `connection` only parses; `earlier` are the statements
+    before this one, which may have made tables.
     """
     try:
         connection.extract_statements(text)

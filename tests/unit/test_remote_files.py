@@ -14,6 +14,7 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.wire import Done, GetReport, KeepSession
 from minishark.errors import ClusterError
+from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import InputMissingError, Store
@@ -120,7 +121,8 @@ def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "n0").mkdir()
     node = StoreLocation("n0", "here", str(tmp_path), str(tmp_path), "")
-    serving = NodeService(f"ipc://{tmp_path}/node.sock", node, "c", ())
+    memory = NodeMemory(1 << 30, 1)
+    serving = NodeService(f"ipc://{tmp_path}/node.sock", node, "c", (), memory=memory)
     kept = KeepSession("s-1", StoreLocation("s-1", "here", "", "", ""), "me", -1, 0.0)
     assert Done() == serving.answer(kept)
     serving.tidy()

@@ -77,17 +77,10 @@ class Chaos:
 
 
 def chaos(parameters: Chaos, seed: int, advance: Advance) -> Sequence[Row]:
-    """Run; returns the findings as rows."""
     return run_chaos(parameters, seed, advance).rows()
 
 
 def run_chaos(parameters: Chaos, seed: int, advance: Advance) -> Findings:
-    """Run; returns the findings.
-
-    Raises:
-        OptionError: A parameter is invalid.
-        MinisharkError: Data can't be generated or loaded, or the cluster can't be started.
-    """
     if min(parameters.nodes, parameters.executors, parameters.threads) < 1:
         raise OptionError("Set nodes, executors and threads to 1 or more.")
     faults = plan_faults(
@@ -124,15 +117,9 @@ def _session(testbed: Testbed, parameters: Chaos) -> Iterator[tuple[Session, str
     try:
         yield session, address
     finally:
-        _within(_STOP_S, session.stop)
-
-
-def _within(seconds: float, end: object) -> None:
-    """Call something, but do not wait longer than this even if it hangs."""
-    assert callable(end)
-    thread = threading.Thread(target=end, daemon=True)
-    thread.start()
-    thread.join(seconds)
+        thread = threading.Thread(target=session.stop, daemon=True)
+        thread.start()
+        thread.join(_STOP_S)  # not longer, even if it hangs
 
 
 class _Run:
@@ -155,11 +142,7 @@ class _Run:
         self._phases: dict[str, list[Done]] = {}
 
     def under(self, injector: Injector) -> None:
-        """Run statements before, during and after the faults.
-
-        Raises:
-            Exception: the injector itself failed.
-        """
+        """Run statements before, during and after the faults; raises the injector's errors."""
         self._all_work("quiet")
         if self._hung:
             return
@@ -181,7 +164,6 @@ class _Run:
             self._all_work("after", injector)
 
     def findings(self, injector: Injector, left: Sequence[str]) -> Findings:
-        """The findings."""
         quiet, during, after = (self._phases.get(n, []) for n in ("quiet", "during", "after"))
         return Findings(
             injected=injector.injected,

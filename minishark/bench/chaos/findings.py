@@ -46,8 +46,8 @@ class Findings:
     def rows(self) -> list[Row]:
         """Curves, and figures as points whose y is a count."""
         done = [*self.quiet, *self.done, *self.after]
-        late = [f"after the last fault, {each.work}: {each.failure}" for each in self.after]
-        late = [text for each, text in zip(self.after, late, strict=True) if each.failure]
+        failed = [each for each in self.after if each.failure]
+        late = [f"after the last fault, {each.work}: {each.failure}" for each in failed]
         wrong = [f"wrong answer of {each.work}: {each.wrong[0]}" for each in done if each.wrong]
         hung = [f"hung: {each}" for each in self.hung]
         left = [f"left behind: {each}" for each in self.left]

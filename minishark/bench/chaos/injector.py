@@ -50,12 +50,8 @@ class Injector(threading.Thread):
     ) -> None:
         """Make an injector; times count from `start`.
 
-        Args:
-            testbed: whose processes are hit.
-            faults: in order of time.
-            nodes: returns the state of the cluster's nodes.
-            address: for the other session; None for a cluster of its own.
-            advance: progress callback.
+        `faults` are in order of time, `nodes` returns the state of the cluster's nodes, and the
+        other session connects to `address`, or with None to a cluster of its own.
         """
         super().__init__(name="chaos-injector", daemon=True)
         self.injected: list[Injected] = []
@@ -74,7 +70,6 @@ class Injector(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Inject all faults in order."""
         try:
             self._heads = self._testbed.heads(len(self._nodes()))
             started = time.monotonic()

@@ -16,7 +16,6 @@ _ROWS = 20_000
 
 
 def main() -> None:
-    """Query a table repeatedly."""
     faulthandler.register(signal.SIGUSR1)
     address, keys = msgspec.json.decode(sys.stdin.readline(), type=tuple[str | None, str | None])
     over = threading.Event()

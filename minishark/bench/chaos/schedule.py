@@ -48,14 +48,7 @@ class Fault:
 def plan_faults(
     seed: int, count: int, seconds: float, kinds: Sequence[str], stop_max_s: float
 ) -> tuple[Fault, ...]:
-    """Faults at random times, in order.
-
-    Args:
-        seed: of all random choices.
-        count: number of faults.
-        seconds: length of the run.
-        kinds: to choose from, with equal probability.
-        stop_max_s: maximum time of a stop.
+    """Faults at random times within `seconds`, in order; all kinds have equal probability.
 
     Raises:
         OptionError: an unknown kind, no kind, or an invalid number.

@@ -15,10 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 import psutil
@@ -88,13 +88,9 @@ class Testbed:
         heads = tuple(paths[: min(_HEADS, count)])
         for number, place in enumerate(paths):
             options = StartOptions(
-                name=f"host{number}",
-                nodes=1,
-                executors_per_node=executors,
-                listen=place,
-                join=heads,
-                keys=str(keys),
-            )
+                name=f"host{number}", nodes=1, executors_per_node=executors, listen=place,
+                join=heads, keys=str(keys),
+            )  # fmt: skip
             self._hosts.append(_Host(options, _start_host(options)))
         return paths[0]
 
@@ -121,9 +117,8 @@ class Testbed:
         for host in self._hosts:
             if not host.record.is_alive:
                 forget_cluster(host.record)
-                with contextlib.suppress(
-                    ClusterError
-                ):  # its address is not free yet: retried later
+                # Tried again later if its address is not free yet.
+                with contextlib.suppress(ClusterError):
                     host.record = _start_host(host.options)
 
     # Another session
@@ -138,10 +133,8 @@ class Testbed:
                 stderr=subprocess.DEVNULL,
             )
             assert self._peer_session.stdin is not None
-            self._peer_session.stdin.write(
-                msgspec.json.encode([address, self.keys and str(self.keys)])
-            )
-            self._peer_session.stdin.write(b"\n")
+            settings = msgspec.json.encode([address, self.keys and str(self.keys)])
+            self._peer_session.stdin.write(settings + b"\n")
             self._peer_session.stdin.flush()
 
     @property
@@ -160,7 +153,6 @@ class Testbed:
     # The end
 
     def close(self) -> None:
-        """Stop the other session and the nodes."""
         self._end_peer()
         for host in self._hosts:
             with contextlib.suppress(ClusterError):
@@ -262,11 +254,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _command(process: psutil.Process) -> str:
-    return _or("gone", lambda: " ".join(process.cmdline()))
-
-
-def _or(otherwise: str, value: Callable[[], Any]) -> str:
     try:
-        return str(value())
+        return " ".join(process.cmdline())
     except psutil.Error:
-        return otherwise
+        return "gone"

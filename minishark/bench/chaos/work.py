@@ -18,7 +18,6 @@ import duckdb
 import pyarrow as pa
 
 from minishark.answers.compare import differences
-from minishark.dataframe import DataFrame
 from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 from minishark.tpch.reference import Reference
@@ -72,23 +71,15 @@ class Done:
 
     @property
     def took_s(self) -> float:
-        """Elapsed seconds."""
         return self.ended_s - self.began_s
 
     @property
     def is_right(self) -> bool:
-        """Whether the answer was right."""
         return not self.wrong and not self.failure
 
 
 def work_list(tables: Mapping[str, str], queries: Sequence[int], folder: Path) -> tuple[Work, ...]:
-    """All statements, with their answers.
-
-    Args:
-        tables: a path, or a glob of paths, by table name.
-        queries: numbers of TPC-H queries.
-        folder: where statements write files.
-    """
+    """All statements, with their answers; those that write files do so in `folder`."""
     texts = {f"q{number:02}": text for number, text in load_queries(queries).items()} | _SHUFFLES
     changes: dict[str, tuple[Callable[[Session, int], pa.Table], str]] = {
         "load": (partial(_load, tables["customer"]), f"{_CUSTOMERS} FROM customer"),
@@ -106,29 +97,25 @@ def work_list(tables: Mapping[str, str], queries: Sequence[int], folder: Path) -
     return tuple(found)
 
 
-def _rows(frame: DataFrame) -> pa.Table:
-    return frame.to_arrow()
-
-
 def _query(text: str, session: Session, _: int) -> pa.Table:
-    return _rows(session.sql(text))
+    return session.sql(text).to_arrow()
 
 
 def _load(files: str, session: Session, worker: int) -> pa.Table:
     name = f"loaded_{worker}"
     session.create_table(name, files, partition_by="c_custkey", replace=True)
-    return _rows(session.sql(f"{_CUSTOMERS} FROM {name}"))
+    return session.sql(f"{_CUSTOMERS} FROM {name}").to_arrow()
 
 
 def _create(session: Session, worker: int) -> pa.Table:
     session.sql(f"CREATE OR REPLACE TABLE made_{worker} AS {_SOURCE}")
-    return _rows(session.sql(f"{_SUMS} FROM made_{worker}"))
+    return session.sql(f"{_SUMS} FROM made_{worker}").to_arrow()
 
 
 def _persist(session: Session, worker: int) -> pa.Table:
     kept = session.sql(_SOURCE).persist()
     kept.create_or_replace_temp_view(f"kept_{worker}")
-    answer = _rows(session.sql(f"{_SUMS} FROM kept_{worker}"))
+    answer = session.sql(f"{_SUMS} FROM kept_{worker}").to_arrow()
     kept.unpersist()
     return answer
 
@@ -160,18 +147,16 @@ class Worker(threading.Thread):
         self._busy: tuple[str, float] | None = None
 
     def once(self, works: Sequence[Work]) -> None:
-        """Run each of these once instead, and end."""
+        """Run each of these once, instead of random ones, and end."""
         self._once = list(works)
 
     def run(self) -> None:
-        """Work until `finish`."""
         for work in self._once or ():
             self._do(work)
         while self._once is None and not self._over.is_set():
             self._do(self._rng.choice(self._works))
 
     def _do(self, work: Work) -> None:
-        """Run a statement, and record its outcome."""
         began_s = time.monotonic()
         self._busy = (work.name, began_s)
         try:

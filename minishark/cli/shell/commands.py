@@ -57,37 +57,33 @@ class Command:
 
 
 def run_command(shell: Interpreter, line: str) -> None:
-    """Run a dot-command."""
     name, _, argument = line.partition(" ")
-    command = COMMANDS.get(name)
-    if command is None:
-        raise OptionError(f"There is no command {name}: {_hint(name)}")
-    command.run(shell, argument.strip().rstrip(";").rstrip())
+    _find(name).run(shell, argument.strip().rstrip(";").rstrip())
 
 
-def _hint(name: str) -> str:
-    """Suggest the command that was meant: abbreviated, of another shell, or misspelt."""
+def _find(name: str) -> Command:
+    """The command, or an error that suggests one: abbreviated, of another shell, or misspelt."""
+    if name in COMMANDS:
+        return COMMANDS[name]
     near = [known for known in COMMANDS if len(name) > 1 and known.startswith(name)]
     near += [_OTHER_SHELLS[name]] if name in _OTHER_SHELLS else []
     near += difflib.get_close_matches(name, COMMANDS, n=1)
-    return f"did you mean {near[0]}?" if near else ".help lists them all."
+    hint = f"did you mean {near[0]}?" if near else ".help lists them all."
+    raise OptionError(f"There is no command {name}: {hint}")
 
 
 def _help(shell: Interpreter, argument: str) -> None:
     wanted = f".{argument.lstrip('.')}" if argument else ""
-    if wanted and wanted not in COMMANDS:
-        raise OptionError(f"There is no command {wanted}: {_hint(wanted)}")
-    shown = [COMMANDS[wanted]] if wanted else list(COMMANDS.values())
+    shown = [_find(wanted)] if wanted else list(COMMANDS.values())
     indent = max(len(command.usage) for command in shown) + 2
-    lines = [_help_lines(command, indent, shell.output.width) for command in shown]
+    width = shell.output.width
+    lines = []
+    for command in shown:
+        help_lines = textwrap.wrap(command.help, max(20, width - indent))
+        lines.append(command.usage.ljust(indent) + f"\n{' ' * indent}".join(help_lines))
     if not wanted:
-        lines += ["", textwrap.fill(_HELP_NOTE, shell.output.width)]
+        lines += ["", textwrap.fill(_HELP_NOTE, width)]
     shell.output.print("\n".join(lines))
-
-
-def _help_lines(command: Command, indent: int, width: int) -> str:
-    help_lines = textwrap.wrap(command.help, max(20, width - indent))
-    return command.usage.ljust(indent) + f"\n{' ' * indent}".join(help_lines)
 
 
 def _tables(shell: Interpreter, argument: str) -> None:
@@ -316,10 +312,7 @@ COMMANDS = {
         ),
         Command(".timer on|off", "show execution times or not", _timer, ("on", "off")),
         Command(
-            ".mode FORMAT [FILE]",
-            f"set the output format: {', '.join(FORMATS)}",
-            _mode,
-            FORMATS,
+            ".mode FORMAT [FILE]", f"set the output format: {', '.join(FORMATS)}", _mode, FORMATS
         ),
         Command(
             ".output [FILE]",

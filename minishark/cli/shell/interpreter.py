@@ -73,7 +73,6 @@ class Interpreter:
                 raise
 
     def run(self, entry: Entry) -> None:
-        """Run one entry."""
         if entry.is_command:
             from minishark.cli.shell.commands import run_command
 
@@ -99,13 +98,11 @@ class Interpreter:
         self._tell_warnings()
 
     def _tell_warnings(self) -> None:
-        """Print the session's new warnings."""
         for warning in self.session.warnings[self._warned :]:
             self.errors.print(f"Warning: {warning}", style="yellow", markup=False)
         self._warned = len(self.session.warnings)
 
     def read(self, path: Path) -> None:
-        """Run a script."""
         if len(self._reading) >= _READ_DEPTH_MAX:
             raise OptionError(f"{path}: .read is nested more than {_READ_DEPTH_MAX} levels deep.")
         self._reading.append(path)
@@ -136,7 +133,6 @@ def table_columns(session: Session) -> Mapping[str, list[tuple[str, str]]]:
 
 
 def read_script(path: Path) -> str:
-    """Read a script."""
     try:
         return path.expanduser().read_text(encoding="utf-8")
     except OSError as error:

@@ -78,7 +78,6 @@ class _Interrupts:
         self._last_s = -math.inf
 
     def begin(self) -> None:
-        """An entry starts to run."""
         self._last_s = -math.inf
         self.wanted = True
 
@@ -106,8 +105,6 @@ def _run(shell: Interpreter, text: str, interrupts: _Interrupts) -> None:
     except KeyboardInterrupt:
         interrupts.wanted = False
         shell.errors.print("Cancelled.", style="yellow")
-    except MinisharkError as error:
-        print_error(shell.errors, error)
     except Exception as error:  # noqa: BLE001 - a bug must not end the user's session
         print_error(shell.errors, error)
     finally:
@@ -209,8 +206,15 @@ class _SessionCompleter(Completer):
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._functions = _functions(session)
-        self._keywords = _keywords(session)
+        # The names that are plain words: operators are functions, too.
+        self._functions = _texts(
+            session,
+            "SELECT DISTINCT function_name FROM duckdb_functions() "
+            r"WHERE regexp_full_match(function_name, '[a-z]\w*') ORDER BY ALL",
+        )
+        self._keywords = _texts(
+            session, "SELECT upper(keyword_name) FROM duckdb_keywords() ORDER BY ALL"
+        )
         self._commands = {name: command.arguments for name, command in COMMANDS.items()}
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
@@ -227,19 +231,9 @@ class _SessionCompleter(Completer):
         return {table: [name for name, _ in columns] for table, columns in found.items()}
 
 
-def _functions(session: Session) -> list[str]:
-    found = session.sql(
-        "SELECT DISTINCT function_name FROM duckdb_functions() "
-        r"WHERE regexp_full_match(function_name, '[a-z]\w*') ORDER BY ALL"
-    )
-    names: list[str] = found.to_arrow().column(0).to_pylist()
-    return names
-
-
-def _keywords(session: Session) -> list[str]:
-    found = session.sql("SELECT upper(keyword_name) FROM duckdb_keywords() ORDER BY ALL")
-    words: list[str] = found.to_arrow().column(0).to_pylist()
-    return words
+def _texts(session: Session, query: str) -> list[str]:
+    texts: list[str] = session.sql(query).to_arrow().column(0).to_pylist()
+    return texts
 
 
 class _StatusLine:
