@@ -169,11 +169,7 @@ def _reading_jobs(
             )
             for task_id, partition in enumerate(read.tolist())
         )
-        start = StartJob(
-            job_id=JobId(f"job{number}"),
-            user="user",
-            tasks=tasks,
-        )
+        start = StartJob(job_id=JobId(f"job{number}"), user="user", tasks=tasks)
         arrivals.append(Arrival(at_s, start))
     return arrivals
 
@@ -352,11 +348,7 @@ EXPERIMENTS = (
         findings=(
             _shorter(0.9),
             _shorter(0.95),
-            Finding(
-                "reservations a task at 10 % load",
-                "",
-                value("adaptive", 0.1, "reservations"),
-            ),
+            Finding("reservations a task at 10 % load", "", value("adaptive", 0.1, "reservations")),
         ),
     ),
 )

@@ -9,14 +9,7 @@ from random import Random
 
 from sparrow_core.lab.emulation import EmulatedCluster, run_queries
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
-from sparrow_core.lab.findings import (
-    Finding,
-    over_all_x,
-    percent,
-    percent_over,
-    quantile,
-    value,
-)
+from sparrow_core.lab.findings import Finding, over_all_x, percent, percent_over, quantile, value
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.queries import Query, QueryStage, simulate_queries
 from sparrow_core.lab.recorded import TpchPlan, TpchUsers

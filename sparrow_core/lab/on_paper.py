@@ -15,11 +15,7 @@ from sparrow_core.lab.rows import Point, Row, mean_and_interval
 from sparrow_core.machines.scheduler import SchedulerConfig
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.sim import vector
-from sparrow_core.sim.analysis import (
-    late_binding_idle_share,
-    mean_response,
-    zero_wait_probability,
-)
+from sparrow_core.sim.analysis import late_binding_idle_share, mean_response, zero_wait_probability
 from sparrow_core.sim.cluster import SimulatedCluster
 from sparrow_core.sim.meter import Meter
 from sparrow_core.sim.network import Network

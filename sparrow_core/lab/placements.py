@@ -283,10 +283,7 @@ EXPERIMENTS = (
         quick=replace(_TINY, slots=(1, 4), placements=("sparrow",)),
         run=sweep_responses,
         chart=Chart(x="Load"),
-        findings=(
-            _with_four_slots("without", "over 20"),
-            _with_four_slots("with ", ""),
-        ),
+        findings=(_with_four_slots("without", "over 20"), _with_four_slots("with ", "")),
     ),
     Experiment(
         name="bursts",

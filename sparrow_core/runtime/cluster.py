@@ -29,12 +29,7 @@ from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import AllNodesLost, Message, NodeLost, SchedulerLost
 from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.runner import SlotThread, bind_factory, load_factory
-from sparrow_core.runtime.specs import (
-    ExecutorGroup,
-    NodeConfig,
-    NodeStatus,
-    check_nodes,
-)
+from sparrow_core.runtime.specs import ExecutorGroup, NodeConfig, NodeStatus, check_nodes
 from sparrow_core.runtime.transport.child import Child, NodeSettings, end_children
 from sparrow_core.runtime.transport.deaths import Respawns
 from sparrow_core.runtime.transport.local_driver import LocalDriver

@@ -109,11 +109,7 @@ def make_jobs(
     for number in range(workload.jobs):
         at_s += ARRIVALS[workload.arrivals](rng) * interval_s
         tasks = tuple(
-            TaskSpec(
-                task_id,
-                payload_of(time_s),
-                tuple(rng.sample(nodes, workload.replicas)),
-            )
+            TaskSpec(task_id, payload_of(time_s), tuple(rng.sample(nodes, workload.replicas)))
             for task_id, time_s in enumerate(_times_s(workload, rng))
         )
         job = StartJob(

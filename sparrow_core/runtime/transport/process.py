@@ -192,11 +192,7 @@ def run_node(
     )
     driver.host(f"monitor-{settings.name}", monitor)
     with observed(
-        driver,
-        settings.name,
-        settings.audit_dir,
-        metrics=settings.metrics,
-        figures=monitor.figures,
+        driver, settings.name, settings.audit_dir, metrics=settings.metrics, figures=monitor.figures
     ):
         until_told(driver, node_monitor)
         supervisor.close()
