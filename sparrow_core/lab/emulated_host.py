@@ -91,13 +91,11 @@ def run_host(settings: HostSettings) -> None:
 
 
 def shares(names: list[str], parts: int) -> Iterator[tuple[str, ...]]:
-    """Split names evenly among processes."""
     for part in range(parts):
         yield tuple(names[part::parts])
 
 
 def main() -> None:
-    """Read the settings, and run."""
     calm_collector()
     run_host(msgspec.json.decode(sys.stdin.buffer.readline(), type=HostSettings))
 

@@ -58,7 +58,6 @@ class EmulatedCluster:
         self, *, nodes: int, slots: int, schedulers: int = 2, processes: int = 2,
         policy: str = "fifo", seed: int = 1, audited: bool = False,
     ) -> None:  # fmt: skip
-        """Describe a cluster; entering it starts it."""
         self._folder = tempfile.TemporaryDirectory(prefix="sparrow-lab-")
         self._audit_dir = f"{self._folder.name}/audit" if audited else None
         self._nodes = nodes
@@ -115,7 +114,6 @@ class EmulatedCluster:
             time.sleep(0.02)
 
     def __exit__(self, *_: object) -> None:
-        """Stop all processes and remove their files."""
         self.close()
 
     def close(self) -> None:

@@ -69,12 +69,10 @@ def value(series: str, x: float, panel: str = "", field: str = "p50_ms") -> Read
 
 
 def times(more: Reading, less: Reading) -> Reading:
-    """The ratio of two readings."""
     return lambda rows: more(rows) / less(rows)
 
 
 def percent_over(more: Reading, less: Reading) -> Reading:
-    """By how many percent the first exceeds the second."""
     return lambda rows: 100 * (more(rows) / less(rows) - 1)
 
 
@@ -84,7 +82,6 @@ def percent(share: Reading) -> Reading:
 
 
 def percent_under(less: Reading, more: Reading) -> Reading:
-    """By how many percent the first is below the second."""
     return lambda rows: 100 * (1 - less(rows) / more(rows))
 
 

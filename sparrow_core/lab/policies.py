@@ -99,7 +99,6 @@ class ThreeUsers:
 
 
 def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence[Response]:
-    """Response times of each user."""
     slots = parameters.nodes * parameters.slots
     part = steps(advance, len(parameters.demands))
     rows = []

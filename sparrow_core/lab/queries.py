@@ -36,7 +36,6 @@ class Pending:
     """The unfinished stages of a query."""
 
     def __init__(self, query: Query) -> None:
-        """No stage is submitted yet."""
         self.query = query
         self._unfinished = dict.fromkeys(range(len(query.stages)))
         self._waiting = dict(enumerate(query.stages))

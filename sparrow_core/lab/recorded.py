@@ -140,7 +140,6 @@ class TpchPlan:
         return [ideal[asked.query] for asked in self._asked]
 
     def rows(self, panel: str, series: str, times_s: Sequence[float]) -> list[Response]:
-        """One row per query."""
         rows = []
         for number, query in enumerate(self._recorded):
             counted = [

@@ -100,7 +100,6 @@ class RunningTasks:
     """Counts running tasks by user."""
 
     def __init__(self, cluster: ExpressCluster) -> None:
-        """Start counting."""
         self.by_user: Counter[str] = Counter()
         cluster.on_run = self._on_run
 

@@ -155,7 +155,6 @@ class Client:
         self._schedulers_lost = "no scheduler is left"
 
     def on_message(self, msg: ClientIn, now: float) -> list[Envelope]:
-        """Take one message; see the module docstring."""
         match msg:
             case TaskResults():
                 return self._on_task_results(msg, now)
@@ -531,7 +530,6 @@ class Client:
         return [out for job in jobs for out in self._fail(job, "no_nodes", self._nodes_lost)]
 
     def gauges(self) -> dict[str, float]:
-        """Sizes of all tables, by name."""
         return {
             "jobs": len(self._jobs),
             "missing": sum(len(job.missing) for job in self._jobs.values()),

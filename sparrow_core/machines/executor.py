@@ -128,7 +128,6 @@ class Executor:
         self._generation = 0
 
     def on_message(self, msg: ExecutorIn, now: float) -> list[Envelope]:
-        """Take one message; see the module docstring."""
         del now  # slots measure times
         match msg:
             case RunTasks():
@@ -325,7 +324,6 @@ class Executor:
         return out
 
     def gauges(self) -> dict[str, float]:
-        """Sizes of all tables, by name."""
         return {
             "waiting": len(self._waiting) + len(self._unshared),
             "running": len(self._running),

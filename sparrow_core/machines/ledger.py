@@ -46,7 +46,6 @@ class Trail:
     def add(
         self, now: float, node: NodeName, what: StepKind, count: int, tasks: tuple[TaskId, ...] = ()
     ) -> None:
-        """Record a step that is taken now."""
         self.steps.append(PlacementStep(now - self._began_at, node, what, count, tasks))
 
     def take(self) -> tuple[PlacementStep, ...]:
@@ -134,7 +133,6 @@ class Job:
 
     @property
     def job_id(self) -> JobId:
-        """The id of this submission."""
         return self.submit.job_id
 
     @property
@@ -156,7 +154,6 @@ class Ledger:
     """The nodes and open jobs of a scheduler."""
 
     def __init__(self) -> None:
-        """Start with no node and no job."""
         self.nodes: dict[NodeName, Node] = {}
         self.jobs: dict[JobId, Job] = {}
         # Cached per framework and required attributes: placing a job would else visit all nodes.
@@ -207,7 +204,6 @@ class Ledger:
         return not any(node.frameworks for node in self.nodes.values())
 
     def node_infos(self) -> tuple[NodeInfo, ...]:
-        """All live nodes."""
         return tuple(_info(name, node) for name, node in self.nodes.items())
 
     # --- what a node has of a job --------------------------------------------------------------
@@ -280,7 +276,6 @@ class Ledger:
         return {name: node.address for name, node in live.items()}
 
     def gauges(self) -> dict[str, float]:
-        """Sizes of all tables, by name."""
         jobs = self.jobs.values()
         return {
             "nodes": len(self.nodes),

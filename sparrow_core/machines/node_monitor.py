@@ -165,7 +165,6 @@ class NodeMonitor:
         self._generation = 0  # of the tick that is awaited
 
     def on_message(self, msg: NodeMonitorIn, now: float) -> list[Envelope]:
-        """Take one message; see the module docstring."""
         match msg:  # the most frequent messages first
             case TasksEnded():
                 return self._on_tasks_ended(msg, now)
@@ -603,7 +602,6 @@ class NodeMonitor:
     # --- observation ---------------------------------------------------------------------------
 
     def gauges(self) -> dict[str, float]:
-        """Sizes of all tables, by name."""
         return {
             "queued": self._queued,
             "asking": sum(ask.count for ask in self._asking.values()),
@@ -614,7 +612,6 @@ class NodeMonitor:
         }
 
     def figures(self) -> Iterator[Figure]:
-        """Slots and counters of each executor."""
         return self._pool.figures()
 
     def check(self) -> None:

@@ -169,7 +169,6 @@ class Scheduler:
         self._ticked_at: float | None = None
 
     def on_message(self, msg: SchedulerIn, now: float) -> list[Envelope]:
-        """Take one message; see the module docstring."""
         if self._started_at is None:
             self._started_at = now
         match msg:  # the most frequent messages first
@@ -748,7 +747,6 @@ class Scheduler:
     # --- observation ---------------------------------------------------------------------------
 
     def gauges(self) -> dict[str, float]:
-        """Sizes of all tables, by name."""
         waiting = {"parked": len(self._parked), "probing": len(self._probing)}
         return {**self._ledger.gauges(), **waiting}
 

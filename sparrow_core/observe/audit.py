@@ -205,7 +205,6 @@ class AuditFile:
         self._flushed_at = 0.0
 
     def __call__(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        """Append events."""
         self._audit(at, msg, out, now)
         if now > self._flushed_at + _FLUSH_S:
             self._flushed_at = now
@@ -215,7 +214,6 @@ class AuditFile:
         self._out.write(self._encoder.encode(event) + b"\n")
 
     def close(self) -> None:
-        """Flush and close the file."""
         self._out.close()
 
 

@@ -42,7 +42,6 @@ class Metrics:
         self._messages: Counter[tuple[str, str, str]] = Counter()
 
     def tap(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        """Count the messages that a machine took and sent."""
         del now
         name = name_of(at)
         self._messages[name, "in", type(msg).__name__] += 1
@@ -50,7 +49,6 @@ class Metrics:
             self._messages[name, "out", type(envelope.msg).__name__] += 1
 
     def on_message(self, msg: GetMetrics, now: float) -> list[Envelope]:
-        """Answer with the current metrics."""
         del now
         return [Envelope(msg.asker, MetricsText(self._source, self.text()))]
 

@@ -91,7 +91,6 @@ class _Log:
 
 
 def quantiles(values: Iterable[float]) -> Quantiles:
-    """Quantiles of some values."""
     ranked = sorted(values)
     if not ranked:
         return Quantiles(0, 0.0, 0.0, 0.0, 0.0)

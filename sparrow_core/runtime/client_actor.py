@@ -75,7 +75,6 @@ class ClientActor:
         self._generation = 0
 
     def on_message(self, msg: _ActorIn, now: float) -> list[Envelope]:
-        """Hand events to their callback, or update the table of nodes."""
         match msg:
             case Notify():
                 self._notify(msg.job_id, msg.events)
@@ -103,11 +102,9 @@ class ClientActor:
         """No invariants."""
 
     def gauges(self) -> dict[str, float]:
-        """Jobs that expect events."""
         return {"client_jobs": len(self._callbacks)}
 
     def expect(self, job_id: JobId, on_event: OnEvent) -> None:
-        """Call `on_event` with the events of a job that is about to start."""
         self._callbacks[job_id] = on_event
 
     def _notify(self, job_id: JobId, events: Sequence[JobEvent]) -> None:
@@ -189,7 +186,6 @@ class Cluster(ABC):
         self._thread: threading.Thread | None = None
 
     def _open(self, driver: LocalDriver, schedulers: Sequence[Address]) -> None:
-        """Host the client machine and its actor on a driver."""
         self._opened = True
         self._driver = driver
         self._client = driver.address("client")
@@ -321,7 +317,6 @@ class Cluster(ABC):
             self._actor.fail_all("cancelled", "the cluster was closed")
 
     def __enter__(self) -> Self:
-        """Start."""
         self.start()
         return self
 
@@ -331,5 +326,4 @@ class Cluster(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
         self.close()

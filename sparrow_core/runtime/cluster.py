@@ -56,7 +56,6 @@ class _Starter:
         self._start = start
 
     def on_message(self, msg: _Respawn, now: float) -> list[Envelope]:
-        """Start a node."""
         del now
         self._start(msg.node)
         return []
@@ -65,7 +64,6 @@ class _Starter:
         """No invariants."""
 
     def gauges(self) -> dict[str, float]:
-        """None."""
         return {}
 
 

@@ -122,7 +122,6 @@ class SimulatedSlot:
         return [Envelope(self._address, done, duration_s)]
 
     def gauges(self) -> dict[str, float]:
-        """Number of running tasks."""
         return {"running": float(self._running is not None)}
 
     def check(self) -> None:
@@ -135,14 +134,12 @@ class Recorder:
     inputs: ClassVar[Any] = Notify | KnownNodes | SchedulerSilent
 
     def __init__(self) -> None:
-        """Start with no event."""
         self.completed: dict[JobId, dict[int, int]] = {}  # commits per task: must be 1
         self.ended: dict[JobId, JobFinished | JobFailed] = {}
         self.ended_at: dict[JobId, float] = {}
         self.silences: list[tuple[float, SchedulerSilent]] = []
 
     def on_message(self, msg: Notify | KnownNodes | SchedulerSilent, now: float) -> list[Envelope]:
-        """Record an event."""
         if isinstance(msg, Notify):
             for event in msg.events:
                 self._record(msg.job_id, event, now)
@@ -160,7 +157,6 @@ class Recorder:
             self.ended_at[job_id] = now
 
     def gauges(self) -> dict[str, float]:
-        """Number of jobs that have ended."""
         return {"ended": len(self.ended)}
 
     def check(self) -> None:
@@ -246,7 +242,6 @@ class SimulatedCluster:
             self._start_executor(name, framework)
 
     def kill_node(self, name: NodeName) -> None:
-        """Kill a node's process and its executors."""
         self.world.kill(endpoint_of(self.monitor_of(name)))
         for executor in self._executors[name]:
             self.world.kill(endpoint_of(executor))
@@ -272,7 +267,6 @@ class SimulatedCluster:
             self._start_executor(name, framework)
 
     def monitor_of(self, name: NodeName) -> Address:
-        """The address of a node's monitor."""
         return address(name, "monitor")
 
     def _start_executor(self, name: NodeName, framework: str) -> None:

@@ -89,7 +89,6 @@ class VectorCluster:
         cancellation: bool = True,
         remembers: bool = False,
     ) -> None:
-        """Start with idle nodes."""
         network = network or Network()
         self.nodes = nodes
         self._delay_s = network.delay_s
@@ -331,7 +330,6 @@ def response_times_s(
 
 
 def _task_times_s(workload: Workload, rng: np.random.Generator, jobs: int) -> Floats:
-    """One row per job."""
     shape = (jobs, workload.tasks)
     if workload.trace_s:
         return rng.choice(np.array(workload.trace_s), shape)

@@ -84,7 +84,6 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     @property
     def mean_s(self) -> float:
-        """Mean time of a task."""
         return sum(self.trace_s) / len(self.trace_s) if self.trace_s else self.task_s
 
     def interval_s(self, slots: int) -> float:
@@ -102,7 +101,6 @@ class Arrival(Struct, frozen=True):
 def make_jobs(
     workload: Workload, nodes: Sequence[NodeName], slots: int, rng: Random
 ) -> list[Arrival]:
-    """The jobs of a workload."""
     interval_s = workload.interval_s(slots * len(nodes))
     at_s = _WARM_UP_S  # nodes have registered by then
     arrivals = []
@@ -125,7 +123,6 @@ def make_jobs(
 
 
 def _times_s(workload: Workload, rng: Random) -> list[float]:
-    """The times of a job's tasks."""
     if workload.trace_s:
         return rng.choices(workload.trace_s, k=workload.tasks)
     times = DISTRIBUTIONS[workload.distribution](rng, workload.tasks)
@@ -174,7 +171,6 @@ class CentralQueue:
     """
 
     def __init__(self, slots: int, delay_s: float) -> None:
-        """Start with idle slots."""
         self._free_at = [0.0] * slots
         self._delay_s = delay_s
 

@@ -40,7 +40,6 @@ class HttpMetrics:
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
 
     def on_message(self, msg: MetricsText, now: float) -> list[Envelope]:
-        """Pass the answer to the server thread."""
         del now
         self._texts.put(msg.text)
         return []
@@ -49,7 +48,6 @@ class HttpMetrics:
         """No invariants."""
 
     def gauges(self) -> dict[str, float]:
-        """None of its own."""
         return {}
 
     def fetch(self) -> str | None:
@@ -65,7 +63,6 @@ class HttpMetrics:
                 return None
 
     def close(self) -> None:
-        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -75,7 +72,6 @@ def _handler(metrics: HttpMetrics) -> type[BaseHTTPRequestHandler]:
         """Answers `GET /metrics`."""
 
         def do_GET(self) -> None:
-            """Serve a request."""
             text = metrics.fetch() if self.path == "/metrics" else None
             if text is None:
                 self.send_error(404 if self.path != "/metrics" else 503)

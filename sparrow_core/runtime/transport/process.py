@@ -57,7 +57,6 @@ class Supervisor:
     inputs: ClassVar[Any] = NodeRefused | Drained | _Respawn
 
     def __init__(self, driver: ZmqDriver, settings: NodeSettings, node_monitor: Address) -> None:
-        """Start all executors."""
         self.status = 0
         self._driver = driver
         self._settings = settings
@@ -86,7 +85,6 @@ class Supervisor:
         """No invariants."""
 
     def gauges(self) -> dict[str, float]:
-        """Deaths of executors so far."""
         return {"executor_deaths": sum(each.count for each in self._respawns)}
 
     def _spawn(self, index: int) -> None:
@@ -148,7 +146,6 @@ class Supervisor:
         self._driver.stop()
 
     def close(self) -> None:
-        """Stop all executors."""
         end_children(self._children.values(), _EXECUTORS_END_S)
         for child in self._children.values():
             remove_socket(child.settings.endpoint)
@@ -268,7 +265,6 @@ def _end_slots(threads: list[SlotThread]) -> None:
 
 
 def main() -> None:
-    """Read the settings, and run a node or an executor."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` writes all threads' stacks into the log
     calm_collector()
