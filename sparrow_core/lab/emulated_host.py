@@ -31,15 +31,9 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the process.
 
     Attributes:
-        name: Of the process.
-        endpoint: Where it listens.
         nodes: Names of its nodes, each with `slots` slots.
         own_schedulers: Names of its schedulers.
         schedulers: Addresses of all.
-        heartbeat_s: Of nodes.
-        policy: Queue discipline of nodes.
-        seed: Of placement.
-        audit_dir: Folder for audit logs; None for no logs.
     """
 
     name: str

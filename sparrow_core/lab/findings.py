@@ -21,10 +21,8 @@ class Finding:
     """A key figure of an experiment.
 
     Attributes:
-        what: Its description.
         paper: The paper's figure; "" for none.
         here: Computes it from rows; raises LookupError if they lack what it needs.
-        form: Format of the number.
     """
 
     what: str

@@ -33,7 +33,6 @@ class ZeroWait:
 
     Attributes:
         shapes: Tasks of a job and slots of a node, for each panel.
-        loads: To simulate.
         nodes: To simulate; the formulas hold for infinitely many.
         jobs: Per point, after `warm_up` task times.
     """

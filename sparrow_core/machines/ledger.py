@@ -69,7 +69,6 @@ class Node:
     Attributes:
         frameworks: Of all executors that it ever had: one that has died is being restarted.
         load: Queued reservations and running tasks, of all schedulers.
-        deaths: Of its executors.
         jobs: That may hold something there.
     """
 
@@ -83,20 +82,6 @@ class Node:
     last_death: str = ""
     frameworks: dict[str, None] = field(default_factory=dict)
     jobs: dict[JobId, None] = field(default_factory=dict)
-
-
-def _info(name: NodeName, node: Node) -> NodeInfo:
-    return NodeInfo(
-        name=name,
-        executors=node.executors,
-        attributes=node.attributes,
-        draining=node.draining,
-        queued=node.load[0],
-        running=node.load[1],
-        monitor=node.address,
-        deaths=node.deaths,
-        last_death=node.last_death,
-    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -204,7 +189,15 @@ class Ledger:
         return not any(node.frameworks for node in self.nodes.values())
 
     def node_infos(self) -> tuple[NodeInfo, ...]:
-        return tuple(_info(name, node) for name, node in self.nodes.items())
+        return tuple(
+            NodeInfo(
+                name=name, monitor=node.address, executors=node.executors,
+                attributes=node.attributes, draining=node.draining,
+                queued=node.load[0], running=node.load[1],
+                deaths=node.deaths, last_death=node.last_death,
+            )
+            for name, node in self.nodes.items()
+        )  # fmt: skip
 
     # --- what a node has of a job --------------------------------------------------------------
 

@@ -150,14 +150,14 @@ class SlotPool:
     def room(self, framework: str, ahead: int) -> int:
         """Slots that may be taken for a framework, each `1 + ahead` times."""
         room = self._slots[framework] * (1 + ahead) - self._taken[framework]
-        return room if self._cap is None else min(room, self._below(self._cap, ahead))
+        if self._cap is None:
+            return room
+        return min(room, self._cap * (1 + ahead) - self._taken.total())
 
     def total_room(self, ahead: int = 0) -> int:
         """The same over all frameworks."""
-        room = self._below(self._slots.total(), ahead)
-        return room if self._cap is None else min(room, self._below(self._cap, ahead))
-
-    def _below(self, slots: int, ahead: int) -> int:
+        slots = self._slots.total()
+        slots = slots if self._cap is None else min(slots, self._cap)
         return slots * (1 + ahead) - self._taken.total()
 
     def take(self, claim: Claim, count: int = 1) -> None:

@@ -66,13 +66,9 @@ class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         by: The machine that saw it.
         event: One of `EVENTS`.
         job: The job's id on the wire: `id`, after a failover `id~1` ...
-        node: The node concerned.
-        task: The task's id.
         attempt: Number of the attempt, from 1.
         count: Number of tasks, reservations or slots.
-        user: Of the job.
         text: See `EVENTS`.
-        run_s: Time in the runner.
         requires: Attributes that the job's nodes must have.
         constraints: Task ids to the nodes that they prefer.
     """

@@ -24,7 +24,7 @@ from sparrow_core.policy.placement import check_placement
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError
 from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished
 from sparrow_core.protocol.ids import Address, JobId, NodeName, name_of
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import (
     CancelJob,
     GetNodes,
@@ -33,11 +33,10 @@ from sparrow_core.protocol.messages import (
     Notify,
     SchedulerSilent,
     SetWeights,
-    StartJob,
     Tick,
 )
 from sparrow_core.protocol.types import NodeInfo
-from sparrow_core.runtime.specs import ExecutorStatus, JobSpec, NodeStatus
+from sparrow_core.runtime.specs import ExecutorStatus, JobSpec, NodeStatus, start_of
 from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.runtime.transport.observe import observed
 
@@ -51,7 +50,7 @@ _POLL_S = 0.5
 _ActorIn = Notify | KnownNodes | SchedulerSilent | MetricsText | Tick
 
 
-class ClientActor:
+class ClientActor(Machine[_ActorIn]):
     """Hands events of jobs to callbacks and keeps a table of the nodes that schedulers know.
 
     Machine-like, but with callbacks and a condition variable, so it belongs to the drivers.
@@ -98,9 +97,6 @@ class ClientActor:
                 assert_never(msg)
         return []
 
-    def check(self) -> None:
-        """No invariants."""
-
     def gauges(self) -> dict[str, float]:
         return {"client_jobs": len(self._callbacks)}
 
@@ -113,10 +109,7 @@ class ClientActor:
         if callback is None:
             return
         for event in events:
-            try:
-                callback(event)
-            except Exception:  # noqa: BLE001 - a failing callback must not stop the cluster
-                traceback.print_exc()
+            _guard(partial(callback, event))
 
     def fail_all(self, kind: str, message: str) -> None:
         """Fail all open jobs; only after the IO thread has ended."""
@@ -224,17 +217,8 @@ class Cluster(ABC):
             raise ClusterClosed("the cluster is not running")
         job_id = JobId(f"{self._session}.{next(self._ids)}")
         self._actor.expect(job_id, on_event)
-        start = StartJob(
-            job_id=job_id,
-            user=job.user,
-            tasks=job.tasks,
-            shared=job.shared,
-            placement=job.placement,
-            probe_ratio=job.probe_ratio,
-            options=job.options,
-        )
         try:
-            self._driver.post(self._client, start)
+            self._driver.post(self._client, start_of(job, job_id))
             if not self._is_running():  # closed meanwhile: nobody else would call back
                 self._actor.fail_all("cancelled", "the cluster was closed")
         except BaseException:  # such as Ctrl-C: the caller does not learn the id

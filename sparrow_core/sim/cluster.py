@@ -16,7 +16,7 @@ from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished, TaskCompleted
 from sparrow_core.protocol.ids import Address, JobId, NodeName, address, endpoint_of
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import (
     ExecutorLost,
     ForgetJob,
@@ -59,7 +59,7 @@ def duration_of(payload: bytes, node: str = "") -> float:
     return duration_s * factor
 
 
-class SimulatedSlot:
+class SimulatedSlot(Machine[SlotIn | SlotDone]):
     """A slot whose tasks take the time in their payload, and return that."""
 
     inputs: ClassVar[Any] = SlotIn | SlotDone
@@ -124,9 +124,6 @@ class SimulatedSlot:
     def gauges(self) -> dict[str, float]:
         return {"running": float(self._running is not None)}
 
-    def check(self) -> None:
-        """No invariants."""
-
 
 class Recorder:
     """The sink of a simulated client: records the results and ends of jobs."""
@@ -168,16 +165,10 @@ class SimulatedCluster:
     """Schedulers, nodes and one client in a world.
 
     Args:
-        world: Where.
         nodes: How many; they are called n0, n1 ...
         slots: Of each executor; a node has one executor per framework.
         schedulers: How many, each a process of its own.
-        heartbeat_s: Of nodes and executors.
-        attributes: Of a node.
         frameworks: Of the executors of each node.
-        monitor: Policy and limits of the nodes.
-        scheduler: Limits of the schedulers.
-        client: Limits of the client.
         slowness: Factor on the task times of a node.
     """
 

@@ -125,9 +125,6 @@ class ExpressCluster:
 
     Args:
         nodes: How many; they are called n0, n1 ...
-        slots: Of each.
-        policy: Queue discipline of the nodes.
-        seed: Of placement.
         network: Delays; loss and jitter are ignored.
         cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
     """

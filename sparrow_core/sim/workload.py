@@ -58,16 +58,11 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     Attributes:
         load: Average share of busy slots.
-        jobs: Number of jobs.
-        tasks: Per job.
-        task_s: Mean time of a task.
         distribution: Of task times, a name in `DISTRIBUTIONS`.
         trace_s: If not empty, task times are drawn from these instead.
         arrivals: Of jobs, a name in `ARRIVALS`.
         placement: A name of `placement.PLACEMENTS`, or "central" for an omniscient scheduler.
-        probe_ratio: Reservations per task.
         replicas: If above 0, each task prefers this many random nodes.
-        options: Of every job.
     """
 
     load: float
@@ -111,13 +106,9 @@ def make_jobs(
             for task_id, time_s in enumerate(_times_s(workload, rng))
         )
         job = StartJob(
-            job_id=JobId(f"job{number}"),
-            user="user",
-            tasks=tasks,
-            placement=workload.placement,
-            probe_ratio=workload.probe_ratio,
-            options=workload.options,
-        )
+            job_id=JobId(f"job{number}"), user="user", tasks=tasks, options=workload.options,
+            placement=workload.placement, probe_ratio=workload.probe_ratio,
+        )  # fmt: skip
         arrivals.append(Arrival(at_s, job))
     return arrivals
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 from sparrow_core.protocol.errors import ConfigError
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import GetMetrics, MetricsText
 from sparrow_core.runtime.transport.local_driver import LocalDriver
 
@@ -16,7 +16,7 @@ _ANSWER_S = 2.0
 _NAME = "http"
 
 
-class HttpMetrics:
+class HttpMetrics(Machine[MetricsText]):
     """A server thread, and a machine that gets the metrics for it."""
 
     inputs: ClassVar[Any] = MetricsText
@@ -43,12 +43,6 @@ class HttpMetrics:
         del now
         self._texts.put(msg.text)
         return []
-
-    def check(self) -> None:
-        """No invariants."""
-
-    def gauges(self) -> dict[str, float]:
-        return {}
 
     def fetch(self) -> str | None:
         """The current metrics; None if the driver does not answer in time."""
