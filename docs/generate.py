@@ -47,7 +47,10 @@ MACHINES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "executor": (Executor, ("machines.executor",)),
     "slot": (SlotThread, ("runtime.runner",)),
     "supervisor": (Supervisor, ("runtime.transport.process", "runtime.daemon")),
-    "client actor": (ClientActor, ("runtime.client_actor", "runtime.cluster", "runtime.remote")),
+    "client actor": (
+        ClientActor,
+        ("runtime.client_actor", "runtime.specs", "runtime.cluster", "runtime.remote"),
+    ),
     "metrics": (Metrics, ("observe.metrics", "runtime.transport.http_metrics")),
 }
 

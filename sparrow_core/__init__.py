@@ -85,13 +85,7 @@ _HOMES = {
     "protocol.types": ("JobOptions", "TaskSpec"),
     "runtime.remote": ("RemoteCluster",),
     "runtime.runner": ("Runner",),
-    "runtime.specs": (
-        "ExecutorGroup",
-        "ExecutorStatus",
-        "JobSpec",
-        "NodeConfig",
-        "NodeStatus",
-    ),
+    "runtime.specs": ("ExecutorGroup", "ExecutorStatus", "JobSpec", "NodeConfig", "NodeStatus"),
     "observe.why": ("Why", "explain"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

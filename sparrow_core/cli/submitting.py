@@ -17,7 +17,6 @@ class Submission:
     """A job and its events."""
 
     def __init__(self, cluster: Cluster, job: JobSpec) -> None:
-        """Submit the job."""
         self.failed = False
         self._cluster = cluster
         self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()

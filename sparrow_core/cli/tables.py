@@ -38,7 +38,6 @@ def show_status(
 
 
 def show_report(report: Report, *, as_json: bool) -> None:
-    """Print a report of audit logs."""
     if as_json:
         click.echo(msgspec.json.encode(report))
         return

@@ -56,17 +56,10 @@ def sticky_srpt(parameters: ShortAndLong, seed: int, advance: Advance) -> Sequen
     rows = []
     for queue, load in cases:
         streams = _two_streams(parameters, load)
-        cluster = ExpressCluster(
-            nodes=parameters.nodes, slots=parameters.slots, policy=queue, seed=seed
-        )
         times = response_times(
-            cluster,
-            streams,
-            seed=seed,
-            until_s=3 * parameters.seconds,
-            counted_from_s=parameters.seconds / 5,
-            advance=part,
-        )
+            streams, nodes=parameters.nodes, slots=parameters.slots, policy=queue, seed=seed,
+            until_s=3 * parameters.seconds, counted_from_s=parameters.seconds / 5, advance=part,
+        )  # fmt: skip
         for stream, own in zip(streams, times, strict=True):
             rows.append(response(stream.user, _POLICY_NAMES[queue], load, own))
     return rows
@@ -169,11 +162,7 @@ def _reading_jobs(
             )
             for task_id, partition in enumerate(read.tolist())
         )
-        start = StartJob(
-            job_id=JobId(f"job{number}"),
-            user="user",
-            tasks=tasks,
-        )
+        start = StartJob(job_id=JobId(f"job{number}"), user="user", tasks=tasks)
         arrivals.append(Arrival(at_s, start))
     return arrivals
 
@@ -217,24 +206,20 @@ def adaptive_ratio(parameters: Adaptive, seed: int, advance: Advance) -> Sequenc
     for adapts in (False, True):
         for load in parameters.loads:
             times_s, ratio = _adapting(parameters, load, seed, adapts=adapts)
-            median = 1000 * float(np.median(times_s))
-            p95 = 1000 * float(np.percentile(times_s, 95))
-            rows.append(Point(panel="median response (ms)", series=names[adapts], x=load, y=median))
-            rows.append(Point(panel="95th percentile (ms)", series=names[adapts], x=load, y=p95))
+            rows += _percentiles(names[adapts], load, times_s)
             rows.append(Point(panel="reservations a task", series=names[adapts], x=load, y=ratio))
             part(1.0)
     for load in parameters.loads:
-        ideal = np.array(_omniscient(parameters, load, seed))
-        for panel, percent in (("median response (ms)", 50), ("95th percentile (ms)", 95)):
-            rows.append(
-                Point(
-                    panel=panel,
-                    series=NAMES["central"],
-                    x=load,
-                    y=1000 * float(np.percentile(ideal, percent)),
-                )
-            )
+        rows += _percentiles(NAMES["central"], load, _omniscient(parameters, load, seed))
     return rows
+
+
+def _percentiles(series: str, load: float, times_s: Sequence[float]) -> list[Point]:
+    median, p95 = (1000 * float(np.percentile(times_s, percent)) for percent in (50, 95))
+    return [
+        Point(panel="median response (ms)", series=series, x=load, y=median),
+        Point(panel="95th percentile (ms)", series=series, x=load, y=p95),
+    ]
 
 
 def _jobs(parameters: Adaptive, load: float, seed: int) -> tuple[list[float], np.random.Generator]:
@@ -289,6 +274,11 @@ def _shorter(load: float) -> Finding:
     return Finding(f"median with the adaptive ratio below d = 2, {load:.0%} load (%)", "", less)
 
 
+_FEW_PARTITIONS = HotPartitions(
+    nodes=10, slots=2, partitions=20, tasks=4, waits_ms=(None, 50.0), loads=(0.6,),
+    jobs=30, warm_up=5,
+)  # fmt: skip
+
 EXPERIMENTS = (
     Experiment(
         name="sticky-srpt",
@@ -315,16 +305,7 @@ EXPERIMENTS = (
         source="past the papers: sketched in Sparrow, section 8",
         kind="simulated",
         parameters=HotPartitions(),
-        quick=HotPartitions(
-            nodes=10,
-            slots=2,
-            partitions=20,
-            tasks=4,
-            waits_ms=(None, 50.0),
-            loads=(0.6,),
-            jobs=30,
-            warm_up=5,
-        ),
+        quick=_FEW_PARTITIONS,
         run=soft_constraints,
         chart=Chart(x="Load", log_y=True),
         findings=tuple(
@@ -352,11 +333,7 @@ EXPERIMENTS = (
         findings=(
             _shorter(0.9),
             _shorter(0.95),
-            Finding(
-                "reservations a task at 10 % load",
-                "",
-                value("adaptive", 0.1, "reservations"),
-            ),
+            Finding("reservations a task at 10 % load", "", value("adaptive", 0.1, "reservations")),
         ),
     ),
 )

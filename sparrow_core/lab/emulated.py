@@ -9,14 +9,7 @@ from random import Random
 
 from sparrow_core.lab.emulation import EmulatedCluster, run_queries
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
-from sparrow_core.lab.findings import (
-    Finding,
-    over_all_x,
-    percent,
-    percent_over,
-    quantile,
-    value,
-)
+from sparrow_core.lab.findings import Finding, over_all_x, percent, percent_over, quantile, value
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.queries import Query, QueryStage, simulate_queries
 from sparrow_core.lab.recorded import TpchPlan, TpchUsers
@@ -34,8 +27,6 @@ class Sleeping:
 
     Attributes:
         nodes: Of `slots` slots each, in `processes` processes.
-        tasks: Of a job.
-        task_ms: Sleep time of each.
         loads: Shares of slots that are busy.
         seconds: How long jobs arrive at each load; the first fifth is not measured.
     """
@@ -48,6 +39,13 @@ class Sleeping:
     task_ms: float = 100.0
     loads: tuple[float, ...] = (0.2, 0.4, 0.6, 0.7, 0.8)
     seconds: float = 12.0
+
+
+def _emulate(shape: Sleeping | TpchUsers, seed: int, *, audited: bool = False) -> EmulatedCluster:
+    return EmulatedCluster(
+        nodes=shape.nodes, slots=shape.slots, schedulers=shape.schedulers,
+        processes=shape.processes, seed=seed, audited=audited,
+    )  # fmt: skip
 
 
 def _sleeping_jobs(parameters: Sleeping, load: float, seed: int) -> list[Query]:
@@ -66,19 +64,13 @@ def emulated_delay(parameters: Sleeping, seed: int, advance: Advance) -> Sequenc
     """Response times of the same jobs, emulated and simulated."""
     part = steps(advance, len(parameters.loads))
     rows = []
-    with EmulatedCluster(
-        nodes=parameters.nodes, slots=parameters.slots, schedulers=parameters.schedulers,
-        processes=parameters.processes, seed=seed,
-    ) as cluster:  # fmt: skip
+    with _emulate(parameters, seed) as cluster:
         for load in parameters.loads:
             queries = _sleeping_jobs(parameters, load, seed)
-            share = 1 / len(queries)
-            times = run_queries(cluster.client, queries, lambda: part(share))  # noqa: B023
+            times = run_queries(cluster.client, queries, part)
             simulated = ExpressCluster(nodes=parameters.nodes, slots=parameters.slots, seed=seed)
-            for name, found in (
-                ("emulated", times),
-                ("simulated", simulate_queries(simulated, queries)),
-            ):
+            found_by = {"emulated": times, "simulated": simulate_queries(simulated, queries)}
+            for name, found in found_by.items():
                 counted = [
                     time_s
                     for query, time_s in zip(queries, found, strict=True)
@@ -101,13 +93,9 @@ class Breakdown:
 def breakdown(parameters: Breakdown, seed: int, advance: Advance) -> Sequence[Point]:
     """Distributions of message delays, queue times and service times."""
     shape = parameters.cluster
-    with EmulatedCluster(
-        nodes=shape.nodes, slots=shape.slots, schedulers=shape.schedulers,
-        processes=shape.processes, seed=seed, audited=True,
-    ) as cluster:  # fmt: skip
+    with _emulate(shape, seed, audited=True) as cluster:
         queries = _sleeping_jobs(shape, shape.loads[0], seed)
-        share = 1 / len(queries)
-        run_queries(cluster.client, queries, lambda: advance(share))
+        run_queries(cluster.client, queries, advance)
         events = cluster.end_and_read_audit()
     rows: list[Point] = []
     for name, spans_s in _spans(events).items():
@@ -120,9 +108,8 @@ def _spans(events: Sequence[AuditEvent]) -> dict[str, list[float]]:
     begun: dict[tuple[str, str, str, int | None], list[float]] = defaultdict(list)
     spans: dict[str, list[float]] = defaultdict(list)
     starts = {
-        "scheduler_launch_enqueue_task": "enqueue",
-        "node_monitor_get_task_launch": "get task",
-    }
+        "scheduler_launch_enqueue_task": "enqueue", "node_monitor_get_task_launch": "get task",
+    }  # fmt: skip
     ends = {
         "reservation_enqueued": ("enqueue", "reservation on its way"),
         "node_monitor_get_task_complete": ("get task", "request for tasks"),
@@ -156,13 +143,8 @@ def emulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequenc
     for load in parameters.loads:
         plan, panel = TpchPlan(parameters, load, seed), f"{load:.0%} load"
         for placement in parameters.placements:
-            with EmulatedCluster(
-                nodes=parameters.nodes, slots=parameters.slots, schedulers=parameters.schedulers,
-                processes=parameters.processes, seed=seed,
-            ) as cluster:  # fmt: skip
-                queries = plan.queries(placement)
-                share = 1 / len(queries)
-                times = run_queries(cluster.client, queries, lambda: part(share))  # noqa: B023
+            with _emulate(parameters, seed) as cluster:
+                times = run_queries(cluster.client, plan.queries(placement), part)
             rows += plan.rows(panel, NAMES[placement], times)
         rows += _simulated(parameters, plan, panel, ("sparrow",), seed)
     return rows
@@ -211,18 +193,9 @@ _TINY = Sleeping(
     nodes=6, slots=2, schedulers=1, processes=1, tasks=4, task_ms=20.0, loads=(0.5,), seconds=0.6
 )
 _TINY_USERS = TpchUsers(
-    users=2,
-    nodes=6,
-    slots=8,
-    schedulers=1,
-    processes=1,
-    replicas=2,
-    mean_task_ms=5.0,
-    queries=("q6",),
-    loads=(0.5,),
-    placements=("sparrow",),
-    seconds=0.6,
-)
+    users=2, nodes=6, slots=8, schedulers=1, processes=1, replicas=2, mean_task_ms=5.0,
+    queries=("q6",), loads=(0.5,), placements=("sparrow",), seconds=0.6,
+)  # fmt: skip
 
 EXPERIMENTS = (
     Experiment(

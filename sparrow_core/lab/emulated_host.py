@@ -31,15 +31,9 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the process.
 
     Attributes:
-        name: Of the process.
-        endpoint: Where it listens.
         nodes: Names of its nodes, each with `slots` slots.
         own_schedulers: Names of its schedulers.
         schedulers: Addresses of all.
-        heartbeat_s: Of nodes.
-        policy: Queue discipline of nodes.
-        seed: Of placement.
-        audit_dir: Folder for audit logs; None for no logs.
     """
 
     name: str
@@ -91,13 +85,11 @@ def run_host(settings: HostSettings) -> None:
 
 
 def shares(names: list[str], parts: int) -> Iterator[tuple[str, ...]]:
-    """Split names evenly among processes."""
     for part in range(parts):
         yield tuple(names[part::parts])
 
 
 def main() -> None:
-    """Read the settings, and run."""
     calm_collector()
     run_host(msgspec.json.decode(sys.stdin.buffer.readline(), type=HostSettings))
 

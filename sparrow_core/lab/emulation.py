@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -23,6 +23,7 @@ from typing import Self
 import msgspec
 
 from sparrow_core.lab.emulated_host import HostSettings, shares
+from sparrow_core.lab.experiment import Advance
 from sparrow_core.lab.queries import Pending, Query
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.observe.audit import AuditEvent, read_events
@@ -41,16 +42,10 @@ _EVENT_WAIT_S = 60.0
 class EmulatedCluster:
     """Nodes and schedulers in a few processes of this machine.
 
-    Attributes:
-        client: To submit jobs to.
-
     Args:
         nodes: How many; they are called n0, n1 ...
-        slots: Of each.
         schedulers: How many, all in one process.
         processes: Number of processes of nodes.
-        policy: Queue discipline of nodes.
-        seed: Of placement.
         audited: Whether all processes write audit logs.
     """
 
@@ -58,7 +53,6 @@ class EmulatedCluster:
         self, *, nodes: int, slots: int, schedulers: int = 2, processes: int = 2,
         policy: str = "fifo", seed: int = 1, audited: bool = False,
     ) -> None:  # fmt: skip
-        """Describe a cluster; entering it starts it."""
         self._folder = tempfile.TemporaryDirectory(prefix="sparrow-lab-")
         self._audit_dir = f"{self._folder.name}/audit" if audited else None
         self._nodes = nodes
@@ -115,7 +109,6 @@ class EmulatedCluster:
             time.sleep(0.02)
 
     def __exit__(self, *_: object) -> None:
-        """Stop all processes and remove their files."""
         self.close()
 
     def close(self) -> None:
@@ -158,30 +151,25 @@ def _start(settings: HostSettings) -> subprocess.Popen[bytes]:
 
 
 def run_queries(
-    cluster: Cluster, queries: Sequence[Query], on_done: Callable[[], None] = lambda: None
+    cluster: Cluster, queries: Sequence[Query], advance: Advance = lambda _: None
 ) -> list[float]:
-    """Submit queries at their times (open loop); returns their response times in seconds.
+    """Submit queries, in order of time, at their times; returns response times in seconds.
 
-    Args:
-        cluster: Where to run them.
-        queries: In order of time.
-        on_done: Called at the end of each.
+    An open loop: late answers do not delay later queries.
 
     Raises:
         SparrowError: A job failed, or no event came for a minute.
     """
-    return _QueryRuns(cluster, queries, on_done).run()
+    return _QueryRuns(cluster, queries, advance).run()
 
 
 class _QueryRuns:
     """The state of running queries."""
 
-    def __init__(
-        self, cluster: Cluster, queries: Sequence[Query], on_done: Callable[[], None]
-    ) -> None:
+    def __init__(self, cluster: Cluster, queries: Sequence[Query], advance: Advance) -> None:
         self._cluster = cluster
         self._pending = [Pending(query) for query in queries]
-        self._on_done = on_done
+        self._advance = advance
         self._events: queue.SimpleQueue[tuple[int, int, JobEvent, float]] = queue.SimpleQueue()
         self._times_s = [0.0] * len(queries)
 
@@ -214,7 +202,7 @@ class _QueryRuns:
             return False
         # Measured from the due time, so that late submissions count as delay.
         self._times_s[number] = at_s - started - self._pending[number].query.at_s
-        self._on_done()
+        self._advance(1 / len(self._pending))
         return True
 
     def _submit_ready(self, number: int) -> None:

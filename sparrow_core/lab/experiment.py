@@ -19,8 +19,6 @@ class Chart:
     """How rows are plotted: one panel per `panel`, one line per `series`.
 
     Attributes:
-        x: Label of the x axis.
-        y: Label of the y axis.
         style: "responses" (medians with bars from the 5th to the 95th percentile), "lines", or
             "steps" (for distributions).
         log_x: Whether the x axis is logarithmic, `log_y` likewise.
@@ -51,16 +49,12 @@ class Experiment(Generic[P]):
     """A table or figure that can be reproduced.
 
     Attributes:
-        name: For the command line.
-        title: What it shows, in a few words.
         source: The paper and figure, or how it goes beyond them.
         kind: Formulas ("paper"), simulated, emulated (real control plane, sleeping tasks) or live.
         parameters: Those of the paper, as far as one machine allows.
         quick: Tiny parameters for a smoke test of a second or so.
         run: From parameters and a seed to rows; reports progress in shares that add up to 1.
             Formulas and simulations are deterministic for a seed.
-        chart: How the rows are plotted.
-        findings: Its main figures, beside the paper's.
         verdict: Evaluates the rows, for experiments that check something.
     """
 

@@ -21,10 +21,8 @@ class Finding:
     """A key figure of an experiment.
 
     Attributes:
-        what: Its description.
         paper: The paper's figure; "" for none.
         here: Computes it from rows; raises LookupError if they lack what it needs.
-        form: Format of the number.
     """
 
     what: str
@@ -69,12 +67,10 @@ def value(series: str, x: float, panel: str = "", field: str = "p50_ms") -> Read
 
 
 def times(more: Reading, less: Reading) -> Reading:
-    """The ratio of two readings."""
     return lambda rows: more(rows) / less(rows)
 
 
 def percent_over(more: Reading, less: Reading) -> Reading:
-    """By how many percent the first exceeds the second."""
     return lambda rows: 100 * (more(rows) / less(rows) - 1)
 
 
@@ -84,7 +80,6 @@ def percent(share: Reading) -> Reading:
 
 
 def percent_under(less: Reading, more: Reading) -> Reading:
-    """By how many percent the first is below the second."""
     return lambda rows: 100 * (1 - less(rows) / more(rows))
 
 

@@ -15,11 +15,7 @@ from sparrow_core.lab.rows import Point, Row, mean_and_interval
 from sparrow_core.machines.scheduler import SchedulerConfig
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.sim import vector
-from sparrow_core.sim.analysis import (
-    late_binding_idle_share,
-    mean_response,
-    zero_wait_probability,
-)
+from sparrow_core.sim.analysis import late_binding_idle_share, mean_response, zero_wait_probability
 from sparrow_core.sim.cluster import SimulatedCluster
 from sparrow_core.sim.meter import Meter
 from sparrow_core.sim.network import Network
@@ -37,7 +33,6 @@ class ZeroWait:
 
     Attributes:
         shapes: Tasks of a job and slots of a node, for each panel.
-        loads: To simulate.
         nodes: To simulate; the formulas hold for infinitely many.
         jobs: Per point, after `warm_up` task times.
     """

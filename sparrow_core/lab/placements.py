@@ -38,11 +38,8 @@ class Sweep:
     Attributes:
         slots_in_all: Nodes times slots.
         slots: Of a node, one or several to compare.
-        tasks: Of a job.
         task_ms: Their mean.
         loads: Shares of slots that are busy.
-        placements: To compare.
-        ratios: Probe ratios to compare.
         distributions: Of task times, a panel each.
         arrivals: Of jobs, a panel each.
         cancellation: Whether superfluous reservations are withdrawn; a panel each.
@@ -142,13 +139,9 @@ class Mixture:
     """Short jobs among long ones.
 
     Attributes:
-        nodes: How many.
         slots: Of a node, a panel each.
-        tasks: Of a job of either kind.
-        short_ms: Task time of short jobs.
         factors: How much longer the tasks of long jobs take, a line each.
         long_shares: Shares of jobs that are long.
-        load: Share of slots that are busy.
         jobs: Measured per point, after `warm_up` others.
     """
 
@@ -283,10 +276,7 @@ EXPERIMENTS = (
         quick=replace(_TINY, slots=(1, 4), placements=("sparrow",)),
         run=sweep_responses,
         chart=Chart(x="Load"),
-        findings=(
-            _with_four_slots("without", "over 20"),
-            _with_four_slots("with ", ""),
-        ),
+        findings=(_with_four_slots("without", "over 20"), _with_four_slots("with ", "")),
     ),
     Experiment(
         name="bursts",

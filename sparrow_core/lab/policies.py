@@ -23,8 +23,6 @@ class FairShare:
     """Two users with equal shares; the first demands the whole cluster.
 
     Attributes:
-        nodes: How many.
-        slots: Of each.
         tasks: Of a job; each takes 100 ms.
         demands: Of the second user, as shares of all slots, one after the other.
         phase_s: How long each of them lasts.
@@ -43,22 +41,13 @@ def fair_share(parameters: FairShare, seed: int, advance: Advance) -> Sequence[P
     """Running tasks of each user over time."""
     slots = parameters.nodes * parameters.slots
     end_s = parameters.phase_s * len(parameters.demands)
-    streams = [
-        Stream(
-            user="user 0", demand=parameters.greed * slots, tasks=parameters.tasks, until_s=end_s
-        )
-    ]
+    stream = partial(Stream, tasks=parameters.tasks)
+    streams = [stream(user="user 0", demand=parameters.greed * slots, until_s=end_s)]
     for number, demand in enumerate(parameters.demands):
         begin_s = number * parameters.phase_s
         until_s = begin_s + parameters.phase_s
         streams.append(
-            Stream(
-                user="user 1",
-                demand=demand * slots,
-                tasks=parameters.tasks,
-                from_s=begin_s,
-                until_s=until_s,
-            )
+            stream(user="user 1", demand=demand * slots, from_s=begin_s, until_s=until_s)
         )
     cluster = ExpressCluster(
         nodes=parameters.nodes, slots=parameters.slots, policy="fair", seed=seed
@@ -67,10 +56,8 @@ def fair_share(parameters: FairShare, seed: int, advance: Advance) -> Sequence[P
     rows: list[Point] = []
 
     def sample(at_s: float) -> None:
-        rows.extend(
-            Point(panel="", series=user, x=at_s, y=running.by_user[user])
-            for user in ("user 0", "user 1")
-        )
+        users = ("user 0", "user 1")
+        rows.extend(Point(panel="", series=u, x=at_s, y=running.by_user[u]) for u in users)
 
     for step in range(int(end_s / _SAMPLE_S) + 1):
         at_s = step * _SAMPLE_S
@@ -85,9 +72,7 @@ class ThreeUsers:
     """Three users with a third of the cluster each; jobs of ten 100 ms tasks, Poisson.
 
     Attributes:
-        nodes: Of `slots` slots each.
         demands: Of the users, as shares of the cluster, a panel each.
-        seconds: How long jobs arrive.
         warm_up: Share of that time that is not measured.
     """
 
@@ -99,7 +84,6 @@ class ThreeUsers:
 
 
 def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence[Response]:
-    """Response times of each user."""
     slots = parameters.nodes * parameters.slots
     part = steps(advance, len(parameters.demands))
     rows = []
@@ -108,17 +92,11 @@ def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence
             Stream(user=f"user {number}", demand=share * slots, until_s=parameters.seconds)
             for number, share in enumerate(demands)
         ]
-        cluster = ExpressCluster(
-            nodes=parameters.nodes, slots=parameters.slots, policy="fair", seed=seed
-        )
         times = response_times(
-            cluster,
-            streams,
-            seed=seed,
+            streams, nodes=parameters.nodes, slots=parameters.slots, policy="fair", seed=seed,
             until_s=2 * parameters.seconds,  # the greedy user's last jobs wait long
-            counted_from_s=parameters.warm_up * parameters.seconds,
-            advance=part,
-        )
+            counted_from_s=parameters.warm_up * parameters.seconds, advance=part,
+        )  # fmt: skip
         panel = "demands " + ", ".join(f"{share:.0%}" for share in demands)
         rows += [response(panel, f"user {n}", n, own) for n, own in enumerate(times)]
     return rows
@@ -129,7 +107,6 @@ class Isolation:
     """A high-priority user with a quarter of the cluster, and a low-priority user.
 
     Attributes:
-        nodes: Of `slots` slots each.
         low: Demands of the low-priority user, as shares of the cluster.
         seconds: For each of them; the first fifth is not measured.
     """
@@ -148,32 +125,15 @@ def isolation(parameters: Isolation, seed: int, advance: Advance) -> Sequence[Re
     part = steps(advance, len(parameters.low))
     rows = []
     for low in parameters.low:
+        stream = partial(Stream, tasks=parameters.tasks, until_s=parameters.seconds)
         streams = (
-            Stream(
-                user="high priority",
-                demand=parameters.high * slots,
-                tasks=parameters.tasks,
-                until_s=parameters.seconds,
-            ),
-            Stream(
-                user="low priority",
-                demand=low * slots,
-                tasks=parameters.tasks,
-                until_s=parameters.seconds,
-                options=JobOptions(priority=7),
-            ),
-        )
-        cluster = ExpressCluster(
-            nodes=parameters.nodes, slots=parameters.slots, policy="priority", seed=seed
+            stream(user="high priority", demand=parameters.high * slots),
+            stream(user="low priority", demand=low * slots, options=JobOptions(priority=7)),
         )
         times = response_times(
-            cluster,
-            streams,
-            seed=seed,
-            until_s=1.2 * parameters.seconds,
-            counted_from_s=parameters.seconds / 5,
-            advance=part,
-        )
+            streams, nodes=parameters.nodes, slots=parameters.slots, policy="priority", seed=seed,
+            until_s=1.2 * parameters.seconds, counted_from_s=parameters.seconds / 5, advance=part,
+        )  # fmt: skip
         total = 100 * (parameters.high + low)
         pairs = zip(streams, times, strict=True)
         rows += [response("", stream.user, total, own) for stream, own in pairs if own]

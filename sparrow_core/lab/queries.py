@@ -12,8 +12,7 @@ import msgspec
 
 from sparrow_core.lab.streams import START_S
 from sparrow_core.protocol.ids import JobId
-from sparrow_core.protocol.messages import StartJob
-from sparrow_core.runtime.specs import JobSpec
+from sparrow_core.runtime.specs import JobSpec, start_of
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Arrival
 
@@ -36,7 +35,6 @@ class Pending:
     """The unfinished stages of a query."""
 
     def __init__(self, query: Query) -> None:
-        """No stage is submitted yet."""
         self.query = query
         self._unfinished = dict.fromkeys(range(len(query.stages)))
         self._waiting = dict(enumerate(query.stages))
@@ -54,26 +52,13 @@ class Pending:
 
 
 def simulate_queries(cluster: ExpressCluster, queries: Sequence[Query]) -> list[float]:
-    """Simulate queries; returns their response times in seconds.
-
-    Args:
-        cluster: Idle, at time 0.
-        queries: In order of time.
-    """
+    """Simulate queries, in order of time, on an idle cluster; returns response times in seconds."""
     pending = [Pending(query) for query in queries]
     times_s = [0.0] * len(queries)
 
     def submit(number: int, at_s: float) -> None:
         for index, stage in pending[number].ready():
-            job, job_id = stage.job, JobId(f"{number}/{index}")
-            start = StartJob(
-                job_id=job_id,
-                user=job.user,
-                tasks=tuple(job.tasks),
-                placement=job.placement,
-                probe_ratio=job.probe_ratio,
-                options=job.options,
-            )
+            start = start_of(stage.job, JobId(f"{number}/{index}"))
             cluster.submit(Arrival(at_s, start))
 
     def on_last(job_id: JobId, ends_s: float) -> None:

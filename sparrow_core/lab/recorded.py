@@ -56,11 +56,9 @@ class TpchUsers:
             nodes if there are enough, as in the papers.
         mean_task_ms: Recorded task times are scaled to this mean. The default is about the papers';
             increase it if one machine cannot process the messages of a hundred nodes.
-        queries: Of the recording.
         arrivals: "regular" as in the papers: users submit at fixed intervals, in random
             permutations of the queries; or "poisson": random queries as a Poisson process.
         loads: Shares of slots that are busy.
-        placements: To compare, at each load.
         seconds: How long queries come; the first fifth is not counted.
     """
 
@@ -140,7 +138,6 @@ class TpchPlan:
         return [ideal[asked.query] for asked in self._asked]
 
     def rows(self, panel: str, series: str, times_s: Sequence[float]) -> list[Response]:
-        """One row per query."""
         rows = []
         for number, query in enumerate(self._recorded):
             counted = [

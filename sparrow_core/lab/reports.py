@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -84,10 +85,7 @@ def _describe(
 def _versions() -> list[tuple[str, str]]:
     found = []
     for package in _PACKAGES:
-        try:
+        # Some may not be installed: minishark in a checkout, and optional extras.
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found.append((package, metadata.version(package)))
-        except (
-            metadata.PackageNotFoundError
-        ):  # not installed: run from a checkout, or an optional extra
-            continue
     return found

@@ -21,10 +21,6 @@ class Response:
     """Response times of the jobs of one run, in milliseconds.
 
     Attributes:
-        panel: The panel of the figure.
-        series: The line in the panel.
-        x: The position on the x axis.
-        jobs: Number of jobs.
         mean_ms: Their mean; `ci_ms` is half the width of its 95 % confidence interval.
         p5_ms: The 5th percentile; likewise `p50_ms` and `p95_ms`.
     """
@@ -79,16 +75,9 @@ def response(panel: str, series: str, x: float, times_s: Iterable[float]) -> Res
     ranked = sorted(times_ms)
     p5, p50, p95 = (percentile(ranked, percent) for percent in (5, 50, 95))
     return Response(
-        panel=panel,
-        series=series,
-        x=x,
-        jobs=len(ranked),
-        mean_ms=mean,
-        ci_ms=interval,
-        p5_ms=p5,
-        p50_ms=p50,
-        p95_ms=p95,
-    )
+        panel=panel, series=series, x=x, jobs=len(ranked), mean_ms=mean, ci_ms=interval,
+        p5_ms=p5, p50_ms=p50, p95_ms=p95,
+    )  # fmt: skip
 
 
 def distribution(

@@ -23,14 +23,9 @@ class Stream(Struct, frozen=True, kw_only=True):
     """A user's jobs.
 
     Attributes:
-        user: Their user.
         demand: Average number of running tasks, given enough slots.
-        tasks: Of a job.
-        task_s: Time of each task.
         from_s: First arrival, in seconds from the start; `until_s` is the last.
         arrivals: Of jobs, a name in `workload.ARRIVALS`.
-        options: Of each job.
-        probe_ratio: Reservations per task.
     """
 
     user: str
@@ -55,12 +50,9 @@ class Stream(Struct, frozen=True, kw_only=True):
         while (at_s := at_s + ARRIVALS[self.arrivals](rng) * interval_s) < self.until_s:
             job_id = JobId(f"{self.user}/{self.from_s:g}/{len(arrivals)}")
             start = StartJob(
-                job_id=job_id,
-                user=self.user,
-                tasks=tasks,
-                probe_ratio=self.probe_ratio,
-                options=self.options,
-            )
+                job_id=job_id, user=self.user, tasks=tasks,
+                probe_ratio=self.probe_ratio, options=self.options,
+            )  # fmt: skip
             arrivals.append(Arrival(START_S + at_s, start))
         return arrivals
 
@@ -75,15 +67,16 @@ def run_for(
 
 
 def response_times(
-    cluster: ExpressCluster, streams: Sequence[Stream], *, seed: int, until_s: float,
-    counted_from_s: float, advance: Advance,
+    streams: Sequence[Stream], *, nodes: int, slots: int, policy: str, seed: int,
+    until_s: float, counted_from_s: float, advance: Advance,
 ) -> list[list[float]]:  # fmt: skip
-    """Run streams until a time from the start.
+    """Run streams until a time from the start, on an `ExpressCluster` of its own.
 
     Returns:
         For each stream, the response times of its finished jobs that arrived after
         `counted_from_s`, in order of arrival.
     """
+    cluster = ExpressCluster(nodes=nodes, slots=slots, policy=policy, seed=seed)
     by_stream = [stream.jobs(seed) for stream in streams]
     ended_s = run_for(cluster, [job for jobs in by_stream for job in jobs], until_s, advance)
     return [
@@ -100,7 +93,6 @@ class RunningTasks:
     """Counts running tasks by user."""
 
     def __init__(self, cluster: ExpressCluster) -> None:
-        """Start counting."""
         self.by_user: Counter[str] = Counter()
         cluster.on_run = self._on_run
 

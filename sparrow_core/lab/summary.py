@@ -80,7 +80,6 @@ def _mean(line: Sequence[Row], begin: float, end: float) -> str:
 
 
 def _percentiles(line: Sequence[Row]) -> list[str]:
-    """Percentiles of a distribution."""
     points = [row for row in line if isinstance(row, Point)]
     return [
         f"{min(point.x for point in points if point.y >= percent / 100):.4g}"

@@ -146,16 +146,14 @@ class Client:
         self._jobs: dict[JobId, _Job] = {}
         self._heard_at: dict[Address, float] = {}
         self._silent: dict[Address, None] = {}
-        self._abandoned: dict[
-            JobId, Address
-        ] = {}  # submissions that a silent scheduler may still have
+        # Submissions that a silent scheduler may still have.
+        self._abandoned: dict[JobId, Address] = {}
         self._watched_at: float | None = None  # None: no watch timer is running
         self._watch_generation = 0
         self._nodes_lost: str | None = None
         self._schedulers_lost = "no scheduler is left"
 
     def on_message(self, msg: ClientIn, now: float) -> list[Envelope]:
-        """Take one message; see the module docstring."""
         match msg:
             case TaskResults():
                 return self._on_task_results(msg, now)
@@ -338,9 +336,12 @@ class Client:
         out = [Envelope(self._sink, SchedulerSilent(scheduler, True))]
         # If all are silent, this process or its network is more likely the cause: jobs stay.
         if any(other not in self._silent for other in self._schedulers):
-            moving = [job for job in self._jobs.values() if job.scheduler == scheduler]
-            out += [envelope for job in moving for envelope in self._move(job, now)]
+            out += self._move_all(scheduler, now)
         return out
+
+    def _move_all(self, scheduler: Address, now: float) -> list[Envelope]:
+        moving = [job for job in self._jobs.values() if job.scheduler == scheduler]
+        return [envelope for job in moving for envelope in self._move(job, now)]
 
     def _heard(self, scheduler: Address, now: float) -> list[Envelope]:
         """The scheduler is alive; if it was silent, it must forget the jobs that have moved."""
@@ -398,17 +399,11 @@ class Client:
             if job.missing.pop(each.task_id, None) is None:
                 continue  # first completion wins
             queue_s = max(0.0, took_s - each.run_s)
-            events.append(
-                TaskCompleted(
-                    task_id=each.task_id,
-                    result=each.result,
-                    node=msg.node,
-                    executor=msg.executor,
-                    attempt=each.attempt,
-                    queue_s=queue_s,
-                    run_s=each.run_s,
-                )
-            )
+            event = TaskCompleted(
+                task_id=each.task_id, result=each.result, node=msg.node, executor=msg.executor,
+                attempt=each.attempt, queue_s=queue_s, run_s=each.run_s,
+            )  # fmt: skip
+            events.append(event)
         if not events:
             return []
         out = [self._notify(job.start.job_id, *events)]
@@ -416,7 +411,9 @@ class Client:
         for event in events if job.overdue else ():
             job.overdue.pop(event.task_id, None)
         if not job.missing:
-            return [*out, *self._finish_if_told(job)]
+            # With `explain`, it ends when its placement has been reported, or at the next ping.
+            explained = job.placement is not None or not job.start.options.explain
+            return [*out, *self._finish(job)] if explained else out
         return [*out, *self._expect_stragglers(job, len(events), now)]
 
     def _on_job_placed(self, msg: JobPlaced) -> list[Envelope]:
@@ -425,11 +422,6 @@ class Client:
             return []
         job.placement = (*(job.placement or ()), *msg.steps)
         return [] if job.missing else self._finish(job)
-
-    def _finish_if_told(self, job: _Job) -> list[Envelope]:
-        """A job with `explain` ends when its placement has been reported, or at the next ping."""
-        explained = job.placement is not None or not job.start.options.explain
-        return self._finish(job) if explained else []
 
     def _finish(self, job: _Job) -> list[Envelope]:
         return self._end(job, JobFinished(job.placement or ()))
@@ -508,22 +500,16 @@ class Client:
         return job if job is not None and job.wire_id == wire_id else None
 
     def _on_scheduler_lost(self, msg: SchedulerLost, now: float) -> list[Envelope]:
-        if msg.returns:
-            return self._await_scheduler(msg.scheduler, now)
+        if msg.returns:  # its jobs move, to itself if it is the only one
+            self._silent[msg.scheduler] = None
+            silent = Envelope(self._sink, SchedulerSilent(msg.scheduler, True))
+            return [silent, *self._move_all(msg.scheduler, now)]
         if msg.scheduler in self._schedulers:
             self._schedulers.remove(msg.scheduler)
         if msg.reason:
             self._schedulers_lost = f"no scheduler is left; the last one: {msg.reason}"
         self._silent.pop(msg.scheduler, None)
-        moving = [job for job in self._jobs.values() if job.scheduler == msg.scheduler]
-        return [envelope for job in moving for envelope in self._move(job, now)]
-
-    def _await_scheduler(self, scheduler: Address, now: float) -> list[Envelope]:
-        """Move the jobs of a scheduler that restarts, to itself if it is the only one."""
-        self._silent[scheduler] = None
-        out = [Envelope(self._sink, SchedulerSilent(scheduler, True))]
-        moving = [job for job in self._jobs.values() if job.scheduler == scheduler]
-        return [*out, *(envelope for job in moving for envelope in self._move(job, now))]
+        return self._move_all(msg.scheduler, now)
 
     def _on_all_nodes_lost(self, msg: AllNodesLost) -> list[Envelope]:
         self._nodes_lost = f"no node is left{msg.reason and f'; the last one: {msg.reason}'}"
@@ -531,7 +517,6 @@ class Client:
         return [out for job in jobs for out in self._fail(job, "no_nodes", self._nodes_lost)]
 
     def gauges(self) -> dict[str, float]:
-        """Sizes of all tables, by name."""
         return {
             "jobs": len(self._jobs),
             "missing": sum(len(job.missing) for job in self._jobs.values()),

@@ -128,7 +128,6 @@ class Executor:
         self._generation = 0
 
     def on_message(self, msg: ExecutorIn, now: float) -> list[Envelope]:
-        """Take one message; see the module docstring."""
         del now  # slots measure times
         match msg:
             case RunTasks():
@@ -156,9 +155,8 @@ class Executor:
         job_id = msg.job_id
         self._jobs.setdefault(job_id, _Job())
         unshared = msg.has_shared and job_id not in self._shared
-        queue = (
-            self._unshared if unshared else self._waiting
-        )  # the next tick asks for the shared part
+        # Unshared ones wait: the next tick asks for the shared part.
+        queue = self._unshared if unshared else self._waiting
         for assignment in msg.tasks:
             key = TaskKey(job_id, assignment.task_id, assignment.attempt)
             known = (self._waiting, self._unshared, self._running)
@@ -188,14 +186,12 @@ class Executor:
             self._running[key] = task
             job.slots[slot] = None
             started.setdefault((slot, key.job_id), []).append(task)
-        return [
-            Envelope(slot, self._start_tasks(job_id, tasks))
-            for (slot, job_id), tasks in started.items()
-        ]
-
-    def _start_tasks(self, job_id: JobId, tasks: list[_Task]) -> StartTasks:
-        shared = self._shared[job_id] if tasks[0].batch.has_shared else b""
-        return StartTasks(job_id, shared, tuple([task.assignment for task in tasks]))
+        out = []
+        for (slot, job_id), tasks in started.items():
+            shared = self._shared[job_id] if tasks[0].batch.has_shared else b""
+            assignments = tuple([task.assignment for task in tasks])
+            out.append(Envelope(slot, StartTasks(job_id, shared, assignments)))
+        return out
 
     def _slot_for(self, job: _Job) -> Address | None:
         """An idle slot, or one with few tasks if the job's tasks are very short.
@@ -325,7 +321,6 @@ class Executor:
         return out
 
     def gauges(self) -> dict[str, float]:
-        """Sizes of all tables, by name."""
         return {
             "waiting": len(self._waiting) + len(self._unshared),
             "running": len(self._running),

@@ -46,7 +46,6 @@ class Trail:
     def add(
         self, now: float, node: NodeName, what: StepKind, count: int, tasks: tuple[TaskId, ...] = ()
     ) -> None:
-        """Record a step that is taken now."""
         self.steps.append(PlacementStep(now - self._began_at, node, what, count, tasks))
 
     def take(self) -> tuple[PlacementStep, ...]:
@@ -70,7 +69,6 @@ class Node:
     Attributes:
         frameworks: Of all executors that it ever had: one that has died is being restarted.
         load: Queued reservations and running tasks, of all schedulers.
-        deaths: Of its executors.
         jobs: That may hold something there.
     """
 
@@ -84,20 +82,6 @@ class Node:
     last_death: str = ""
     frameworks: dict[str, None] = field(default_factory=dict)
     jobs: dict[JobId, None] = field(default_factory=dict)
-
-
-def _info(name: NodeName, node: Node) -> NodeInfo:
-    return NodeInfo(
-        name=name,
-        executors=node.executors,
-        attributes=node.attributes,
-        draining=node.draining,
-        queued=node.load[0],
-        running=node.load[1],
-        monitor=node.address,
-        deaths=node.deaths,
-        last_death=node.last_death,
-    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,7 +118,6 @@ class Job:
 
     @property
     def job_id(self) -> JobId:
-        """The id of this submission."""
         return self.submit.job_id
 
     @property
@@ -156,7 +139,6 @@ class Ledger:
     """The nodes and open jobs of a scheduler."""
 
     def __init__(self) -> None:
-        """Start with no node and no job."""
         self.nodes: dict[NodeName, Node] = {}
         self.jobs: dict[JobId, Job] = {}
         # Cached per framework and required attributes: placing a job would else visit all nodes.
@@ -207,8 +189,15 @@ class Ledger:
         return not any(node.frameworks for node in self.nodes.values())
 
     def node_infos(self) -> tuple[NodeInfo, ...]:
-        """All live nodes."""
-        return tuple(_info(name, node) for name, node in self.nodes.items())
+        return tuple(
+            NodeInfo(
+                name=name, monitor=node.address, executors=node.executors,
+                attributes=node.attributes, draining=node.draining,
+                queued=node.load[0], running=node.load[1],
+                deaths=node.deaths, last_death=node.last_death,
+            )
+            for name, node in self.nodes.items()
+        )  # fmt: skip
 
     # --- what a node has of a job --------------------------------------------------------------
 
@@ -280,7 +269,6 @@ class Ledger:
         return {name: node.address for name, node in live.items()}
 
     def gauges(self) -> dict[str, float]:
-        """Sizes of all tables, by name."""
         jobs = self.jobs.values()
         return {
             "nodes": len(self.nodes),

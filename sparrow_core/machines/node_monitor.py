@@ -121,15 +121,7 @@ class NodeMonitor:
         attributes: Sequence[str] = (),
         config: NodeMonitorConfig | None = None,
     ) -> None:
-        """Make a node monitor without executors.
-
-        Args:
-            name: Of the node.
-            address: Of this machine.
-            schedulers: To which the node announces itself.
-            supervisor: Told of NodeRefused and Drained.
-            attributes: What jobs may require of a node, such as "gpu" or "zone=a".
-            config: Policy and limits.
+        """Make a node monitor without executors; `supervisor` is told of NodeRefused and Drained.
 
         Raises:
             SparrowError: There is no such policy.
@@ -165,7 +157,6 @@ class NodeMonitor:
         self._generation = 0  # of the tick that is awaited
 
     def on_message(self, msg: NodeMonitorIn, now: float) -> list[Envelope]:
-        """Take one message; see the module docstring."""
         match msg:  # the most frequent messages first
             case TasksEnded():
                 return self._on_tasks_ended(msg, now)
@@ -233,12 +224,11 @@ class NodeMonitor:
             out.append(Envelope(msg.scheduler, refused))
         if not count:
             return out
-        if msg.job_id not in self._queue:
-            self._queue[msg.job_id] = Queued(
-                scheduler=msg.scheduler, count=0, claim=msg.claim, since=now
-            )
+        queued = self._queue.get(msg.job_id)
+        if queued is None:
+            queued = Queued(scheduler=msg.scheduler, count=0, claim=msg.claim, since=now)
+            self._queue[msg.job_id] = queued
             self._lanes.add(msg.job_id, msg.claim)
-        queued = self._queue[msg.job_id]
         queued.count += count
         queued.claim = msg.claim
         self._queued += count
@@ -409,17 +399,13 @@ class NodeMonitor:
             self._memory.take(needs)
             executor.running[key] = None
             started.setdefault((at, key.job_id), []).append(task)
-        return [
-            envelope
-            for (executor_at, job_id), tasks in started.items()
-            for envelope in self._run(executor_at, job_id, tasks)
-        ]
-
-    def _run(self, executor: Address, job_id: JobId, tasks: list[NodeTask]) -> list[Envelope]:
-        answer = tasks[0].answer
-        assignments = tuple([task.assignment for task in tasks])
-        run = RunTasks(job_id, answer.client, answer.has_shared, assignments)
-        return [*self._share(job_id, executor), Envelope(executor, run)]
+        out: list[Envelope] = []
+        for (at, job_id), tasks in started.items():
+            answer = tasks[0].answer
+            assignments = tuple([task.assignment for task in tasks])
+            run = RunTasks(job_id, answer.client, answer.has_shared, assignments)
+            out += [*self._share(job_id, at), Envelope(at, run)]
+        return out
 
     def _share(self, job_id: JobId, executor: Address) -> list[Envelope]:
         """The job's shared part, before the first of its tasks to this executor."""
@@ -603,7 +589,6 @@ class NodeMonitor:
     # --- observation ---------------------------------------------------------------------------
 
     def gauges(self) -> dict[str, float]:
-        """Sizes of all tables, by name."""
         return {
             "queued": self._queued,
             "asking": sum(ask.count for ask in self._asking.values()),
@@ -614,7 +599,6 @@ class NodeMonitor:
         }
 
     def figures(self) -> Iterator[Figure]:
-        """Slots and counters of each executor."""
         return self._pool.figures()
 
     def check(self) -> None:

@@ -136,8 +136,8 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class _Probing:
-    """A job that waits for the loads of the nodes in `awaited`."""
+class _Admitted:
+    """A job that is about to be placed, perhaps after the loads of the nodes in `awaited`."""
 
     submit: SubmitJob
     placer: Placer
@@ -160,7 +160,7 @@ class Scheduler:
         self._config = config or SchedulerConfig()
         self._ledger = Ledger()  # nodes, open jobs, and who should hold what
         self._parked: dict[JobId, tuple[SubmitJob, float]] = {}  # with the deadline
-        self._probing: dict[JobId, _Probing] = {}
+        self._probing: dict[JobId, _Admitted] = {}
         # Why each ended job was aborted (None: it was not), to answer a repeated SubmitJob.
         self._ended: OrderedDict[JobId, JobAborted | None] = OrderedDict()
         self._weights = SetWeights()
@@ -169,7 +169,6 @@ class Scheduler:
         self._ticked_at: float | None = None
 
     def on_message(self, msg: SchedulerIn, now: float) -> list[Envelope]:
-        """Take one message; see the module docstring."""
         if self._started_at is None:
             self._started_at = now
         match msg:  # the most frequent messages first
@@ -230,15 +229,12 @@ class Scheduler:
         if len(self._ledger.jobs) + len(self._parked) >= self._config.jobs_max:
             text = f"this scheduler has {self._config.jobs_max} jobs already"
             return self._refuse(msg, "overloaded", text)
-        out = [accepted, *self._end_replaced(msg.replaces)]
+        out = [accepted]
+        if msg.replaces:
+            # The scheduler of these may be dead, so nobody else would tell the nodes to drop them.
+            nodes = self._ledger.nodes.values()
+            out += [Envelope(node.address, EndJobs(msg.replaces)) for node in nodes]
         return [*out, *self._admit(msg, self._admission_deadline(now), now)]
-
-    def _end_replaced(self, job_ids: tuple[JobId, ...]) -> list[Envelope]:
-        """Make all nodes drop earlier submissions of a job."""
-        if not job_ids:
-            return []
-        # Their scheduler may be dead, so nobody else would tell the nodes.
-        return [Envelope(node.address, EndJobs(job_ids)) for node in self._ledger.nodes.values()]
 
     def _has(self, job_id: JobId) -> bool:
         return job_id in self._ledger.jobs or job_id in self._parked or job_id in self._probing
@@ -258,9 +254,8 @@ class Scheduler:
             nodes = self._eligible(msg.options)
             probes = placer.probes(msg.tasks, nodes)
             trail = Trail(now) if msg.options.explain else None
-            if probes:
-                return self._probe(_Probing(msg, placer, dict.fromkeys(probes), trail), now)
-            return self._open(msg, placer, trail, nodes, now)
+            admitted = _Admitted(msg, placer, dict.fromkeys(probes), trail)
+            return self._probe(admitted, now) if probes else self._open(admitted, nodes, now)
         except InvalidJob as error:
             return self._refuse(msg, "invalid", str(error))
         except (Unsatisfiable, NoNodes) as error:
@@ -289,7 +284,7 @@ class Scheduler:
         needs = [*options.requires, *([f"framework {options.framework}"] * bool(options.framework))]
         raise Unsatisfiable(f"no live node has {' and '.join(needs) or 'what the job needs'}")
 
-    def _probe(self, probing: _Probing, now: float) -> list[Envelope]:
+    def _probe(self, probing: _Admitted, now: float) -> list[Envelope]:
         job_id = probing.submit.job_id
         self._probing[job_id] = probing
         probe = ProbeLoad(job_id, self.address)
@@ -318,29 +313,20 @@ class Scheduler:
         probing.placer.note_loads(probing.loads)
         try:
             nodes = self._eligible(probing.submit.options)  # may have changed since the probes
-            return self._open(probing.submit, probing.placer, probing.trail, nodes, now)
+            return self._open(probing, nodes, now)
         except (Unsatisfiable, NoNodes) as error:
             return self._refuse(probing.submit, _kind_of(error), str(error))
 
-    def _open(
-        self,
-        msg: SubmitJob,
-        placer: Placer,
-        trail: Trail | None,
-        nodes: Sequence[NodeName],
-        now: float,
-    ) -> list[Envelope]:
+    def _open(self, admitted: _Admitted, nodes: Sequence[NodeName], now: float) -> list[Envelope]:
         """Place all tasks; raises what `Placer.place` raises, and then the job is not open."""
+        msg = admitted.submit
         assert not self._has(msg.job_id), "a job is in one table only"
-        reservations = placer.place(msg.tasks, nodes)
+        reservations = admitted.placer.place(msg.tasks, nodes)
+        tasks = {task.task_id: task for task in msg.tasks}
         job = Job(
-            submit=msg,
-            tasks={task.task_id: task for task in msg.tasks},
-            placer=placer,
-            heard_at=now,
-            served_at=now,
-            trail=trail,
-        )
+            submit=msg, tasks=tasks, placer=admitted.placer,
+            heard_at=now, served_at=now, trail=admitted.trail,
+        )  # fmt: skip
         self._ledger.jobs[msg.job_id] = job
         return [*self._reserve(job, reservations, now), *self._widen_timers(job, msg.tasks)]
 
@@ -488,14 +474,10 @@ class Scheduler:
         job = self._ledger.jobs.get(msg.job_id)
         if job is None:
             nothing = AssignTasks(
-                job_id=msg.job_id,
-                scheduler=self.address,
+                job_id=msg.job_id, scheduler=self.address,
                 client=self.address,  # no task, so no result for anybody
-                request=msg.request,
-                tasks=(),
-                drained=True,
-                has_shared=False,
-            )
+                request=msg.request, tasks=(), drained=True, has_shared=False,
+            )  # fmt: skip
             return [*out, Envelope(node.address, nothing)]
         return [*out, *self._assign(job, msg, node, now)]
 
@@ -748,7 +730,6 @@ class Scheduler:
     # --- observation ---------------------------------------------------------------------------
 
     def gauges(self) -> dict[str, float]:
-        """Sizes of all tables, by name."""
         waiting = {"parked": len(self._parked), "probing": len(self._probing)}
         return {**self._ledger.gauges(), **waiting}
 

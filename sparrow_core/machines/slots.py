@@ -72,7 +72,6 @@ class NodeExecutor:
 
     @property
     def free(self) -> int:
-        """Slots without a task."""
         return self.info.slots - len(self.running)
 
 
@@ -104,11 +103,9 @@ class MemoryBudget:
         return not self._is_awaited
 
     def take(self, needs: int) -> None:
-        """A task that declares this much starts."""
         self.used += needs
 
     def give_back(self, needs: int) -> None:
-        """It has ended."""
         self.used -= needs
 
     def check(self, running: list[int]) -> None:
@@ -130,7 +127,6 @@ class SlotPool:
     """
 
     def __init__(self, discipline: Discipline, cap: int | None) -> None:
-        """Start with no executor."""
         self.executors: dict[Address, NodeExecutor] = {}
         self.ahead = 0
         self._discipline = discipline
@@ -141,7 +137,6 @@ class SlotPool:
         self._looked_at: float | None = None
 
     def add(self, info: ExecutorInfo, now: float) -> None:
-        """An executor has registered."""
         self.executors[info.address] = NodeExecutor(info=info, heard_at=now)
         self._slots[info.framework] += info.slots
 
@@ -155,18 +150,17 @@ class SlotPool:
     def room(self, framework: str, ahead: int) -> int:
         """Slots that may be taken for a framework, each `1 + ahead` times."""
         room = self._slots[framework] * (1 + ahead) - self._taken[framework]
-        return room if self._cap is None else min(room, self._below(self._cap, ahead))
+        if self._cap is None:
+            return room
+        return min(room, self._cap * (1 + ahead) - self._taken.total())
 
     def total_room(self, ahead: int = 0) -> int:
         """The same over all frameworks."""
-        room = self._below(self._slots.total(), ahead)
-        return room if self._cap is None else min(room, self._below(self._cap, ahead))
-
-    def _below(self, slots: int, ahead: int) -> int:
+        slots = self._slots.total()
+        slots = slots if self._cap is None else min(slots, self._cap)
         return slots * (1 + ahead) - self._taken.total()
 
     def take(self, claim: Claim, count: int = 1) -> None:
-        """Take slots for a job."""
         self._taken[claim.framework] += count
         self._discipline.taken(claim, count)
 
@@ -188,7 +182,6 @@ class SlotPool:
         return idlest if most + self.ahead * idlest.info.slots > 0 else None
 
     def sum_up(self, address: Address, end: AttemptEnd) -> None:
-        """Count the end of an attempt."""
         executor = self.executors.get(address)
         if executor is None:
             return
@@ -198,7 +191,6 @@ class SlotPool:
             executor.run_s += end.run_s
 
     def figures(self) -> Iterator[Figure]:
-        """Slots and counters of each executor."""
         for executor in self.executors.values():
             labels = {"executor": name_of(executor.info.address)}
             yield Figure("executor_slots", labels, executor.info.slots)

@@ -20,7 +20,6 @@ class Unreported:
     """Pending completion reports by scheduler and job, until a message carries them."""
 
     def __init__(self) -> None:
-        """Start with nothing to report."""
         self._jobs: dict[Address, dict[JobId, _Ends]] = {}
         self._urgent: dict[Address, None] = {}
 

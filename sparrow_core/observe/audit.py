@@ -66,13 +66,9 @@ class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         by: The machine that saw it.
         event: One of `EVENTS`.
         job: The job's id on the wire: `id`, after a failover `id~1` ...
-        node: The node concerned.
-        task: The task's id.
         attempt: Number of the attempt, from 1.
         count: Number of tasks, reservations or slots.
-        user: Of the job.
         text: See `EVENTS`.
-        run_s: Time in the runner.
         requires: Attributes that the job's nodes must have.
         constraints: Task ids to the nodes that they prefer.
     """
@@ -205,7 +201,6 @@ class AuditFile:
         self._flushed_at = 0.0
 
     def __call__(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        """Append events."""
         self._audit(at, msg, out, now)
         if now > self._flushed_at + _FLUSH_S:
             self._flushed_at = now
@@ -215,7 +210,6 @@ class AuditFile:
         self._out.write(self._encoder.encode(event) + b"\n")
 
     def close(self) -> None:
-        """Flush and close the file."""
         self._out.close()
 
 

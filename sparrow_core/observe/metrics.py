@@ -15,7 +15,7 @@ from sparrow_core.protocol.machine import Envelope, Figure, Machine
 from sparrow_core.protocol.messages import GetMetrics, Message, MetricsText
 
 
-class Metrics:
+class Metrics(Machine[GetMetrics]):
     """Counters and gauges of a process."""
 
     inputs: ClassVar[Any] = GetMetrics
@@ -27,14 +27,7 @@ class Metrics:
         counters: Callable[[], Mapping[str, int]],
         figures: Callable[[], Iterable[Figure]] = tuple,
     ) -> None:
-        """Make metrics of a process.
-
-        Args:
-            source: Name of the process.
-            machines: Those of its driver, by name.
-            counters: Those of its driver.
-            figures: Further metrics.
-        """
+        """Make metrics of the process `source` from its driver's machines and counters."""
         self._source = source
         self._machines = machines
         self._counters = counters
@@ -42,7 +35,6 @@ class Metrics:
         self._messages: Counter[tuple[str, str, str]] = Counter()
 
     def tap(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        """Count the messages that a machine took and sent."""
         del now
         name = name_of(at)
         self._messages[name, "in", type(msg).__name__] += 1
@@ -50,16 +42,8 @@ class Metrics:
             self._messages[name, "out", type(envelope.msg).__name__] += 1
 
     def on_message(self, msg: GetMetrics, now: float) -> list[Envelope]:
-        """Answer with the current metrics."""
         del now
         return [Envelope(msg.asker, MetricsText(self._source, self.text()))]
-
-    def check(self) -> None:
-        """No invariants."""
-
-    def gauges(self) -> dict[str, float]:
-        """None of its own."""
-        return {}
 
     def text(self) -> str:
         """All metrics, one per line, in a fixed order."""

@@ -32,7 +32,6 @@ class Report(Struct, frozen=True, kw_only=True):
     """Summary of a cluster's work; times in milliseconds.
 
     Attributes:
-        jobs: Number of jobs.
         failed: Jobs that ended without all results, by reason.
         response_ms: From a job's arrival at a scheduler to its end.
         ideal_ms: A job's longest task: its response time on an empty cluster.
@@ -45,7 +44,6 @@ class Report(Struct, frozen=True, kw_only=True):
         reservations: Queued at nodes, in all.
         useless: Reservations that launched no task.
         removed: Share of useless reservations that were withdrawn without a request.
-        lost: Lost attempts.
     """
 
     jobs: int
@@ -91,7 +89,6 @@ class _Log:
 
 
 def quantiles(values: Iterable[float]) -> Quantiles:
-    """Quantiles of some values."""
     ranked = sorted(values)
     if not ranked:
         return Quantiles(0, 0.0, 0.0, 0.0, 0.0)
@@ -103,12 +100,9 @@ def quantiles(values: Iterable[float]) -> Quantiles:
 
 
 def report(events: Sequence[AuditEvent], start_s: float = 0.0, end_s: float = 1e18) -> Report:
-    """Derive a report from events in order of time.
+    """Derive a report on the jobs that arrived from `start_s` to `end_s`, both included.
 
-    Args:
-        events: Of all processes.
-        start_s: Only jobs that arrived at or after this time.
-        end_s: Only jobs that arrived at or before this time.
+    The events are of all processes, in order of time.
     """
     log = _sort_out(events, start_s, end_s)
     useless = log.enqueued - len(log.runs)
@@ -228,13 +222,7 @@ def _shares(log: _Log) -> dict[str, float]:
 def why_here(events: Sequence[AuditEvent], job: str, task: int) -> tuple[str, ...]:
     """Why a task ran where it did: lines of constraint, probes, answers, binding and result.
 
-    Args:
-        events: Of all processes, in order of time.
-        job: The client's id of the job.
-        task: The task's id.
-
-    Returns:
-        Nothing if the job is not in the log.
+    The events are of all processes, in order of time. No lines if the job is not among them.
     """
     own = [event for event in events if _RESUBMITTED.sub("", event.job) == job]
     return tuple(

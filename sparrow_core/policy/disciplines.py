@@ -86,12 +86,10 @@ class StrictPriority(Discipline):
     """Strict priority: smallest number first, by arrival within a priority; no preemption."""
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
-        """Jobs of one priority."""
         del job_id
         return claim.framework, claim.priority
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        """The oldest job of the most urgent priority."""
         del now
         first = min(candidates, key=lambda each: each[1].claim.priority, default=None)
         return first[0] if first else None
@@ -113,7 +111,6 @@ class ShortestRemaining(Discipline):
         return job_id
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        """The job that has starved longest, or the one with the least waiting work."""
         first = min(candidates, key=lambda each: self._rank(each[1], now), default=None)
         return first[0] if first else None
 
@@ -145,18 +142,15 @@ class WeightedFair(Discipline):
     steady = False
 
     def __init__(self) -> None:
-        """Start with equal weights."""
         self._weights: dict[str, float] = {}
         self._shares: dict[str, _Share] = {}
         self._level_s = 0.0
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
-        """Jobs of one user."""
         del job_id
         return claim.framework, claim.user
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        """The oldest job of the user with the lowest level."""
         del now
         first: dict[str, JobId] = {}
         for job_id, queued in candidates:
@@ -179,11 +173,9 @@ class WeightedFair(Discipline):
         return self._weights.get(user, 1.0)
 
     def taken(self, claim: Claim, count: int = 1) -> None:
-        """The user has more running tasks."""
         self._shares.setdefault(claim.user, _Share()).running += count
 
     def given_back(self, claim: Claim, ran_s: float | None, count: int = 1) -> None:
-        """Charge the user for the task's time."""
         share = self._shares[claim.user]
         share.running -= count
         assert share.running >= 0
@@ -195,7 +187,6 @@ class WeightedFair(Discipline):
             del self._shares[claim.user]
 
     def set_weights(self, weights: dict[str, float]) -> None:
-        """Use these weights for later charges."""
         self._weights = weights
 
 
@@ -206,7 +197,6 @@ class Lanes:
     """
 
     def __init__(self, discipline: Discipline) -> None:
-        """Start with no job."""
         self._discipline = discipline
         self._lane_of: dict[JobId, Hashable] = {}  # in order of arrival
         self._lanes: dict[Hashable, OrderedDict[JobId, int]] = {}
@@ -220,7 +210,6 @@ class Lanes:
         self._lanes.setdefault(lane, OrderedDict())[job_id] = self._arrivals
 
     def remove(self, job_id: JobId) -> None:
-        """Remove a job."""
         lane = self._lane_of.pop(job_id)
         del self._lanes[lane][job_id]
         if not self._lanes[lane]:

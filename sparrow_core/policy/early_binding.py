@@ -17,7 +17,6 @@ class BoundPlacer(Placer):
     """Each task is bound to one node as soon as it is placed; subclasses choose the node."""
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
-        """Start with no task."""
         super().__init__(rng, probe_ratio)
         # A reservation on a node stands for one of its bound tasks, whichever is oldest.
         self._bound: dict[NodeName, OrderedDict[TaskId, TaskSpec]] = {}
@@ -39,24 +38,20 @@ class BoundPlacer(Placer):
         return reservations
 
     def take(self, node: NodeName, count: int) -> list[TaskSpec]:
-        """Hand over the oldest tasks that are bound to the node."""
         taken = pop_first(self._bound.get(node, OrderedDict()), count)
         for task in taken:
             del self.waiting[task.task_id]
         return taken
 
     def withdraw(self, task_id: TaskId) -> None:
-        """The task does not wait any more."""
         super().withdraw(task_id)
         for bound in self._bound.values():
             bound.pop(task_id, None)
 
     def offers(self, node: NodeName) -> bool:
-        """A task is bound to the node and waits."""
         return bool(self._bound.get(node))
 
     def node_lost(self, node: NodeName, held: int, nodes: Sequence[NodeName]) -> Reservations:
-        """Bind the node's tasks to other nodes."""
         del held  # as many as tasks are bound to the node
         bound = self._bound.pop(node, OrderedDict())
         return self.place(tuple(bound.values()), nodes) if bound else {}
@@ -78,7 +73,6 @@ class PerTaskPlacer(BoundPlacer):
     """Per-task sampling: each task is bound to the least loaded of d probed nodes of its own."""
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
-        """Start with no task and no load known."""
         super().__init__(rng, probe_ratio)
         self._probed: dict[TaskId, Sequence[NodeName]] = {}
         self._loads: dict[NodeName, int] = {}

@@ -36,17 +36,14 @@ class UnconstrainedPlacer(Placer):
         return policy.spread_reservations(self._rng, policy.without(nodes, avoid), count)
 
     def take(self, node: NodeName, count: int) -> list[TaskSpec]:
-        """Bind the oldest waiting tasks."""
         del node  # any will do
         return pop_first(self.waiting, count)
 
     def offers(self, node: NodeName) -> bool:
-        """Any waiting task will do, on any node."""
         del node
         return bool(self.waiting)
 
     def node_lost(self, node: NodeName, held: int, nodes: Sequence[NodeName]) -> Reservations:
-        """Move the node's reservations to other nodes."""
         del node
         return _move(self._rng, self.waiting, held, nodes)
 
@@ -55,7 +52,6 @@ class UnconstrainedPlacer(Placer):
         return _part(node, policy.reservation_count(len(self.waiting), self._probe_ratio), nodes)
 
     def refused(self, node: NodeName, count: int, nodes: Sequence[NodeName]) -> Reservations:
-        """Move the reservations to other nodes, if there are any."""
         others = [other for other in nodes if other != node]
         return _move(self._rng, self.waiting, count, others) if others else {}
 
@@ -74,7 +70,6 @@ class ConstrainedPlacer(Placer):
     """
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
-        """Start with no task."""
         super().__init__(rng, probe_ratio)
         self._lists: dict[NodeName, deque[TaskId]] = {}
         self._reserved_on: dict[TaskId, list[NodeName]] = {}
@@ -156,12 +151,10 @@ class ConstrainedPlacer(Placer):
         return listed[0] if listed else None
 
     def withdraw(self, task_id: TaskId) -> None:
-        """The task does not wait any more."""
         super().withdraw(task_id)
         self._pool.pop(task_id, None)
 
     def offers(self, node: NodeName) -> bool:
-        """A task that may run on the node waits."""
         return bool(self._pool) or self._first_of(node) is not None
 
     def node_lost(self, node: NodeName, held: int, nodes: Sequence[NodeName]) -> Reservations:

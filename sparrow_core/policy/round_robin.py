@@ -19,7 +19,6 @@ class RoundRobinPlacer(BoundPlacer):
     """
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
-        """Start with no task."""
         super().__init__(rng, probe_ratio)
         self._dealt: Counter[NodeName] = Counter()
 

@@ -59,7 +59,6 @@ class TaskFailure(SparrowError):  # noqa: N818 - a condition, not an error name
     """
 
     def __init__(self, message: str, detail: bytes = b"", retryable: bool = False) -> None:
-        """See the class."""
         super().__init__(message)
         self.message = message
         self.detail = detail

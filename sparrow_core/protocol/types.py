@@ -72,7 +72,6 @@ class PlacementStep(Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         at_s: Seconds since the scheduler got the job.
-        node: The node.
         what: The scheduler "probed" the node for its load; the node "told" its load; the scheduler
             "reserved" there; or the node had free slots and "asked" for tasks.
         count: The load, or the number of reservations or tasks.
@@ -116,8 +115,6 @@ class AttemptEnd(Struct, frozen=True, array_like=True, gc=False):
     """How an attempt ended; its slot is free.
 
     Attributes:
-        task_id: The task.
-        attempt: Which attempt at it.
         run_s: Time in the runner; None if it was not run to its end.
         lost: Why it must be retried; None if it need not.
     """

@@ -24,7 +24,7 @@ from sparrow_core.policy.placement import check_placement
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError
 from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished
 from sparrow_core.protocol.ids import Address, JobId, NodeName, name_of
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import (
     CancelJob,
     GetNodes,
@@ -33,11 +33,10 @@ from sparrow_core.protocol.messages import (
     Notify,
     SchedulerSilent,
     SetWeights,
-    StartJob,
     Tick,
 )
 from sparrow_core.protocol.types import NodeInfo
-from sparrow_core.runtime.specs import ExecutorStatus, JobSpec, NodeStatus
+from sparrow_core.runtime.specs import ExecutorStatus, JobSpec, NodeStatus, start_of
 from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.runtime.transport.observe import observed
 
@@ -51,7 +50,7 @@ _POLL_S = 0.5
 _ActorIn = Notify | KnownNodes | SchedulerSilent | MetricsText | Tick
 
 
-class ClientActor:
+class ClientActor(Machine[_ActorIn]):
     """Hands events of jobs to callbacks and keeps a table of the nodes that schedulers know.
 
     Machine-like, but with callbacks and a condition variable, so it belongs to the drivers.
@@ -75,7 +74,6 @@ class ClientActor:
         self._generation = 0
 
     def on_message(self, msg: _ActorIn, now: float) -> list[Envelope]:
-        """Hand events to their callback, or update the table of nodes."""
         match msg:
             case Notify():
                 self._notify(msg.job_id, msg.events)
@@ -99,15 +97,10 @@ class ClientActor:
                 assert_never(msg)
         return []
 
-    def check(self) -> None:
-        """No invariants."""
-
     def gauges(self) -> dict[str, float]:
-        """Jobs that expect events."""
         return {"client_jobs": len(self._callbacks)}
 
     def expect(self, job_id: JobId, on_event: OnEvent) -> None:
-        """Call `on_event` with the events of a job that is about to start."""
         self._callbacks[job_id] = on_event
 
     def _notify(self, job_id: JobId, events: Sequence[JobEvent]) -> None:
@@ -116,10 +109,7 @@ class ClientActor:
         if callback is None:
             return
         for event in events:
-            try:
-                callback(event)
-            except Exception:  # noqa: BLE001 - a failing callback must not stop the cluster
-                traceback.print_exc()
+            _guard(partial(callback, event))
 
     def fail_all(self, kind: str, message: str) -> None:
         """Fail all open jobs; only after the IO thread has ended."""
@@ -189,7 +179,6 @@ class Cluster(ABC):
         self._thread: threading.Thread | None = None
 
     def _open(self, driver: LocalDriver, schedulers: Sequence[Address]) -> None:
-        """Host the client machine and its actor on a driver."""
         self._opened = True
         self._driver = driver
         self._client = driver.address("client")
@@ -228,17 +217,8 @@ class Cluster(ABC):
             raise ClusterClosed("the cluster is not running")
         job_id = JobId(f"{self._session}.{next(self._ids)}")
         self._actor.expect(job_id, on_event)
-        start = StartJob(
-            job_id=job_id,
-            user=job.user,
-            tasks=job.tasks,
-            shared=job.shared,
-            placement=job.placement,
-            probe_ratio=job.probe_ratio,
-            options=job.options,
-        )
         try:
-            self._driver.post(self._client, start)
+            self._driver.post(self._client, start_of(job, job_id))
             if not self._is_running():  # closed meanwhile: nobody else would call back
                 self._actor.fail_all("cancelled", "the cluster was closed")
         except BaseException:  # such as Ctrl-C: the caller does not learn the id
@@ -321,7 +301,6 @@ class Cluster(ABC):
             self._actor.fail_all("cancelled", "the cluster was closed")
 
     def __enter__(self) -> Self:
-        """Start."""
         self.start()
         return self
 
@@ -331,5 +310,4 @@ class Cluster(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
         self.close()

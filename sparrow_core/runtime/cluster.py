@@ -13,28 +13,21 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any, ClassVar
 
 import msgspec
 import psutil
 
 from sparrow_core.machines.client import ClientConfig
-from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor
-from sparrow_core.machines.scheduler import Scheduler
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError, SparrowError
-from sparrow_core.protocol.ids import Address, NodeName, address
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.ids import Address, NodeName, address, endpoint_of
+from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import AllNodesLost, Message, NodeLost, SchedulerLost
 from sparrow_core.runtime.client_actor import Cluster
-from sparrow_core.runtime.runner import SlotThread, bind_factory, load_factory
-from sparrow_core.runtime.specs import (
-    ExecutorGroup,
-    NodeConfig,
-    NodeStatus,
-    check_nodes,
-)
+from sparrow_core.runtime.hosting import end_slots, host_executor, host_scheduler
+from sparrow_core.runtime.runner import SlotThread
+from sparrow_core.runtime.specs import NodeConfig, NodeStatus, check_nodes
 from sparrow_core.runtime.transport.child import Child, NodeSettings, end_children
 from sparrow_core.runtime.transport.deaths import Respawns
 from sparrow_core.runtime.transport.local_driver import LocalDriver
@@ -52,7 +45,7 @@ class _Respawn(Message, frozen=True):
     node: NodeName
 
 
-class _Starter:
+class _Starter(Machine[_Respawn]):
     """Restarts nodes on the IO thread, when their backoff is over."""
 
     inputs: ClassVar[Any] = _Respawn
@@ -61,17 +54,9 @@ class _Starter:
         self._start = start
 
     def on_message(self, msg: _Respawn, now: float) -> list[Envelope]:
-        """Start a node."""
         del now
         self._start(msg.node)
         return []
-
-    def check(self) -> None:
-        """No invariants."""
-
-    def gauges(self) -> dict[str, float]:
-        """None."""
-        return {}
 
 
 class _OwnCluster(Cluster):
@@ -103,6 +88,8 @@ class _OwnCluster(Cluster):
 
 class LocalCluster(_OwnCluster):
     """A cluster of processes on this machine."""
+
+    _driver: ZmqDriver
 
     def __init__(
         self,
@@ -136,6 +123,10 @@ class LocalCluster(_OwnCluster):
         self._restarts = restarts
         self._started = False
         self._respawns = {NodeName(node.name): Respawns(restarts) for node in nodes}
+        # The node of each scheduler, round robin.
+        self._homes = {
+            f"scheduler-{number}": nodes[number % len(nodes)].name for number in range(schedulers)
+        }
         longest = max(len(os.fsencode(self._socket(f"{node.name}-e99n99r9999"))) for node in nodes)
         if longest > _IPC_PATH_MAX:
             raise SparrowError(f"{self._run_dir}: too long a path for ipc sockets")
@@ -145,9 +136,6 @@ class LocalCluster(_OwnCluster):
 
     def _endpoint(self, process: str) -> str:
         return f"ipc://{self._socket(process)}"
-
-    def _scheduler_home(self, number: int) -> NodeName:
-        return NodeName(self._configs[number % len(self._configs)].name)
 
     def start(self, timeout_s: float = 20.0) -> None:
         """Start all processes in parallel; returns when all are registered.
@@ -167,22 +155,13 @@ class LocalCluster(_OwnCluster):
         """
         if self._closed or self._thread is not None:
             raise ClusterClosed("a cluster can be started once")
-        names = [f"scheduler-{number}" for number in range(self._scheduler_count)]
-        homes = {name: self._scheduler_home(number) for number, name in enumerate(names)}
-        schedulers = tuple(address(self._endpoint(home), name) for name, home in homes.items())
-        driver = ZmqDriver(self._endpoint("client"))
-        self._open(driver, schedulers)
+        schedulers = [address(self._endpoint(at), name) for name, at in self._homes.items()]
+        self._open(ZmqDriver(self._endpoint("client")), schedulers)
         atexit.register(self.close)
-        configs = {NodeName(config.name): config for config in self._configs}
-
-        def spawn(name: NodeName) -> None:
-            own = tuple(scheduler for scheduler, home in homes.items() if home == name)
-            self._spawn(driver, configs[name], schedulers, own)
-
-        driver.host("starter", _Starter(lambda name: self._restart(driver, name, spawn)))
+        self._driver.host("starter", _Starter(self._restart))
         try:
-            for name in configs:
-                spawn(name)
+            for config in self._configs:
+                self._spawn(config)
             self._run()
         except BaseException:
             self.close()
@@ -213,21 +192,15 @@ class LocalCluster(_OwnCluster):
         if self._given_up:
             raise ClusterStartError(self._start_problem() or "a node died")
 
-    def _spawn(
-        self,
-        driver: ZmqDriver,
-        config: NodeConfig,
-        schedulers: tuple[Address, ...],
-        own: tuple[str, ...],
-    ) -> None:
+    def _spawn(self, config: NodeConfig) -> None:
         name = NodeName(config.name)
         settings = NodeSettings(
             name=config.name,
             endpoint=self._endpoint(config.name),
             run_dir=str(self._run_dir),
             groups=config.groups,
-            schedulers=schedulers,
-            own_schedulers=own,
+            schedulers=tuple(address(self._endpoint(at), each) for each, at in self._homes.items()),
+            own_schedulers=tuple(each for each, at in self._homes.items() if at == name),
             client_endpoint=self._endpoint("client"),
             seed=self._seed,
             attributes=config.attributes,
@@ -240,55 +213,50 @@ class LocalCluster(_OwnCluster):
         self._children[name] = child
         self._dead.pop(name, None)
         self._respawns[name].started(time.monotonic())
-        driver.watch(child.alive_fd, lambda: self._on_node_death(driver, name))
+        self._driver.watch(child.alive_fd, lambda: self._on_node_death(name))
 
-    def _restart(
-        self, driver: ZmqDriver, name: NodeName, spawn: Callable[[NodeName], None]
-    ) -> None:
+    def _restart(self, name: NodeName) -> None:
         try:
-            spawn(name)
+            self._spawn(next(config for config in self._configs if config.name == name))
         except OSError as error:  # for instance no memory to fork: as if it had died at once
             self._dead[name] = self._last_deaths[name] = str(error)
-            self._plan_restart(driver, name)
+            self._plan_restart(name)
 
-    def _on_node_death(self, driver: ZmqDriver, name: NodeName) -> None:
+    def _on_node_death(self, name: NodeName) -> None:
         """Tell the machines, which would else learn it by a timeout; restart the node."""
         child = self._children[name]
-        driver.unwatch(child.alive_fd)
+        self._driver.unwatch(child.alive_fd)
         self._dead[name] = self._last_deaths[name] = child.describe_exit()
         if child.exit_status() is None:
             child.kill()  # it closed its pipe: useless, even if it runs
         child.close()
-        driver.forget(self._endpoint(name))
-        self._plan_restart(driver, name)
+        self._driver.forget(self._endpoint(name))
+        self._plan_restart(name)
 
-    def _plan_restart(self, driver: ZmqDriver, name: NodeName) -> None:
+    def _plan_restart(self, name: NodeName) -> None:
         delay_s = self._respawns[name].died(time.monotonic()) if self._started else None
         if delay_s is None:
             self._given_up[name] = None
         else:
-            driver.after(delay_s, driver.address("starter"), _Respawn(name))
-        self._tell_of_death(driver, name, returns=delay_s is not None)
+            self._driver.after(delay_s, self._driver.address("starter"), _Respawn(name))
+        self._tell_of_death(name, returns=delay_s is not None)
 
-    def _tell_of_death(self, driver: ZmqDriver, name: NodeName, *, returns: bool) -> None:
-        lost = [
-            each for each in self._actor.schedulers if each.startswith(f"{self._endpoint(name)}#")
-        ]
+    def _tell_of_death(self, name: NodeName, *, returns: bool) -> None:
+        how, endpoint = f"{name} {self._dead[name]}", self._endpoint(name)
+        lost = [each for each in self._actor.schedulers if endpoint_of(each) == endpoint]
         for scheduler in lost:
             if not returns:
                 self._actor.schedulers.remove(scheduler)
-            driver.post(
-                self._client, SchedulerLost(scheduler, returns, f"{name} {self._dead[name]}")
-            )
+            self._driver.post(self._client, SchedulerLost(scheduler, returns, how))
         with self._actor.changed:
             for scheduler in lost:
                 self._actor.known.pop(scheduler, None)
             self._actor.changed.notify_all()
         for scheduler in self._actor.schedulers:
             if scheduler not in lost:
-                driver.post(scheduler, NodeLost(name, self._dead[name]))
+                self._driver.post(scheduler, NodeLost(name, self._dead[name]))
         if len(self._given_up) == len(self._children):
-            driver.post(self._client, AllNodesLost(f"{name} {self._dead[name]}"))
+            self._driver.post(self._client, AllNodesLost(how))
 
     def _start_problem(self) -> str | None:
         dead = [f"node {name} died ({how})" for name, how in self._dead.items()]
@@ -317,15 +285,13 @@ class LocalCluster(_OwnCluster):
             child.ask_to_end()
         registered = set(self._actor.pids)
         for process in descendants:
-            if (
-                process.pid not in registered
-            ):  # still starting: it does not listen yet, and holds nothing
+            # Still starting: it does not listen yet, and holds nothing.
+            if process.pid not in registered:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
         end_children(self._children.values(), _END_S)
-        for process in psutil.wait_procs(descendants, timeout=_END_S if self._last_deaths else 0.1)[
-            1
-        ]:
+        timeout_s = _END_S if self._last_deaths else 0.1
+        for process in psutil.wait_procs(descendants, timeout=timeout_s)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._driver.close()
@@ -384,8 +350,7 @@ class InProcessCluster(_OwnCluster):
         schedulers = tuple(map(driver.address, names))
         self._open(driver, schedulers)
         for name in names:
-            rng = Random(f"{self._seed}/{name}") if self._seed is not None else Random()
-            driver.host(name, Scheduler(driver.address(name), rng))
+            host_scheduler(driver, name, self._seed)
         try:
             for config in self._configs:
                 self._host_node(driver, config, schedulers)
@@ -408,30 +373,10 @@ class InProcessCluster(_OwnCluster):
         driver.host(f"monitor-{name}", monitor)
         groups = [group for group in config.groups for _ in range(group.count)]
         for number, group in enumerate(groups):
-            self._host_executor(driver, name, f"{name}-e{number}", group)
-
-    def _host_executor(
-        self, driver: LocalDriver, node: NodeName, executor: str, group: ExecutorGroup
-    ) -> None:
-        factory = load_factory(group.runner)
-        at = driver.address(executor)
-        slots = [f"{executor}-slot-{slot}" for slot in range(group.slots)]
-        machine = Executor(
-            at,
-            node,
-            driver.address(f"monitor-{node}"),
-            tuple(map(driver.address, slots)),
-            pid=os.getpid(),
-            framework=group.framework,
-        )
-        driver.host(executor, machine)
-        for slot, slot_name in enumerate(slots):
-            make = bind_factory(factory, group.runner_config, slot)
-            thread = SlotThread(
-                driver.address(slot_name), at, make, driver.post, self._broken.append
+            executor = f"{name}-e{number}"
+            self._slots += host_executor(
+                driver, executor, name, at, group, self._broken.append, slot_prefix=f"{executor}-"
             )
-            driver.host(slot_name, thread)
-            self._slots.append(thread)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         """All nodes, in the order given; they are alive as long as the cluster."""
@@ -444,9 +389,5 @@ class InProcessCluster(_OwnCluster):
         return tuple(self._actor.status_of(name, os.getpid(), alive=alive) for name in names)
 
     def _end(self) -> None:
-        for slot in self._slots:
-            slot.stop()
-        deadline = time.monotonic() + _END_S
-        for slot in self._slots:
-            slot.join(max(0.0, deadline - time.monotonic()))
+        end_slots(self._slots, _END_S)
         self._driver.close()

@@ -124,7 +124,6 @@ class Config(_Section, frozen=True, kw_only=True):
 
     @property
     def scheduler_addresses(self) -> tuple[Address, ...]:
-        """The addresses of the scheduler machines at the endpoints of `schedulers`."""
         return tuple(address(endpoint, SCHEDULER_NAME) for endpoint in self.schedulers)
 
 

@@ -11,14 +11,14 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Protocol, assert_never, cast
 
 from sparrow_core.policy import sampling as policy
 from sparrow_core.protocol.errors import RunnerError, TaskFailure
 from sparrow_core.protocol.ids import Address, JobId
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import (
     ForgetJob,
     InterruptTask,
@@ -83,7 +83,7 @@ def load_factory(path: str) -> RunnerFactory:
     return cast("RunnerFactory", factory)
 
 
-class SlotThread:
+class SlotThread(Machine[SlotIn]):
     """A slot: one thread, one runner, one task at a time."""
 
     inputs: ClassVar[Any] = SlotIn
@@ -103,9 +103,7 @@ class SlotThread:
         self._post = post
         self._on_broken = on_broken
         self._tasks: queue.SimpleQueue[StartTasks | ForgetJob | None] = queue.SimpleQueue()
-        self._lock = (
-            threading.Lock()
-        )  # guards the next four: only the running task may be cancelled
+        self._lock = threading.Lock()  # guards the next four: only the running task is cancelled
         self._outcomes: list[SlotOutcome] = []  # not reported yet
         self._dropped: dict[TaskKey, bool] = {}  # queued tasks, and whether they were interrupted
         self._runner: Runner | None = None
@@ -134,13 +132,6 @@ class SlotThread:
             case _:
                 assert_never(msg)
         return []
-
-    def check(self) -> None:
-        """Its invariants are checked by the executor."""
-
-    def gauges(self) -> dict[str, float]:
-        """None of its own."""
-        return {}
 
     def stop(self) -> None:
         """Interrupt the running task and have the thread close its runner; see `join`."""
@@ -223,10 +214,3 @@ class SlotThread:
         with self._lock:
             self._current = None
             self._outcomes.append(outcome)
-
-
-def bind_factory(
-    factory: RunnerFactory, config: Mapping[str, str], slot: int
-) -> Callable[[], Runner]:
-    """A function without arguments that makes the runner of one slot."""
-    return lambda: factory(dict(config), slot)

@@ -10,6 +10,8 @@ from msgspec import Struct
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.placement import DEFAULT_PLACEMENT
 from sparrow_core.protocol.errors import SparrowError
+from sparrow_core.protocol.ids import JobId
+from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 
 
@@ -31,6 +33,14 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     placement: str = DEFAULT_PLACEMENT
     probe_ratio: float = 2.0
     options: JobOptions = JobOptions()
+
+
+def start_of(job: JobSpec, job_id: JobId) -> StartJob:
+    """The message that starts a job."""
+    return StartJob(
+        job_id=job_id, user=job.user, tasks=job.tasks, shared=job.shared,
+        placement=job.placement, probe_ratio=job.probe_ratio, options=job.options,
+    )  # fmt: skip
 
 
 class ExecutorGroup(Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished, TaskCompleted
 from sparrow_core.protocol.ids import Address, JobId, NodeName, address, endpoint_of
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import (
     ExecutorLost,
     ForgetJob,
@@ -59,7 +59,7 @@ def duration_of(payload: bytes, node: str = "") -> float:
     return duration_s * factor
 
 
-class SimulatedSlot:
+class SimulatedSlot(Machine[SlotIn | SlotDone]):
     """A slot whose tasks take the time in their payload, and return that."""
 
     inputs: ClassVar[Any] = SlotIn | SlotDone
@@ -122,11 +122,7 @@ class SimulatedSlot:
         return [Envelope(self._address, done, duration_s)]
 
     def gauges(self) -> dict[str, float]:
-        """Number of running tasks."""
         return {"running": float(self._running is not None)}
-
-    def check(self) -> None:
-        """No invariants."""
 
 
 class Recorder:
@@ -135,14 +131,12 @@ class Recorder:
     inputs: ClassVar[Any] = Notify | KnownNodes | SchedulerSilent
 
     def __init__(self) -> None:
-        """Start with no event."""
         self.completed: dict[JobId, dict[int, int]] = {}  # commits per task: must be 1
         self.ended: dict[JobId, JobFinished | JobFailed] = {}
         self.ended_at: dict[JobId, float] = {}
         self.silences: list[tuple[float, SchedulerSilent]] = []
 
     def on_message(self, msg: Notify | KnownNodes | SchedulerSilent, now: float) -> list[Envelope]:
-        """Record an event."""
         if isinstance(msg, Notify):
             for event in msg.events:
                 self._record(msg.job_id, event, now)
@@ -160,7 +154,6 @@ class Recorder:
             self.ended_at[job_id] = now
 
     def gauges(self) -> dict[str, float]:
-        """Number of jobs that have ended."""
         return {"ended": len(self.ended)}
 
     def check(self) -> None:
@@ -172,16 +165,10 @@ class SimulatedCluster:
     """Schedulers, nodes and one client in a world.
 
     Args:
-        world: Where.
         nodes: How many; they are called n0, n1 ...
         slots: Of each executor; a node has one executor per framework.
         schedulers: How many, each a process of its own.
-        heartbeat_s: Of nodes and executors.
-        attributes: Of a node.
         frameworks: Of the executors of each node.
-        monitor: Policy and limits of the nodes.
-        scheduler: Limits of the schedulers.
-        client: Limits of the client.
         slowness: Factor on the task times of a node.
     """
 
@@ -246,7 +233,6 @@ class SimulatedCluster:
             self._start_executor(name, framework)
 
     def kill_node(self, name: NodeName) -> None:
-        """Kill a node's process and its executors."""
         self.world.kill(endpoint_of(self.monitor_of(name)))
         for executor in self._executors[name]:
             self.world.kill(endpoint_of(executor))
@@ -272,7 +258,6 @@ class SimulatedCluster:
             self._start_executor(name, framework)
 
     def monitor_of(self, name: NodeName) -> Address:
-        """The address of a node's monitor."""
         return address(name, "monitor")
 
     def _start_executor(self, name: NodeName, framework: str) -> None:

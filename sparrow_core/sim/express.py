@@ -67,7 +67,6 @@ class _Job:
         self.last_s = 0.0
 
     def claim_now(self) -> Claim:
-        """What queue disciplines know of the job at this moment."""
         options = self.start.options
         return Claim(
             self.start.user, options.framework, options.priority, options.task_s,
@@ -126,9 +125,6 @@ class ExpressCluster:
 
     Args:
         nodes: How many; they are called n0, n1 ...
-        slots: Of each.
-        policy: Queue discipline of the nodes.
-        seed: Of placement.
         network: Delays; loss and jitter are ignored.
         cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
     """
@@ -143,7 +139,6 @@ class ExpressCluster:
         network: Network | None = None,
         cancellation: bool = True,
     ) -> None:
-        """Start with idle nodes at time 0."""
         network = network or Network()
         self.ended_s: dict[JobId, float] = {}
         self.on_run: Callable[[StartJob, int, float], None] | None = None
@@ -196,7 +191,6 @@ class ExpressCluster:
         self._wait(arrival.at_s, self._arrive, arrival)
 
     def call(self, at_s: float, action: Callable[[], None]) -> None:
-        """Call a function at a time."""
         self._wait(at_s, _call, action)
 
     def _send(self, handle: Callable[[Any], None], subject: Any) -> None:

@@ -41,18 +41,6 @@ def simulated_failover(nodes: int, slots: int, seed: int) -> FailoverTimes:
 
     world.taps.append(tap)
     specs = tuple(TaskSpec(number, payload_of(_TASK_S)) for number in range(5 * nodes * slots))
-    run_jobs(
-        cluster,
-        [
-            Arrival(
-                1.0,
-                StartJob(
-                    job_id=JobId("job"),
-                    user="user",
-                    tasks=specs,
-                ),
-            )
-        ],
-    )
+    run_jobs(cluster, [Arrival(1.0, StartJob(job_id=JobId("job"), user="user", tasks=specs))])
     ((found_s, _),) = cluster.recorder.silences
     return FailoverTimes(found_s - killed_at_s, again_s[0] - killed_at_s)

@@ -32,7 +32,6 @@ class Meter:
     """
 
     def __init__(self, world: World) -> None:
-        """Tap the world."""
         self.network: Counter[str] = Counter()
         self.local: Counter[str] = Counter()
         self.reserved = self.bound = self.requested = self.late = 0

@@ -73,8 +73,6 @@ class VectorCluster:
     Jobs are submitted in order of arrival; methods return a job's response time in seconds.
 
     Args:
-        nodes: How many.
-        slots: Of each.
         network: Delays; there is no loss.
         cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
         remembers: Whether nodes know their queue lengths, for `loads`.
@@ -89,7 +87,6 @@ class VectorCluster:
         cancellation: bool = True,
         remembers: bool = False,
     ) -> None:
-        """Start with idle nodes."""
         network = network or Network()
         self.nodes = nodes
         self._delay_s = network.delay_s
@@ -275,17 +272,10 @@ def response_times_s(
 ) -> Floats:
     """Simulate a workload; returns response times of its jobs in order of arrival.
 
-    Args:
-        workload: Without placement constraints.
-        nodes: At least as many as a job has probes.
-        slots: Of each node.
-        seed: Of all random choices.
-        network: Its delays.
-        cancellation: Whether superfluous reservations are withdrawn.
-        on_jobs: Called with the number of jobs done since the last call.
+    `on_jobs` is called with the number of jobs done since the last call.
 
     Raises:
-        ValueError: This simulator does not support the workload.
+        ValueError: The workload has placement constraints, or more probes per job than nodes.
     """
     probes = policy.reservation_count(workload.tasks, workload.probe_ratio)
     if workload.replicas or (probes > nodes and workload.placement in ("sparrow", "batch")):
@@ -331,7 +321,6 @@ def response_times_s(
 
 
 def _task_times_s(workload: Workload, rng: np.random.Generator, jobs: int) -> Floats:
-    """One row per job."""
     shape = (jobs, workload.tasks)
     if workload.trace_s:
         return rng.choice(np.array(workload.trace_s), shape)

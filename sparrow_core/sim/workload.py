@@ -58,16 +58,11 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     Attributes:
         load: Average share of busy slots.
-        jobs: Number of jobs.
-        tasks: Per job.
-        task_s: Mean time of a task.
         distribution: Of task times, a name in `DISTRIBUTIONS`.
         trace_s: If not empty, task times are drawn from these instead.
         arrivals: Of jobs, a name in `ARRIVALS`.
         placement: A name of `placement.PLACEMENTS`, or "central" for an omniscient scheduler.
-        probe_ratio: Reservations per task.
         replicas: If above 0, each task prefers this many random nodes.
-        options: Of every job.
     """
 
     load: float
@@ -84,7 +79,6 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     @property
     def mean_s(self) -> float:
-        """Mean time of a task."""
         return sum(self.trace_s) / len(self.trace_s) if self.trace_s else self.task_s
 
     def interval_s(self, slots: int) -> float:
@@ -102,34 +96,24 @@ class Arrival(Struct, frozen=True):
 def make_jobs(
     workload: Workload, nodes: Sequence[NodeName], slots: int, rng: Random
 ) -> list[Arrival]:
-    """The jobs of a workload."""
     interval_s = workload.interval_s(slots * len(nodes))
     at_s = _WARM_UP_S  # nodes have registered by then
     arrivals = []
     for number in range(workload.jobs):
         at_s += ARRIVALS[workload.arrivals](rng) * interval_s
         tasks = tuple(
-            TaskSpec(
-                task_id,
-                payload_of(time_s),
-                tuple(rng.sample(nodes, workload.replicas)),
-            )
+            TaskSpec(task_id, payload_of(time_s), tuple(rng.sample(nodes, workload.replicas)))
             for task_id, time_s in enumerate(_times_s(workload, rng))
         )
         job = StartJob(
-            job_id=JobId(f"job{number}"),
-            user="user",
-            tasks=tasks,
-            placement=workload.placement,
-            probe_ratio=workload.probe_ratio,
-            options=workload.options,
-        )
+            job_id=JobId(f"job{number}"), user="user", tasks=tasks, options=workload.options,
+            placement=workload.placement, probe_ratio=workload.probe_ratio,
+        )  # fmt: skip
         arrivals.append(Arrival(at_s, job))
     return arrivals
 
 
 def _times_s(workload: Workload, rng: Random) -> list[float]:
-    """The times of a job's tasks."""
     if workload.trace_s:
         return rng.choices(workload.trace_s, k=workload.tasks)
     times = DISTRIBUTIONS[workload.distribution](rng, workload.tasks)
@@ -178,7 +162,6 @@ class CentralQueue:
     """
 
     def __init__(self, slots: int, delay_s: float) -> None:
-        """Start with idle slots."""
         self._free_at = [0.0] * slots
         self._delay_s = delay_s
 

@@ -45,7 +45,6 @@ class World:
         checked: bool = False,
         trace: Trace | None = None,
     ) -> None:
-        """Start at time 0 without machines."""
         self.now = 0.0
         self.events = 0
         self.rng = Random(seed)
@@ -86,7 +85,6 @@ class World:
         heapq.heappush(self._heap, (self.now + delay_s, next(self._order), (to, msg)))
 
     def call(self, at_s: float, action: Callable[[], None]) -> None:
-        """Call a function at a time."""
         heapq.heappush(self._heap, (at_s, next(self._order), action))
 
     def run(self, until_s: float, *, done: Callable[[], bool] = lambda: False) -> None:

@@ -32,19 +32,11 @@ class NodeSettings(msgspec.Struct, frozen=True, tag="node", kw_only=True):
     """Settings of a node process.
 
     Attributes:
-        name: The node.
-        endpoint: Where it listens.
-        run_dir: Folder of sockets.
-        groups: Its executors.
         schedulers: Addresses of all schedulers.
         own_schedulers: Names of those in this process.
         client_endpoint: Where the embedding program listens; its socket file is removed if it was
             killed.
-        seed: Of random placement decisions.
-        attributes: What jobs may require of a node.
-        limits: Of the node monitor.
         bind: See `ZmqDriver`.
-        keys: Needed for tcp.
         audit_dir: Folder for audit logs; None for no logs.
         metrics: Whether to answer GetMetrics.
         orphaned_folders: Removed at the end if the parent was killed.

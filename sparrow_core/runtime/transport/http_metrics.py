@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 from sparrow_core.protocol.errors import ConfigError
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import GetMetrics, MetricsText
 from sparrow_core.runtime.transport.local_driver import LocalDriver
 
@@ -16,7 +16,7 @@ _ANSWER_S = 2.0
 _NAME = "http"
 
 
-class HttpMetrics:
+class HttpMetrics(Machine[MetricsText]):
     """A server thread, and a machine that gets the metrics for it."""
 
     inputs: ClassVar[Any] = MetricsText
@@ -40,17 +40,9 @@ class HttpMetrics:
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
 
     def on_message(self, msg: MetricsText, now: float) -> list[Envelope]:
-        """Pass the answer to the server thread."""
         del now
         self._texts.put(msg.text)
         return []
-
-    def check(self) -> None:
-        """No invariants."""
-
-    def gauges(self) -> dict[str, float]:
-        """None of its own."""
-        return {}
 
     def fetch(self) -> str | None:
         """The current metrics; None if the driver does not answer in time."""
@@ -65,7 +57,6 @@ class HttpMetrics:
                 return None
 
     def close(self) -> None:
-        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -75,7 +66,6 @@ def _handler(metrics: HttpMetrics) -> type[BaseHTTPRequestHandler]:
         """Answers `GET /metrics`."""
 
         def do_GET(self) -> None:
-            """Serve a request."""
             text = metrics.fetch() if self.path == "/metrics" else None
             if text is None:
                 self.send_error(404 if self.path != "/metrics" else 503)

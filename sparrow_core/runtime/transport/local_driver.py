@@ -86,7 +86,6 @@ class LocalDriver:
             self._send()
 
     def counters(self) -> dict[str, int]:
-        """Counters of errors, by name."""
         return {"messages_undeliverable": self.undeliverable}
 
     def _signal(self) -> None:

@@ -16,17 +16,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any, ClassVar, assert_never
 
-from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor
-from sparrow_core.machines.scheduler import Scheduler
 from sparrow_core.protocol.errors import RunnerError
 from sparrow_core.protocol.ids import Address, NodeName, address
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import Drained, ExecutorLost, Message, NodeRefused
-from sparrow_core.runtime.runner import SlotThread, bind_factory, load_factory
+from sparrow_core.runtime.hosting import end_slots, host_executor, host_scheduler
 from sparrow_core.runtime.transport.child import (
     Child,
     ExecutorSettings,
@@ -51,13 +48,15 @@ class _Respawn(Message, frozen=True):
     index: int
 
 
-class Supervisor:
+_SupervisorIn = NodeRefused | Drained | _Respawn
+
+
+class Supervisor(Machine[_SupervisorIn]):
     """Starts the executors of a node, and restarts those that die, with backoff."""
 
-    inputs: ClassVar[Any] = NodeRefused | Drained | _Respawn
+    inputs: ClassVar[Any] = _SupervisorIn
 
     def __init__(self, driver: ZmqDriver, settings: NodeSettings, node_monitor: Address) -> None:
-        """Start all executors."""
         self.status = 0
         self._driver = driver
         self._settings = settings
@@ -68,7 +67,7 @@ class Supervisor:
         for index in range(len(self._groups)):
             self._spawn(index)
 
-    def on_message(self, msg: NodeRefused | Drained | _Respawn, now: float) -> list[Envelope]:
+    def on_message(self, msg: _SupervisorIn, now: float) -> list[Envelope]:
         """Restart an executor, or exit: a scheduler refused the node, or it has drained."""
         del now
         match msg:
@@ -82,11 +81,7 @@ class Supervisor:
                 assert_never(msg)
         return []
 
-    def check(self) -> None:
-        """No invariants."""
-
     def gauges(self) -> dict[str, float]:
-        """Deaths of executors so far."""
         return {"executor_deaths": sum(each.count for each in self._respawns)}
 
     def _spawn(self, index: int) -> None:
@@ -148,7 +143,6 @@ class Supervisor:
         self._driver.stop()
 
     def close(self) -> None:
-        """Stop all executors."""
         end_children(self._children.values(), _EXECUTORS_END_S)
         for child in self._children.values():
             remove_socket(child.settings.endpoint)
@@ -167,10 +161,7 @@ def run_node(
 ) -> int:
     """Run a node; returns the exit status.
 
-    Args:
-        settings: Of the node.
-        until_told: Runs the driver until the node is to end; is given the node monitor's address.
-        on_incompatible: See `ZmqDriver`.
+    `until_told` runs the driver until the node is to end; it is given the node monitor's address.
     """
     parent = os.getppid()
     driver = ZmqDriver(
@@ -180,8 +171,7 @@ def run_node(
     supervisor = Supervisor(driver, settings, node_monitor)
     driver.host("supervisor", supervisor)
     for name in settings.own_schedulers:
-        rng = Random(f"{settings.seed}/{name}") if settings.seed is not None else Random()
-        driver.host(name, Scheduler(driver.address(name), rng))
+        host_scheduler(driver, name, settings.seed)
     monitor = NodeMonitor(
         NodeName(settings.name),
         node_monitor,
@@ -192,11 +182,7 @@ def run_node(
     )
     driver.host(f"monitor-{settings.name}", monitor)
     with observed(
-        driver,
-        settings.name,
-        settings.audit_dir,
-        metrics=settings.metrics,
-        figures=monitor.figures,
+        driver, settings.name, settings.audit_dir, metrics=settings.metrics, figures=monitor.figures
     ):
         until_told(driver, node_monitor)
         supervisor.close()
@@ -212,7 +198,6 @@ def run_node(
 def run_executor(settings: ExecutorSettings) -> int:
     """Run an executor until stdin ends; returns the exit status."""
     status = [0]
-    group = settings.group
     driver = ZmqDriver(settings.endpoint, settings.keys)
 
     def on_broken(trace: str) -> None:
@@ -220,32 +205,16 @@ def run_executor(settings: ExecutorSettings) -> int:
         status[0] = RUNNER_BROKEN_STATUS
         driver.stop()
 
+    node, monitor = NodeName(settings.node), Address(settings.node_monitor)
     try:
-        factory = load_factory(group.runner)
+        slots = host_executor(driver, settings.name, node, monitor, settings.group, on_broken)
     except RunnerError as error:
         _log(error)
         driver.close()
         return RUNNER_BROKEN_STATUS
-    executor = driver.address(settings.name)
-    names = tuple(f"slot-{slot}" for slot in range(group.slots))
-    machine = Executor(
-        executor,
-        NodeName(settings.node),
-        Address(settings.node_monitor),
-        tuple(map(driver.address, names)),
-        pid=os.getpid(),
-        framework=group.framework,
-    )
-    driver.host(settings.name, machine)
-    threads = []
-    for slot, name in enumerate(names):
-        make = bind_factory(factory, group.runner_config, slot)
-        thread = SlotThread(driver.address(name), executor, make, driver.post, on_broken)
-        driver.host(name, thread)
-        threads.append(thread)
     with observed(driver, settings.name, settings.audit_dir, metrics=False):
         run_until_stdin_ends(driver)
-        _end_slots(threads)
+        end_slots(slots, _SLOTS_END_S)
         driver.close()
     return status[0]
 
@@ -263,16 +232,7 @@ def run_until_stdin_ends(driver: ZmqDriver, _: Address | None = None) -> None:
     driver.run()
 
 
-def _end_slots(threads: list[SlotThread]) -> None:
-    for thread in threads:
-        thread.stop()
-    deadline = time.monotonic() + _SLOTS_END_S
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-
-
 def main() -> None:
-    """Read the settings, and run a node or an executor."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` writes all threads' stacks into the log
     calm_collector()

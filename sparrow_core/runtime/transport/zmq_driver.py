@@ -133,7 +133,6 @@ class ZmqDriver(LocalDriver):
         return f"{endpoint}/{self._keys.public}"
 
     def host(self, name: str, machine: Machine[Any]) -> Address:
-        """Host a machine under a name; starts its periodic timer if it has one."""
         self._decoders[name] = msgspec.msgpack.Decoder(machine.inputs)
         return super().host(name, machine)
 
@@ -146,7 +145,6 @@ class ZmqDriver(LocalDriver):
         self._poller.register(fd, zmq.POLLIN)
 
     def unwatch(self, fd: int) -> None:
-        """Undo `watch`."""
         del self._watched[fd]
         self._poller.unregister(fd)
 
@@ -158,7 +156,6 @@ class ZmqDriver(LocalDriver):
             peer.close()
 
     def counters(self) -> dict[str, int]:
-        """Counters of errors, by name."""
         return {
             **super().counters(),
             "frames_malformed": self.malformed,
@@ -184,7 +181,6 @@ class ZmqDriver(LocalDriver):
                 self._watched[ready]()
 
     def _admit(self, request: list[bytes]) -> None:
-        """Answer an authentication request."""
         assert self._keys is not None
         assert self._zap is not None
         answer = answer_admission(request, self._keys)

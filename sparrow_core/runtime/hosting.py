@@ -1,0 +1,62 @@
+"""Hosts schedulers, and executors with the threads of their slots, on a driver."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+
+from sparrow_core.machines.executor import Executor
+from sparrow_core.machines.scheduler import Scheduler
+from sparrow_core.protocol.ids import Address, NodeName
+from sparrow_core.runtime.runner import SlotThread, load_factory
+from sparrow_core.runtime.specs import ExecutorGroup
+from sparrow_core.runtime.transport.local_driver import LocalDriver
+
+
+def host_scheduler(driver: LocalDriver, name: str, seed: int | None) -> None:
+    """Host a scheduler; without a seed, its placement differs from run to run."""
+    rng = Random(f"{seed}/{name}") if seed is not None else Random()
+    driver.host(name, Scheduler(driver.address(name), rng))
+
+
+def host_executor(
+    driver: LocalDriver,
+    name: str,
+    node: NodeName,
+    node_monitor: Address,
+    group: ExecutorGroup,
+    on_broken: Callable[[str], None],
+    *,
+    slot_prefix: str = "",
+) -> list[SlotThread]:
+    """Host an executor and its slots, whose threads start; `on_broken` as in `SlotThread`.
+
+    Raises:
+        RunnerError: The runner's factory could not be loaded.
+    """
+    factory = load_factory(group.runner)
+    at = driver.address(name)
+    slots = [f"{slot_prefix}slot-{number}" for number in range(group.slots)]
+    addresses = tuple(map(driver.address, slots))
+    machine = Executor(
+        at, node, node_monitor, addresses, pid=os.getpid(), framework=group.framework
+    )
+    driver.host(name, machine)
+    threads = []
+    for number, (slot, address) in enumerate(zip(slots, addresses, strict=True)):
+        make = partial(factory, dict(group.runner_config), number)
+        threads.append(SlotThread(address, at, make, driver.post, on_broken))
+        driver.host(slot, threads[-1])
+    return threads
+
+
+def end_slots(slots: Sequence[SlotThread], timeout_s: float) -> None:
+    """Stop all slots, and wait at most so long for their runners."""
+    for slot in slots:
+        slot.stop()
+    deadline = time.monotonic() + timeout_s
+    for slot in slots:
+        slot.join(max(0.0, deadline - time.monotonic()))
