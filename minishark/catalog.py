@@ -75,7 +75,6 @@ class Table:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return sum(partition.rows for partition in self.partitions)
 
     @property
@@ -105,7 +104,6 @@ class Catalog:
         self._tables: dict[str, Table] = {}
 
     def add(self, table: Table) -> None:
-        """Add a table; one of the same name is replaced."""
         self._tables[table.name.lower()] = table
 
     def remove(self, name: str) -> Table:
@@ -130,11 +128,9 @@ class Catalog:
         return table
 
     def find(self, name: str) -> Table | None:
-        """The table called `name`, or None if there is none."""
         return self._tables.get(name.lower())
 
     def unknown(self, name: str) -> CatalogError:
-        """The error for a table that does not exist."""
         known = ", ".join(sorted(self._tables)) or "none"
         return CatalogError(f"There is no table called {name!r}; the tables are: {known}.")
 

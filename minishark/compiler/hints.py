@@ -73,7 +73,6 @@ class ScanHints:
 
     @property
     def label(self) -> str:
-        """The hints in EXPLAIN, behind the scan; empty for none."""
         found = ""
         if self.key_filter is not None:
             found += f" where {self.key_filter.column} in #{self.key_filter.cte}"
@@ -177,7 +176,6 @@ class InputGroupRuns(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input's columns that are aggregated."""
         return tuple(column for _, column in self.values if column)
 
 

@@ -79,7 +79,6 @@ class DuckDBSlot:
 
     @property
     def limit_bytes(self) -> int:
-        """DuckDB's memory limit, in bytes."""
         return self._limit_bytes
 
     @property
@@ -145,7 +144,6 @@ class DuckDBSlot:
         return _in_scope(self.con.sql, text, tables)
 
     def execute(self, text: str, tables: Mapping[str, pa.Table]) -> Rows:
-        """Run SQL over Arrow tables."""
         return _in_scope(self.con.execute, text, tables)
 
     @contextlib.contextmanager

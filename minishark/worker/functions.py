@@ -96,7 +96,6 @@ class MapTable:
     fn: Callable[[pa.Table], Any]
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        """All rows at once."""
         return (_arrow(self.fn(rows.read_all())),)
 
 
@@ -107,7 +106,6 @@ class MapBatches:
     fn: Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        """Batch by batch, as the function asks for them."""
         return map(_arrow, _iterable(self.fn(iter(rows))))
 
 
@@ -118,7 +116,6 @@ class MapFrames:
     fn: Callable[[Iterator[pd.DataFrame]], Iterable[Any]]
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        """Batch by batch, as the function asks for them."""
         frames = (batch.to_pandas() for batch in rows)
         return map(_arrow, _iterable(self.fn(frames)))
 
@@ -142,7 +139,6 @@ class MapGroups:
     pandas: bool
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        """Group by group."""
         import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
 
         table = rows.read_all()
@@ -169,7 +165,6 @@ class ForEach:
     fn: Callable[[pa.Table], Any]
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        """All rows at once."""
         self.fn(rows.read_all())
         return ()
 

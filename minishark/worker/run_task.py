@@ -294,7 +294,6 @@ class TaskRunner:
                 self._running.release()
 
     def close(self) -> None:
-        """Close DuckDB and the files."""
         self._duckdb.close()
         self._helpers.close()
         self._store.forget_all()

@@ -41,7 +41,6 @@ class InputMissingError(Exception):
 
     @classmethod
     def of_all(cls, errors: Sequence[InputMissingError]) -> InputMissingError:
-        """One error for several."""
         files = tuple(file for error in errors for file in error.files)
         more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
         return cls(f"{errors[0]}{more}", files)
@@ -235,7 +234,6 @@ class Store:
         return gone
 
     def forget_all(self) -> None:
-        """Drop everything cached."""
         with self._lock:
             self._open.clear()
             self._tables.clear()

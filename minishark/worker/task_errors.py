@@ -39,7 +39,6 @@ class TaskError(Exception):
 
     @classmethod
     def of_function(cls, failed: FunctionFailedError, partition: int) -> TaskError:
-        """User code failed."""
         error = cls(TaskProblem.FUNCTION, str(failed))
         error.detail = ProblemDetail(
             problem=TaskProblem.FUNCTION,
@@ -61,7 +60,6 @@ def out_of_memory(message: str) -> str:
 
 
 def is_full(message: str) -> bool:
-    """Whether DuckDB complains about a full disk."""
     return "No space left" in message or "Could not write all bytes" in message
 
 

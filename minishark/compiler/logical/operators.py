@@ -64,7 +64,6 @@ class BaseOperator:
 
 
 def column_names(*inputs: Schema) -> list[str]:
-    """Column names for display."""
     return [column.name or f"#{i}" for i, column in enumerate(c for s in inputs for c in s)]
 
 
@@ -236,12 +235,10 @@ class Join(BaseOperator):
 
     @property
     def keeps_left_columns(self) -> bool:
-        """Whether the left columns at `left_output` are put out."""
         return self.kind not in (JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
 
     @property
     def keeps_right_columns(self) -> bool:
-        """Whether the right columns at `right_output` are put out."""
         return self.kind not in (JoinKind.SEMI, JoinKind.ANTI, JoinKind.MARK)
 
     def source(self, position: int) -> tuple[int, int] | None:

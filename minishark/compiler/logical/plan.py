@@ -20,7 +20,6 @@ class LogicalPlan:
 
     @property
     def label(self) -> str:
-        """The node in one line of EXPLAIN."""
         return self.operator.label([child.schema for child in self.children])
 
     @cached_property
@@ -29,7 +28,6 @@ class LogicalPlan:
         return tuple(operator.table for operator in self.operators() if isinstance(operator, Scan))
 
     def operators(self) -> Iterator[Operator]:
-        """All operators, the root first."""
         yield self.operator
         for child in self.children:
             yield from child.operators()

@@ -40,7 +40,6 @@ class Profile:
     columns: tuple[ColumnStatistics | None, ...]
 
     def distinct(self, expression: Expression) -> float:
-        """The estimated number of different values of `expression`."""
         while isinstance(expression, Cast):
             expression = expression.argument
         if isinstance(expression, Literal):
@@ -157,12 +156,10 @@ def _number(value: str | float | None) -> float | None:
 
 
 def filtered_rows(predicates: Sequence[Expression], profile: Profile) -> float:
-    """The rows that pass all `predicates`."""
     return max(1.0, profile.rows * _all_share(predicates, profile))
 
 
 def joined_rows(join: Join, left: Profile, right: Profile) -> float:
-    """The rows of a join."""
     pairs = left.rows * right.rows
     for condition in join.conditions:
         if condition.is_equality:
@@ -194,7 +191,6 @@ def joined_rows(join: Join, left: Profile, right: Profile) -> float:
 
 
 def grouped_rows(groups: Sequence[Expression], profile: Profile) -> float:
-    """The number of groups."""
     product = 1.0
     for group in groups:
         product *= profile.distinct(group)
@@ -204,7 +200,6 @@ def grouped_rows(groups: Sequence[Expression], profile: Profile) -> float:
 def joined_columns(
     join: Join, left: Profile, right: Profile
 ) -> tuple[ColumnStatistics | None, ...]:
-    """The known statistics of a join's columns."""
     kept: tuple[ColumnStatistics | None, ...] = ()
     if join.keeps_left_columns:
         kept += tuple(left.columns[i] for i in join.left_output)

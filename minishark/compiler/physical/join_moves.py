@@ -48,7 +48,6 @@ class Side:
 
     @property
     def in_one_task(self) -> bool:
-        """Whether one task has all rows."""
         return in_one_task(self.distribution)
 
 
@@ -69,7 +68,6 @@ class JoinCosts:
     stage_cost: float
 
     def cheapest(self, join: Join) -> JoinMove:
-        """The cheapest move that is correct for a join."""
         _, move = min(self._candidates(join))
         return move
 

@@ -32,7 +32,6 @@ class Hashed:
     partitions: int
 
     def label(self, schema: Schema) -> str:
-        """The distribution in EXPLAIN."""
         names = ("=".join(schema[i].name or f"#{i}" for i in sorted(k)) or "?" for k in self.keys)
         return f"hashed by {', '.join(names)} in {self.partitions}"
 
@@ -44,7 +43,6 @@ class Ranged:
     partitions: int
 
     def label(self, schema: Schema) -> str:
-        """The distribution in EXPLAIN."""
         return f"in ranges in {self.partitions}"
 
 
@@ -55,7 +53,6 @@ class Spread:
     partitions: int
 
     def label(self, schema: Schema) -> str:
-        """The distribution in EXPLAIN."""
         return f"spread over {self.partitions}"
 
 
@@ -66,7 +63,6 @@ class Single:
     partitions: int = 1
 
     def label(self, schema: Schema) -> str:
-        """The distribution in EXPLAIN."""
         return "single"
 
 
@@ -77,7 +73,6 @@ class Replicated:
     partitions: int = 1
 
     def label(self, schema: Schema) -> str:
-        """The distribution in EXPLAIN."""
         return "replicated"
 
 
@@ -223,7 +218,6 @@ class PhysicalPlan:
 
     @property
     def label(self) -> str:
-        """The node in one line of EXPLAIN."""
         operator = self.operator.label([child.schema for child in self.children])
         return f"{operator}  [{self.distribution.label(self.schema)}, ~{self.rows:,.0f} rows]"
 
@@ -237,7 +231,6 @@ class PhysicalPlan:
         return replace(self, children=children)
 
     def nodes(self) -> Iterator[PhysicalPlan]:
-        """All nodes, the root first."""
         yield self
         for child in self.children:
             yield from child.nodes()

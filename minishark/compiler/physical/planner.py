@@ -117,7 +117,6 @@ class Placer:
         self._own_ctes = count(_OWN_CTES)
 
     def plan(self, logical: LogicalPlan) -> Planned:
-        """The physical plan of one logical node and all below it."""
         operator = logical.operator
         if isinstance(operator, ops.Cte):
             return self._cte(operator, logical)  # its definition must be known to its readers
@@ -214,7 +213,6 @@ class Placer:
         return planned(filter_, (child,), schema, distribution, profile)
 
     def project(self, project: ops.Project, child: Planned, schema: Schema) -> Planned:
-        """A projection, which leaves rows where they are."""
         columns = tuple(_expression_statistics(e, child.profile) for e in project.outputs)
         profile = Profile(child.profile.rows, columns)
         positions = positions_of(_indexes(project.outputs))
@@ -418,7 +416,6 @@ class Placer:
     # Joins
 
     def join(self, join: ops.Join, left: Planned, right: Planned, schema: Schema) -> Planned:
-        """A join of two inputs, after the exchanges that it needs."""
         left, right = self._counted(join, *self._joinable(join, left, right))
         rows = joined_rows(join, left.profile, right.profile)
         columns = joined_columns(join, left.profile, right.profile)

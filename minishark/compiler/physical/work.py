@@ -66,12 +66,10 @@ def elapsed_s(plan: PhysicalPlan, threads: int = 1) -> float:
 
 
 def result_values(plan: PhysicalPlan) -> float:
-    """The estimated number of values in a plan's result: rows times columns."""
     return plan.rows * len(plan.schema)
 
 
 def row_bytes(schema: Schema) -> int:
-    """The estimated size of a row, in bytes."""
     return sum(_width(column.type) for column in schema)
 
 
@@ -132,7 +130,6 @@ def _speed(plan: PhysicalPlan, threads: int) -> float:
 
 
 def _own_ns(plan: PhysicalPlan) -> float:
-    """The work of a plan's own operator."""
     read = [child.rows for child in plan.children]
     match plan.operator:
         case ops.Scan(columns=columns):

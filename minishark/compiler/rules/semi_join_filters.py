@@ -109,7 +109,6 @@ _EVERYWHERE = SemiJoinFilterOptions(
 def with_key_filters(
     plan: PhysicalPlan, catalog: Catalog, options: SemiJoinFilterOptions
 ) -> PhysicalPlan:
-    """`plan` with semi-join filters where they pay."""
     numbers = count(free_cte_index(plan))
     return _Filters(catalog=catalog, options=options, numbers=numbers).rewritten(plan)
 

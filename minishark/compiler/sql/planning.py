@@ -107,7 +107,6 @@ class PlanningDatabase:
     """Plans statements over registered tables; safe to use from several threads."""
 
     def __init__(self, config: Mapping[str, str] | None = None) -> None:
-        """Without tables; DuckDB has the settings in `config`."""
         self._con = duckdb.connect(config=dict(config or {}))
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET {name} = {value}")
@@ -124,7 +123,6 @@ class PlanningDatabase:
         self._lock = ConnectionUse(self._con)
 
     def close(self) -> None:
-        """Close the database."""
         with self._lock:
             self._con.close()
 
@@ -134,14 +132,12 @@ class PlanningDatabase:
         return self._miniatures.version
 
     def put_table(self, table: Table) -> None:
-        """Add a table, or replace the one of its name."""
         with self._lock:
             columns = [(column.name, column.type) for column in table.schema]
             self._miniatures.put(table.name, columns, table.statistics)
             self._names[table.name.lower()] = table.name
 
     def remove_table(self, name: str) -> None:
-        """Remove a table."""
         with self._lock:
             self._miniatures.remove(name)
             self._names.pop(name.lower(), None)
@@ -152,7 +148,6 @@ class PlanningDatabase:
             self._miniatures.refresh(self._con)
 
     def has_view(self, name: str) -> bool:
-        """Whether a view of that name was defined."""
         with self._lock:
             rows = self._con.execute(
                 "SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower($1) AND NOT internal",
@@ -161,12 +156,10 @@ class PlanningDatabase:
         return bool(rows)
 
     def has_relation(self, name: str) -> bool:
-        """Whether a table or a view has that name."""
         with self._lock:
             return name.lower() in self._names or self.has_view(name)
 
     def views(self) -> list[str]:
-        """The names of all views."""
         with self._lock:
             rows = self._con.execute(
                 "SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY view_name"
@@ -174,7 +167,6 @@ class PlanningDatabase:
         return [name for (name,) in rows]
 
     def has_function(self, name: str) -> bool:
-        """Whether SQL knows a function of that name."""
         with self._lock:
             rows = self._con.execute(
                 "SELECT 1 FROM duckdb_functions() WHERE lower(function_name) = $1 LIMIT 1", [name]
@@ -182,7 +174,6 @@ class PlanningDatabase:
         return bool(rows)
 
     def tables_in(self, sql: str) -> tuple[str, ...]:
-        """The tables of the catalog that a statement names."""
         with self._lock:
             return self._tables_in(sql, self._relations_in(sql))
 

@@ -36,7 +36,6 @@ def sql_tokens(sql: str) -> list[Token]:
 
 
 def unquoted(name: str) -> str:
-    """A name without its double quotes."""
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
@@ -56,12 +55,10 @@ class TokenCursor:
 
     @property
     def offset(self) -> int:
-        """Where the next token begins in the text."""
         return self._tokens[self._at][0] if self._at < len(self._tokens) else len(self._sql)
 
     @property
     def rest(self) -> str:
-        """The text from the next token on."""
         return self._sql[self.offset :]
 
     @property
@@ -70,7 +67,6 @@ class TokenCursor:
         return self._tokens[self._at][1] if self._at < len(self._tokens) else ""
 
     def ends_with(self, *words: str) -> bool:
-        """Whether the last tokens are these words."""
         return [text.upper() for _, text, _ in self._tokens[-len(words) :]] == list(words)
 
     def skip(self, *words: str) -> bool:

@@ -113,7 +113,6 @@ class Stage:
 
     @cached_property
     def varies(self) -> bool:
-        """Whether it may put out other rows when it runs again."""
         return varies(self.plan)
 
     @cached_property

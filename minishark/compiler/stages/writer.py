@@ -73,7 +73,6 @@ class FragmentWriter:
         return with_ctes(sql, self.ctes)
 
     def statement(self, statement: Statement, exchange: PhysicalPlan | None) -> str:
-        """The SQL of a stage that is a user's statement."""
         for table in statement.tables:
             self.inputs[(table, ReadMode.ALL, None)] = TableInput(table, table, ReadMode.ALL)
         if exchange is None:
@@ -84,7 +83,6 @@ class FragmentWriter:
         return self._divided(Block(source, tuple(f"t.{name}" for name in names)), exchange)
 
     def hints(self) -> FragmentHints:
-        """The hints of the fragment."""
         return FragmentHints(
             dictionary_codes=tuple(self.dictionary_codes.values()),
             ctes=tuple(self.early_ctes.values()),
