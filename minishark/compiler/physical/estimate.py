@@ -163,16 +163,15 @@ def joined_rows(join: Join, left: Profile, right: Profile) -> float:
     pairs = left.rows * right.rows
     for condition in join.conditions:
         if condition.is_equality:
-            domain = max(left.distinct(condition.left), right.distinct(condition.right))
-            pairs /= domain
+            pairs /= max(left.distinct(condition.left), right.distinct(condition.right))
         else:
             pairs *= _RANGE_SELECTIVITY
     pairs *= _OTHER_SELECTIVITY ** len(join.residual)
     match join.kind:
         case JoinKind.INNER:
             rows = pairs
-        case JoinKind.LEFT | JoinKind.SINGLE:
-            rows = max(pairs, left.rows) if join.kind is JoinKind.LEFT else left.rows
+        case JoinKind.LEFT:
+            rows = max(pairs, left.rows)
         case JoinKind.RIGHT:
             rows = max(pairs, right.rows)
         case JoinKind.FULL:
@@ -185,7 +184,7 @@ def joined_rows(join: Join, left: Profile, right: Profile) -> float:
             rows = left.rows * _SEMI_SELECTIVITY
         case JoinKind.RIGHT_ANTI:
             rows = right.rows * _SEMI_SELECTIVITY
-        case JoinKind.MARK:
+        case JoinKind.MARK | JoinKind.SINGLE:
             rows = left.rows
     return max(1.0, rows)
 

@@ -93,10 +93,8 @@ class Exchanges:
 
     def materialized(self, child: Planned) -> Planned:
         """`child`, stored where it is."""
-        plan = child.plan
-        operator = Materialize()
-        stored = PhysicalPlan(operator, (plan,), plan.schema, plan.distribution, plan.rows)
-        return Planned(stored, child.profile)
+        schema = child.plan.schema
+        return planned(Materialize(), (child,), schema, child.distribution, child.profile)
 
     def _read_whole(
         self, plan: PhysicalPlan, exchange: Broadcast | Gather, distribution: Distribution

@@ -236,18 +236,14 @@ class Placer:
         if child.in_one_task or one_phase:
             return planned(aggregate, (child,), schema, kept, profile)
         if can_split(aggregate):
-            return self._two_phases(aggregate, child, schema, profile)
+            names = tuple(column.name for column in schema[: len(aggregate.groups)])
+            partial = self.partial(aggregate, child, names)
+            return self.final(aggregate, partial, schema, profile)
         # DISTINCT and the like need all rows of a group at once: they are exchanged as they are.
-        complete = self._regrouped(aggregate, self._without_duplicates(aggregate, child))
+        keys = () if aggregate.grouping_sets else aggregate.groups
+        complete = self._exchanged_groups(self._without_duplicates(aggregate, child), keys)
         kept = moved(complete.distribution, positions_of(groups))
         return planned(aggregate, (complete,), schema, kept, profile)
-
-    def _two_phases(
-        self, aggregate: ops.Aggregate, child: Planned, schema: Schema, profile: Profile
-    ) -> Planned:
-        names = tuple(column.name for column in schema[: len(aggregate.groups)])
-        partial = self.partial(aggregate, child, names)
-        return self.final(aggregate, partial, schema, profile)
 
     def partial(self, aggregate: ops.Aggregate, child: Planned, names: Sequence[str]) -> Planned:
         """The first phase of an aggregate, whose groups get these names: groups and states."""
@@ -287,9 +283,6 @@ class Placer:
         if not keys or child.profile.rows <= self._options.gather_rows:
             return self._exchanges.gathered(child)
         return self._exchanges.shuffled(child, keys)
-
-    def _regrouped(self, aggregate: ops.Aggregate, child: Planned) -> Planned:
-        return self._exchanged_groups(child, () if aggregate.grouping_sets else aggregate.groups)
 
     def _without_duplicates(self, aggregate: ops.Aggregate, child: Planned) -> Planned:
         """Fewer rows to exchange: duplicates that DISTINCT aggregates ignore are dropped early."""
@@ -347,9 +340,8 @@ class Placer:
     def _set_operation(
         self, operation: ops.SetOperation, left: Planned, right: Planned, schema: Schema
     ) -> Planned:
-        rows = left.profile.rows + (
-            right.profile.rows if operation.kind is ops.SetKind.UNION else 0
-        )
+        is_union = operation.kind is ops.SetKind.UNION
+        rows = left.profile.rows + (right.profile.rows if is_union else 0)
         profile = Profile(rows, (None,) * len(schema))
         left, right = self._side_by_side(operation, left, right)
         distribution = set_distribution(left.distribution, right.distribution)

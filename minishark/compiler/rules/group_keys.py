@@ -63,8 +63,8 @@ def with_coded_keys(
     plan = plan.with_children(children)
     match plan.operator:
         # Not a final aggregate: partitions have dictionaries of their own.
-        case Aggregate() | PartialAggregate(complete=Aggregate()):
-            return _grouped(plan, catalog, options.rows_min)
+        case (Aggregate() as aggregate) | PartialAggregate(complete=aggregate):
+            return _grouped(plan, aggregate, catalog, options.rows_min)
         case _:
             return plan
 
@@ -91,8 +91,9 @@ class _Coded:
     joined: bool = False
 
 
-def _grouped(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalPlan:
-    aggregate = _aggregate(plan)
+def _grouped(
+    plan: PhysicalPlan, aggregate: Aggregate, catalog: Catalog, rows_min: float
+) -> PhysicalPlan:
     (child,) = plan.children
     # Grouping sets put NULL into groups, which would be a code of its own.
     if aggregate.grouping_sets or aggregate.grouping_functions or child.rows < rows_min:
@@ -114,14 +115,6 @@ def _grouped(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalP
     if tuple(groups) == aggregate.groups:
         return plan
     return _looked_up(plan, child, replace(aggregate, groups=tuple(groups)), outputs)
-
-
-def _aggregate(plan: PhysicalPlan) -> Aggregate:
-    operator = plan.operator
-    if isinstance(operator, PartialAggregate):
-        return operator.complete
-    assert isinstance(operator, Aggregate)
-    return operator
 
 
 def _looked_up(

@@ -104,7 +104,10 @@ class BoundStatement:
 
 
 class PlanningDatabase:
-    """Plans statements over registered tables; safe to use from several threads."""
+    """Plans statements over registered tables; safe to use from several threads.
+
+    Methods that take SQL raise a `QueryError` with DuckDB's message if it does not accept that.
+    """
 
     def __init__(self, config: Mapping[str, str] | None = None) -> None:
         self._con = duckdb.connect(config=dict(config or {}))
@@ -148,30 +151,19 @@ class PlanningDatabase:
             self._miniatures.refresh(self._con)
 
     def has_view(self, name: str) -> bool:
-        with self._lock:
-            rows = self._con.execute(
-                "SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower($1) AND NOT internal",
-                [name],
-            ).fetchall()
-        return bool(rows)
+        same = "lower(view_name) = lower($1)"
+        return bool(self._text(f"SELECT 1 FROM duckdb_views() WHERE {same} AND NOT internal", name))
 
     def has_relation(self, name: str) -> bool:
         with self._lock:
             return name.lower() in self._names or self.has_view(name)
 
     def views(self) -> list[str]:
-        with self._lock:
-            rows = self._con.execute(
-                "SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY view_name"
-            ).fetchall()
-        return [name for (name,) in rows]
+        return self._text("SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1")
 
     def has_function(self, name: str) -> bool:
-        with self._lock:
-            rows = self._con.execute(
-                "SELECT 1 FROM duckdb_functions() WHERE lower(function_name) = $1 LIMIT 1", [name]
-            ).fetchall()
-        return bool(rows)
+        functions = "SELECT 1 FROM duckdb_functions()"
+        return bool(self._text(f"{functions} WHERE lower(function_name) = $1 LIMIT 1", name))
 
     def tables_in(self, sql: str) -> tuple[str, ...]:
         with self._lock:
@@ -184,44 +176,27 @@ class PlanningDatabase:
             duckdb.Error: it can't be read.
         """
         with self._lock:
-            described = self._con.sql(f"FROM {relation}")
-            return _schema(described)
+            return _schema(self._con.sql(f"FROM {relation}"))
 
     def syntax(self, sql: str) -> str:
-        """The syntax tree of a SELECT, as JSON.
-
-        Raises:
-            QueryError: it is no SELECT.
-        """
+        """The syntax tree of a SELECT, as JSON; a QueryError for any other statement."""
         return self._text("SELECT json_serialize_sql($1)", sql)[0]
 
     def glob(self, pattern: str) -> list[str]:
-        """The files that match a pattern, in the order in which DuckDB reads them.
-
-        Raises:
-            QueryError: the pattern is invalid.
-        """
+        """The files that match a pattern, in the order in which DuckDB reads them."""
         return self._text("SELECT file FROM glob($1)", pattern)
 
-    def _text(self, sql: str, value: str) -> list[str]:
+    def _text(self, sql: str, *values: str) -> list[str]:
         with self._lock, _query_errors():
-            return [row[0] for row in self._con.execute(sql, [value]).fetchall()]
+            return [row[0] for row in self._con.execute(sql, values).fetchall()]
 
     def check(self, test: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
-        """Try something with DuckDB.
-
-        Raises:
-            QueryError: it raised an error; with DuckDB's message.
-        """
+        """Try something with DuckDB, whose errors become QueryErrors."""
         with self._lock, _query_errors():
             test(self._con)
 
     def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
-        """Change what statements may name; earlier plans are dropped.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-        """
+        """Change what statements may name; earlier plans are dropped."""
         with self._lock:
             self.check(how)
             self._outdate()
@@ -244,12 +219,7 @@ class PlanningDatabase:
             return self._con.cursor()
 
     def statements(self, text: str) -> list[ParsedStatement]:
-        """The statements in `text`.
-
-        Raises:
-            QueryError: it does not parse.
-            UnsupportedError: one is of a kind that minishark does not run.
-        """
+        """The statements in `text`; see `parse_statements`."""
         with self._lock:
             parsed = self._parsed.get(text)
             if parsed is None:
@@ -258,11 +228,7 @@ class PlanningDatabase:
             return list(parsed)
 
     def define(self, sql: str) -> None:
-        """Run a statement that defines something for later ones, or changes a setting.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-        """
+        """Run a statement that defines something for later ones, or changes a setting."""
         with self._lock:
             self._refresh()
             with _query_errors():
@@ -280,25 +246,13 @@ class PlanningDatabase:
         self._miniatures.version += 1
 
     def show(self, sql: str) -> pa.Table:
-        """The answer to a statement about settings, not tables.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-        """
+        """The answer to a statement about settings, not tables."""
         with self._lock, _query_errors():
             self._refresh()
             return self._con.sql(sql).to_arrow_table()
 
     def bind(self, sql: str, parsed: duckdb.Statement | None = None) -> BoundStatement:
-        """Resolve the names and types of a SELECT.
-
-        Args:
-            sql: its text.
-            parsed: what DuckDB has parsed, if it has, to save doing so again.
-
-        Raises:
-            QueryError: DuckDB does not accept it; with DuckDB's message.
-        """
+        """Resolve the names and types of a SELECT; `parsed` saves to parse its text again."""
         with self._lock:
             self._refresh()
             key = (sql, self._miniatures.version)
@@ -338,11 +292,7 @@ class PlanningDatabase:
         return str(error)
 
     def arrow_schema(self, sql: str) -> pa.Schema:
-        """The columns of a SELECT, in the types in which users get them.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-        """
+        """The columns of a SELECT, in the types in which users get them."""
         with self._lock, _query_errors():
             self._refresh()
             return self._con.sql(sql).limit(0).to_arrow_table().schema
