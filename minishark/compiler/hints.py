@@ -213,10 +213,7 @@ NO_FRAGMENT_HINTS = FragmentHints()
 def with_ctes(sql: str, ctes: Mapping[str, str], views: Mapping[str, str] | None = None) -> str:
     """A SELECT with common table expressions, by name, each of which may read those before it.
 
-    Args:
-        sql: the SELECT.
-        ctes: are computed once.
-        views: come before them, and are computed wherever they are read.
+    The `views` come first, and are computed wherever they are read; the `ctes` are computed once.
     """
     texts = [f"{name} AS ({text})" for name, text in (views or {}).items()]
     texts += [f"{name} AS MATERIALIZED ({text})" for name, text in ctes.items()]

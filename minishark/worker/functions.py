@@ -264,11 +264,7 @@ def conformed(
 ) -> duckdb.DuckDBPyRelation:
     """The tables of a function as a relation with columns c0, c1, ... of the declared types.
 
-    Args:
-        con: where the relation is registered; `release` unregisters it.
-        tables: what the function returned.
-        returns: the declared columns, name and DuckDB type.
-        label: what users call the function.
+    It is registered at `con`, where `release` unregisters it; `label` is for messages.
 
     Raises:
         FunctionFailedError: a column is missing, is not declared, or does not fit its type.

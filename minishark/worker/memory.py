@@ -113,13 +113,7 @@ def parse_size(value: int | str) -> int:
 
 
 def machine_bytes(total_bytes: int, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:
-    """The memory of this machine, or of the container on it.
-
-    Args:
-        total_bytes: the physical memory.
-        proc: the proc file system.
-        sys: the sys file system.
-    """
+    """The memory of this machine, with `total_bytes`, or of the container on it."""
     return min([total_bytes, *_cgroup_limits(proc / "self/cgroup", sys / "fs/cgroup")])
 
 

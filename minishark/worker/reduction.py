@@ -48,10 +48,6 @@ class Reduction:
 
         If the CTEs have more rows than may be held, DuckDB computes them in the fragment itself,
         over all rows: filters save time, they never decide an answer.
-
-        Args:
-            sql: the fragment.
-            coded: its inputs.
         """
         with_runs = self._with_runs(coded)
         tables, has_filters = self._filtered(with_runs.tables, [*coded.tables])

@@ -123,7 +123,13 @@ class TaskRunner:
             with self._user_code.running():
                 return self._run(stage, task)
         except functions.FunctionFailedError as failed:
-            raise TaskError.of_function(failed, task.index) from failed
+            raise TaskError(
+                TaskProblem.FUNCTION,
+                str(failed),
+                partition=task.index,
+                traceback=failed.traceback,
+                pickled=failed.pickled,
+            ) from failed
         except functions.Interrupted as error:
             self._restart()  # whatever it was doing
             raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.") from error
@@ -170,7 +176,8 @@ class TaskRunner:
                 table = self._store.read(task.inputs["in0"])
                 batches = even_batches(table, BATCH_ROWS)
                 return self._store_partition(stage, task, table.schema, batches, table)
-        with task_errors(), self._inputs(stage, task) as variables, self._known(stage):
+        scalars = self._scalars.known_to(self._duckdb.con, stage.scalars)
+        with task_errors(), self._inputs(stage, task) as variables, scalars:
             if stage.target is not None:
                 return self._write_files(stage, stage.target, task, variables)
             rows = self._rows(stage, task, variables)
@@ -181,29 +188,22 @@ class TaskRunner:
             finally:
                 functions.release(self._duckdb.con)
 
-    def _known(self, stage: StageTask) -> contextlib.AbstractContextManager[None]:
-        """Register the users' functions that the fragment calls, while it runs."""
-        return self._scalars.known_to(self._duckdb.con, stage.scalars)
-
     def _put_out(self, stage: StageTask, task: TaskPayload, rows: Rows) -> TaskOutcome:
         reader = rows.to_arrow_reader(self._outputs.batch_rows)
-        match stage.output:
-            case OutputKind.BUCKETS:
-                with reader:
+        with reader:
+            match stage.output:
+                case OutputKind.BUCKETS:
                     return self._outputs.buckets(stage, task, reader)
-            case OutputKind.PIECE:
-                with reader:
+                case OutputKind.PIECE:
                     return self._outputs.piece(stage, task, reader)
-            case OutputKind.RESULT:
-                with reader:
+                case OutputKind.RESULT:
                     return self._outputs.result(stage, task, reader)
-            case OutputKind.PARTITION:
-                with reader:
+                case OutputKind.PARTITION:
                     batches = batches_of(reader)
                     return self._store_partition(stage, task, reader.schema, batches)
-            case OutputKind.FILES:
-                message = "files have a target"
-                raise AssertionError(message)
+                case OutputKind.FILES:
+                    message = "files have a target"
+                    raise AssertionError(message)
 
     def _rows(self, stage: StageTask, task: TaskPayload, variables: Mapping[str, pa.Table]) -> Rows:
         """The fragment, bound or already run."""

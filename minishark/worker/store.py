@@ -81,14 +81,10 @@ class Store:
         fetcher: Fetcher | None = None,
         meter: StorageMeter | None = None,
     ) -> None:
-        """A view from a node.
+        """A view from `node`, which is on `host`.
 
-        Args:
-            paths: its folders, and those of all nodes that have none of their own.
-            node: the node.
-            host: the node's host.
-            fetcher: moves files between hosts; None if there is only one.
-            meter: measures the free space in shared memory; None for all that is free there.
+        `paths` are its folders, and those of all nodes that have none of their own. Without a
+        fetcher there is only one host, without a meter all free shared memory may be used.
         """
         self.meter = meter or StorageMeter(paths.memory / node)
         self._paths = paths
@@ -217,11 +213,8 @@ class Store:
     def forget_removed(self, others: Iterable[str] = ()) -> list[str]:
         """Drop cached files whose folder is gone, so that their memory is freed.
 
-        Args:
-            others: more folders to check.
-
         Returns:
-            The folders that are gone.
+            The folders that are gone, of those of cached files and of `others`.
         """
         with self._lock:
             files = [file for file, _ in self._open]

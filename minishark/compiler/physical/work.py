@@ -59,9 +59,7 @@ def _holds_rows(call: AggregateCall) -> bool:
 def elapsed_s(plan: PhysicalPlan, threads: int = 1) -> float:
     """The estimated seconds that a plan takes if there is a free core for each task.
 
-    Args:
-        plan: the plan.
-        threads: how many cores a task may use that runs alone.
+    A task that runs alone may use `threads` cores.
     """
     written = result_values(plan) * _PUT_OUT_NS * _NS / _speed(plan, 1)  # by one thread a task
     return _work_s(plan, threads) + written + STAGE_S * _depth(plan)

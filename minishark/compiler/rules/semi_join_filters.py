@@ -221,12 +221,7 @@ class _Filters:
     ) -> bool:
         """Whether it takes less time to filter a table than to join it as it is.
 
-        Args:
-            scan: reads the table.
-            table: the table.
-            left: how many rows the query's own predicates leave.
-            keys: the rows that it is joined with.
-            share: the estimated share of its keys that they have.
+        The query's own predicates leave `left` of its rows; `share` of its keys are in `keys`.
         """
         options = self.options
         # An array of marks beats a hash table by more if that does not fit into a cache.

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import duckdb
+import msgspec
 import pyarrow as pa
 
 from minishark.catalog import Table
@@ -28,7 +29,7 @@ from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
-from minishark.compiler.sql.tokens import from_first_word
+from minishark.compiler.sql.tokens import without_comments_around
 from minishark.errors import QueryError
 from minishark.expressions import Column, Schema
 
@@ -394,15 +395,15 @@ def _decoded(text: str) -> dict[str, Any]:
         return found[0] if found[0].startswith('"') else "NaN"
 
     try:
-        plan: dict[str, Any] = json.loads(text)
-    except json.JSONDecodeError:
+        plan: dict[str, Any] = msgspec.json.decode(text)
+    except msgspec.DecodeError:  # takes fewer numbers, in less time
         plan = json.loads(_TEXT_OR_NAN.sub(number, text))
     return plan
 
 
 def _may_name_file(sql: str) -> bool:
     """Whether DuckDB may take a name in a statement for a file; comments inside count as such."""
-    text = from_first_word(sql)
+    text = without_comments_around(sql)
     return _FILE_ENDING.search(text) is not None or any("." in q for q in _QUOTED.findall(text))
 
 

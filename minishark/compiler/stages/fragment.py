@@ -147,11 +147,14 @@ def subquery(sql: str, width: int, aliases: Aliases) -> Block:
     return table_block(f"({sql})", [f"c{i}" for i in range(width)], aliases)
 
 
+def nested(block: Block, aliases: Aliases) -> Block:
+    """The block as a subquery."""
+    return subquery(select(block), len(block.names), aliases)
+
+
 def closed(block: Block, aliases: Aliases) -> Block:
     """The block as a plain table, without predicates of its own."""
-    if block.is_open and not block.where:
-        return block
-    return subquery(select(block), len(block.names), aliases)
+    return block if block.is_open and not block.where else nested(block, aliases)
 
 
 def extensible(block: Block, aliases: Aliases) -> Block:
@@ -225,7 +228,7 @@ def _grouped(
         tail = f"GROUP BY GROUPING SETS ({', '.join(sets)})"
     elif groups:
         tail = f"GROUP BY {', '.join(str(i + 1) for i in range(len(groups)))}"
-    return subquery(select(replace(child, names=names, tail=tail)), len(names), aliases)
+    return nested(replace(child, names=names, tail=tail), aliases)
 
 
 def sort_block(sort: ops.Sort, child: Block, aliases: Aliases) -> Block:
@@ -241,8 +244,7 @@ def _ordered(sort: ops.Sort | ops.TopN, child: Block, aliases: Aliases) -> tuple
     child = extensible(child, aliases)
     number = ""
     if sort.stable:
-        names = (*child.names, "row_number() OVER ()")
-        child = subquery(select(replace(child, names=names)), len(names), aliases)
+        child = nested(replace(child, names=(*child.names, "row_number() OVER ()")), aliases)
         number = f", {child.names[-1]}"
         child = replace(child, names=child.names[:-1])
     return child, f"ORDER BY {render_sort_keys(sort.keys, child.names)}{number}"
@@ -265,8 +267,7 @@ def limit_block(limit: ops.Limit | ops.TopN, child: Block, aliases: Aliases) -> 
 
 
 def distinct_block(child: Block, aliases: Aliases) -> Block:
-    if child.tail:
-        child = closed(child, aliases)
+    child = closed(child, aliases) if child.tail else child
     return subquery(select(child, distinct=True), len(child.names), aliases)
 
 
@@ -288,8 +289,7 @@ def unnest_block(unnest: ops.Unnest, child: Block, aliases: Aliases) -> Block:
     """The columns, and the elements of lists; closed at once, as its columns make rows."""
     child = extensible(child, aliases)
     elements = tuple(f"unnest({render(item, child.names)})" for item in unnest.lists)
-    names = child.names + elements
-    return subquery(select(replace(child, names=names)), len(names), aliases)
+    return nested(replace(child, names=child.names + elements), aliases)
 
 
 def set_block(operation: ops.SetOperation, left: Block, right: Block, aliases: Aliases) -> Block:
@@ -362,9 +362,7 @@ def join_operand(block: Block, aliases: Aliases) -> Block:
     DuckDB optimizes each subquery's joins on their own, so that they keep the order in which they
     were planned, with statistics that executors do not have.
     """
-    if " JOIN " in block.source:
-        return subquery(select(block), len(block.names), aliases)
-    return closed(block, aliases)
+    return nested(block, aliases) if " JOIN " in block.source else closed(block, aliases)
 
 
 def _conditions(join: ops.Join, left: Block, right: Block) -> list[str]:
@@ -412,7 +410,7 @@ def _single(
     fields = ", ".join(f"'c{n}': {right.names[i]}" for n, i in enumerate(join.right_output))
     row = f"(SELECT {{{fields}}} FROM {right.source} WHERE {_on(join, left, right)})"
     kept = tuple(left.names[i] for i in join.left_output)
-    packed = subquery(select(replace(left, names=(*kept, row))), len(kept) + 1, aliases)
+    packed = nested(replace(left, names=(*kept, row)), aliases)
     types = [right_schema[i].type for i in join.right_output]
     unpacked = tuple(
         f"CAST(struct_extract({packed.names[-1]}, 'c{n}') AS {type_})"

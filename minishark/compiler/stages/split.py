@@ -30,9 +30,7 @@ from minishark.compiler.stages.writer import FragmentWriter
 def split(plan: PhysicalPlan, disabled: Collection[str] = ()) -> tuple[Stage, ...]:
     """The stages of `plan` in an order in which they can run; the last one computes the result.
 
-    Args:
-        plan: a physical plan.
-        disabled: the names of the optimizer rules that are switched off.
+    Optimizer rules whose names are in `disabled` are off.
     """
     inlined = _inlined_ctes(plan)
     # Those with a stage of their own are complete before any reader starts.
@@ -166,9 +164,7 @@ class Splitter:
     def stage(self, plan: PhysicalPlan, exchange: PhysicalPlan | None = None) -> int:
         """Add the stage that computes `plan`, after those that it reads; its index.
 
-        Args:
-            plan: what it computes.
-            exchange: the shuffle above it, for which it divides its output.
+        It divides its output for the shuffle `exchange` above it.
         """
         # A definition may be read several times; plans are shared, so identity tells.
         known = self._stage_of.get(id(plan)) if exchange is None else None

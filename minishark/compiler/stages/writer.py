@@ -127,9 +127,7 @@ class FragmentWriter:
     def cte(self, index: int, *, whole: bool) -> str:
         """The name in the fragment of a common table expression, which is written if it is new.
 
-        Args:
-            index: the common table expression.
-            whole: whether all its partitions are read, where it is a stage.
+        Where it is a stage, all its partitions are read if `whole`.
         """
         definition = self.stages.definitions[index]
         if index not in self.stages.inlined:
