@@ -15,10 +15,8 @@ class Partition:
     """One partition of a table: an Arrow IPC file on one or more nodes.
 
     Attributes:
-        index: its number.
         file: its path, relative to the storage folder of every node that stores it.
         locations: the nodes that store it.
-        rows: the number of rows.
         bytes: the size of one replica.
         relation: for ranges of files that a query names, which no node stores: SQL for its rows.
     """
@@ -36,8 +34,6 @@ class Table:
     """A table in the executors' memory.
 
     Attributes:
-        name: its name.
-        schema: its columns.
         partitions: its partitions, at least one.
         partition_by: rows are in partition `hash(partition_by) % len(partitions)`; if it is empty,
             in any.

@@ -224,7 +224,7 @@ def references(expression: Expression) -> Iterator[ColumnRef]:
 
 
 _VOLATILE_FUNCTIONS = frozenset(
-    ["random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "setseed", "sleep_ms"],
+    ["random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "setseed", "sleep_ms"]
 )
 
 

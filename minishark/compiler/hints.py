@@ -63,7 +63,6 @@ class ScanHints:
     Attributes:
         dictionary_codes: those columns of the scan that are dictionary codes, each with the text
             column that it encodes.
-        key_filter: which rows are not needed.
         group_runs: the groups of its rows, if they may be stored as runs.
     """
 
@@ -120,18 +119,13 @@ class EarlyCte(msgspec.Struct, frozen=True, array_like=True):
 class InputKeyFilter(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A semi-join filter: an input keeps only rows whose integer is among the keys of a relation.
 
-    The fragment still joins both, so rows without a key may be left.
+    The fragment still joins both, so rows without a key may be left. The bounds and `copied_max`
+    are those of the scan's `KeyFilter`.
 
     Attributes:
-        input: the input's name in the fragment.
-        column: its column.
         keys: the relation that holds the keys: an early CTE or an input.
         key: that relation's column.
         columns: the columns of the input that the fragment reads.
-        low: the smallest value in `column`.
-        high: the largest value in `column`.
-        copied_max: the largest share of the rows, from 0 to 1, that is worth copying; if more rows
-            have a key, all of them are read.
     """
 
     input: str
@@ -147,13 +141,10 @@ class InputKeyFilter(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 class InputGroupRuns(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The groups of an input's rows by a key, which may be stored as runs of rows with one key.
 
+    `key`, `values` and `sum_max` are those of the scan's `GroupRuns`.
+
     Attributes:
         name: what the fragment calls the groups: the key as c0, aggregates as c1, ...
-        input: the input's name in the fragment.
-        key: its column.
-        values: for each aggregate the function (sum, count, min or max) and the column; a count of
-            rows has none.
-        sum_max: an upper bound of |value| for all summed values, in units of the last digit.
         hashed: a SELECT of the groups from the input's rows.
         merged: a SELECT of the groups from runs of which several may have the same key. Runs are
             called `runs` and have the same columns.

@@ -30,7 +30,6 @@ class Part:
 
     Attributes:
         schema: the schema of all tables.
-        dictionaries: the dictionaries.
         tables: the rows, to be read before the next part.
     """
 

@@ -127,7 +127,6 @@ class MapGroups:
     The last column is the group's number, and rows come in its order.
 
     Attributes:
-        fn: the function.
         keys: positions of the grouping columns.
         with_key: whether it takes the key too: a tuple with a value per grouping column.
         pandas: whether it takes and gives pandas frames instead of Arrow tables.

@@ -37,7 +37,6 @@ class NodeMemory:
     """The memory of one node.
 
     Attributes:
-        limit_bytes: its memory limit, in bytes.
         slots: how many tasks it runs at a time, each in a process of its own.
     """
 

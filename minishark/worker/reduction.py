@@ -29,7 +29,6 @@ class Reduction:
     """Reduces the inputs of one task.
 
     Attributes:
-        hints: the fragment's hints.
         helpers: threads that share the work.
         run: runs an early CTE over tables, which are the unchanged inputs unless `is_new`.
         threads: how many threads may work.

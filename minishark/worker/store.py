@@ -29,11 +29,7 @@ _CACHED_FILES_MAX = 1024
 
 
 class InputMissingError(Exception):
-    """No node has the stored files that it should have.
-
-    Attributes:
-        files: the missing ones.
-    """
+    """No node has the stored files that it should have."""
 
     def __init__(self, message: str, files: tuple[FileSlice, ...] = ()) -> None:
         super().__init__(message)

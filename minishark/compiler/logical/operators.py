@@ -101,9 +101,7 @@ class Scan(BaseOperator):
     """Columns of a table.
 
     Attributes:
-        table: the table.
         columns: a column that is None stands for "no column needed, only the rows".
-        schema: the columns.
         hints: what optimizer rules attach, in a physical plan.
     """
 

@@ -56,7 +56,6 @@ class JoinCosts:
     """The costs of the moves that bring the rows of a join together.
 
     Attributes:
-        left: the left input.
         right: the right input, from which hash tables are built.
         partitions: how many partitions a shuffle makes.
         stage_cost: what one more stage costs, in rows built into a hash table.

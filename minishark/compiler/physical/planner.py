@@ -56,14 +56,7 @@ from minishark.compiler.physical.ranges import ranged
 from minishark.compiler.rules import enabled
 from minishark.compiler.rules.one_task import Place
 from minishark.compiler.rules.rule import Phase
-from minishark.expressions import (
-    AggregateCall,
-    Column,
-    ColumnRef,
-    Expression,
-    Schema,
-    is_volatile,
-)
+from minishark.expressions import AggregateCall, Column, ColumnRef, Expression, Schema, is_volatile
 from minishark.statistics import ColumnStatistics
 
 _UNNESTED_LENGTH = 10

@@ -11,23 +11,10 @@ from typing import TYPE_CHECKING
 
 from minishark.catalog import Catalog, Table
 from minishark.compiler.hints import DictionaryCodes
-from minishark.compiler.logical.operators import (
-    Aggregate,
-    Filter,
-    Join,
-    JoinKind,
-    Project,
-    Scan,
-)
+from minishark.compiler.logical.operators import Aggregate, Filter, Join, JoinKind, Project, Scan
 from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan, Replicated
 from minishark.compiler.rules.rule import Phase, Rule
-from minishark.expressions import (
-    Column,
-    ColumnRef,
-    DictionaryValue,
-    Expression,
-    Schema,
-)
+from minishark.expressions import Column, ColumnRef, DictionaryValue, Expression, Schema
 
 if TYPE_CHECKING:
     from minishark.compiler.stages.writer import FragmentWriter
@@ -79,7 +66,6 @@ class _Coded:
     """A plan with one more column, the last: the dictionary code of a text column.
 
     Attributes:
-        plan: the plan.
         relation: holds the text of each code.
         column: the table's text column.
         joined: whether a join is between the table and the plan.

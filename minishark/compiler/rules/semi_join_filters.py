@@ -118,7 +118,6 @@ class _Candidate:
     """A scan that could be filtered: the input of a join that it is in, and by which keys.
 
     Attributes:
-        side: the input.
         position: the join's key among the input's columns.
         column: the table's column that it is.
         key: the column of the other input.
@@ -141,8 +140,6 @@ class _Filters:
     """Adds filters to a plan.
 
     Attributes:
-        catalog: the tables that it scans.
-        options: when filters pay.
         numbers: for new common table expressions.
         definitions: the common table expressions that are known.
         storable: which of them can be stored.
@@ -207,13 +204,7 @@ class _Filters:
         share = min(1.0, self._distinct(keys, key) / known.distinct)
         if high - low < _SPAN_MAX and self._pays(scan, table, left, keys, share):
             yield _Candidate(
-                side=side,
-                position=position,
-                column=name,
-                key=key,
-                share=share,
-                low=low,
-                high=high,
+                side=side, position=position, column=name, key=key, share=share, low=low, high=high
             )
 
     def _pays(

@@ -153,7 +153,7 @@ def _comparison_join(json: Json, left: LogicalPlan, right: LogicalPlan) -> Logic
                 lower_expression(item["left"], left.schema),
                 comparison,
                 lower_expression(item["right"], right.schema),
-            ),
+            )
         )
     return _join(json, left, right, tuple(conditions), residual)
 

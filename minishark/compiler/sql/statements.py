@@ -210,10 +210,7 @@ def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedSt
 
 
 def _classified(
-    con: duckdb.DuckDBPyConnection,
-    parsed: duckdb.Statement,
-    type_: duckdb.StatementType,
-    sql: str,
+    con: duckdb.DuckDBPyConnection, parsed: duckdb.Statement, type_: duckdb.StatementType, sql: str
 ) -> ParsedStatement:
     if type_ == _TYPES.SELECT and _is_common(without_comments_around(sql)):
         return Query(sql, parsed)  # to look at its tokens takes half as long as to parse it

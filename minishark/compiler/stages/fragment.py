@@ -49,7 +49,6 @@ class Block:
     Attributes:
         source: the text after FROM.
         names: the SQL of each output column.
-        where: predicates.
         tail: ORDER BY and LIMIT.
         computed: whether some of `names` are more than columns, so that using one twice would
             compute it twice.

@@ -14,13 +14,7 @@ from msgspec import structs
 
 from minishark.compiler.hints import KeyFilter, ScanHints
 from minishark.compiler.logical.operators import Cte, CteRef, Limit, Scan, Statement
-from minishark.compiler.physical.plan import (
-    Broadcast,
-    Exchange,
-    Gather,
-    PhysicalPlan,
-    Replicated,
-)
+from minishark.compiler.physical.plan import Broadcast, Exchange, Gather, PhysicalPlan, Replicated
 from minishark.compiler.rules import RULES
 from minishark.compiler.rules.rule import Phase
 from minishark.compiler.stages.stage import Stage

@@ -42,13 +42,11 @@ class FragmentWriter:
 
     Attributes:
         stages: the other stages of the plan, and its common table expressions.
-        aliases: names tables in the SQL.
         inputs: what the fragment reads, by what that is.
         ctes: its common table expressions, by name.
         early_ctes: those that run before it.
         dictionary_codes: columns that inputs get in addition, by input.
         key_filters: which rows inputs keep, by input.
-        group_runs: groups of inputs.
     """
 
     stages: Splitter
