@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from minishark.worker.storage import StorageMeter
 from minishark.worker.writing import FileWriter, StoredFile
 
 _CACHED_FILES_MAX = 1024
+_Item = TypeVar("_Item")
 
 
 class InputMissingError(Exception):
@@ -34,12 +35,6 @@ class InputMissingError(Exception):
     def __init__(self, message: str, files: tuple[FileSlice, ...] = ()) -> None:
         super().__init__(message)
         self.files = files
-
-    @classmethod
-    def of_all(cls, errors: Sequence[InputMissingError]) -> InputMissingError:
-        files = tuple(file for error in errors for file in error.files)
-        more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
-        return cls(f"{errors[0]}{more}", files)
 
 
 class FolderMissingError(FileNotFoundError):
@@ -106,23 +101,12 @@ class Store:
         """
         table = self._tables.get(slices)
         if table is None:
-            table = _joined(self._slices(slices))
+            table = _joined(all_read(self._slice, slices))
             with self._lock:
                 self._tables[slices] = table
                 if len(self._tables) > _CACHED_FILES_MAX:
                     self._tables.popitem(last=False)
         return table
-
-    def _slices(self, slices: tuple[FileSlice, ...]) -> list[pa.Table]:
-        tables, missing = [], []
-        for item in slices:
-            try:
-                tables.append(self._slice(item))
-            except InputMissingError as error:
-                missing.append(error)
-        if missing:
-            raise InputMissingError.of_all(missing)
-        return tables
 
     def _slice(self, item: FileSlice) -> pa.Table:
         reader = self._reader(item)
@@ -291,6 +275,25 @@ class Store:
         except OSError:  # it died, or is full
             return False
         return True
+
+
+def all_read(read: Callable[[_Item], pa.Table], items: Iterable[_Item]) -> list[pa.Table]:
+    """What `read` gives for each item.
+
+    Raises:
+        InputMissingError: files of some are missing; names those of all items.
+    """
+    tables, missing = [], []
+    for item in items:
+        try:
+            tables.append(read(item))
+        except InputMissingError as error:
+            missing.append(error)
+    if missing:
+        files = tuple(file for error in missing for file in error.files)
+        more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
+        raise InputMissingError(f"{missing[0]}{more}", files)
+    return tables
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import TypeAlias
 
 from minishark.compiler.logical.operators import (
@@ -226,14 +227,16 @@ class PhysicalPlan:
 
         Rules rely on that: a rule that finds nothing to do returns the plan that it got.
         """
-        if all(new is old for new, old in zip(children, self.children, strict=True)):
-            return self
-        return replace(self, children=children)
+        unchanged = all(map(is_, children, self.children))
+        return self if unchanged else replace(self, children=children)
 
     def nodes(self) -> Iterator[PhysicalPlan]:
-        yield self
-        for child in self.children:
-            yield from child.nodes()
+        """All nodes, the root first and left before right."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting += reversed(node.children)
 
 
 def aggregate_of(operator: PhysicalOperator) -> Aggregate | None:

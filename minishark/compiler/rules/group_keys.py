@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from minishark.catalog import Catalog, Table
+from minishark.catalog import Catalog
 from minishark.compiler.hints import DictionaryCodes
 from minishark.compiler.logical.operators import Aggregate, Filter, Join, JoinKind, Project, Scan
 from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan, Replicated
@@ -157,11 +157,13 @@ def _with_code(plan: PhysicalPlan, position: int, catalog: Catalog) -> _Coded | 
 
 def _scanned(plan: PhysicalPlan, scan: Scan, position: int, catalog: Catalog) -> _Coded | None:
     name = scan.columns[position]
-    if name is None or not _has_few_values(catalog.get(scan.table), name):
+    table = catalog.get(scan.table)
+    known = name and table.column_statistics(name)
+    if not name or not known or known.distinct is None or known.distinct > _VALUES_MAX:
         return None
     column = Column(f"{name}#code", CODE_TYPE)
     # A table may have a column of that very name.
-    taken = {other.name.lower() for other in catalog.get(scan.table).schema}
+    taken = {other.name.lower() for other in table.schema}
     if column.name.lower() in taken or column.name in scan.columns:
         return None
     codes = (*scan.hints.dictionary_codes, (column.name, name))
@@ -175,13 +177,6 @@ def _scanned(plan: PhysicalPlan, scan: Scan, position: int, catalog: Catalog) ->
     whole = isinstance(plan.distribution, Replicated)
     extended = replace(plan, operator=scan, schema=(*plan.schema, column))
     return _Coded(extended, dictionary_relation(scan.table, whole=whole), name)
-
-
-def _has_few_values(table: Table, name: str) -> bool:
-    names = [column.name for column in table.schema]
-    columns = table.statistics.columns
-    distinct = columns[names.index(name)].distinct if columns else None
-    return distinct is not None and distinct <= _VALUES_MAX
 
 
 def _from_left(plan: PhysicalPlan, join: Join, column: int, catalog: Catalog) -> _Coded | None:

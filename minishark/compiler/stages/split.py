@@ -105,18 +105,15 @@ class _Regions:
         for index in reversed(self.definitions):
             definition, own = self.definitions[index]
             regions = {r if r is None else merged.get(r, r) for r in self.readers.get(index, [])}
-            # Every task may compute it for itself, which costs no more than reading it.
-            if isinstance(definition.distribution, Replicated):
+            region = regions.pop() if len(regions) == 1 else None
+            readers = None if region is None else self.roots[region].distribution.partitions
+            # Every task may compute a replicated one for itself, which costs no more than reading
+            # it. Others partition by partition: else tasks would compute rows of other partitions.
+            if (
+                isinstance(definition.distribution, Replicated)
+                or readers == definition.distribution.partitions
+            ):
                 found.append(index)
-            elif len(regions) == 1 and None not in regions:
-                (region,) = regions
-                assert region is not None
-                # Partition by partition: else each task would compute rows of other partitions.
-                readers = self.roots[region].distribution.partitions
-                if readers == definition.distribution.partitions:
-                    found.append(index)
-            if index in found and len(regions) == 1:
-                (region,) = regions
                 if region is not None:
                     merged[own] = region
         return frozenset(found)
