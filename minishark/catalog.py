@@ -15,10 +15,8 @@ class Partition:
     """One partition of a table: an Arrow IPC file on one or more nodes.
 
     Attributes:
-        index: its number.
         file: its path, relative to the storage folder of every node that stores it.
         locations: the nodes that store it.
-        rows: the number of rows.
         bytes: the size of one replica.
         relation: for ranges of files that a query names, which no node stores: SQL for its rows.
     """
@@ -36,8 +34,6 @@ class Table:
     """A table in the executors' memory.
 
     Attributes:
-        name: its name.
-        schema: its columns.
         partitions: its partitions, at least one.
         partition_by: rows are in partition `hash(partition_by) % len(partitions)`; if it is empty,
             in any.
@@ -75,7 +71,6 @@ class Table:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return sum(partition.rows for partition in self.partitions)
 
     @property
@@ -105,7 +100,6 @@ class Catalog:
         self._tables: dict[str, Table] = {}
 
     def add(self, table: Table) -> None:
-        """Add a table; one of the same name is replaced."""
         self._tables[table.name.lower()] = table
 
     def remove(self, name: str) -> Table:
@@ -130,11 +124,9 @@ class Catalog:
         return table
 
     def find(self, name: str) -> Table | None:
-        """The table called `name`, or None if there is none."""
         return self._tables.get(name.lower())
 
     def unknown(self, name: str) -> CatalogError:
-        """The error for a table that does not exist."""
         known = ", ".join(sorted(self._tables)) or "none"
         return CatalogError(f"There is no table called {name!r}; the tables are: {known}.")
 

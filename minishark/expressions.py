@@ -152,7 +152,6 @@ class AggregateCall:
     order_by: tuple[SortKey, ...] = ()
 
     def expressions(self) -> Iterator[Expression]:
-        """Every expression that the call computes of a row."""
         yield from self.arguments
         yield from () if self.filter is None else (self.filter,)
         yield from (key.expression for key in self.order_by)
@@ -191,7 +190,6 @@ class WindowCall:
     argument_order: tuple[SortKey, ...] = ()
 
     def expressions(self) -> Iterator[Expression]:
-        """Every expression that the call computes of a row."""
         yield from self.arguments
         yield from self.partition_by
         yield from () if self.filter is None else (self.filter,)
@@ -226,7 +224,7 @@ def references(expression: Expression) -> Iterator[ColumnRef]:
 
 
 _VOLATILE_FUNCTIONS = frozenset(
-    ["random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "setseed", "sleep_ms"],
+    ["random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "setseed", "sleep_ms"]
 )
 
 
@@ -265,12 +263,10 @@ def transform(expression: Expression, change: Callable[[ColumnRef], Expression])
 
 
 def quote(identifier: str) -> str:
-    """`identifier` as a quoted SQL name."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
 def quote_text(text: str) -> str:
-    """`text` as a SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -314,7 +310,6 @@ def render(expression: Expression, names: Names) -> str:
 
 
 def render_sort_keys(keys: Sequence[SortKey], names: Names) -> str:
-    """The text after ORDER BY."""
     return ", ".join(
         f"{render(key.expression, names)} {'DESC' if key.descending else 'ASC'} "
         f"NULLS {'FIRST' if key.nulls_first else 'LAST'}"
@@ -323,7 +318,6 @@ def render_sort_keys(keys: Sequence[SortKey], names: Names) -> str:
 
 
 def render_aggregate(call: AggregateCall, names: Names) -> str:
-    """An aggregate call as SQL over input columns called `names`."""
     arguments = ", ".join(render(argument, names) for argument in call.arguments)
     inside = f"DISTINCT {arguments}" if call.distinct else arguments
     if call.order_by:
@@ -334,7 +328,6 @@ def render_aggregate(call: AggregateCall, names: Names) -> str:
 
 
 def render_window(call: WindowCall, names: Names) -> str:
-    """A window function as SQL over input columns called `names`."""
     inside = ", ".join(render(argument, names) for argument in call.arguments)
     if call.distinct:
         inside = f"DISTINCT {inside}"

@@ -30,7 +30,6 @@ class TableStatistics(msgspec.Struct, frozen=True):
     """Statistics of a table.
 
     Attributes:
-        rows: the number of rows.
         bytes: the size in memory, in bytes.
         columns: each column's statistics, in the table's order of columns.
     """

@@ -63,7 +63,6 @@ class ScanHints:
     Attributes:
         dictionary_codes: those columns of the scan that are dictionary codes, each with the text
             column that it encodes.
-        key_filter: which rows are not needed.
         group_runs: the groups of its rows, if they may be stored as runs.
     """
 
@@ -73,7 +72,6 @@ class ScanHints:
 
     @property
     def label(self) -> str:
-        """The hints in EXPLAIN, behind the scan; empty for none."""
         found = ""
         if self.key_filter is not None:
             found += f" where {self.key_filter.column} in #{self.key_filter.cte}"
@@ -121,18 +119,13 @@ class EarlyCte(msgspec.Struct, frozen=True, array_like=True):
 class InputKeyFilter(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A semi-join filter: an input keeps only rows whose integer is among the keys of a relation.
 
-    The fragment still joins both, so rows without a key may be left.
+    The fragment still joins both, so rows without a key may be left. The bounds and `copied_max`
+    are those of the scan's `KeyFilter`.
 
     Attributes:
-        input: the input's name in the fragment.
-        column: its column.
         keys: the relation that holds the keys: an early CTE or an input.
         key: that relation's column.
         columns: the columns of the input that the fragment reads.
-        low: the smallest value in `column`.
-        high: the largest value in `column`.
-        copied_max: the largest share of the rows, from 0 to 1, that is worth copying; if more rows
-            have a key, all of them are read.
     """
 
     input: str
@@ -148,13 +141,10 @@ class InputKeyFilter(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 class InputGroupRuns(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The groups of an input's rows by a key, which may be stored as runs of rows with one key.
 
+    `key`, `values` and `sum_max` are those of the scan's `GroupRuns`.
+
     Attributes:
         name: what the fragment calls the groups: the key as c0, aggregates as c1, ...
-        input: the input's name in the fragment.
-        key: its column.
-        values: for each aggregate the function (sum, count, min or max) and the column; a count of
-            rows has none.
-        sum_max: an upper bound of |value| for all summed values, in units of the last digit.
         hashed: a SELECT of the groups from the input's rows.
         merged: a SELECT of the groups from runs of which several may have the same key. Runs are
             called `runs` and have the same columns.
@@ -177,7 +167,6 @@ class InputGroupRuns(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The input's columns that are aggregated."""
         return tuple(column for _, column in self.values if column)
 
 
@@ -215,10 +204,7 @@ NO_FRAGMENT_HINTS = FragmentHints()
 def with_ctes(sql: str, ctes: Mapping[str, str], views: Mapping[str, str] | None = None) -> str:
     """A SELECT with common table expressions, by name, each of which may read those before it.
 
-    Args:
-        sql: the SELECT.
-        ctes: are computed once.
-        views: come before them, and are computed wherever they are read.
+    The `views` come first, and are computed wherever they are read; the `ctes` are computed once.
     """
     texts = [f"{name} AS ({text})" for name, text in (views or {}).items()]
     texts += [f"{name} AS MATERIALIZED ({text})" for name, text in ctes.items()]

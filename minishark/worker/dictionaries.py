@@ -30,7 +30,6 @@ class Part:
 
     Attributes:
         schema: the schema of all tables.
-        dictionaries: the dictionaries.
         tables: the rows, to be read before the next part.
     """
 
@@ -43,13 +42,11 @@ class Parts:
     """A table's rows in parts, streaming; at least one part."""
 
     def __init__(self, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
-        """Read `tables`, which have `schema`."""
         self._tables = tables
         self._texts = [i for i, field in enumerate(schema) if pa.types.is_string(field.type)]
         self._next: pa.Table | None = next(tables, pa.Table.from_batches([], schema))
 
     def __iter__(self) -> Iterator[Part]:
-        """Each part once."""
         assert self._next is not None
         texts = self._texts if self._next.num_rows >= _ROWS_MIN else []
         dictionaries: Dictionaries = {position: pa.array([], pa.string()) for position in texts}

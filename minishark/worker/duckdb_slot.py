@@ -45,16 +45,10 @@ class DuckDBSlot:
     """A DuckDB with one thread, unless a task may use more."""
 
     def __init__(self, memory: NodeMemory, meter: StorageMeter, spill_folder: str) -> None:
-        """A new database.
-
-        Args:
-            memory: how the node's memory is shared.
-            meter: measures what stored files take of it.
-            spill_folder: where DuckDB spills to.
-        """
+        """A new database, whose share of `memory` depends on what `meter` finds stored."""
         self._memory = memory
         self._meter = meter
-        self._limit_bytes = memory.duckdb_bytes(0)
+        self.limit_bytes = memory.duckdb_bytes(0)
         self._config = {
             "threads": "1",
             "temp_directory": spill_folder,
@@ -67,7 +61,7 @@ class DuckDBSlot:
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         connection = duckdb.connect(config=dict(self._config))
-        connection.execute(f"SET memory_limit = '{self._limit_bytes}B'")
+        connection.execute(f"SET memory_limit = '{self.limit_bytes}B'")
         connection.execute("SET produce_arrow_string_view = false")
         return connection
 
@@ -76,11 +70,6 @@ class DuckDBSlot:
         self._output_settings: Mapping[str, str] = {}
         self._disabled_optimizers = ""
         self.threads = 1
-
-    @property
-    def limit_bytes(self) -> int:
-        """DuckDB's memory limit, in bytes."""
-        return self._limit_bytes
 
     @property
     def plan_settings(self) -> tuple[str, int]:
@@ -125,11 +114,11 @@ class DuckDBSlot:
         Above a lower limit it spills. What it can't spill it keeps until the next call.
         """
         limit = self._memory.duckdb_bytes(self._meter.used_bytes())
-        if abs(limit - self._limit_bytes) <= _LIMIT_TOLERANCE * self._limit_bytes:
+        if abs(limit - self.limit_bytes) <= _LIMIT_TOLERANCE * self.limit_bytes:
             return
         with self._fitting, contextlib.suppress(duckdb.OutOfMemoryException):
             self._settings.execute(f"SET memory_limit = '{limit}B'")
-            self._limit_bytes = limit
+            self.limit_bytes = limit
 
     def set_output_types(self, settings: Mapping[str, str]) -> None:
         """Choose the Arrow layout of the rows that come out."""
@@ -145,7 +134,6 @@ class DuckDBSlot:
         return _in_scope(self.con.sql, text, tables)
 
     def execute(self, text: str, tables: Mapping[str, pa.Table]) -> Rows:
-        """Run SQL over Arrow tables."""
         return _in_scope(self.con.execute, text, tables)
 
     @contextlib.contextmanager

@@ -96,7 +96,6 @@ class MapTable:
     fn: Callable[[pa.Table], Any]
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        """All rows at once."""
         return (_arrow(self.fn(rows.read_all())),)
 
 
@@ -107,7 +106,6 @@ class MapBatches:
     fn: Callable[[Iterator[pa.RecordBatch]], Iterable[Any]]
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        """Batch by batch, as the function asks for them."""
         return map(_arrow, _iterable(self.fn(iter(rows))))
 
 
@@ -118,7 +116,6 @@ class MapFrames:
     fn: Callable[[Iterator[pd.DataFrame]], Iterable[Any]]
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        """Batch by batch, as the function asks for them."""
         frames = (batch.to_pandas() for batch in rows)
         return map(_arrow, _iterable(self.fn(frames)))
 
@@ -130,7 +127,6 @@ class MapGroups:
     The last column is the group's number, and rows come in its order.
 
     Attributes:
-        fn: the function.
         keys: positions of the grouping columns.
         with_key: whether it takes the key too: a tuple with a value per grouping column.
         pandas: whether it takes and gives pandas frames instead of Arrow tables.
@@ -142,7 +138,6 @@ class MapGroups:
     pandas: bool
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        """Group by group."""
         import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
 
         table = rows.read_all()
@@ -169,7 +164,6 @@ class ForEach:
     fn: Callable[[pa.Table], Any]
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        """All rows at once."""
         self.fn(rows.read_all())
         return ()
 
@@ -269,11 +263,7 @@ def conformed(
 ) -> duckdb.DuckDBPyRelation:
     """The tables of a function as a relation with columns c0, c1, ... of the declared types.
 
-    Args:
-        con: where the relation is registered; `release` unregisters it.
-        tables: what the function returned.
-        returns: the declared columns, name and DuckDB type.
-        label: what users call the function.
+    It is registered at `con`, where `release` unregisters it; `label` is for messages.
 
     Raises:
         FunctionFailedError: a column is missing, is not declared, or does not fit its type.

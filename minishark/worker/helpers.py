@@ -41,7 +41,6 @@ class Helpers:
         return results
 
     def close(self) -> None:
-        """End the threads."""
         self._pool.shutdown(wait=False)
 
 

@@ -37,7 +37,6 @@ class NodeMemory:
     """The memory of one node.
 
     Attributes:
-        limit_bytes: its memory limit, in bytes.
         slots: how many tasks it runs at a time, each in a process of its own.
     """
 
@@ -113,13 +112,7 @@ def parse_size(value: int | str) -> int:
 
 
 def machine_bytes(total_bytes: int, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:
-    """The memory of this machine, or of the container on it.
-
-    Args:
-        total_bytes: the physical memory.
-        proc: the proc file system.
-        sys: the sys file system.
-    """
+    """The memory of this machine, with `total_bytes`, or of the container on it."""
     return min([total_bytes, *_cgroup_limits(proc / "self/cgroup", sys / "fs/cgroup")])
 
 

@@ -87,7 +87,6 @@ class PreparedFragments:
         return f"EXECUTE {name}", tables
 
     def folders(self) -> frozenset[str]:
-        """The folders of all mapped files."""
         return frozenset().union(*[known.folders for known in list(self._known.values())])
 
     def forget(self, folders: Collection[str], run: Callable[[str], object]) -> None:

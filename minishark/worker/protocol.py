@@ -117,7 +117,6 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         sql: the fragment; empty to store the rows of the input `in0` unchanged.
         types: the DuckDB types of its output columns, without the bucket number; empty for the
             types that DuckDB finds.
-        output: what to do with the rows.
         folder: where output files go, relative to a node's storage folder; the front end creates
             it, and removes it after the query, so that late tasks can't write any more.
         shared_inputs: inputs that are the same for every task, by the name in the fragment.
@@ -241,7 +240,6 @@ class ProblemDetail(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Details of a failed task.
 
     Attributes:
-        problem: why it failed.
         message: for the user.
         partition: the task's index, for FUNCTION.
         traceback: the traceback of a user's function, as text.

@@ -29,7 +29,6 @@ class Reduction:
     """Reduces the inputs of one task.
 
     Attributes:
-        hints: the fragment's hints.
         helpers: threads that share the work.
         run: runs an early CTE over tables, which are the unchanged inputs unless `is_new`.
         threads: how many threads may work.
@@ -48,10 +47,6 @@ class Reduction:
 
         If the CTEs have more rows than may be held, DuckDB computes them in the fragment itself,
         over all rows: filters save time, they never decide an answer.
-
-        Args:
-            sql: the fragment.
-            coded: its inputs.
         """
         with_runs = self._with_runs(coded)
         tables, has_filters = self._filtered(with_runs.tables, [*coded.tables])

@@ -6,9 +6,8 @@ import contextlib
 import re
 import threading
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 
@@ -44,7 +43,7 @@ from minishark.worker.protocol import (
 from minishark.worker.reduction import Reduction, Tables
 from minishark.worker.scalars import Scalars
 from minishark.worker.statistics import partition_statistics, text_sample
-from minishark.worker.store import InputMissingError, Store
+from minishark.worker.store import Store, all_read
 from minishark.worker.streaming import batches_of, even_batches
 from minishark.worker.task_errors import TaskError, is_full, task_errors
 from minishark.worker.writing import mapped
@@ -63,30 +62,6 @@ _HELD_PART = 8
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result", module=__name__)
 
 
-class PickledFunctions:
-    """A cache of unpickled functions: most tasks of a stage run in the same slot."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[bytes, functions.Function] = OrderedDict()
-
-    def get(self, pickled: bytes) -> functions.Function:
-        """A function.
-
-        Raises:
-            FunctionFailedError: it needs a module that is not here, or the like.
-        """
-        function = self._known.get(pickled)
-        if function is None:
-            try:
-                function = cloudpickle.loads(pickled)
-            except Exception as error:
-                raise functions.FunctionFailedError.of(error) from error
-            self._known[pickled] = function
-            if len(self._known) > _FUNCTIONS_MAX:
-                self._known.popitem(last=False)
-        return function
-
-
 class TaskRunner:
     """One slot of an executor: runs one task at a time, on a DuckDB of its own."""
 
@@ -101,7 +76,8 @@ class TaskRunner:
         self._running = threading.Lock()  # held while a task runs
         self._removed: set[str] = set()  # folders that prepared fragments may still hold files of
         self._user_code = functions.UserCode()
-        self._functions = PickledFunctions()
+        # Most tasks of a stage run in the same slot.
+        self._unpickled = lru_cache(_FUNCTIONS_MAX)(_unpickled)
         self._scalars = Scalars()
 
     def run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
@@ -123,7 +99,13 @@ class TaskRunner:
             with self._user_code.running():
                 return self._run(stage, task)
         except functions.FunctionFailedError as failed:
-            raise TaskError.of_function(failed, task.index) from failed
+            raise TaskError(
+                TaskProblem.FUNCTION,
+                str(failed),
+                partition=task.index,
+                traceback=failed.traceback,
+                pickled=failed.pickled,
+            ) from failed
         except functions.Interrupted as error:
             self._restart()  # whatever it was doing
             raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.") from error
@@ -170,7 +152,8 @@ class TaskRunner:
                 table = self._store.read(task.inputs["in0"])
                 batches = even_batches(table, BATCH_ROWS)
                 return self._store_partition(stage, task, table.schema, batches, table)
-        with task_errors(), self._inputs(stage, task) as variables, self._known(stage):
+        scalars = self._scalars.known_to(self._duckdb.con, stage.scalars)
+        with task_errors(), self._inputs(stage, task) as variables, scalars:
             if stage.target is not None:
                 return self._write_files(stage, stage.target, task, variables)
             rows = self._rows(stage, task, variables)
@@ -181,29 +164,22 @@ class TaskRunner:
             finally:
                 functions.release(self._duckdb.con)
 
-    def _known(self, stage: StageTask) -> contextlib.AbstractContextManager[None]:
-        """Register the users' functions that the fragment calls, while it runs."""
-        return self._scalars.known_to(self._duckdb.con, stage.scalars)
-
     def _put_out(self, stage: StageTask, task: TaskPayload, rows: Rows) -> TaskOutcome:
         reader = rows.to_arrow_reader(self._outputs.batch_rows)
-        match stage.output:
-            case OutputKind.BUCKETS:
-                with reader:
+        with reader:
+            match stage.output:
+                case OutputKind.BUCKETS:
                     return self._outputs.buckets(stage, task, reader)
-            case OutputKind.PIECE:
-                with reader:
+                case OutputKind.PIECE:
                     return self._outputs.piece(stage, task, reader)
-            case OutputKind.RESULT:
-                with reader:
+                case OutputKind.RESULT:
                     return self._outputs.result(stage, task, reader)
-            case OutputKind.PARTITION:
-                with reader:
+                case OutputKind.PARTITION:
                     batches = batches_of(reader)
                     return self._store_partition(stage, task, reader.schema, batches)
-            case OutputKind.FILES:
-                message = "files have a target"
-                raise AssertionError(message)
+                case OutputKind.FILES:
+                    message = "files have a target"
+                    raise AssertionError(message)
 
     def _rows(self, stage: StageTask, task: TaskPayload, variables: Mapping[str, pa.Table]) -> Rows:
         """The fragment, bound or already run."""
@@ -260,7 +236,7 @@ class TaskRunner:
         """The rows that the stage's function returns."""
         names = [name for name, _ in stage.columns]
         try:
-            call = self._functions.get(function.pickled)
+            call = self._unpickled(function.pickled)
             with rows.to_arrow_reader(self._outputs.batch_rows) as reader:
                 tables = functions.called(call, reader, names)
         except BaseException:
@@ -294,7 +270,6 @@ class TaskRunner:
                 self._running.release()
 
     def close(self) -> None:
-        """Close DuckDB and the files."""
         self._duckdb.close()
         self._helpers.close()
         self._store.forget_all()
@@ -303,22 +278,10 @@ class TaskRunner:
     def _inputs(self, stage: StageTask, task: TaskPayload) -> Iterator[Mapping[str, pa.Table]]:
         """The inputs, for as long as the task runs: variables for a fragment, or views."""
         slices: dict[str, tuple[FileSlice, ...]] = {**stage.shared_inputs, **task.inputs}
-        tables = self._read(slices)
+        tables = dict(zip(slices, all_read(self._store.read, slices.values()), strict=True))
         views = {} if stage.types else tables  # a user's statement may use any name
         with self._duckdb.views(views, task.relations):
             yield tables
-
-    def _read(self, slices: Mapping[str, tuple[FileSlice, ...]]) -> dict[str, pa.Table]:
-        """Each input; if files are missing, one error names those of all inputs."""
-        tables, missing = {}, []
-        for name, found in slices.items():
-            try:
-                tables[name] = self._store.read(found)
-            except InputMissingError as error:
-                missing.append(error)
-        if missing:
-            raise InputMissingError.of_all(missing)
-        return tables
 
     def _store_partition(
         self,
@@ -383,6 +346,14 @@ class TaskRunner:
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         (count,) = answer.column(0).to_pylist()
         return TaskOutcome(rows=count, nbytes=_size_bytes(Path(path)), file=entry)
+
+
+def _unpickled(pickled: bytes) -> functions.Function:
+    try:
+        function: functions.Function = cloudpickle.loads(pickled)
+    except Exception as error:  # it needs a module that is not here, or the like
+        raise functions.FunctionFailedError.of(error) from error
+    return function
 
 
 def _lasting_inputs(stage: StageTask, task: TaskPayload) -> Inputs | None:

@@ -68,17 +68,16 @@ def partition_statistics(
     numbered = list(enumerate(columns))
     whole = ["count(*) AS rows", *_measures(numbered, text=False)]
     text = [
-        f"{'true' if sample_name else 'false'} AS sampled",
         "count(*) AS text_rows",
         *_measures(numbered, text=True, bounds=sample_name is None),
+        f"{'true' if sample_name else 'false'} AS sampled",
     ]
     if sample_name is None:
-        constant, *aggregates = text
-        query = f"SELECT {', '.join([*whole, *aggregates, constant])} FROM {quote(relation_name)}"
+        query = f"SELECT {', '.join(whole + text)} FROM {quote(relation_name)}"
     else:
         query = (
             f"FROM (SELECT {', '.join(whole)} FROM {quote(relation_name)}), "
-            f"(SELECT {', '.join(text[1:])}, {text[0]} FROM {quote(sample_name)})"
+            f"(SELECT {', '.join(text)} FROM {quote(sample_name)})"
         )
     return con.execute(query).to_arrow_table()
 
@@ -89,14 +88,7 @@ def merge_statistics(
     columns: Sequence[tuple[str, str]],
     size_bytes: int,
 ) -> TableStatistics:
-    """A table's statistics from its partitions' measurements.
-
-    Args:
-        con: any connection.
-        parts: what `partition_statistics` gave for each partition; at least one.
-        columns: as it was given there.
-        size_bytes: the table's size.
-    """
+    """A table's statistics from its partitions' measurements, of which there is at least one."""
     measured = pa.concat_tables(parts)
     rows, text_rows = (_sum(measured, name) for name in ("rows", "text_rows"))
     sampled = any(measured.column("sampled").to_pylist())

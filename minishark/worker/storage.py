@@ -22,12 +22,7 @@ class StorageMeter:
     """Measures a node's folder in shared memory; safe to use from several threads."""
 
     def __init__(self, folder: Path, limit_bytes: int | None = None) -> None:
-        """Measure a folder.
-
-        Args:
-            folder: the node's folder.
-            limit_bytes: the most that its files may take; None for no limit.
-        """
+        """Measure a node's folder, whose files may take at most `limit_bytes`."""
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._found_bytes = 0

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -26,25 +26,15 @@ from minishark.worker.storage import StorageMeter
 from minishark.worker.writing import FileWriter, StoredFile
 
 _CACHED_FILES_MAX = 1024
+_Item = TypeVar("_Item")
 
 
 class InputMissingError(Exception):
-    """No node has the stored files that it should have.
-
-    Attributes:
-        files: the missing ones.
-    """
+    """No node has the stored files that it should have."""
 
     def __init__(self, message: str, files: tuple[FileSlice, ...] = ()) -> None:
         super().__init__(message)
         self.files = files
-
-    @classmethod
-    def of_all(cls, errors: Sequence[InputMissingError]) -> InputMissingError:
-        """One error for several."""
-        files = tuple(file for error in errors for file in error.files)
-        more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
-        return cls(f"{errors[0]}{more}", files)
 
 
 class FolderMissingError(FileNotFoundError):
@@ -82,14 +72,10 @@ class Store:
         fetcher: Fetcher | None = None,
         meter: StorageMeter | None = None,
     ) -> None:
-        """A view from a node.
+        """A view from `node`, which is on `host`.
 
-        Args:
-            paths: its folders, and those of all nodes that have none of their own.
-            node: the node.
-            host: the node's host.
-            fetcher: moves files between hosts; None if there is only one.
-            meter: measures the free space in shared memory; None for all that is free there.
+        `paths` are its folders, and those of all nodes that have none of their own. Without a
+        fetcher there is only one host, without a meter all free shared memory may be used.
         """
         self.meter = meter or StorageMeter(paths.memory / node)
         self._paths = paths
@@ -115,23 +101,12 @@ class Store:
         """
         table = self._tables.get(slices)
         if table is None:
-            table = _joined(self._slices(slices))
+            table = _joined(all_read(self._slice, slices))
             with self._lock:
                 self._tables[slices] = table
                 if len(self._tables) > _CACHED_FILES_MAX:
                     self._tables.popitem(last=False)
         return table
-
-    def _slices(self, slices: tuple[FileSlice, ...]) -> list[pa.Table]:
-        tables, missing = [], []
-        for item in slices:
-            try:
-                tables.append(self._slice(item))
-            except InputMissingError as error:
-                missing.append(error)
-        if missing:
-            raise InputMissingError.of_all(missing)
-        return tables
 
     def _slice(self, item: FileSlice) -> pa.Table:
         reader = self._reader(item)
@@ -218,11 +193,8 @@ class Store:
     def forget_removed(self, others: Iterable[str] = ()) -> list[str]:
         """Drop cached files whose folder is gone, so that their memory is freed.
 
-        Args:
-            others: more folders to check.
-
         Returns:
-            The folders that are gone.
+            The folders that are gone, of those of cached files and of `others`.
         """
         with self._lock:
             files = [file for file, _ in self._open]
@@ -235,7 +207,6 @@ class Store:
         return gone
 
     def forget_all(self) -> None:
-        """Drop everything cached."""
         with self._lock:
             self._open.clear()
             self._tables.clear()
@@ -304,6 +275,25 @@ class Store:
         except OSError:  # it died, or is full
             return False
         return True
+
+
+def all_read(read: Callable[[_Item], pa.Table], items: Iterable[_Item]) -> list[pa.Table]:
+    """What `read` gives for each item.
+
+    Raises:
+        InputMissingError: files of some are missing; names those of all items.
+    """
+    tables, missing = [], []
+    for item in items:
+        try:
+            tables.append(read(item))
+        except InputMissingError as error:
+            missing.append(error)
+    if missing:
+        files = tuple(file for error in missing for file in error.files)
+        more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
+        raise InputMissingError(f"{missing[0]}{more}", files)
+    return tables
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

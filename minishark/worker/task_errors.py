@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from minishark.worker.functions import FunctionFailedError
 from minishark.worker.protocol import ProblemDetail, TaskProblem
 from minishark.worker.store import FolderMissingError, InputMissingError
 from minishark.worker.writing import FULL, disk_full
@@ -24,31 +24,10 @@ _REJECTIONS = (
 class TaskError(Exception):
     """A task failed in a way that the front end can act on."""
 
-    def __init__(self, problem: TaskProblem, message: str) -> None:
+    def __init__(self, problem: TaskProblem, message: str, **details: Any) -> None:
+        """With the `details` of a `ProblemDetail`."""
         super().__init__(message)
-        self.detail = ProblemDetail(problem=problem, message=message)
-
-    @classmethod
-    def of_missing(cls, missing: InputMissingError) -> TaskError:
-        """Stored files are gone; the front end knows which tasks can produce them again."""
-        error = cls(TaskProblem.INPUT, str(missing))
-        error.detail = ProblemDetail(
-            problem=TaskProblem.INPUT, message=str(missing), missing=missing.files
-        )
-        return error
-
-    @classmethod
-    def of_function(cls, failed: FunctionFailedError, partition: int) -> TaskError:
-        """User code failed."""
-        error = cls(TaskProblem.FUNCTION, str(failed))
-        error.detail = ProblemDetail(
-            problem=TaskProblem.FUNCTION,
-            message=str(failed),
-            partition=partition,
-            traceback=failed.traceback,
-            pickled=failed.pickled,
-        )
-        return error
+        self.detail = ProblemDetail(problem=problem, message=message, **details)
 
 
 def out_of_memory(message: str) -> str:
@@ -61,7 +40,6 @@ def out_of_memory(message: str) -> str:
 
 
 def is_full(message: str) -> bool:
-    """Whether DuckDB complains about a full disk."""
     return "No space left" in message or "Could not write all bytes" in message
 
 
@@ -79,7 +57,8 @@ def task_errors() -> Iterator[None]:
     except duckdb.OutOfMemoryException as error:
         raise TaskError(TaskProblem.RESOURCE, out_of_memory(str(error))) from error
     except InputMissingError as error:
-        raise TaskError.of_missing(error) from error
+        # The front end knows which tasks can produce the files again.
+        raise TaskError(TaskProblem.INPUT, str(error), missing=error.files) from error
     except duckdb.IOException as error:
         # About a file that the statement names: stored files are not read by DuckDB.
         if is_full(str(error)):

@@ -59,14 +59,7 @@ class FileWriter:
     def __init__(
         self, memory: Path, disk: Path, schema: pa.Schema, meter: StorageMeter | None
     ) -> None:
-        """Write to one of two paths.
-
-        Args:
-            memory: in shared memory; the same as `disk` where there is none.
-            disk: on disk.
-            schema: of the batches.
-            meter: measures the free space in shared memory.
-        """
+        """Write to a path in shared memory, the same as `disk` where there is none, or to disk."""
         self._paths = {False: memory, True: disk}
         self._schema = schema
         self._meter = None if memory == disk else meter

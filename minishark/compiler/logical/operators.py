@@ -64,7 +64,6 @@ class BaseOperator:
 
 
 def column_names(*inputs: Schema) -> list[str]:
-    """Column names for display."""
     return [column.name or f"#{i}" for i, column in enumerate(c for s in inputs for c in s)]
 
 
@@ -102,9 +101,7 @@ class Scan(BaseOperator):
     """Columns of a table.
 
     Attributes:
-        table: the table.
         columns: a column that is None stands for "no column needed, only the rows".
-        schema: the columns.
         hints: what optimizer rules attach, in a physical plan.
     """
 
@@ -236,12 +233,10 @@ class Join(BaseOperator):
 
     @property
     def keeps_left_columns(self) -> bool:
-        """Whether the left columns at `left_output` are put out."""
         return self.kind not in (JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
 
     @property
     def keeps_right_columns(self) -> bool:
-        """Whether the right columns at `right_output` are put out."""
         return self.kind not in (JoinKind.SEMI, JoinKind.ANTI, JoinKind.MARK)
 
     def source(self, position: int) -> tuple[int, int] | None:

@@ -20,7 +20,6 @@ class LogicalPlan:
 
     @property
     def label(self) -> str:
-        """The node in one line of EXPLAIN."""
         return self.operator.label([child.schema for child in self.children])
 
     @cached_property
@@ -29,10 +28,12 @@ class LogicalPlan:
         return tuple(operator.table for operator in self.operators() if isinstance(operator, Scan))
 
     def operators(self) -> Iterator[Operator]:
-        """All operators, the root first."""
-        yield self.operator
-        for child in self.children:
-            yield from child.operators()
+        """All operators, the root first and left before right."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node.operator
+            waiting += reversed(node.children)
 
 
 def make_plan(operator: Operator, *children: LogicalPlan) -> LogicalPlan:

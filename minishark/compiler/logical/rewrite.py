@@ -8,6 +8,7 @@ anti join, whose sides may be partitioned on the keys.
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import is_
 
 from minishark.compiler.logical.operators import Filter, Join, JoinKind
 from minishark.compiler.logical.plan import LogicalPlan, make_plan
@@ -17,7 +18,8 @@ from minishark.expressions import ColumnRef, Expression, Prefix, references
 def rewrite(plan: LogicalPlan) -> LogicalPlan:
     """`plan` with every filtered mark join that allows it as a semi or an anti join."""
     children = tuple(map(rewrite, plan.children))
-    plan = replace(plan, children=children)
+    if not all(map(is_, children, plan.children)):
+        plan = replace(plan, children=children)
     return _semi_join_from_mark(plan)
 
 

@@ -34,7 +34,6 @@ def volatile_reason(plan: LogicalPlan) -> str | None:
 
 
 def called_functions(plan: LogicalPlan) -> Iterator[str]:
-    """The names of the functions that `plan` calls, with repetitions."""
     waiting = [expression for operator in plan.operators() for expression in operator.expressions()]
     while waiting:
         expression = waiting.pop()

@@ -73,13 +73,11 @@ def state_column(call: AggregateCall, position: int) -> Column:
 
 
 def render_partial(call: AggregateCall, names: Names) -> str:
-    """The partial phase of a call, as SQL over the input columns."""
     sql = render_aggregate(call, names)
     return sql if call.name in _BY_RESULT else f"{sql} EXPORT_STATE"
 
 
 def render_final(call: AggregateCall, state: str) -> str:
-    """The final phase of a call, as SQL over the column `state` of the partial phase's output."""
     combine = _BY_RESULT.get(call.name)
     if combine is None:
         types = ", ".join(f"'{argument.type}'" for argument in call.arguments)

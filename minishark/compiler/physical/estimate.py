@@ -40,7 +40,6 @@ class Profile:
     columns: tuple[ColumnStatistics | None, ...]
 
     def distinct(self, expression: Expression) -> float:
-        """The estimated number of different values of `expression`."""
         while isinstance(expression, Cast):
             expression = expression.argument
         if isinstance(expression, Literal):
@@ -157,25 +156,22 @@ def _number(value: str | float | None) -> float | None:
 
 
 def filtered_rows(predicates: Sequence[Expression], profile: Profile) -> float:
-    """The rows that pass all `predicates`."""
     return max(1.0, profile.rows * _all_share(predicates, profile))
 
 
 def joined_rows(join: Join, left: Profile, right: Profile) -> float:
-    """The rows of a join."""
     pairs = left.rows * right.rows
     for condition in join.conditions:
         if condition.is_equality:
-            domain = max(left.distinct(condition.left), right.distinct(condition.right))
-            pairs /= domain
+            pairs /= max(left.distinct(condition.left), right.distinct(condition.right))
         else:
             pairs *= _RANGE_SELECTIVITY
     pairs *= _OTHER_SELECTIVITY ** len(join.residual)
     match join.kind:
         case JoinKind.INNER:
             rows = pairs
-        case JoinKind.LEFT | JoinKind.SINGLE:
-            rows = max(pairs, left.rows) if join.kind is JoinKind.LEFT else left.rows
+        case JoinKind.LEFT:
+            rows = max(pairs, left.rows)
         case JoinKind.RIGHT:
             rows = max(pairs, right.rows)
         case JoinKind.FULL:
@@ -188,13 +184,12 @@ def joined_rows(join: Join, left: Profile, right: Profile) -> float:
             rows = left.rows * _SEMI_SELECTIVITY
         case JoinKind.RIGHT_ANTI:
             rows = right.rows * _SEMI_SELECTIVITY
-        case JoinKind.MARK:
+        case JoinKind.MARK | JoinKind.SINGLE:
             rows = left.rows
     return max(1.0, rows)
 
 
 def grouped_rows(groups: Sequence[Expression], profile: Profile) -> float:
-    """The number of groups."""
     product = 1.0
     for group in groups:
         product *= profile.distinct(group)
@@ -204,7 +199,6 @@ def grouped_rows(groups: Sequence[Expression], profile: Profile) -> float:
 def joined_columns(
     join: Join, left: Profile, right: Profile
 ) -> tuple[ColumnStatistics | None, ...]:
-    """The known statistics of a join's columns."""
     kept: tuple[ColumnStatistics | None, ...] = ()
     if join.keeps_left_columns:
         kept += tuple(left.columns[i] for i in join.left_output)

@@ -33,17 +33,14 @@ class Planned:
 
     @property
     def distribution(self) -> Distribution:
-        """How its rows are distributed."""
         return self.plan.distribution
 
     @property
     def in_one_task(self) -> bool:
-        """Whether one task has all rows."""
         return in_one_task(self.plan.distribution)
 
     @property
     def side(self) -> Side:
-        """This as one side of a join."""
         return Side(self.plan.distribution, self.profile.rows)
 
 
@@ -54,7 +51,6 @@ def planned(
     distribution: Distribution,
     profile: Profile,
 ) -> Planned:
-    """An operator over its inputs."""
     plans = tuple(child.plan for child in children)
     return Planned(PhysicalPlan(operator, plans, schema, distribution, profile.rows), profile)
 
@@ -86,23 +82,19 @@ class Exchanges:
         )
 
     def broadcast(self, child: Planned) -> Planned:
-        """All rows of `child` for every task."""
         if isinstance(child.distribution, Replicated):
             return child
         return Planned(self._read_whole(child.plan, Broadcast(), Replicated()), child.profile)
 
     def gathered(self, child: Planned) -> Planned:
-        """All rows of `child` in one task."""
         if child.in_one_task:
             return child
         return Planned(self._read_whole(child.plan, Gather(), Single()), child.profile)
 
     def materialized(self, child: Planned) -> Planned:
         """`child`, stored where it is."""
-        plan = child.plan
-        operator = Materialize()
-        stored = PhysicalPlan(operator, (plan,), plan.schema, plan.distribution, plan.rows)
-        return Planned(stored, child.profile)
+        schema = child.plan.schema
+        return planned(Materialize(), (child,), schema, child.distribution, child.profile)
 
     def _read_whole(
         self, plan: PhysicalPlan, exchange: Broadcast | Gather, distribution: Distribution

@@ -48,7 +48,6 @@ class Side:
 
     @property
     def in_one_task(self) -> bool:
-        """Whether one task has all rows."""
         return in_one_task(self.distribution)
 
 
@@ -57,7 +56,6 @@ class JoinCosts:
     """The costs of the moves that bring the rows of a join together.
 
     Attributes:
-        left: the left input.
         right: the right input, from which hash tables are built.
         partitions: how many partitions a shuffle makes.
         stage_cost: what one more stage costs, in rows built into a hash table.
@@ -69,7 +67,6 @@ class JoinCosts:
     stage_cost: float
 
     def cheapest(self, join: Join) -> JoinMove:
-        """The cheapest move that is correct for a join."""
         _, move = min(self._candidates(join))
         return move
 

@@ -18,12 +18,10 @@ from minishark.compiler.physical.plan import (
 from minishark.expressions import ColumnRef, Expression
 
 KEEPS_LEFT = frozenset(
-    (JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.MARK, JoinKind.SINGLE),
+    (JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.MARK, JoinKind.SINGLE)
 )
 """Joins whose left side may be partitioned in any way if every task has the whole right side."""
-KEEPS_RIGHT = frozenset(
-    (JoinKind.INNER, JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI),
-)
+KEEPS_RIGHT = frozenset((JoinKind.INNER, JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI))
 """Joins whose right side may be partitioned in any way if every task has the whole left side."""
 KEEPS_LEFT_ONLY = frozenset((JoinKind.SEMI, JoinKind.ANTI))
 """Joins that only choose among the rows of the left side."""

@@ -66,7 +66,6 @@ class PlannerOptions:
         return replace(self, single_task_rows=0).without("one_task")
 
     def without(self, *rules: str) -> PlannerOptions:
-        """These options with more rules switched off."""
         return replace(self, disabled=self.disabled.union(rules))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import TypeAlias
 
 from minishark.compiler.logical.operators import (
@@ -32,7 +33,6 @@ class Hashed:
     partitions: int
 
     def label(self, schema: Schema) -> str:
-        """The distribution in EXPLAIN."""
         names = ("=".join(schema[i].name or f"#{i}" for i in sorted(k)) or "?" for k in self.keys)
         return f"hashed by {', '.join(names)} in {self.partitions}"
 
@@ -44,7 +44,6 @@ class Ranged:
     partitions: int
 
     def label(self, schema: Schema) -> str:
-        """The distribution in EXPLAIN."""
         return f"in ranges in {self.partitions}"
 
 
@@ -55,7 +54,6 @@ class Spread:
     partitions: int
 
     def label(self, schema: Schema) -> str:
-        """The distribution in EXPLAIN."""
         return f"spread over {self.partitions}"
 
 
@@ -66,7 +64,6 @@ class Single:
     partitions: int = 1
 
     def label(self, schema: Schema) -> str:
-        """The distribution in EXPLAIN."""
         return "single"
 
 
@@ -77,7 +74,6 @@ class Replicated:
     partitions: int = 1
 
     def label(self, schema: Schema) -> str:
-        """The distribution in EXPLAIN."""
         return "replicated"
 
 
@@ -223,7 +219,6 @@ class PhysicalPlan:
 
     @property
     def label(self) -> str:
-        """The node in one line of EXPLAIN."""
         operator = self.operator.label([child.schema for child in self.children])
         return f"{operator}  [{self.distribution.label(self.schema)}, ~{self.rows:,.0f} rows]"
 
@@ -232,15 +227,16 @@ class PhysicalPlan:
 
         Rules rely on that: a rule that finds nothing to do returns the plan that it got.
         """
-        if all(new is old for new, old in zip(children, self.children, strict=True)):
-            return self
-        return replace(self, children=children)
+        unchanged = all(map(is_, children, self.children))
+        return self if unchanged else replace(self, children=children)
 
     def nodes(self) -> Iterator[PhysicalPlan]:
-        """All nodes, the root first."""
-        yield self
-        for child in self.children:
-            yield from child.nodes()
+        """All nodes, the root first and left before right."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting += reversed(node.children)
 
 
 def aggregate_of(operator: PhysicalOperator) -> Aggregate | None:

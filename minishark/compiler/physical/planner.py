@@ -56,14 +56,7 @@ from minishark.compiler.physical.ranges import ranged
 from minishark.compiler.rules import enabled
 from minishark.compiler.rules.one_task import Place
 from minishark.compiler.rules.rule import Phase
-from minishark.expressions import (
-    AggregateCall,
-    Column,
-    ColumnRef,
-    Expression,
-    Schema,
-    is_volatile,
-)
+from minishark.expressions import AggregateCall, Column, ColumnRef, Expression, Schema, is_volatile
 from minishark.statistics import ColumnStatistics
 
 _UNNESTED_LENGTH = 10
@@ -117,7 +110,6 @@ class Placer:
         self._own_ctes = count(_OWN_CTES)
 
     def plan(self, logical: LogicalPlan) -> Planned:
-        """The physical plan of one logical node and all below it."""
         operator = logical.operator
         if isinstance(operator, ops.Cte):
             return self._cte(operator, logical)  # its definition must be known to its readers
@@ -214,7 +206,6 @@ class Placer:
         return planned(filter_, (child,), schema, distribution, profile)
 
     def project(self, project: ops.Project, child: Planned, schema: Schema) -> Planned:
-        """A projection, which leaves rows where they are."""
         columns = tuple(_expression_statistics(e, child.profile) for e in project.outputs)
         profile = Profile(child.profile.rows, columns)
         positions = positions_of(_indexes(project.outputs))
@@ -238,18 +229,14 @@ class Placer:
         if child.in_one_task or one_phase:
             return planned(aggregate, (child,), schema, kept, profile)
         if can_split(aggregate):
-            return self._two_phases(aggregate, child, schema, profile)
+            names = tuple(column.name for column in schema[: len(aggregate.groups)])
+            partial = self.partial(aggregate, child, names)
+            return self.final(aggregate, partial, schema, profile)
         # DISTINCT and the like need all rows of a group at once: they are exchanged as they are.
-        complete = self._regrouped(aggregate, self._without_duplicates(aggregate, child))
+        keys = () if aggregate.grouping_sets else aggregate.groups
+        complete = self._exchanged_groups(self._without_duplicates(aggregate, child), keys)
         kept = moved(complete.distribution, positions_of(groups))
         return planned(aggregate, (complete,), schema, kept, profile)
-
-    def _two_phases(
-        self, aggregate: ops.Aggregate, child: Planned, schema: Schema, profile: Profile
-    ) -> Planned:
-        names = tuple(column.name for column in schema[: len(aggregate.groups)])
-        partial = self.partial(aggregate, child, names)
-        return self.final(aggregate, partial, schema, profile)
 
     def partial(self, aggregate: ops.Aggregate, child: Planned, names: Sequence[str]) -> Planned:
         """The first phase of an aggregate, whose groups get these names: groups and states."""
@@ -289,9 +276,6 @@ class Placer:
         if not keys or child.profile.rows <= self._options.gather_rows:
             return self._exchanges.gathered(child)
         return self._exchanges.shuffled(child, keys)
-
-    def _regrouped(self, aggregate: ops.Aggregate, child: Planned) -> Planned:
-        return self._exchanged_groups(child, () if aggregate.grouping_sets else aggregate.groups)
 
     def _without_duplicates(self, aggregate: ops.Aggregate, child: Planned) -> Planned:
         """Fewer rows to exchange: duplicates that DISTINCT aggregates ignore are dropped early."""
@@ -349,9 +333,8 @@ class Placer:
     def _set_operation(
         self, operation: ops.SetOperation, left: Planned, right: Planned, schema: Schema
     ) -> Planned:
-        rows = left.profile.rows + (
-            right.profile.rows if operation.kind is ops.SetKind.UNION else 0
-        )
+        is_union = operation.kind is ops.SetKind.UNION
+        rows = left.profile.rows + (right.profile.rows if is_union else 0)
         profile = Profile(rows, (None,) * len(schema))
         left, right = self._side_by_side(operation, left, right)
         distribution = set_distribution(left.distribution, right.distribution)
@@ -418,7 +401,6 @@ class Placer:
     # Joins
 
     def join(self, join: ops.Join, left: Planned, right: Planned, schema: Schema) -> Planned:
-        """A join of two inputs, after the exchanges that it needs."""
         left, right = self._counted(join, *self._joinable(join, left, right))
         rows = joined_rows(join, left.profile, right.profile)
         columns = joined_columns(join, left.profile, right.profile)

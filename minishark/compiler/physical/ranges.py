@@ -35,13 +35,8 @@ def ranged(
     """`plan` with its rows exchanged so that each partition holds one range of `keys`.
 
     Rows are needed twice, for the sample and for the exchange: what is more than a filtered table
-    is stored in between. Rows with equal keys stay in their order.
-
-    Args:
-        plan: any plan.
-        keys: what to order by, over the columns of `plan`.
-        partitions: how many ranges, at least 2.
-        index: an index for a common table expression that is free in the whole plan.
+    is stored in between, as the common table expression `index`, which must be free in the whole
+    plan. Rows with equal keys stay in their order.
     """
     if _is_cheap(plan):
         return _exchanged(plan, keys, partitions)

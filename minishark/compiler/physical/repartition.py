@@ -28,7 +28,6 @@ def hashed_on(plan: PhysicalPlan, columns: Sequence[int], partitions: int) -> Ph
 
 
 def is_hashed_on(plan: PhysicalPlan, columns: Sequence[int], partitions: int) -> bool:
-    """Whether `plan` is hashed so already."""
     distribution = plan.distribution
     return (
         isinstance(distribution, Hashed)

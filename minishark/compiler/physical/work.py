@@ -48,6 +48,8 @@ _WIDTHS = {"VARCHAR": 32, "BLOB": 64, "HUGEINT": 16, "UHUGEINT": 16, "INTERVAL":
 _NESTED_WIDTH = 64
 _WIDTH = 8
 
+_GROUPING = (ops.Aggregate, PartialAggregate, FinalAggregate, ops.Distinct, ops.DistinctOn)
+
 
 def _holds_rows(call: AggregateCall) -> bool:
     """Whether an aggregate holds all values that it reads, as a median or a list does."""
@@ -57,21 +59,17 @@ def _holds_rows(call: AggregateCall) -> bool:
 def elapsed_s(plan: PhysicalPlan, threads: int = 1) -> float:
     """The estimated seconds that a plan takes if there is a free core for each task.
 
-    Args:
-        plan: the plan.
-        threads: how many cores a task may use that runs alone.
+    A task that runs alone may use `threads` cores.
     """
     written = result_values(plan) * _PUT_OUT_NS * _NS / _speed(plan, 1)  # by one thread a task
     return _work_s(plan, threads) + written + STAGE_S * _depth(plan)
 
 
 def result_values(plan: PhysicalPlan) -> float:
-    """The estimated number of values in a plan's result: rows times columns."""
     return plan.rows * len(plan.schema)
 
 
 def row_bytes(schema: Schema) -> int:
-    """The estimated size of a row, in bytes."""
     return sum(_width(column.type) for column in schema)
 
 
@@ -92,13 +90,7 @@ def _own_bytes(plan: PhysicalPlan) -> float:
             return min(map(built_bytes, plan.children))
         case ops.Aggregate() if any(map(_holds_rows, plan.operator.aggregates)):
             return built_bytes(plan.children[0])
-        case (
-            ops.Aggregate()
-            | PartialAggregate()
-            | FinalAggregate()
-            | ops.Distinct()
-            | ops.DistinctOn()
-        ):
+        case operator if isinstance(operator, _GROUPING):
             return built_bytes(plan)
         case ops.Sort() | ops.Window():
             return built_bytes(plan.children[0])
@@ -132,26 +124,19 @@ def _speed(plan: PhysicalPlan, threads: int) -> float:
 
 
 def _own_ns(plan: PhysicalPlan) -> float:
-    """The work of a plan's own operator."""
     read = [child.rows for child in plan.children]
     match plan.operator:
         case ops.Scan(columns=columns):
             return plan.rows * len(columns) * _SCANNED_NS
         case ops.Filter(predicates=predicates):
-            return read[0] * sum(map(_predicate_ns, predicates))
+            return read[0] * sum(_MATCHED_NS if _matches(p) else _SCANNED_NS for p in predicates)
         case ops.Project(outputs=expressions):
             computed = sum(not isinstance(expression, ColumnRef) for expression in expressions)
             return read[0] * computed * _COMPUTED_NS
         case ops.Join():
             values = plan.rows * len(plan.schema)
             return min(read) * _BUILT_NS + max(read) * _PROBED_NS + values * _SCANNED_NS
-        case (
-            ops.Aggregate()
-            | PartialAggregate()
-            | FinalAggregate()
-            | ops.Distinct()
-            | ops.DistinctOn()
-        ):
+        case operator if isinstance(operator, _GROUPING):
             return read[0] * len(plan.schema) * _GROUPED_NS + plan.rows * _BUILT_NS
         case ops.Sort() | ops.Window():
             return read[0] * _SORTED_NS
@@ -159,10 +144,6 @@ def _own_ns(plan: PhysicalPlan) -> float:
             return plan.rows * _MOVED_NS
         case _:
             return 0.0
-
-
-def _predicate_ns(predicate: Expression) -> float:
-    return _MATCHED_NS if _matches(predicate) else _SCANNED_NS
 
 
 def _matches(expression: Expression) -> bool:

@@ -139,9 +139,7 @@ def _groups_first(placer: Placer, states_first: Planned, groups: int) -> Planned
 def eager_aggregation(aggregate: Aggregate, join: Join) -> EagerAggregation | None:
     """How `aggregate` over `join` can begin below it; None if it can't.
 
-    Args:
-        aggregate: only plain groups and plain calls qualify.
-        join: its input; only joins on equal columns qualify.
+    Only plain groups, plain calls and joins on equal columns qualify.
     """
     # Without groups the first phase would have to give a row even for no rows.
     if aggregate.grouping_sets or not aggregate.groups:

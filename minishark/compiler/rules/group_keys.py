@@ -9,25 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from minishark.catalog import Catalog, Table
+from minishark.catalog import Catalog
 from minishark.compiler.hints import DictionaryCodes
-from minishark.compiler.logical.operators import (
-    Aggregate,
-    Filter,
-    Join,
-    JoinKind,
-    Project,
-    Scan,
-)
+from minishark.compiler.logical.operators import Aggregate, Filter, Join, JoinKind, Project, Scan
 from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan, Replicated
 from minishark.compiler.rules.rule import Phase, Rule
-from minishark.expressions import (
-    Column,
-    ColumnRef,
-    DictionaryValue,
-    Expression,
-    Schema,
-)
+from minishark.expressions import Column, ColumnRef, DictionaryValue, Expression, Schema
 
 if TYPE_CHECKING:
     from minishark.compiler.stages.writer import FragmentWriter
@@ -63,8 +50,8 @@ def with_coded_keys(
     plan = plan.with_children(children)
     match plan.operator:
         # Not a final aggregate: partitions have dictionaries of their own.
-        case Aggregate() | PartialAggregate(complete=Aggregate()):
-            return _grouped(plan, catalog, options.rows_min)
+        case (Aggregate() as aggregate) | PartialAggregate(complete=aggregate):
+            return _grouped(plan, aggregate, catalog, options.rows_min)
         case _:
             return plan
 
@@ -79,7 +66,6 @@ class _Coded:
     """A plan with one more column, the last: the dictionary code of a text column.
 
     Attributes:
-        plan: the plan.
         relation: holds the text of each code.
         column: the table's text column.
         joined: whether a join is between the table and the plan.
@@ -91,8 +77,9 @@ class _Coded:
     joined: bool = False
 
 
-def _grouped(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalPlan:
-    aggregate = _aggregate(plan)
+def _grouped(
+    plan: PhysicalPlan, aggregate: Aggregate, catalog: Catalog, rows_min: float
+) -> PhysicalPlan:
     (child,) = plan.children
     # Grouping sets put NULL into groups, which would be a code of its own.
     if aggregate.grouping_sets or aggregate.grouping_functions or child.rows < rows_min:
@@ -114,14 +101,6 @@ def _grouped(plan: PhysicalPlan, catalog: Catalog, rows_min: float) -> PhysicalP
     if tuple(groups) == aggregate.groups:
         return plan
     return _looked_up(plan, child, replace(aggregate, groups=tuple(groups)), outputs)
-
-
-def _aggregate(plan: PhysicalPlan) -> Aggregate:
-    operator = plan.operator
-    if isinstance(operator, PartialAggregate):
-        return operator.complete
-    assert isinstance(operator, Aggregate)
-    return operator
 
 
 def _looked_up(
@@ -178,11 +157,13 @@ def _with_code(plan: PhysicalPlan, position: int, catalog: Catalog) -> _Coded | 
 
 def _scanned(plan: PhysicalPlan, scan: Scan, position: int, catalog: Catalog) -> _Coded | None:
     name = scan.columns[position]
-    if name is None or not _has_few_values(catalog.get(scan.table), name):
+    table = catalog.get(scan.table)
+    known = name and table.column_statistics(name)
+    if not name or not known or known.distinct is None or known.distinct > _VALUES_MAX:
         return None
     column = Column(f"{name}#code", CODE_TYPE)
     # A table may have a column of that very name.
-    taken = {other.name.lower() for other in catalog.get(scan.table).schema}
+    taken = {other.name.lower() for other in table.schema}
     if column.name.lower() in taken or column.name in scan.columns:
         return None
     codes = (*scan.hints.dictionary_codes, (column.name, name))
@@ -196,13 +177,6 @@ def _scanned(plan: PhysicalPlan, scan: Scan, position: int, catalog: Catalog) ->
     whole = isinstance(plan.distribution, Replicated)
     extended = replace(plan, operator=scan, schema=(*plan.schema, column))
     return _Coded(extended, dictionary_relation(scan.table, whole=whole), name)
-
-
-def _has_few_values(table: Table, name: str) -> bool:
-    names = [column.name for column in table.schema]
-    columns = table.statistics.columns
-    distinct = columns[names.index(name)].distinct if columns else None
-    return distinct is not None and distinct <= _VALUES_MAX
 
 
 def _from_left(plan: PhysicalPlan, join: Join, column: int, catalog: Catalog) -> _Coded | None:

@@ -17,12 +17,7 @@ from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.rules.rule import Phase, Rule
 from minishark.expressions import ColumnRef, is_volatile
 
-_TESTED_SIDE = {
-    JoinKind.SEMI: 1,
-    JoinKind.ANTI: 1,
-    JoinKind.RIGHT_SEMI: 0,
-    JoinKind.RIGHT_ANTI: 0,
-}
+_TESTED_SIDE = {JoinKind.SEMI: 1, JoinKind.ANTI: 1, JoinKind.RIGHT_SEMI: 0, JoinKind.RIGHT_ANTI: 0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,6 @@ _EVERYWHERE = SemiJoinFilterOptions(
 def with_key_filters(
     plan: PhysicalPlan, catalog: Catalog, options: SemiJoinFilterOptions
 ) -> PhysicalPlan:
-    """`plan` with semi-join filters where they pay."""
     numbers = count(free_cte_index(plan))
     return _Filters(catalog=catalog, options=options, numbers=numbers).rewritten(plan)
 
@@ -119,7 +118,6 @@ class _Candidate:
     """A scan that could be filtered: the input of a join that it is in, and by which keys.
 
     Attributes:
-        side: the input.
         position: the join's key among the input's columns.
         column: the table's column that it is.
         key: the column of the other input.
@@ -142,8 +140,6 @@ class _Filters:
     """Adds filters to a plan.
 
     Attributes:
-        catalog: the tables that it scans.
-        options: when filters pay.
         numbers: for new common table expressions.
         definitions: the common table expressions that are known.
         storable: which of them can be stored.
@@ -208,13 +204,7 @@ class _Filters:
         share = min(1.0, self._distinct(keys, key) / known.distinct)
         if high - low < _SPAN_MAX and self._pays(scan, table, left, keys, share):
             yield _Candidate(
-                side=side,
-                position=position,
-                column=name,
-                key=key,
-                share=share,
-                low=low,
-                high=high,
+                side=side, position=position, column=name, key=key, share=share, low=low, high=high
             )
 
     def _pays(
@@ -222,12 +212,7 @@ class _Filters:
     ) -> bool:
         """Whether it takes less time to filter a table than to join it as it is.
 
-        Args:
-            scan: reads the table.
-            table: the table.
-            left: how many rows the query's own predicates leave.
-            keys: the rows that it is joined with.
-            share: the estimated share of its keys that they have.
+        The query's own predicates leave `left` of its rows; `share` of its keys are in `keys`.
         """
         options = self.options
         # An array of marks beats a hash table by more if that does not fit into a cache.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeAlias
 
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.plan import LogicalPlan, make_plan
@@ -48,13 +47,10 @@ def _lower(json: Json) -> LogicalPlan:
     handler = HANDLERS.get(kind)
     if handler is None:
         raise PlanNotLowered(kind)
-    return handler(json, tuple(map(_lower, json.get("children", []))))
+    return handler(json, *map(_lower, json.get("children", [])))
 
 
-_Children: TypeAlias = tuple[LogicalPlan, ...]
-
-
-def _get(json: Json, _: _Children) -> LogicalPlan:
+def _get(json: Json, *_: LogicalPlan) -> LogicalPlan:
     data = json.get("function_data") or {}
     if json["qname"]["path"][-1] != "seq_scan" or "table" not in data:
         raise PlanNotLowered(f"table function {json['qname']['path'][-1]}")
@@ -91,27 +87,18 @@ def _scan_filters(json: Json, schema: Schema) -> tuple[Expression, ...]:
         raise PlanNotLowered("a filter on rowid")
     if keyed and not json.get("table_filters_by_projection"):
         raise PlanNotLowered("a scan's filters by table column")
-    return tuple(
-        predicate
-        for positions, item in keyed + several
-        for predicate in lower_table_filter(
-            item, tuple(ColumnRef(i, schema[i].type) for i in positions)
-        )
-    )
+    predicates: list[Expression] = []
+    for positions, item in keyed + several:
+        columns = tuple(ColumnRef(i, schema[i].type) for i in positions)
+        predicates += lower_table_filter(item, columns)
+    return tuple(predicates)
 
 
-def _filter(json: Json, children: _Children) -> LogicalPlan:
-    (child,) = children
+def _filter(json: Json, child: LogicalPlan) -> LogicalPlan:
     predicates = tuple(lower_expression(e, child.schema) for e in json.get("expressions", []))
     output = _kept(json, "projection_map", child)
-    return _fused_filter(predicates, output, child)
-
-
-def _fused_filter(
-    predicates: tuple[Expression, ...], output: tuple[int, ...], child: LogicalPlan
-) -> LogicalPlan:
-    """A filter over a filter as one; DuckDB repeats in the scan what it also keeps above it."""
     inner = child.operator
+    # A filter over a filter is one: DuckDB repeats in the scan what it also keeps above it.
     if not isinstance(inner, ops.Filter):
         return make_plan(ops.Filter(predicates, output), child)
 
@@ -127,8 +114,7 @@ def _kept(json: Json, key: str, child: LogicalPlan) -> tuple[int, ...]:
     return tuple(json.get(key) or range(len(child.schema)))
 
 
-def _projection(json: Json, children: _Children) -> LogicalPlan:
-    (child,) = children
+def _projection(json: Json, child: LogicalPlan) -> LogicalPlan:
     expressions = tuple(lower_expression(e, child.schema) for e in json["expressions"])
     names = tuple(
         item.get("alias") or (child.schema[e.index].name if isinstance(e, ColumnRef) else "")
@@ -137,8 +123,7 @@ def _projection(json: Json, children: _Children) -> LogicalPlan:
     return make_plan(ops.Project(expressions, names), child)
 
 
-def _aggregate(json: Json, children: _Children) -> LogicalPlan:
-    (child,) = children
+def _aggregate(json: Json, child: LogicalPlan) -> LogicalPlan:
     groups = tuple(lower_expression(e, child.schema) for e in json.get("groups", []))
     aggregates = tuple(lower_aggregate(e, child.schema) for e in json.get("expressions", []))
     sets = tuple(tuple(sorted(s)) for s in json.get("grouping_sets", []))
@@ -151,10 +136,9 @@ def _aggregate(json: Json, children: _Children) -> LogicalPlan:
     return make_plan(ops.Aggregate(groups, aggregates, () if plain else sets, functions), child)
 
 
-def _comparison_join(json: Json, children: _Children) -> LogicalPlan:
+def _comparison_join(json: Json, left: LogicalPlan, right: LogicalPlan) -> LogicalPlan:
     if json.get("duplicate_eliminated_columns"):
         raise PlanNotLowered("LOGICAL_DELIM_JOIN")
-    left, right = children
     conditions = []
     residual = [json["predicate"]] if json.get("predicate") else []
     for item in json.get("conditions", []):
@@ -169,13 +153,12 @@ def _comparison_join(json: Json, children: _Children) -> LogicalPlan:
                 lower_expression(item["left"], left.schema),
                 comparison,
                 lower_expression(item["right"], right.schema),
-            ),
+            )
         )
     return _join(json, left, right, tuple(conditions), residual)
 
 
-def _any_join(json: Json, children: _Children) -> LogicalPlan:
-    left, right = children
+def _any_join(json: Json, left: LogicalPlan, right: LogicalPlan) -> LogicalPlan:
     return _join(json, left, right, (), [json["condition"]])
 
 
@@ -204,26 +187,22 @@ def _join(
     return make_plan(join, left, right)
 
 
-def _cross_product(_: Json, children: _Children) -> LogicalPlan:
-    left, right = children
+def _cross_product(_: Json, left: LogicalPlan, right: LogicalPlan) -> LogicalPlan:
     everything = (tuple(range(len(left.schema))), tuple(range(len(right.schema))))
     return make_plan(ops.Join(ops.JoinKind.INNER, (), (), *everything), left, right)
 
 
-def _order_by(json: Json, children: _Children) -> LogicalPlan:
-    (child,) = children
+def _order_by(json: Json, child: LogicalPlan) -> LogicalPlan:
     keys = lower_sort_keys(json["orders"], child.schema)
     return make_plan(ops.Sort(keys, _kept(json, "projections", child)), child)
 
 
-def _top_n(json: Json, children: _Children) -> LogicalPlan:
-    (child,) = children
+def _top_n(json: Json, child: LogicalPlan) -> LogicalPlan:
     keys = lower_sort_keys(json["orders"], child.schema)
     return make_plan(ops.TopN(keys, json.get("limit", 0), json.get("offset", 0)), child)
 
 
-def _limit(json: Json, children: _Children) -> LogicalPlan:
-    (child,) = children
+def _limit(json: Json, child: LogicalPlan) -> LogicalPlan:
     limit = _limit_value(json.get("limit_val") or {})
     offset = _limit_value(json.get("offset_val") or {})
     return make_plan(ops.Limit(limit, offset or 0), child)
@@ -240,8 +219,7 @@ def _limit_value(json: Json) -> int | None:
             raise PlanNotLowered(f"LIMIT with {other}")
 
 
-def _distinct(json: Json, children: _Children) -> LogicalPlan:
-    (child,) = children
+def _distinct(json: Json, child: LogicalPlan) -> LogicalPlan:
     targets = tuple(lower_expression(e, child.schema) for e in json["distinct_targets"])
     covered = {e.index for e in targets if isinstance(e, ColumnRef)}
     if json.get("distinct_type", "DISTINCT") == "DISTINCT" and len(covered) == len(child.schema):
@@ -250,14 +228,12 @@ def _distinct(json: Json, children: _Children) -> LogicalPlan:
     return make_plan(ops.DistinctOn(targets, keys), child)
 
 
-def _window(json: Json, children: _Children) -> LogicalPlan:
-    (child,) = children
+def _window(json: Json, child: LogicalPlan) -> LogicalPlan:
     calls = tuple(lower_window(e, child.schema) for e in json["expressions"])
     return make_plan(ops.Window(calls), child)
 
 
-def _unnest(json: Json, children: _Children) -> LogicalPlan:
-    (child,) = children
+def _unnest(json: Json, child: LogicalPlan) -> LogicalPlan:
     if not all(e["expression_class"] == "BOUND_UNNEST" for e in json["expressions"]):
         raise PlanNotLowered("LOGICAL_UNNEST of other than lists")
     lists = tuple(lower_expression(e["child"], child.schema) for e in json["expressions"])
@@ -265,23 +241,21 @@ def _unnest(json: Json, children: _Children) -> LogicalPlan:
     return make_plan(ops.Unnest(lists, types), child)
 
 
-def _set_operation(json: Json, children: _Children) -> LogicalPlan:
+def _set_operation(json: Json, left: LogicalPlan, *others: LogicalPlan) -> LogicalPlan:
     kind = ops.SetKind(json["type"].removeprefix("LOGICAL_"))
     operation = ops.SetOperation(kind, json.get("setop_all", True))
-    left, *others = children  # a UNION can have more than two inputs
-    for right in others:
+    for right in others:  # a UNION can have more than two inputs
         if tuple(c.type for c in left.schema) != tuple(c.type for c in right.schema):
             raise PlanNotLowered(f"{kind} of different types")
         left = make_plan(operation, left, right)
     return left
 
 
-def _cte(json: Json, children: _Children) -> LogicalPlan:
-    definition, main = children
+def _cte(json: Json, definition: LogicalPlan, main: LogicalPlan) -> LogicalPlan:
     return make_plan(ops.Cte(json.get("table_index", 0), json["ctename"]), definition, main)
 
 
-def _cte_ref(json: Json, _: _Children) -> LogicalPlan:
+def _cte_ref(json: Json, *_: LogicalPlan) -> LogicalPlan:
     if json.get("is_recurring"):
         raise PlanNotLowered("LOGICAL_RECURSIVE_CTE")
     names = json.get("bound_columns") or []
@@ -292,37 +266,37 @@ def _cte_ref(json: Json, _: _Children) -> LogicalPlan:
     return make_plan(ops.CteRef(json.get("cte_index", 0), "", schema))
 
 
-def _chunk_get(json: Json, _: _Children) -> LogicalPlan:
-    types = [lower_type(t) for t in json["chunk_types"]]
+def _chunk_get(json: Json, *_: LogicalPlan) -> LogicalPlan:
     vectors = json["collection"].get("values", [])
     if json.get("column_ids"):
         raise PlanNotLowered("a part of the columns of a constant relation")
     columns = [tuple(map(lower_value, vector)) for vector in vectors]
     rows: tuple[tuple[Expression, ...], ...] = tuple(zip(*columns, strict=True))
-    return make_plan(ops.Values(rows, _unnamed(types)))
+    return make_plan(ops.Values(rows, _unnamed(json["chunk_types"])))
 
 
-def _expression_get(json: Json, children: _Children) -> LogicalPlan:
+def _expression_get(json: Json, *children: LogicalPlan) -> LogicalPlan:
     if children and not isinstance(children[0].operator, ops.Values):
         raise PlanNotLowered("VALUES with correlated columns")
     rows = tuple(tuple(lower_expression(e, ()) for e in row) for row in json["expressions"])
-    return make_plan(ops.Values(rows, _unnamed([lower_type(t) for t in json["expr_types"]])))
+    return make_plan(ops.Values(rows, _unnamed(json["expr_types"])))
 
 
-def _dummy_scan(_: Json, __: _Children) -> LogicalPlan:
-    row = (lower_value({"type": {"id": "INTEGER"}, "value": 0}),)
-    return make_plan(ops.Values((row,), _unnamed(["INTEGER"])))
+def _dummy_scan(*_: object) -> LogicalPlan:
+    type_ = {"id": "INTEGER"}
+    return make_plan(ops.Values(((lower_value({"type": type_, "value": 0}),),), _unnamed([type_])))
 
 
-def _empty_result(json: Json, _: _Children) -> LogicalPlan:
-    return make_plan(ops.Values((), _unnamed([lower_type(t) for t in json["return_types"]])))
+def _empty_result(json: Json, *_: LogicalPlan) -> LogicalPlan:
+    return make_plan(ops.Values((), _unnamed(json["return_types"])))
 
 
-def _unnamed(types: list[str]) -> Schema:
-    return tuple(Column(f"c{i}", type_) for i, type_ in enumerate(types))
+def _unnamed(types: list[Json]) -> Schema:
+    return tuple(Column(f"c{i}", lower_type(type_)) for i, type_ in enumerate(types))
 
 
-HANDLERS: Mapping[str, Callable[[Json, _Children], LogicalPlan]] = {
+# Each is called with the JSON of a node and the node's lowered inputs.
+HANDLERS: Mapping[str, Callable[..., LogicalPlan]] = {
     "LOGICAL_GET": _get,
     "LOGICAL_FILTER": _filter,
     "LOGICAL_PROJECTION": _projection,

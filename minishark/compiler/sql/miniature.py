@@ -62,15 +62,7 @@ def create_miniature(
     statistics: TableStatistics,
     factor: float,
 ) -> None:
-    """Create or replace the native table `name` as a miniature.
-
-    Args:
-        con: the planning database.
-        name: the table's name, unquoted.
-        columns: name and DuckDB type of each column.
-        statistics: the real table's.
-        factor: what counts are scaled by; see `scaled`.
-    """
+    """Create or replace the native table `name` as a miniature of one with these statistics."""
     rows = scaled(statistics.rows, factor)
     outputs = ", ".join(
         f"{_column(type_name, column, statistics.rows, rows, factor)} AS {quote(column_name)}"
@@ -159,17 +151,13 @@ def _column(
     if distinct >= _KEY_SHARE * real_rows * (1.0 - column.null_fraction):
         distinct = real_rows
     wanted = max(1, min(scaled(distinct, factor), rows))
-    cycle = _cycle(rows, wanted, _sample_share(type_name))
+    cycle = _cycle(rows, wanted, _INTEGER_SAMPLE_SHARE if type_name in _INTEGERS else _SAMPLE_SHARE)
     value = _value(type_name, column, cycle)
     if column.null_fraction <= 0.0:
         return value
     # 7919 is prime: nulls are spread over all values.
     permille = max(1, round(1000 * column.null_fraction))
     return f"CASE WHEN i * 7919 % 1000 >= {permille} THEN {value} END"
-
-
-def _sample_share(type_name: str) -> float:
-    return _INTEGER_SAMPLE_SHARE if type_name in _INTEGERS else _SAMPLE_SHARE
 
 
 def _cycle(rows: int, wanted: int, share: float) -> int:
@@ -281,10 +269,7 @@ def _instant(type_name: str, column: ColumnStatistics, cycle: int) -> str:
     bounds = (column.minimum or "infinity", column.maximum or "infinity")
     unbounded = any("infinity" in text or "BC" in text for text in bounds)
     low, high = ("1970-01-01", "2070-01-01") if unbounded else bounds
-    first, last = (
-        f"CAST({quote_text(low)} AS {type_name})",
-        f"CAST({quote_text(high)} AS {type_name})",
-    )
+    first, last = (f"CAST({quote_text(text)} AS {type_name})" for text in (low, high))
     if type_name == "DATE":
         return f"({first} + (i % {cycle} * greatest(1, ({last} - {first}) // {cycle}))::INTEGER)"
     span = f"(epoch_us({last}) - epoch_us({first}))"

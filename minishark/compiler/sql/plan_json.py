@@ -199,7 +199,6 @@ def _integer(value: Any) -> int:
 
 
 def lower_expression(json: Json, child: Schema) -> Expression:
-    """A bound expression over the columns of `child`."""
     match json["expression_class"]:
         case "BOUND_REF":
             return _lower_reference(json, child)
@@ -358,7 +357,6 @@ def _is_numeric(type_: str) -> bool:
 
 
 def lower_sort_keys(items: list[Json], child: Schema) -> tuple[SortKey, ...]:
-    """The keys of an ORDER BY."""
     return tuple(
         SortKey(
             lower_expression(item["expression"], child),
@@ -370,7 +368,6 @@ def lower_sort_keys(items: list[Json], child: Schema) -> tuple[SortKey, ...]:
 
 
 def lower_aggregate(json: Json, child: Schema) -> AggregateCall:
-    """A bound aggregate function."""
     name = json["qname"]["path"][-1]
     if json.get("state_export") or name in ("combine_aggr", "combine"):
         raise PlanNotLowered(f"aggregate state of {name}")
@@ -390,7 +387,6 @@ _EXCLUDES = {"NO_OTHER": "", "CURRENT_ROW": "CURRENT ROW", "GROUP": "GROUP", "TI
 
 
 def lower_window(json: Json, child: Schema) -> WindowCall:
-    """A bound window function."""
     if json["type"] == "WINDOW_AGGREGATE":
         name = json["qname"]["path"][-1]
     else:

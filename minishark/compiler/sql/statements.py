@@ -13,7 +13,12 @@ from typing import TypeAlias
 import duckdb
 import msgspec
 
-from minishark.compiler.sql.tokens import SqlText, TokenCursor, call_arguments, from_first_word
+from minishark.compiler.sql.tokens import (
+    SqlText,
+    TokenCursor,
+    call_arguments,
+    without_comments_around,
+)
 from minishark.errors import QueryError, UnsupportedError
 
 
@@ -205,12 +210,9 @@ def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedSt
 
 
 def _classified(
-    con: duckdb.DuckDBPyConnection,
-    parsed: duckdb.Statement,
-    type_: duckdb.StatementType,
-    sql: str,
+    con: duckdb.DuckDBPyConnection, parsed: duckdb.Statement, type_: duckdb.StatementType, sql: str
 ) -> ParsedStatement:
-    if type_ == _TYPES.SELECT and _is_common(from_first_word(sql)):
+    if type_ == _TYPES.SELECT and _is_common(without_comments_around(sql)):
         return Query(sql, parsed)  # to look at its tokens takes half as long as to parse it
     cursor = TokenCursor(sql)
     if type_ == _TYPES.SELECT:

@@ -14,13 +14,16 @@ from minishark.errors import QueryError
 Token: TypeAlias = tuple[int, str, Any]
 """A token's offset in the text, its text, and its type in DuckDB's terms."""
 
-_COMMENT_LINES = re.compile(r"^\s*(?:--[^\n]*\n\s*)*")
+_FIRST_COMMENTS = re.compile(r"\s*(?:--[^\n]*\n\s*)*")
+# Without quotes, dollars and asterisks, which would end a constant or a comment that began above.
+_LAST_COMMENT = re.compile(r"\n\s*--[^\n'\"$*]*\Z")
 _NAMED_ARGUMENT = re.compile(r"(\w+)\s*:?=\s*(.*)", re.DOTALL)
 
 
-def from_first_word(sql: str) -> str:
-    """A text without leading comment lines and spaces."""
-    return _COMMENT_LINES.sub("", sql, count=1)
+def without_comments_around(sql: str) -> str:
+    """A statement without the comment lines before it, and without one after it."""
+    begin, last = _FIRST_COMMENTS.match(sql), _LAST_COMMENT.search(sql)
+    return sql[begin.end() if begin else 0 : last.start() if last else None]
 
 
 def sql_tokens(sql: str) -> list[Token]:
@@ -36,7 +39,6 @@ def sql_tokens(sql: str) -> list[Token]:
 
 
 def unquoted(name: str) -> str:
-    """A name without its double quotes."""
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
@@ -56,12 +58,10 @@ class TokenCursor:
 
     @property
     def offset(self) -> int:
-        """Where the next token begins in the text."""
         return self._tokens[self._at][0] if self._at < len(self._tokens) else len(self._sql)
 
     @property
     def rest(self) -> str:
-        """The text from the next token on."""
         return self._sql[self.offset :]
 
     @property
@@ -70,7 +70,6 @@ class TokenCursor:
         return self._tokens[self._at][1] if self._at < len(self._tokens) else ""
 
     def ends_with(self, *words: str) -> bool:
-        """Whether the last tokens are these words."""
         return [text.upper() for _, text, _ in self._tokens[-len(words) :]] == list(words)
 
     def skip(self, *words: str) -> bool:

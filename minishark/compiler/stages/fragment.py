@@ -49,7 +49,6 @@ class Block:
     Attributes:
         source: the text after FROM.
         names: the SQL of each output column.
-        where: predicates.
         tail: ORDER BY and LIMIT.
         computed: whether some of `names` are more than columns, so that using one twice would
             compute it twice.
@@ -74,7 +73,6 @@ class Aliases:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def new(self) -> str:
-        """An alias that the fragment does not use yet."""
         return f"t{next(self._numbers)}"
 
 
@@ -94,7 +92,6 @@ def table_block(relation: str, names: Sequence[str], aliases: Aliases) -> Block:
 
 
 def columns(schema: Schema) -> list[str]:
-    """The names that fragments give to columns."""
     return [f"c{i}" for i in range(len(schema))]
 
 
@@ -149,15 +146,17 @@ def subquery(sql: str, width: int, aliases: Aliases) -> Block:
     return table_block(f"({sql})", [f"c{i}" for i in range(width)], aliases)
 
 
-def closed(block: Block, aliases: Aliases) -> Block:
-    """The block as a plain table, without predicates of its own."""
-    if block.is_open and not block.where:
-        return block
+def nested(block: Block, aliases: Aliases) -> Block:
+    """The block as a subquery."""
     return subquery(select(block), len(block.names), aliases)
 
 
+def closed(block: Block, aliases: Aliases) -> Block:
+    """The block as a plain table, without predicates of its own."""
+    return block if block.is_open and not block.where else nested(block, aliases)
+
+
 def extensible(block: Block, aliases: Aliases) -> Block:
-    """A block that predicates can be added to."""
     return block if block.is_open else closed(block, aliases)
 
 
@@ -169,7 +168,6 @@ def scan_block(relation: str, read: Sequence[str | None], aliases: Aliases) -> B
 
 
 def filter_block(filter_: ops.Filter, child: Block, aliases: Aliases) -> Block:
-    """The rows that pass, and the columns that are kept."""
     if filter_.predicates:
         child = extensible(child, aliases)
     where = child.where + tuple(render(p, child.names) for p in filter_.predicates)
@@ -187,7 +185,6 @@ def project_block(project: ops.Project, child: Block, aliases: Aliases) -> Block
 
 
 def aggregate_block(aggregate: ops.Aggregate, child: Block, aliases: Aliases) -> Block:
-    """Groups and aggregates in one phase."""
     child = extensible(child, aliases)
     groups = [render(e, child.names) for e in aggregate.groups]
     calls = [render_aggregate(call, child.names) for call in aggregate.aggregates]
@@ -195,7 +192,6 @@ def aggregate_block(aggregate: ops.Aggregate, child: Block, aliases: Aliases) ->
 
 
 def cast_block(child: Block, schema: Schema) -> Block:
-    """The columns in the types of `schema`."""
     pairs = zip(child.names, schema, strict=True)
     return replace(child, names=tuple(f"CAST({name} AS {column.type})" for name, column in pairs))
 
@@ -210,7 +206,6 @@ def partial_block(aggregate: ops.Aggregate, child: Block, aliases: Aliases) -> B
 
 
 def final_block(aggregate: ops.Aggregate, child: Block, aliases: Aliases) -> Block:
-    """The second phase, over groups and states."""
     child = extensible(child, aliases)
     width = len(aggregate.groups)
     states = child.names[width:]
@@ -232,11 +227,10 @@ def _grouped(
         tail = f"GROUP BY GROUPING SETS ({', '.join(sets)})"
     elif groups:
         tail = f"GROUP BY {', '.join(str(i + 1) for i in range(len(groups)))}"
-    return subquery(select(replace(child, names=names, tail=tail)), len(names), aliases)
+    return nested(replace(child, names=names, tail=tail), aliases)
 
 
 def sort_block(sort: ops.Sort, child: Block, aliases: Aliases) -> Block:
-    """All rows in order."""
     child, order = _ordered(sort, child, aliases)
     return replace(child, names=tuple(child.names[i] for i in sort.output), tail=order)
 
@@ -249,15 +243,13 @@ def _ordered(sort: ops.Sort | ops.TopN, child: Block, aliases: Aliases) -> tuple
     child = extensible(child, aliases)
     number = ""
     if sort.stable:
-        names = (*child.names, "row_number() OVER ()")
-        child = subquery(select(replace(child, names=names)), len(names), aliases)
+        child = nested(replace(child, names=(*child.names, "row_number() OVER ()")), aliases)
         number = f", {child.names[-1]}"
         child = replace(child, names=child.names[:-1])
     return child, f"ORDER BY {render_sort_keys(sort.keys, child.names)}{number}"
 
 
 def limit_block(limit: ops.Limit | ops.TopN, child: Block, aliases: Aliases) -> Block:
-    """Some rows: the first ones, or the first ones in an order."""
     tail = ""
     if isinstance(limit, ops.TopN):
         child, order = _ordered(limit, child, aliases)
@@ -274,14 +266,11 @@ def limit_block(limit: ops.Limit | ops.TopN, child: Block, aliases: Aliases) -> 
 
 
 def distinct_block(child: Block, aliases: Aliases) -> Block:
-    """Each different row once."""
-    if child.tail:
-        child = closed(child, aliases)
+    child = closed(child, aliases) if child.tail else child
     return subquery(select(child, distinct=True), len(child.names), aliases)
 
 
 def distinct_on_block(distinct: ops.DistinctOn, child: Block, aliases: Aliases) -> Block:
-    """The first row for each value of the targets."""
     child = extensible(child, aliases)
     targets = ", ".join(render(target, child.names) for target in distinct.targets)
     order = f"ORDER BY {render_sort_keys(distinct.keys, child.names)}" if distinct.keys else ""
@@ -290,7 +279,6 @@ def distinct_on_block(distinct: ops.DistinctOn, child: Block, aliases: Aliases) 
 
 
 def window_block(window: ops.Window, child: Block, aliases: Aliases) -> Block:
-    """The columns, and window functions over them."""
     child = extensible(child, aliases)
     calls = tuple(render_window(call, child.names) for call in window.calls)
     return replace(child, names=child.names + calls, computed=True)
@@ -300,18 +288,15 @@ def unnest_block(unnest: ops.Unnest, child: Block, aliases: Aliases) -> Block:
     """The columns, and the elements of lists; closed at once, as its columns make rows."""
     child = extensible(child, aliases)
     elements = tuple(f"unnest({render(item, child.names)})" for item in unnest.lists)
-    names = child.names + elements
-    return subquery(select(replace(child, names=names)), len(names), aliases)
+    return nested(replace(child, names=child.names + elements), aliases)
 
 
 def set_block(operation: ops.SetOperation, left: Block, right: Block, aliases: Aliases) -> Block:
-    """A set operation on two inputs."""
     word = f"{operation.kind}{' ALL' if operation.keep_all else ''}"
     return subquery(f"({select(left)}) {word} ({select(right)})", len(left.names), aliases)
 
 
 def values_block(values: ops.Values, aliases: Aliases) -> Block:
-    """Constant rows."""
     width = len(values.schema)
     if not values.rows:
         nulls = ", ".join(f"CAST(NULL AS {c.type}) AS c{i}" for i, c in enumerate(values.schema))
@@ -339,7 +324,6 @@ _JOIN_WORDS = {
 def join_block(
     join: ops.Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases
 ) -> Block:
-    """A join of any kind."""
     left, right = join_operand(left, aliases), join_operand(right, aliases)
     kept_left = tuple(left.names[i] for i in join.left_output)
     kept_right = tuple(right.names[i] for i in join.right_output)
@@ -377,9 +361,7 @@ def join_operand(block: Block, aliases: Aliases) -> Block:
     DuckDB optimizes each subquery's joins on their own, so that they keep the order in which they
     were planned, with statistics that executors do not have.
     """
-    if " JOIN " in block.source:
-        return subquery(select(block), len(block.names), aliases)
-    return closed(block, aliases)
+    return nested(block, aliases) if " JOIN " in block.source else closed(block, aliases)
 
 
 def _conditions(join: ops.Join, left: Block, right: Block) -> list[str]:
@@ -427,7 +409,7 @@ def _single(
     fields = ", ".join(f"'c{n}': {right.names[i]}" for n, i in enumerate(join.right_output))
     row = f"(SELECT {{{fields}}} FROM {right.source} WHERE {_on(join, left, right)})"
     kept = tuple(left.names[i] for i in join.left_output)
-    packed = subquery(select(replace(left, names=(*kept, row))), len(kept) + 1, aliases)
+    packed = nested(replace(left, names=(*kept, row)), aliases)
     types = [right_schema[i].type for i in join.right_output]
     unpacked = tuple(
         f"CAST(struct_extract({packed.names[-1]}, 'c{n}') AS {type_})"

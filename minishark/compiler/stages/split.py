@@ -14,13 +14,7 @@ from msgspec import structs
 
 from minishark.compiler.hints import KeyFilter, ScanHints
 from minishark.compiler.logical.operators import Cte, CteRef, Limit, Scan, Statement
-from minishark.compiler.physical.plan import (
-    Broadcast,
-    Exchange,
-    Gather,
-    PhysicalPlan,
-    Replicated,
-)
+from minishark.compiler.physical.plan import Broadcast, Exchange, Gather, PhysicalPlan, Replicated
 from minishark.compiler.rules import RULES
 from minishark.compiler.rules.rule import Phase
 from minishark.compiler.stages.stage import Stage
@@ -30,9 +24,7 @@ from minishark.compiler.stages.writer import FragmentWriter
 def split(plan: PhysicalPlan, disabled: Collection[str] = ()) -> tuple[Stage, ...]:
     """The stages of `plan` in an order in which they can run; the last one computes the result.
 
-    Args:
-        plan: a physical plan.
-        disabled: the names of the optimizer rules that are switched off.
+    Optimizer rules whose names are in `disabled` are off.
     """
     inlined = _inlined_ctes(plan)
     # Those with a stage of their own are complete before any reader starts.
@@ -113,18 +105,15 @@ class _Regions:
         for index in reversed(self.definitions):
             definition, own = self.definitions[index]
             regions = {r if r is None else merged.get(r, r) for r in self.readers.get(index, [])}
-            # Every task may compute it for itself, which costs no more than reading it.
-            if isinstance(definition.distribution, Replicated):
+            region = regions.pop() if len(regions) == 1 else None
+            readers = None if region is None else self.roots[region].distribution.partitions
+            # Every task may compute a replicated one for itself, which costs no more than reading
+            # it. Others partition by partition: else tasks would compute rows of other partitions.
+            if (
+                isinstance(definition.distribution, Replicated)
+                or readers == definition.distribution.partitions
+            ):
                 found.append(index)
-            elif len(regions) == 1 and None not in regions:
-                (region,) = regions
-                assert region is not None
-                # Partition by partition: else each task would compute rows of other partitions.
-                readers = self.roots[region].distribution.partitions
-                if readers == definition.distribution.partitions:
-                    found.append(index)
-            if index in found and len(regions) == 1:
-                (region,) = regions
                 if region is not None:
                     merged[own] = region
         return frozenset(found)
@@ -166,9 +155,7 @@ class Splitter:
     def stage(self, plan: PhysicalPlan, exchange: PhysicalPlan | None = None) -> int:
         """Add the stage that computes `plan`, after those that it reads; its index.
 
-        Args:
-            plan: what it computes.
-            exchange: the shuffle above it, for which it divides its output.
+        It divides its output for the shuffle `exchange` above it.
         """
         # A definition may be read several times; plans are shared, so identity tells.
         known = self._stage_of.get(id(plan)) if exchange is None else None

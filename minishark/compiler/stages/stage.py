@@ -61,7 +61,6 @@ class Stage:
         index: its number; a stage reads only stages with lower numbers.
         sql: the fragment. Its output columns are c0, c1, ...; with buckets, one more column holds
             the number of the bucket that a row belongs to.
-        inputs: what it reads.
         schema: its output columns, without the bucket number.
         tasks: how many tasks run it, one per partition.
         buckets: into how many buckets a task divides its output; 0 for one undivided piece.
@@ -113,7 +112,6 @@ class Stage:
 
     @cached_property
     def varies(self) -> bool:
-        """Whether it may put out other rows when it runs again."""
         return varies(self.plan)
 
     @cached_property

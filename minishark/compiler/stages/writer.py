@@ -42,13 +42,11 @@ class FragmentWriter:
 
     Attributes:
         stages: the other stages of the plan, and its common table expressions.
-        aliases: names tables in the SQL.
         inputs: what the fragment reads, by what that is.
         ctes: its common table expressions, by name.
         early_ctes: those that run before it.
         dictionary_codes: columns that inputs get in addition, by input.
         key_filters: which rows inputs keep, by input.
-        group_runs: groups of inputs.
     """
 
     stages: Splitter
@@ -73,7 +71,6 @@ class FragmentWriter:
         return with_ctes(sql, self.ctes)
 
     def statement(self, statement: Statement, exchange: PhysicalPlan | None) -> str:
-        """The SQL of a stage that is a user's statement."""
         for table in statement.tables:
             self.inputs[(table, ReadMode.ALL, None)] = TableInput(table, table, ReadMode.ALL)
         if exchange is None:
@@ -84,7 +81,6 @@ class FragmentWriter:
         return self._divided(Block(source, tuple(f"t.{name}" for name in names)), exchange)
 
     def hints(self) -> FragmentHints:
-        """The hints of the fragment."""
         return FragmentHints(
             dictionary_codes=tuple(self.dictionary_codes.values()),
             ctes=tuple(self.early_ctes.values()),
@@ -129,9 +125,7 @@ class FragmentWriter:
     def cte(self, index: int, *, whole: bool) -> str:
         """The name in the fragment of a common table expression, which is written if it is new.
 
-        Args:
-            index: the common table expression.
-            whole: whether all its partitions are read, where it is a stage.
+        Where it is a stage, all its partitions are read if `whole`.
         """
         definition = self.stages.definitions[index]
         if index not in self.stages.inlined:
