@@ -52,7 +52,6 @@ def pickled(label: str, function: Any) -> bytes:
 
 
 def check_callable(label: str, fn: object) -> None:
-    """Raise OptionError unless `fn` can be called."""
     if not callable(fn):
         raise OptionError(f"{label}() takes a function, not a {type(fn).__name__}.")
 

@@ -116,7 +116,6 @@ class Call:
         return Column((self,), level=Level.ATOM, kind=kind)
 
     def written(self) -> Column:
-        """The call as SQL, with its FILTER and OVER."""
         narrowed = self.skips_nulls or self.condition is not None
         if self.window is not None and self.name in _PICKING and narrowed:
             return self._picked(self.window)
@@ -174,7 +173,6 @@ class Call:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether it aggregates the rows of groups."""
         inside = (self.arguments, self.window, self.condition)
         return self.window is None or any(
             is_grouped(part.pieces) for part in inside if part is not None
@@ -598,7 +596,6 @@ def _changed(pieces: Iterable[Piece], change: Callable[[Call], Call]) -> tuple[P
 
 
 def is_grouped(pieces: Iterable[Piece]) -> bool:
-    """Whether there are aggregates over groups."""
     return any(isinstance(piece, Call) and piece.is_grouped for piece in pieces)
 
 
@@ -629,7 +626,6 @@ def case(condition: Column, result: Any) -> CaseColumn:
 
 
 def column(name: str) -> Column:
-    """The column called `name`."""
     return Column((Reference(name),), level=Level.ATOM)
 
 
@@ -681,7 +677,6 @@ def combine(*parts: Any, bare: bool = False) -> Column:
 
 
 def infix(left: Any, operator: str, right: Any) -> Column:
-    """`left operator right`."""
     return combine(value(left), f" {operator} ", value(right))
 
 
@@ -705,7 +700,6 @@ def _logical(left: Any, operator: Level, right: Any) -> Column:
 
 
 def separated(columns: Iterable[Column]) -> tuple[Any, ...]:
-    """Columns separated by commas."""
     parts: list[Any] = []
     for item in columns:
         parts += [", ", item] if parts else [item]
@@ -729,12 +723,10 @@ def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
 
 
 def count_of_rows() -> Column:
-    """`count(*)`."""
     return replace(star_call("count"), name="count")
 
 
 def star_call(function: str) -> Column:
-    """`function(*)`."""
     return Call(function=function, arguments=Column(("*",))).column(Kind.GROUP)
 
 

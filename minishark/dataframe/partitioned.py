@@ -53,7 +53,6 @@ class PartitionPlace:
 
 
 def cached_query(runtime: Runtime, cached: CachedRows) -> LazyQuery:
-    """All cached rows."""
     select = relation(ident(cached.name), cached.schema, cached.name)
     return LazyQuery(runtime=runtime, select=select, held=(cached.handle,))
 
@@ -135,7 +134,6 @@ def repartition(query: LazyQuery, partitions: Any, columns: Sequence[Any]) -> La
 
 
 def repartition_by_range(query: LazyQuery, partitions: Any, columns: Sequence[Any]) -> LazyQuery:
-    """Partitions by ranges of the columns' values."""
     count, names = _count_and_columns(partitions, columns)
     if not names:
         raise OptionError("repartition_by_range() needs columns.")
@@ -204,7 +202,6 @@ def mapped(
 
 
 def foreach_partition(query: LazyQuery, fn: Callable[..., Any]) -> None:
-    """Call a function with each partition now, for its side effects."""
     check_callable("foreach_partition", fn)
     function = task_function("foreach_partition", ForEach(fn), "done BOOLEAN")
     query.runtime.apply_function(query.sql(), function)
@@ -218,7 +215,6 @@ def apply_to_groups(
     *,
     pandas: bool,
 ) -> LazyQuery:
-    """What a function returns for each group of rows."""
     label = "apply_in_pandas" if pandas else "apply_in_arrow"
     with_key = takes_key(label, fn)
     positions = _positions(query, keys)

@@ -53,7 +53,6 @@ class Attribute:
 
 
 def new_attribute(name: str, type_: str = "") -> Attribute:
-    """A column with a new identity."""
     return Attribute(name, type_, frozenset({next(_numbers)}))
 
 
@@ -80,7 +79,6 @@ class Scoped:
 
     @property
     def renamed(self) -> bool:
-        """Whether its name in the result differs."""
         return self.name != self.attribute.name
 
 
@@ -133,7 +131,6 @@ class Item:
     kind: Kind = Kind.ROW
 
     def text(self) -> str:
-        """The item as SQL, with its alias."""
         return f"{self.sql} AS {ident(self.attribute.name)}" if self.aliased else self.sql
 
     def called(self, name: str | None) -> Item:
@@ -173,7 +170,6 @@ class Select:
 
     @property
     def attributes(self) -> tuple[Attribute, ...]:
-        """The columns of the result."""
         return tuple(item.attribute for item in self.items)
 
     @property
@@ -193,7 +189,6 @@ class Select:
 
     @property
     def is_star(self) -> bool:
-        """Whether its select list can be `*`."""
         return self.is_whole and not any(column.renamed for column in self.source.columns)
 
     @property
@@ -239,7 +234,6 @@ class Select:
         return select_from(replace(source, columns=columns))
 
     def item(self, column: Column) -> Item:
-        """A Column as a select item of this SELECT."""
         if column.reference is not None:
             index, fields = self.find(column.reference)
             if not fields:
@@ -275,7 +269,6 @@ class Select:
         return self if all(item.plain for item in named) and fits else self.nested()
 
     def filtered(self, condition: Column) -> Select:
-        """The rows that fulfil `condition`."""
         inner = self.opened([condition], filtering=True)
         text = condition.sql(inner.resolve)
         return replace(inner, where=(*inner.where, text))
@@ -315,7 +308,6 @@ class Select:
         return replace(self, limit=count if self.limit is None else min(count, self.limit))
 
     def skipped(self, count: int) -> Select:
-        """All but the first `count` rows."""
         inner = self if self.limit is None else self.nested()
         return replace(inner, offset=inner.offset + _row_count(count, "offset"))
 
@@ -355,7 +347,6 @@ class Select:
     # Text
 
     def sql(self) -> str:
-        """The statement."""
         if self.is_bare and self.source.query:
             return self.source.query
         distinct = f"{self.distinct} " if self.distinct else ""
@@ -406,14 +397,12 @@ class QueryText:
     __slots__ = ("_lock", "_schema", "_select", "_sql")
 
     def __init__(self, sql: str, schema: Schema) -> None:
-        """The text, and the columns that DuckDB bound."""
         self._sql = sql
         self._schema = schema
         self._select: Select | None = None
         self._lock = threading.Lock()
 
     def sql(self) -> str:
-        """The statement."""
         return self._sql
 
     def select(self) -> Select:
@@ -425,14 +414,12 @@ class QueryText:
 
 
 def select_from(source: Source) -> Select:
-    """SELECT * of a source."""
     pairs = zip(source.columns, source.texts(), strict=True)
     items = tuple(plain_item(column, text) for column, text in pairs)
     return Select(source=source, items=items)
 
 
 def plain_item(column: Scoped, text: str) -> Item:
-    """A column of FROM as a select item."""
     return Item(column.attribute, text, plain=True, aliased=column.renamed)
 
 
@@ -447,13 +434,11 @@ def relation(sql: str, schema: Schema, alias: str = "") -> Select:
 
 
 def statement(sql: str, schema: Schema) -> Select:
-    """The user's SQL as a subquery."""
     attributes = [new_attribute(column.name, column.type) for column in schema]
     return select_from(_subquery(sql, attributes))
 
 
 def _subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> Source:
-    """A query with these columns as a subquery in FROM."""
     names = numbered(attribute.name for attribute in attributes)
     columns = tuple(
         Scoped(attribute, alias, name) for attribute, name in zip(attributes, names, strict=True)
@@ -536,7 +521,6 @@ def _only(found: list[int], reference: Reference, attributes: Sequence[Attribute
 
 
 def is_number(type_: str) -> bool:
-    """Whether a DuckDB type is numeric."""
     return type_ in _NUMBERS or (type_.startswith("DECIMAL(") and not type_.endswith("]"))
 
 

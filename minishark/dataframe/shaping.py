@@ -121,7 +121,6 @@ def _fitting(select: Select, item: Any, subset: Subset) -> list[str]:
 
 
 def _fits(item: Any, type_: str) -> bool:
-    """Whether a value is of the kind of a column's type."""
     if isinstance(item, bool):
         return type_ == "BOOLEAN"
     if isinstance(item, str):
@@ -152,7 +151,6 @@ def _present(name: str, type_: str) -> Column:
 
 
 def _pairs(to_replace: Any, item: Any) -> list[tuple[Any, Any]]:
-    """Old and new values."""
     if isinstance(to_replace, Mapping):
         if item is not None:
             raise OptionError("replace() takes a mapping alone, or values and replacements.")

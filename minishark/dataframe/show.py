@@ -98,8 +98,6 @@ def _head(dtypes: Sequence[tuple[str, str]]) -> str:
 
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Texts as an HTML table."""
-
     def line(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
