@@ -34,6 +34,7 @@ from minishark.dataframe.column import (
     combine,
     count_of_rows,
     infix,
+    only_reference,
     separated,
     text_column,
     value,
@@ -465,7 +466,8 @@ def struct(*columns: Any) -> Column:
     """Columns as the fields of a struct; their names are those of the fields."""
     parts: list[Any] = []
     for column_ in map(_column, columns):
-        name = column_.name or (column_.reference.name if column_.reference else None)
+        reference = only_reference(column_)
+        name = column_.name or (reference.name if reference else None)
         if name is None:
             raise OptionError("A field of a struct needs a name; give it one with alias().")
         parts += [", "] * bool(parts) + [f"{ident(name)} := ", column_]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minishark.dataframe.applied import check_callable, takes_key, task_function
-from minishark.dataframe.column import Column, column_or_name
+from minishark.dataframe.column import Column, column_or_name, only_reference
 from minishark.dataframe.lazy_query import LazyQuery, Persisted
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import ident
@@ -127,9 +127,7 @@ def _read_cached(cached: CachedRows, select: Select) -> Select:
 def repartition(query: LazyQuery, partitions: Any, columns: Sequence[Any]) -> LazyQuery:
     """Partitions by the hash of columns; of equal size if there are no columns."""
     count, names = _count_and_columns(partitions, columns)
-    if not names:
-        return _cached(query, _promise(query, Layout(partitions=count, even=True)))
-    layout = Layout(_stored_names(query, names), count)
+    layout = Layout(_stored_names(query, names), count, even=not names)
     return _cached(query, _promise(query, layout))
 
 
@@ -162,10 +160,10 @@ def placement(query: LazyQuery) -> tuple[PartitionPlace, ...]:
 def _positions(query: LazyQuery, columns: Sequence[Any]) -> tuple[int, ...]:
     select = query.to_select()
     found = []
-    for item in map(column_or_name, columns):
-        if item.reference is None:
+    for reference in (only_reference(column_or_name(item)) for item in columns):
+        if reference is None:
             raise OptionError("Partitions and groups need columns; use with_column() first.")
-        position, fields = select.find(item.reference)
+        position, fields = select.find(reference)
         if fields:
             raise OptionError("A field of a struct is no column; use with_column() first.")
         found.append(position)

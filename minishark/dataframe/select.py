@@ -21,7 +21,7 @@ from typing import Any
 
 import duckdb
 
-from minishark.dataframe.column import Column, Kind, Reference, Resolve
+from minishark.dataframe.column import Column, Kind, Reference, Resolve, only_reference
 from minishark.dataframe.names import ident, nearest, readable
 from minishark.errors import ColumnError, OptionError
 from minishark.expressions import Schema, numbered, quote_text
@@ -234,8 +234,9 @@ class Select:
         return select_from(replace(source, columns=columns))
 
     def item(self, column: Column) -> Item:
-        if column.reference is not None:
-            index, fields = self.find(column.reference)
+        reference = only_reference(column)
+        if reference is not None:
+            index, fields = self.find(reference)
             if not fields:
                 return self.items[index].called(column.name)
             # As in PySpark, a field keeps its name.
@@ -288,9 +289,10 @@ class Select:
     def sort_text(self, key: Column) -> str:
         """A sort key for ORDER BY of this SELECT; empty if it needs a subquery."""
         names = [attribute.name.lower() for attribute in self.attributes]
-        if key.reference is not None:
+        reference = only_reference(key)
+        if reference is not None:
             # ORDER BY resolves a name to a select alias first, so the alias must be unique.
-            index, fields = self.find(key.reference)
+            index, fields = self.find(reference)
             item = self.items[index]
             if fields or not (item.plain or item.aliased) or names.count(names[index]) > 1:
                 return ""

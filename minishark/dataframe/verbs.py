@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from minishark.dataframe.column import Column, Reference, column_or_name, flat, text_column, value
+from minishark.dataframe.column import (
+    Column,
+    Reference,
+    column_or_name,
+    flat,
+    only_reference,
+    text_column,
+    value,
+)
 from minishark.dataframe.lazy_query import LazyQuery
 from minishark.dataframe.select import Item, Select, parenthesized, statement
 from minishark.errors import ColumnError, OptionError, UnsupportedError
@@ -45,7 +53,7 @@ def project_expressions(query: LazyQuery, expressions: Sequence[str]) -> LazyQue
 
 def _star_qualifier(column: Column) -> str | None:
     """The alias before `.*`; empty for `*` alone, None for any other Column."""
-    reference = column.reference
+    reference = only_reference(column)
     if reference is None or reference.id is not None:
         return None
     qualifier, _, star = reference.name.rpartition(".")
@@ -90,9 +98,10 @@ def drop(select: Select, columns: Sequence[Any]) -> Select:
     inner = select.opened(())
     dropped = []
     for column in map(column_or_name, flat(columns)):
-        if column.reference is None:
+        reference = only_reference(column)
+        if reference is None:
             raise OptionError("drop() takes columns, not expressions.")
-        dropped.append(inner.find(column.reference)[0])
+        dropped.append(inner.find(reference)[0])
     items = tuple(item for index, item in enumerate(inner.items) if index not in dropped)
     if not items:
         raise OptionError("A DataFrame has at least one column; this would drop all.")
