@@ -16,11 +16,6 @@ def output_order(
 
     Stops at the first key that is no column of the answer (an expression, a column that is not
     selected, an ambiguous name): the keys before it still determine an order to check.
-
-    Args:
-        connection: any connection; it only parses.
-        text: a SELECT statement.
-        names: the names of the answer's columns.
     """
     # fetchall, as a pending result would block the connection.
     ((serialized,),) = connection.execute("SELECT json_serialize_sql($1)", [text]).fetchall()
@@ -37,10 +32,9 @@ def output_order(
 
 
 def _order_keys(node: dict[str, Any]) -> list[dict[str, Any]]:
-    modifiers = node.get("modifiers", [])
     return [
         key
-        for modifier in modifiers
+        for modifier in node.get("modifiers", [])
         if modifier["type"] == "ORDER_MODIFIER"
         for key in modifier["orders"]
     ]

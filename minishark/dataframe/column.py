@@ -73,11 +73,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An expression in the user's SQL, which may contain anything.
-
-    Attributes:
-        sql: the expression.
-    """
+    """An expression in the user's SQL, which may contain anything."""
 
     sql: str
 
@@ -669,10 +665,7 @@ def separated(columns: Iterable[Column]) -> tuple[Any, ...]:
 def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
     """`function(arguments)`; arguments that are no Columns are literals.
 
-    Args:
-        function: its name.
-        arguments: Columns and values.
-        kind: GROUP for an aggregate or a window function.
+    The kind is GROUP for an aggregate or a window function.
     """
     listed = combine(*separated([value(argument) for argument in arguments]), bare=True)
     if kind is Kind.GROUP:
@@ -712,10 +705,7 @@ _PYTHON_TYPES = {
 
 
 def sql_type(type_: Any) -> str:
-    """A DuckDB type name.
-
-    Args:
-        type_: text, a Python type, or a pyarrow type.
+    """The DuckDB name of a type that is text, a Python type or a pyarrow type.
 
     Raises:
         OptionError: it is of another kind.

@@ -111,10 +111,7 @@ def _read_cached(cached: CachedRows, select: Select) -> Select:
         item
         if item.attribute.type == column.type
         else replace(
-            item,
-            sql=f"CAST({item.sql} AS {item.attribute.type})",
-            plain=False,
-            aliased=True,
+            item, sql=f"CAST({item.sql} AS {item.attribute.type})", plain=False, aliased=True
         )
         for item, column in zip(found.items, cached.schema, strict=True)
     )
@@ -188,12 +185,8 @@ def mapped(
 ) -> LazyQuery:
     """What a function returns for each partition.
 
-    Args:
-        query: the rows.
-        label: the method that the user called.
-        kind: how `fn` takes and returns rows: `MapTable`, `MapBatches` or `MapFrames`.
-        fn: the user's function.
-        schema: the columns that it returns.
+    `label` is the method that the user called; `kind` is how `fn` takes and returns rows:
+    `MapTable`, `MapBatches` or `MapFrames`.
     """
     check_callable(label, fn)
     return _applied(query, label, kind(fn), schema)
@@ -222,11 +215,7 @@ def apply_to_groups(
 
 
 def _applied(
-    query: LazyQuery,
-    label: str,
-    function: Function,
-    schema: SchemaLike,
-    keys: tuple[int, ...] = (),
+    query: LazyQuery, label: str, function: Function, schema: SchemaLike, keys: tuple[int, ...] = ()
 ) -> LazyQuery:
     cached = query.runtime.cache_query(
         query.sql(),

@@ -56,11 +56,6 @@ def new_attribute(name: str, type_: str = "") -> Attribute:
     return Attribute(name, type_, frozenset({next(_numbers)}))
 
 
-def _qualified(attribute: Attribute, name: str) -> Attribute:
-    ids = attribute.ids | {next(_numbers)}
-    return replace(attribute, ids=ids, qualifiers=frozenset({name.lower()}))
-
-
 @dataclass(frozen=True, slots=True)
 class Scoped:
     """A column in the scope of FROM.
@@ -200,38 +195,26 @@ class Select:
 
     def nested(self) -> Select:
         """A SELECT of all columns of this one as a subquery."""
-        return self if self.is_bare else select_from(self.as_source())
-
-    def as_source(self, alias: str = "") -> Source:
-        """This as a relation in FROM.
-
-        Args:
-            alias: its name there; may be empty if nothing is joined to it.
-        """
-        return _subquery(self.sql(), self.attributes, alias)
+        return self if self.is_bare else select_from(_subquery(self.sql(), self.attributes))
 
     def as_relation(self, alias: str) -> Source:
         """This as a relation with an alias; a plain table needs no subquery for that."""
         source = self.source
         unnamed = not source.relations or source.sql == ident(source.relations[0])
         if not self.is_bare or source.query or len(source.relations) > 1 or not unnamed:
-            return self.as_source(alias)
+            return _subquery(self.sql(), self.attributes, alias)
         columns = tuple(replace(column, relation=alias) for column in source.columns)
         return Source(f"{source.sql} AS {ident(alias)}", columns, (alias,))
 
     def aliased(self, name: str, *, in_sql: bool = True) -> Select:
-        """The same columns with identities of their own, and a qualifier.
-
-        Args:
-            name: the qualifier.
-            in_sql: whether SQL text can use the qualifier, too.
-        """
+        """The same columns with identities of their own; with `in_sql`, SQL text can use `name`."""
         source = self.as_relation(name) if in_sql else self.nested().source
-        columns = tuple(
-            replace(column, attribute=_qualified(column.attribute, name))
-            for column in source.columns
-        )
-        return select_from(replace(source, columns=columns))
+        columns = []
+        for column in source.columns:
+            ids = column.attribute.ids | {next(_numbers)}
+            called = replace(column.attribute, ids=ids, qualifiers=frozenset({name.lower()}))
+            columns.append(replace(column, attribute=called))
+        return select_from(replace(source, columns=tuple(columns)))
 
     def item(self, column: Column) -> Item:
         reference = only_reference(column)
@@ -251,9 +234,7 @@ class Select:
     def opened(self, columns: Iterable[Column], *, filtering: bool = False) -> Select:
         """This SELECT if expressions can be added to it, else one with it as a subquery.
 
-        Args:
-            columns: the expressions.
-            filtering: whether to WHERE, which is evaluated before the select list.
+        With `filtering` they go to WHERE, which is evaluated before the select list.
         """
         columns = tuple(columns)
         # Beside an aggregate, a new expression would need GROUP BY; beside unnest, it would run on
@@ -427,26 +408,29 @@ def plain_item(column: Scoped, text: str) -> Item:
 
 def relation(sql: str, schema: Schema, alias: str = "") -> Select:
     """All columns of a table, or of a function in FROM."""
-    names = numbered(column.name for column in schema)
-    columns = tuple(
-        Scoped(new_attribute(column.name, column.type), alias, name)
-        for column, name in zip(schema, names, strict=True)
-    )
+    columns = _scoped(_new_attributes(schema), alias)
     return select_from(Source(sql, columns, (alias,) if alias else ()))
 
 
 def statement(sql: str, schema: Schema) -> Select:
-    attributes = [new_attribute(column.name, column.type) for column in schema]
-    return select_from(_subquery(sql, attributes))
+    return select_from(_subquery(sql, _new_attributes(schema)))
+
+
+def _new_attributes(schema: Schema) -> list[Attribute]:
+    return [new_attribute(column.name, column.type) for column in schema]
+
+
+def _scoped(attributes: Sequence[Attribute], alias: str) -> tuple[Scoped, ...]:
+    """The columns of a relation, whose names there must be unique."""
+    names = numbered(attribute.name for attribute in attributes)
+    return tuple(Scoped(each, alias, name) for each, name in zip(attributes, names, strict=True))
 
 
 def _subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> Source:
-    names = numbered(attribute.name for attribute in attributes)
-    columns = tuple(
-        Scoped(attribute, alias, name) for attribute, name in zip(attributes, names, strict=True)
-    )
+    columns = _scoped(attributes, alias)
     if any(column.renamed for column in columns):
-        called = f" AS {ident(alias or 't')}({', '.join(map(ident, names))})"
+        names = ", ".join(ident(column.name) for column in columns)
+        called = f" AS {ident(alias or 't')}({names})"
     else:
         called = f" AS {ident(alias)}" if alias else ""
     return Source(parenthesized(query) + called, columns, (alias,) if alias else (), query)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from minishark.dataframe.actions import to_arrow
 from minishark.dataframe.column import Column, Kind, call, case, column, combine, value
 from minishark.dataframe.lazy_query import LazyQuery
-from minishark.dataframe.names import ident, nearest
-from minishark.dataframe.select import Select, is_number, relation
+from minishark.dataframe.names import nearest
+from minishark.dataframe.partitioned import cached_query
+from minishark.dataframe.select import Select, is_number
 from minishark.dataframe.verbs import filtered, project, with_columns
 from minishark.errors import ColumnError, OptionError
 
@@ -181,8 +182,8 @@ def random_split(query: LazyQuery, weights: Sequence[float], seed: int | None) -
     names = [f"c{index}" for index in range(rows.num_columns)]
     draws = pc.random(rows.num_rows, initializer="system" if seed is None else seed)
     cached = query.runtime.store_rows(rows.rename_columns(names).append_column("draw", draws))
-    select = relation(ident(cached.name), cached.schema, cached.name)
-    whole = LazyQuery(runtime=query.runtime, select=select, held=(cached.handle,))
+    whole = cached_query(query.runtime, cached)
+    select = whole.to_select()
     columns = [
         column(name).alias(called) for name, called in zip(names, rows.column_names, strict=True)
     ]
