@@ -484,9 +484,7 @@ class Column(CamelCase):
         Raises:
             OptionError: the expression has no aggregate, or has a window function.
         """
-        chosen = text_column(condition) if isinstance(condition, str) else condition
-        if not isinstance(chosen, Column):
-            raise OptionError("filter() takes a Column or SQL text; compare with == and not `is`.")
+        chosen = filter_condition(condition)
         pieces = _opened(self, *_FILTERING)
         if not any(isinstance(piece, Call) for piece in pieces):
             raise OptionError(
@@ -639,6 +637,14 @@ def text_column(sql: Any) -> Column:
         if type_ != duckdb.token_type.comment
     )
     return Column((Text("".join(code).strip()),), kind=Kind.FREE)
+
+
+def filter_condition(item: Any) -> Column:
+    """What `filter` takes, of columns and of DataFrames: a Column, or SQL text."""
+    chosen = text_column(item) if isinstance(item, str) else item
+    if not isinstance(chosen, Column):
+        raise OptionError("filter() takes a Column or SQL text; compare with == and not `is`.")
+    return chosen
 
 
 def combine(*parts: Any, bare: bool = False) -> Column:

@@ -11,7 +11,6 @@ from typing import Any
 from minishark.dataframe.column import Column, Reference
 from minishark.dataframe.names import ident, nearest
 from minishark.dataframe.select import (
-    Item,
     Scoped,
     Select,
     Source,
@@ -108,7 +107,11 @@ def _using(left: Select, right: Select, names: Sequence[str], kind: str) -> Sele
         *(column for column in other.columns if id(column) not in rights),
     )
     whole = select_from(Source(sql, columns, relations))
-    return replace(whole, items=_keys_first(whole, list(merged.values())))
+    # PySpark's order: the keys, then the other columns.
+    first = [plain_item(key, key.merged) for key in merged.values()]
+    known = [item.attribute for item in first]
+    others = (item for item in whole.items if item.attribute not in known)
+    return replace(whole, items=(*first, *others))
 
 
 def _key(name: str, left: Source, right: Source) -> list[Scoped]:
@@ -136,13 +139,6 @@ def _merged(mine: Scoped, theirs: Scoped, kind: str) -> Scoped:
         case _:
             attribute = left
     return Scoped(attribute, "", mine.name, merged=ident(mine.name))
-
-
-def _keys_first(whole: Select, keys: Sequence[Scoped]) -> tuple[Item, ...]:
-    """The columns in PySpark's order: the keys, then the others."""
-    attributes = [key.attribute for key in keys]
-    first = [plain_item(key, key.merged) for key in keys]
-    return (*first, *(item for item in whole.items if item.attribute not in attributes))
 
 
 def _left_side(left: Select, right: Select, names: Sequence[str]) -> Source:

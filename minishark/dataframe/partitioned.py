@@ -81,9 +81,8 @@ def checkpoint(query: LazyQuery, path: str | None) -> LazyQuery:
     """Run a query now; its rows without its lineage, in the cluster or in files."""
     if path is not None:
         reading = query.runtime.write_checkpoint(query.sql(), path)
-        return LazyQuery(
-            runtime=query.runtime, select=QueryText(reading, query.runtime.bind(reading))
-        )
+        select = QueryText(reading, query.runtime.bind(reading))
+        return LazyQuery(runtime=query.runtime, select=select)
     cached = _promise(query, Layout(replicas=2))
     query.runtime.materialize(cached)
     return _cached(query, cached)

@@ -250,11 +250,6 @@ class Select:
         named = (self.items[self.find(ref)[0]] for c in columns for ref in c.references)
         return self if all(item.plain for item in named) and fits else self.nested()
 
-    def filtered(self, condition: Column) -> Select:
-        inner = self.opened([condition], filtering=True)
-        text = condition.sql(inner.resolve)
-        return replace(inner, where=(*inner.where, text))
-
     def sorted(self, keys: Sequence[Column]) -> Select:
         """The rows sorted by `keys`; an earlier order that nothing depends on is dropped."""
         # LIMIT and DISTINCT ON depend on an earlier order; nothing else does.
@@ -314,8 +309,24 @@ class Select:
     # Names
 
     def find(self, reference: Reference) -> tuple[int, tuple[str, ...]]:
-        """As the function `find`, among the columns of the result."""
-        return find(self.attributes, reference)
+        """The position of the referenced column, and the path of struct fields below it.
+
+        Raises:
+            ColumnError: no column matches, or several do.
+        """
+        attributes = self.attributes
+        if reference.id is not None:
+            found = [i for i, a in enumerate(attributes) if reference.id in a.ids]
+            return _only(found, reference, attributes), ()
+        parts = _parts(reference.name)
+        # The longest column name wins, as names may have dots: then fewer parts are fields.
+        for fields in range(len(parts)):
+            head = parts[: len(parts) - fields]
+            found = [i for i, a in enumerate(attributes) if _is_called(a, head)]
+            found = [i for i in found if not fields or attributes[i].type.startswith(_WITH_FIELDS)]
+            if found:
+                return _only(found, reference, attributes), tuple(parts[len(head) :])
+        return _only([], reference, attributes), ()
 
     @property
     def resolve(self) -> Resolve:
@@ -434,26 +445,6 @@ def _subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> S
     else:
         called = f" AS {ident(alias)}" if alias else ""
     return Source(parenthesized(query) + called, columns, (alias,) if alias else (), query)
-
-
-def find(attributes: Sequence[Attribute], reference: Reference) -> tuple[int, tuple[str, ...]]:
-    """The position of the referenced column, and the path of struct fields below it.
-
-    Raises:
-        ColumnError: no column matches, or several do.
-    """
-    if reference.id is not None:
-        found = [i for i, a in enumerate(attributes) if reference.id in a.ids]
-        return _only(found, reference, attributes), ()
-    parts = _parts(reference.name)
-    # The longest column name wins, as names may have dots: then fewer parts are fields.
-    for fields in range(len(parts)):
-        head = parts[: len(parts) - fields]
-        found = [i for i, a in enumerate(attributes) if _is_called(a, head)]
-        found = [i for i in found if not fields or attributes[i].type.startswith(_WITH_FIELDS)]
-        if found:
-            return _only(found, reference, attributes), tuple(parts[len(head) :])
-    return _only([], reference, attributes), ()
 
 
 def _row_count(count: Any, verb: str) -> int:

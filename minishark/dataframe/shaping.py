@@ -31,6 +31,7 @@ _STATISTICS: dict[str, Callable[[Column], Column]] = {
     "75%": lambda item: call("quantile_cont", item, 0.75),
     "max": lambda item: call("max", item),
 }
+_FLOATS = ("FLOAT", "DOUBLE")
 _OF_ALL_TYPES = ("count", "min", "max")
 DESCRIBED = ("count", "mean", "stddev", "min", "max")
 
@@ -136,19 +137,15 @@ def _check_fits(item: Any, name: str, type_: str) -> None:
         raise OptionError(f"{item!r} does not go into column {name!r} of type {type_}.")
 
 
-def _is_float(type_: str) -> bool:
-    return type_ in ("FLOAT", "DOUBLE")
-
-
 def _filled(name: str, type_: str, item: Any) -> Column:
-    if not _is_float(type_):
+    if type_ not in _FLOATS:
         return call("coalesce", column(name), item)
     return case(_present(name, type_), column(name)).otherwise(item)
 
 
 def _present(name: str, type_: str) -> Column:
     chosen = column(name)
-    return chosen.is_not_null() & ~chosen.is_nan() if _is_float(type_) else chosen.is_not_null()
+    return chosen.is_not_null() & ~chosen.is_nan() if type_ in _FLOATS else chosen.is_not_null()
 
 
 def _pairs(to_replace: Any, item: Any) -> list[tuple[Any, Any]]:

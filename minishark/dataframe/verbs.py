@@ -14,6 +14,7 @@ from minishark.dataframe.column import (
     Column,
     Reference,
     column_or_name,
+    filter_condition,
     flat,
     only_reference,
     text_column,
@@ -112,10 +113,9 @@ def drop(select: Select, columns: Sequence[Any]) -> Select:
 
 
 def filtered(select: Select, condition: Any) -> Select:
-    column = text_column(condition) if isinstance(condition, str) else condition
-    if not isinstance(column, Column):
-        raise OptionError("filter() takes a Column or SQL text; compare with == and not `is`.")
-    return select.filtered(column)
+    column = filter_condition(condition)
+    inner = select.opened([column], filtering=True)
+    return replace(inner, where=(*inner.where, column.sql(inner.resolve)))
 
 
 def ordered(select: Select, columns: Sequence[Any], ascending: bool | Sequence[bool]) -> Select:
