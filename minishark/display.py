@@ -35,8 +35,8 @@ def print_table(table: pa.Table, console: Console, *, rows_max: int | None, note
     """
     shown = table if rows_max is None else table.slice(0, rows_max)
     columns = [
-        [printable(name), *("NULL" if value is None else printable(value) for value in values)]
-        for name, values in zip(table.column_names, _text_columns(shown), strict=True)
+        ["NULL" if value is None else printable(value) for value in column]
+        for column in zip(table.column_names, *text_rows(shown), strict=True)
     ]
     numbers = [is_number(type_) for type_ in table.schema.types]
     widths = fitting_widths(
@@ -157,11 +157,6 @@ def is_number(type_: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
     )
-
-
-def _text_columns(table: pa.Table) -> list[tuple[str | None, ...]]:
-    rows = list(text_rows(table))
-    return list(zip(*rows, strict=True)) if rows else [()] * table.num_columns
 
 
 def text_rows(table: pa.Table) -> Iterator[tuple[str | None, ...]]:

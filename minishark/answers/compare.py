@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from itertools import chain
 
 import pyarrow as pa
 
@@ -38,11 +37,7 @@ def differences(
 ) -> list[str]:
     """The differences between two answers, one sentence each; empty if they agree.
 
-    Args:
-        expected: the right answer.
-        actual: the answer to check.
-        ordered_by: positions of the ORDER BY columns, or a prefix of them; empty if any order is
-            right.
+    `ordered_by` has the positions of the ORDER BY columns, or of the first of them.
     """
     return (
         _schema_differences(expected.schema, actual.schema)
@@ -141,27 +136,19 @@ def _examples(what: str, rows: list[Row]) -> list[str]:
 # floats. Rows are equal if their keys are equal and their floats are close.
 
 
-class _Marker:
-    """Replaces a float in a row's key."""
-
-    def __repr__(self) -> str:
-        return "~"
-
-
-_FLOAT = _Marker()
+_FLOAT = object()
+"""Replaces a float in a row's key."""
 
 
 def _rows(table: pa.Table) -> list[Row]:
-    columns = [_plain_values(column) for column in table.columns]
-    if not columns:
+    if not table.num_columns:
         return [((), ())] * table.num_rows
-    return [_split(row) for row in zip(*columns, strict=True)]
-
-
-def _split(row: tuple[object, ...]) -> Row:
-    floats: list[float] = []
-    key = tuple(_frozen(value, floats) for value in row)
-    return key, tuple(floats)
+    rows: list[Row] = []
+    for values in zip(*map(_plain_values, table.columns), strict=True):
+        floats: list[float] = []
+        key = tuple(_frozen(value, floats) for value in values)
+        rows.append((key, tuple(floats)))
+    return rows
 
 
 def _frozen(value: object, floats: list[float]) -> Hashable:
@@ -190,25 +177,18 @@ def _shown(row: Row) -> str:
             return tuple(restored(item) for item in value)
         return next(floats) if value is _FLOAT else value
 
-    return f"({', '.join(str(restored(value)) for value in _as_tuple(row[0]))})"
-
-
-def _as_tuple(key: Hashable) -> tuple[object, ...]:
-    assert isinstance(key, tuple)
-    return key
+    assert isinstance(row[0], tuple)
+    return f"({', '.join(str(restored(value)) for value in row[0])})"
 
 
 def _plain_values(column: pa.ChunkedArray) -> list[object]:
     """A column's values as Python objects that are equal where SQL's values are."""
     target = _plain_type(column.type, temporal=_integer_of)
-    chunks = (_plain_array(chunk, target) for chunk in column.chunks)
-    return list(chain.from_iterable(chunk.to_pylist() for chunk in chunks))
-
-
-def _plain_array(array: pa.Array, target: pa.DataType) -> pa.Array:
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    return array if array.type == target else array.cast(target)
+    values: list[object] = []
+    for chunk in column.chunks:
+        array = chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk
+        values += (array if array.type == target else array.cast(target)).to_pylist()
+    return values
 
 
 def _integer_of(kind: pa.DataType) -> pa.DataType:
@@ -216,12 +196,8 @@ def _integer_of(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if kind.bit_width == 32 else pa.int64()
 
 
-def _same(kind: pa.DataType) -> pa.DataType:
-    return kind
-
-
 def _plain_type(
-    kind: pa.DataType, temporal: Callable[[pa.DataType], pa.DataType] = _same
+    kind: pa.DataType, temporal: Callable[[pa.DataType], pa.DataType] = lambda kind: kind
 ) -> pa.DataType:
     """The canonical type of all physical layouts of a type, nested types included."""
     types = pa.types

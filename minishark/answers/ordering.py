@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,34 +17,21 @@ def output_order(
 
     Stops at the first key that is no column of the answer (an expression, a column that is not
     selected, an ambiguous name): the keys before it still determine an order to check.
-
-    Args:
-        connection: any connection; it only parses.
-        text: a SELECT statement.
-        names: the names of the answer's columns.
     """
     # fetchall, as a pending result would block the connection.
     ((serialized,),) = connection.execute("SELECT json_serialize_sql($1)", [text]).fetchall()
     tree = msgspec.json.decode(serialized)
     if tree["error"]:
         return ()
+    modifiers = tree["statements"][0]["node"].get("modifiers", [])
+    orders = [item["orders"] for item in modifiers if item["type"] == "ORDER_MODIFIER"]
     indices: list[int] = []
-    for key in _order_keys(tree["statements"][0]["node"]):
+    for key in itertools.chain.from_iterable(orders):
         index = _output_index(key["expression"], [name.lower() for name in names])
         if index is None:
             break
         indices.append(index)
     return tuple(indices)
-
-
-def _order_keys(node: dict[str, Any]) -> list[dict[str, Any]]:
-    modifiers = node.get("modifiers", [])
-    return [
-        key
-        for modifier in modifiers
-        if modifier["type"] == "ORDER_MODIFIER"
-        for key in modifier["orders"]
-    ]
 
 
 def _output_index(expression: dict[str, Any], names: list[str]) -> int | None:

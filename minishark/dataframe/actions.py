@@ -71,7 +71,6 @@ def batches(query: LazyQuery) -> Iterator[pa.RecordBatch]:
 
 
 def rows(query: LazyQuery, tables: Iterable[pa.Table]) -> Iterator[Row]:
-    """The rows in pieces of a query's answer."""
     # Arrow has 128-bit integers as decimals.
     integers = [name for name, type_ in query.dtypes() if type_ in ("HUGEINT", "UHUGEINT")]
     for table in tables:
@@ -79,7 +78,6 @@ def rows(query: LazyQuery, tables: Iterable[pa.Table]) -> Iterator[Row]:
 
 
 def shown(query: LazyQuery, count: int, *, truncate: bool | int, vertical: bool) -> str:
-    """The first rows as text."""
     # One more row tells whether there are more.
     found = run(_first(query, count + 1)) if query.is_distributed else run(query)
     width = _SHOWN_WIDTH if truncate is True else int(truncate)

@@ -17,13 +17,9 @@ from minishark.worker.protocol import TaskFunction
 def task_function(
     label: str, function: Function, schema: SchemaLike, keys: tuple[int, ...] = ()
 ) -> TaskFunction:
-    """A function with the schema of its result.
+    """A function of a task's rows, with the schema of its result.
 
-    Args:
-        label: the method that the user called.
-        function: takes the rows of a task.
-        schema: names and types of the columns that it returns.
-        keys: positions of the grouping columns.
+    `label` is the method that the user called, `keys` are the positions of the grouping columns.
 
     Raises:
         DataError: the schema is not valid.
@@ -52,7 +48,6 @@ def pickled(label: str, function: Any) -> bytes:
 
 
 def check_callable(label: str, fn: object) -> None:
-    """Raise OptionError unless `fn` can be called."""
     if not callable(fn):
         raise OptionError(f"{label}() takes a function, not a {type(fn).__name__}.")
 

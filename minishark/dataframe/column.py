@@ -73,11 +73,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An expression in the user's SQL, which may contain anything.
-
-    Attributes:
-        sql: the expression.
-    """
+    """An expression in the user's SQL, which may contain anything."""
 
     sql: str
 
@@ -116,7 +112,6 @@ class Call:
         return Column((self,), level=Level.ATOM, kind=kind)
 
     def written(self) -> Column:
-        """The call as SQL, with its FILTER and OVER."""
         narrowed = self.skips_nulls or self.condition is not None
         if self.window is not None and self.name in _PICKING and narrowed:
             return self._picked(self.window)
@@ -161,7 +156,7 @@ class Call:
         changed = {}
         for field in ("arguments", "condition", "window"):
             part: Column | None = getattr(self, field)
-            pieces = part.opened(*_FILTERING) if part is not None else ()
+            pieces = _opened(part, *_FILTERING) if part is not None else ()
             if part is not None and is_grouped(pieces):
                 made = _changed(pieces, lambda call: call.filtered(condition))
                 changed[field] = replace(part, pieces=made)
@@ -174,7 +169,6 @@ class Call:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether it aggregates the rows of groups."""
         inside = (self.arguments, self.window, self.condition)
         return self.window is None or any(
             is_grouped(part.pieces) for part in inside if part is not None
@@ -183,6 +177,39 @@ class Call:
 
 Piece: TypeAlias = str | Reference | Text | Call
 Resolve: TypeAlias = Callable[[Reference], str]
+
+
+def infix(left: Any, operator: str, right: Any) -> Column:
+    return combine(value(left), f" {operator} ", value(right))
+
+
+def condition(*parts: Any) -> Column:
+    """Text and Columns concatenated to a condition."""
+    return replace(combine(*parts), level=Level.CONDITION)
+
+
+def compare(left: Any, operator: str, right: Any) -> Column:
+    """`left operator right`, a condition."""
+    return condition(value(left), f" {operator} ", value(right))
+
+
+def _logical(left: Any, operator: Level, right: Any) -> Column:
+    """AND or OR; a chain of one of them needs no parentheses."""
+    parts: list[Any] = []
+    for side in (value(left), value(right)):
+        parts += [f" {operator.name} "] * bool(parts)
+        parts += [side] if side.level <= operator else ["(", side, ")"]
+    return replace(combine(*parts, bare=True), level=operator)
+
+
+def _left(make: Callable[..., Column], operator: Any) -> Callable[[Column, Any], Column]:
+    """The method of an operator: `self operator other`."""
+    return lambda self, other: make(self, operator, other)
+
+
+def _right(make: Callable[..., Column], operator: Any) -> Callable[[Column, Any], Column]:
+    """The reflected method of an operator: `other operator self`."""
+    return lambda self, other: make(other, operator, self)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -208,7 +235,7 @@ class Column(CamelCase):
     level: Level = Level.OTHER
     kind: Kind = Kind.ROW
     order: str = ""
-    _hidden = ("opened", "reference", "references", "sort_key", "sql")
+    _hidden = ("references", "sort_key", "sql")
 
     # SQL
 
@@ -225,47 +252,23 @@ class Column(CamelCase):
         """All columns in it."""
         return tuple(piece for piece in _written(self.pieces) if isinstance(piece, Reference))
 
-    @property
-    def reference(self) -> Reference | None:
-        """The column, if the expression is nothing else."""
-        only = self.pieces[0] if len(self.pieces) == 1 else None
-        return only if isinstance(only, Reference) else None
-
     def __repr__(self) -> str:
         text = self.sort_key(lambda reference: reference.name)
         return f"Column<{text if self.name is None else f'{text} AS {ident(self.name)}'}>"
 
     # Operators
 
-    def __add__(self, other: Any) -> Column:
-        return infix(self, "+", other)
-
-    def __radd__(self, other: Any) -> Column:
-        return infix(other, "+", self)
-
-    def __sub__(self, other: Any) -> Column:
-        return infix(self, "-", other)
-
-    def __rsub__(self, other: Any) -> Column:
-        return infix(other, "-", self)
-
-    def __mul__(self, other: Any) -> Column:
-        return infix(self, "*", other)
-
-    def __rmul__(self, other: Any) -> Column:
-        return infix(other, "*", self)
-
-    def __truediv__(self, other: Any) -> Column:
-        return infix(self, "/", other)
-
-    def __rtruediv__(self, other: Any) -> Column:
-        return infix(other, "/", self)
-
-    def __mod__(self, other: Any) -> Column:
-        return infix(self, "%", other)
-
-    def __rmod__(self, other: Any) -> Column:
-        return infix(other, "%", self)
+    __add__, __radd__ = _left(infix, "+"), _right(infix, "+")
+    __sub__, __rsub__ = _left(infix, "-"), _right(infix, "-")
+    __mul__, __rmul__ = _left(infix, "*"), _right(infix, "*")
+    __truediv__, __rtruediv__ = _left(infix, "/"), _right(infix, "/")
+    __mod__, __rmod__ = _left(infix, "%"), _right(infix, "%")
+    __and__, __rand__ = _left(_logical, Level.AND), _right(_logical, Level.AND)
+    __or__, __ror__ = _left(_logical, Level.OR), _right(_logical, Level.OR)
+    __eq__ = _left(compare, "=")  # type: ignore[assignment]
+    __ne__ = _left(compare, "<>")  # type: ignore[assignment]
+    __lt__, __le__ = _left(compare, "<"), _left(compare, "<=")
+    __gt__, __ge__ = _left(compare, ">"), _left(compare, ">=")
 
     def __pow__(self, other: Any) -> Column:
         return call("pow", self, other)
@@ -275,36 +278,6 @@ class Column(CamelCase):
 
     def __neg__(self) -> Column:
         return combine("-", self)
-
-    def __eq__(self, other: object) -> Column:  # type: ignore[override]
-        return compare(self, "=", other)
-
-    def __ne__(self, other: object) -> Column:  # type: ignore[override]
-        return compare(self, "<>", other)
-
-    def __lt__(self, other: Any) -> Column:
-        return compare(self, "<", other)
-
-    def __le__(self, other: Any) -> Column:
-        return compare(self, "<=", other)
-
-    def __gt__(self, other: Any) -> Column:
-        return compare(self, ">", other)
-
-    def __ge__(self, other: Any) -> Column:
-        return compare(self, ">=", other)
-
-    def __and__(self, other: Any) -> Column:
-        return _logical(self, Level.AND, other)
-
-    def __rand__(self, other: Any) -> Column:
-        return _logical(other, Level.AND, self)
-
-    def __or__(self, other: Any) -> Column:
-        return _logical(self, Level.OR, other)
-
-    def __ror__(self, other: Any) -> Column:
-        return _logical(other, Level.OR, self)
 
     def __invert__(self) -> Column:
         return condition("NOT ", self)
@@ -351,7 +324,8 @@ class Column(CamelCase):
     def _cast(self, function: str, type_: Any) -> Column:
         made = combine(f"{function}(", self, f" AS {sql_type(type_)})", bare=True)
         # As in PySpark, a column keeps its name through a cast.
-        name = self.reference.name if self.reference else self.name
+        reference = only_reference(self)
+        name = reference.name if reference else self.name
         return replace(made, level=Level.ATOM, name=name)
 
     def asc(self) -> Column:
@@ -483,7 +457,7 @@ class Column(CamelCase):
             OptionError: the expression has no aggregate or window function.
         """
         definition = window.definition()
-        pieces = self.opened("over()", "OVER ()")
+        pieces = _opened(self, "over()", "OVER ()")
         if not any(isinstance(piece, Call) and piece.window is None for piece in pieces):
             raise OptionError(
                 "over() takes an aggregate or a window function without a window, such as "
@@ -510,10 +484,8 @@ class Column(CamelCase):
         Raises:
             OptionError: the expression has no aggregate, or has a window function.
         """
-        chosen = text_column(condition) if isinstance(condition, str) else condition
-        if not isinstance(chosen, Column):
-            raise OptionError("filter() takes a Column or SQL text; compare with == and not `is`.")
-        pieces = self.opened(*_FILTERING)
+        chosen = filter_condition(condition)
+        pieces = _opened(self, *_FILTERING)
         if not any(isinstance(piece, Call) for piece in pieces):
             raise OptionError(
                 "Only aggregates, such as functions.sum('a'), and expressions with some can have "
@@ -530,24 +502,6 @@ class Column(CamelCase):
                 return self.name == "count"
             case _:
                 return False
-
-    def opened(self, verb: str, clause: str) -> tuple[Piece, ...]:
-        """The pieces, with calls in the user's text as Calls.
-
-        Args:
-            verb: the method that changes the calls, for messages.
-            clause: the clause that it adds to each.
-
-        Raises:
-            OptionError: text may contain calls that can't be found.
-        """
-        pieces = tuple(_opened(piece, verb, clause) for piece in self.pieces)
-        for piece in pieces:
-            # DuckDB itself resolves a call that is alone; within an expression, a macro might hide
-            # an aggregate that FILTER and OVER would miss.
-            if isinstance(piece, Call) and not piece.certain and len(pieces) > 1:
-                raise _no_view(piece.function, verb)
-        return pieces
 
     def _again(self, pieces: tuple[Piece, ...], kind: Kind) -> Column:
         """The expression with other calls."""
@@ -598,11 +552,25 @@ def _changed(pieces: Iterable[Piece], change: Callable[[Call], Call]) -> tuple[P
 
 
 def is_grouped(pieces: Iterable[Piece]) -> bool:
-    """Whether there are aggregates over groups."""
     return any(isinstance(piece, Call) and piece.is_grouped for piece in pieces)
 
 
-def _opened(piece: Piece, verb: str, clause: str) -> Piece:
+def _opened(column: Column, verb: str, clause: str) -> tuple[Piece, ...]:
+    """The pieces, with calls in the user's text as Calls; `verb` adds `clause` to each.
+
+    Raises:
+        OptionError: text may contain calls that can't be found.
+    """
+    pieces = tuple(_opened_piece(piece, verb, clause) for piece in column.pieces)
+    for piece in pieces:
+        # DuckDB itself resolves a call that is alone; within an expression, a macro might hide
+        # an aggregate that FILTER and OVER would miss.
+        if isinstance(piece, Call) and not piece.certain and len(pieces) > 1:
+            raise _no_view(piece.function, verb)
+    return pieces
+
+
+def _opened_piece(piece: Piece, verb: str, clause: str) -> Piece:
     """The user's text as a Call, if it is one; unchanged, if it contains no aggregate."""
     if not isinstance(piece, Text) or is_text_of_rows(piece.sql):
         return piece
@@ -622,6 +590,12 @@ def _no_view(sql: str, verb: str) -> OptionError:
     )
 
 
+def only_reference(column: Column) -> Reference | None:
+    """The referenced column, if the expression is nothing else."""
+    only = column.pieces[0] if len(column.pieces) == 1 else None
+    return only if isinstance(only, Reference) else None
+
+
 def case(condition: Column, result: Any) -> CaseColumn:
     """`CASE WHEN condition THEN result END`."""
     made = combine("CASE WHEN ", condition, " THEN ", value(result), " END", bare=True)
@@ -629,7 +603,6 @@ def case(condition: Column, result: Any) -> CaseColumn:
 
 
 def column(name: str) -> Column:
-    """The column called `name`."""
     return Column((Reference(name),), level=Level.ATOM)
 
 
@@ -666,6 +639,14 @@ def text_column(sql: Any) -> Column:
     return Column((Text("".join(code).strip()),), kind=Kind.FREE)
 
 
+def filter_condition(item: Any) -> Column:
+    """What `filter` takes, of columns and of DataFrames: a Column, or SQL text."""
+    chosen = text_column(item) if isinstance(item, str) else item
+    if not isinstance(chosen, Column):
+        raise OptionError("filter() takes a Column or SQL text; compare with == and not `is`.")
+    return chosen
+
+
 def combine(*parts: Any, bare: bool = False) -> Column:
     """Text and Columns concatenated; Columns in parentheses, unless they are atoms or `bare`."""
     pieces: list[Piece] = []
@@ -680,32 +661,7 @@ def combine(*parts: Any, bare: bool = False) -> Column:
     return Column(tuple(pieces), kind=kind)
 
 
-def infix(left: Any, operator: str, right: Any) -> Column:
-    """`left operator right`."""
-    return combine(value(left), f" {operator} ", value(right))
-
-
-def condition(*parts: Any) -> Column:
-    """Text and Columns concatenated to a condition."""
-    return replace(combine(*parts), level=Level.CONDITION)
-
-
-def compare(left: Any, operator: str, right: Any) -> Column:
-    """`left operator right`, a condition."""
-    return condition(value(left), f" {operator} ", value(right))
-
-
-def _logical(left: Any, operator: Level, right: Any) -> Column:
-    """AND or OR; a chain of one of them needs no parentheses."""
-    parts: list[Any] = []
-    for side in (value(left), value(right)):
-        parts += [f" {operator.name} "] * bool(parts)
-        parts += [side] if side.level <= operator else ["(", side, ")"]
-    return replace(combine(*parts, bare=True), level=operator)
-
-
 def separated(columns: Iterable[Column]) -> tuple[Any, ...]:
-    """Columns separated by commas."""
     parts: list[Any] = []
     for item in columns:
         parts += [", ", item] if parts else [item]
@@ -715,10 +671,7 @@ def separated(columns: Iterable[Column]) -> tuple[Any, ...]:
 def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
     """`function(arguments)`; arguments that are no Columns are literals.
 
-    Args:
-        function: its name.
-        arguments: Columns and values.
-        kind: GROUP for an aggregate or a window function.
+    The kind is GROUP for an aggregate or a window function.
     """
     listed = combine(*separated([value(argument) for argument in arguments]), bare=True)
     if kind is Kind.GROUP:
@@ -729,12 +682,10 @@ def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
 
 
 def count_of_rows() -> Column:
-    """`count(*)`."""
     return replace(star_call("count"), name="count")
 
 
 def star_call(function: str) -> Column:
-    """`function(*)`."""
     return Call(function=function, arguments=Column(("*",))).column(Kind.GROUP)
 
 
@@ -760,10 +711,7 @@ _PYTHON_TYPES = {
 
 
 def sql_type(type_: Any) -> str:
-    """A DuckDB type name.
-
-    Args:
-        type_: text, a Python type, or a pyarrow type.
+    """The DuckDB name of a type that is text, a Python type or a pyarrow type.
 
     Raises:
         OptionError: it is of another kind.

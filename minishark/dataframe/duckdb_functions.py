@@ -86,11 +86,8 @@ def single_call(sql: str, following: str) -> tuple[str, str] | None:
     """Function and arguments of an expression in SQL that is a single call.
 
     None if it is not, or if the function is certainly scalar. All text in the parentheses, such as
-    IGNORE NULLS, counts as arguments.
-
-    Args:
-        sql: the expression.
-        following: a clause such as OVER (); DuckDB must parse `sql` with it as one call.
+    IGNORE NULLS, counts as arguments. DuckDB must parse `sql` with the `following` clause, such as
+    OVER (), as one call.
     """
     whole = f"{sql} {following}"
     node, found = _parsed(whole), _CALL.fullmatch(sql)

@@ -278,10 +278,7 @@ class DataFrame(CamelCase):
         return self._derived(shaping.fillna(self._select, value, subset))
 
     def dropna(
-        self,
-        how: str = "any",
-        thresh: int | None = None,
-        subset: str | Sequence[str] | None = None,
+        self, how: str = "any", thresh: int | None = None, subset: str | Sequence[str] | None = None
     ) -> DataFrame:
         """The rows without NULLs, and without NaNs of floats.
 
@@ -759,14 +756,7 @@ def statement_frame(
 
 
 def relation_frame(runtime: Runtime, sql: str, schema: Schema, *, alias: str = "") -> DataFrame:
-    """All rows of a table, or of a table function.
-
-    Args:
-        runtime: what runs it.
-        sql: the relation as FROM has it.
-        schema: its columns.
-        alias: qualifies its columns; the table's own name, for a table.
-    """
+    """All rows of a relation in FROM: a table, with its name as the alias, or a table function."""
     return DataFrame(LazyQuery(runtime=runtime, select=relation(sql, schema, alias)))
 
 

@@ -34,6 +34,7 @@ from minishark.dataframe.column import (
     combine,
     count_of_rows,
     infix,
+    only_reference,
     separated,
     text_column,
     value,
@@ -54,6 +55,11 @@ def _call(function: str, *columns: Any) -> Column:
 
 def _aggregate(function: str, *columns: Any) -> Column:
     return call(function, *map(_column, columns), kind=Kind.GROUP)
+
+
+def _grouping(function: str, *columns: Any) -> Column:
+    # A function of the grouping set, not of rows, so it is no Call that takes FILTER or OVER.
+    return replace(_call(function, *columns), kind=Kind.GROUP)
 
 
 def _method(method: Callable[[Column], Column]) -> Callable[[Any], Column]:
@@ -149,7 +155,6 @@ isnotnull = _method(Column.is_not_null)
 
 # Order
 
-
 asc = _method(Column.asc)
 desc = _method(Column.desc)
 asc_nulls_first = _method(Column.asc_nulls_first)
@@ -227,8 +232,6 @@ def percentile_approx(column_: Any, fraction: Any, accuracy: int = 10_000) -> Co
 
 every = _named("bool_and", "Whether it is true in all rows.", make=_aggregate)
 some = _named("bool_or", "Whether it is true in any row.", make=_aggregate)
-
-
 std = _named("stddev_samp", "The standard deviation of a sample.", make=_aggregate)
 
 
@@ -237,9 +240,9 @@ def grouping(column_: Any) -> Column:
     return _grouping("grouping", column_)
 
 
-def grouping_id(*columns: Any) -> Column:
-    """`grouping` of each column as the bits of one number."""
-    return _grouping("grouping_id", *columns)
+grouping_id = _named(
+    "grouping_id", "`grouping` of each column as the bits of one number.", make=_grouping
+)
 
 
 # Windows
@@ -457,7 +460,6 @@ timestamp_seconds = _named(
 
 # Lists, structs, maps
 
-
 array = _named("list_value", "The values as a list.")
 
 
@@ -465,7 +467,8 @@ def struct(*columns: Any) -> Column:
     """Columns as the fields of a struct; their names are those of the fields."""
     parts: list[Any] = []
     for column_ in map(_column, columns):
-        name = column_.name or (column_.reference.name if column_.reference else None)
+        reference = only_reference(column_)
+        name = column_.name or (reference.name if reference else None)
         if name is None:
             raise OptionError("A field of a struct needs a name; give it one with alias().")
         parts += [", "] * bool(parts) + [f"{ident(name)} := ", column_]
@@ -560,11 +563,6 @@ def aggregate(column_: Any, start: Any, function: Callable[[Column, Column], Any
 def _distinct(function: str, column_: Column) -> Column:
     arguments = combine("DISTINCT ", column_, bare=True)
     return Call(function=function, arguments=arguments).column(Kind.GROUP)
-
-
-def _grouping(function: str, *columns: Any) -> Column:
-    # A function of the grouping set, not of rows, so it is no Call that takes FILTER or OVER.
-    return replace(_call(function, *columns), kind=Kind.GROUP)
 
 
 # Their parameters are FLOATs, to which DuckDB does not cast DOUBLE literals, but does DECIMALs.

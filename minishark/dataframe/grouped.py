@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from minishark.dataframe.column import Column, Kind, call, column, count_of_rows, star_call
+from minishark.dataframe.column import (
+    Column,
+    Kind,
+    call,
+    column,
+    count_of_rows,
+    only_reference,
+    star_call,
+)
 from minishark.dataframe.lazy_query import derived, query_of
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import CamelCase, readable
@@ -141,7 +149,7 @@ class GroupedData(CamelCase):
         return replace(self, pivot_on=on, pivot_values=tuple(values))
 
     def _each(self, function: str, names: Sequence[str]) -> DataFrame:
-        keys = [key.reference.name for key in self.keys if key.reference]
+        keys = [found.name for found in map(only_reference, self.keys) if found]
         chosen = names or [
             name for name, type_ in self.frame.dtypes if is_number(type_) and name not in keys
         ]

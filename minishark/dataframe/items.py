@@ -56,10 +56,7 @@ class Items(CamelCase):
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        cached: CachedRows,
-        transformations: tuple[Transformation, ...] = (),
+        self, runtime: Runtime, cached: CachedRows, transformations: tuple[Transformation, ...] = ()
     ) -> None:
         self._runtime = runtime
         self._cached = cached
@@ -78,7 +75,7 @@ class Items(CamelCase):
     def flat_map(self, fn: Callable[[Any], Iterable[Any]]) -> Items:
         """The elements of `fn(item)`, for each item."""
         check_callable("flat_map", fn)
-        return self._then(partial(_flat_map, fn))
+        return self._then(lambda items: itertools.chain.from_iterable(map(fn, items)))
 
     def map_partitions(self, fn: Callable[[Iterator[Any]], Iterable[Any]]) -> Items:
         """The elements of `fn(iterator of items)`, for each partition."""
@@ -103,7 +100,7 @@ class Items(CamelCase):
 
     def count(self) -> int:
         """The number of items."""
-        return sum(self._run("count", _count))
+        return sum(self._run("count", lambda items: sum(1 for _ in items)))
 
     def sum(self) -> Any:
         """The sum of all items; 0 if there are none."""
@@ -111,7 +108,7 @@ class Items(CamelCase):
 
     def take(self, count: int) -> list[Any]:
         """The first items."""
-        return self._chained("take", partial(_take, count))[:count]
+        return self._chained("take", lambda items: list(itertools.islice(items, count)))[:count]
 
     @property
     def num_partitions(self) -> int:
@@ -132,21 +129,9 @@ class Items(CamelCase):
         return list(itertools.chain.from_iterable(self._run(label, action)))
 
 
-def _flat_map(fn: Callable[[Any], Iterable[Any]], items: Iterator[Any]) -> Iterator[Any]:
-    return itertools.chain.from_iterable(map(fn, items))
-
-
 def _reduce(fn: Callable[[Any, Any], Any], items: Iterator[Any]) -> list[Any]:
     """One value, or none for an empty partition, which must not be an error."""
     return [functools.reduce(fn, items, first) for first in itertools.islice(items, 1)]
-
-
-def _take(count: int, items: Iterator[Any]) -> list[Any]:
-    return list(itertools.islice(items, count))
-
-
-def _count(items: Iterator[Any]) -> int:
-    return sum(1 for _ in items)
 
 
 def chunks(items: Iterable[Any], count: int) -> pa.Table:

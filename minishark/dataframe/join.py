@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from minishark.dataframe.column import Column, Reference
 from minishark.dataframe.names import ident, nearest
 from minishark.dataframe.select import (
-    Attribute,
-    Item,
     Scoped,
     Select,
     Source,
@@ -49,23 +47,8 @@ _ALIASES = {
 _LEFT_ONLY = ("semi", "anti")
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """A pair of columns that USING merges."""
-
-    name: str
-    left: Scoped
-    right: Scoped
-
-
 def join(left: Select, right: Select, on: Any, how: str) -> Select:
-    """A join of two SELECTs.
-
-    Args:
-        left: the left side.
-        right: the right side.
-        on: names of columns of both sides, conditions, or None for all pairs.
-        how: "inner", "left", "right", "full", "semi", "anti", "cross", "asof" or "asof_left".
+    """A join of two SELECTs; see `DataFrame.join`.
 
     Raises:
         OptionError: there is no such kind of join, or it needs `on`.
@@ -112,22 +95,27 @@ def _using(left: Select, right: Select, names: Sequence[str], kind: str) -> Sele
     one = _left_side(left, right, names)
     other = _right_side(right, one.relations)
     keys = [_key(name, one, other) for name in names]
-    listed = ", ".join(ident(key.left.name) for key in keys)
+    listed = ", ".join(ident(mine.name) for mine, _ in keys)
     sql = f"{one.sql}\n{_WORDS[kind]} {other.sql} USING ({listed})"
     relations = (*one.relations, *other.relations)
     if kind in _LEFT_ONLY:
         return select_from(Source(sql, one.columns, relations))
-    merged = {id(key.left): _merged(key, kind) for key in keys}
-    rights = [id(key.right) for key in keys]
+    merged = {id(mine): _merged(mine, theirs, kind) for mine, theirs in keys}
+    rights = [id(theirs) for _, theirs in keys]
     columns = (
         *(merged.get(id(column), column) for column in one.columns),
         *(column for column in other.columns if id(column) not in rights),
     )
     whole = select_from(Source(sql, columns, relations))
-    return replace(whole, items=_keys_first(whole, list(merged.values())))
+    # PySpark's order: the keys, then the other columns.
+    first = [plain_item(key, key.merged) for key in merged.values()]
+    known = [item.attribute for item in first]
+    others = (item for item in whole.items if item.attribute not in known)
+    return replace(whole, items=(*first, *others))
 
 
-def _key(name: str, left: Source, right: Source) -> _Key:
+def _key(name: str, left: Source, right: Source) -> list[Scoped]:
+    """The columns of both sides that USING merges."""
     found = []
     for side, source in (("left", left), ("right", right)):
         try:
@@ -135,12 +123,12 @@ def _key(name: str, left: Source, right: Source) -> _Key:
         except ColumnError as error:
             raise ColumnError(f"On the {side} side of the join: {error}") from None
         found.append(source.columns[index])
-    return _Key(name, *found)
+    return found
 
 
-def _merged(key: _Key, kind: str) -> Scoped:
+def _merged(mine: Scoped, theirs: Scoped, kind: str) -> Scoped:
     """The USING column: that of the side which the join does not pad with NULLs."""
-    left, right = key.left.attribute, key.right.attribute
+    left, right = mine.attribute, theirs.attribute
     match kind:
         case "inner":
             attribute = replace(left, ids=left.ids | right.ids)
@@ -150,14 +138,7 @@ def _merged(key: _Key, kind: str) -> Scoped:
             attribute = new_attribute(left.name, left.type)
         case _:
             attribute = left
-    return Scoped(attribute, "", key.left.name, merged=ident(key.left.name))
-
-
-def _keys_first(whole: Select, keys: Sequence[Scoped]) -> tuple[Item, ...]:
-    """The columns in PySpark's order: the keys, then the others."""
-    attributes: list[Attribute] = [key.attribute for key in keys]
-    first = [plain_item(key, key.merged) for key in keys]
-    return (*first, *(item for item in whole.items if item.attribute not in attributes))
+    return Scoped(attribute, "", mine.name, merged=ident(mine.name))
 
 
 def _left_side(left: Select, right: Select, names: Sequence[str]) -> Source:

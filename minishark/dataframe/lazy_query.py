@@ -82,7 +82,6 @@ class LazyQuery:
         return self.select.select() if isinstance(self.select, QueryText) else self.select
 
     def explanation(self) -> pa.Table:
-        """The one row of an EXPLAIN statement."""
         mode = "analyze" if self.explain == "analyze" else "all"
         return pa.table({"explain_value": [self.runtime.explain(self.sql(), mode=mode)]})
 
@@ -109,10 +108,8 @@ class LazyQuery:
 
 
 def query_of(frame: DataFrame) -> LazyQuery:
-    """The query behind a DataFrame."""
     return frame._query  # noqa: SLF001 - hidden from users only
 
 
 def derived(frame: DataFrame, select: Select) -> DataFrame:
-    """A DataFrame of a SELECT that was built on `frame`'s."""
     return type(frame)(query_of(frame).derived(select))

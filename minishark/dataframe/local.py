@@ -59,9 +59,7 @@ def declared_columns(schema: SchemaLike) -> tuple[tuple[str, str], ...]:
     return tuple(zip(names, types, strict=True))
 
 
-def names_and_types(
-    schema: SchemaLike,
-) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+def names_and_types(schema: SchemaLike) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
     """Names and DuckDB types; None for those that the schema lacks."""
     match schema:
         case None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minishark.dataframe.applied import check_callable, takes_key, task_function
-from minishark.dataframe.column import Column, column_or_name
+from minishark.dataframe.column import Column, column_or_name, only_reference
 from minishark.dataframe.lazy_query import LazyQuery, Persisted
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import ident
@@ -53,7 +53,6 @@ class PartitionPlace:
 
 
 def cached_query(runtime: Runtime, cached: CachedRows) -> LazyQuery:
-    """All cached rows."""
     select = relation(ident(cached.name), cached.schema, cached.name)
     return LazyQuery(runtime=runtime, select=select, held=(cached.handle,))
 
@@ -82,9 +81,8 @@ def checkpoint(query: LazyQuery, path: str | None) -> LazyQuery:
     """Run a query now; its rows without its lineage, in the cluster or in files."""
     if path is not None:
         reading = query.runtime.write_checkpoint(query.sql(), path)
-        return LazyQuery(
-            runtime=query.runtime, select=QueryText(reading, query.runtime.bind(reading))
-        )
+        select = QueryText(reading, query.runtime.bind(reading))
+        return LazyQuery(runtime=query.runtime, select=select)
     cached = _promise(query, Layout(replicas=2))
     query.runtime.materialize(cached)
     return _cached(query, cached)
@@ -112,10 +110,7 @@ def _read_cached(cached: CachedRows, select: Select) -> Select:
         item
         if item.attribute.type == column.type
         else replace(
-            item,
-            sql=f"CAST({item.sql} AS {item.attribute.type})",
-            plain=False,
-            aliased=True,
+            item, sql=f"CAST({item.sql} AS {item.attribute.type})", plain=False, aliased=True
         )
         for item, column in zip(found.items, cached.schema, strict=True)
     )
@@ -128,14 +123,11 @@ def _read_cached(cached: CachedRows, select: Select) -> Select:
 def repartition(query: LazyQuery, partitions: Any, columns: Sequence[Any]) -> LazyQuery:
     """Partitions by the hash of columns; of equal size if there are no columns."""
     count, names = _count_and_columns(partitions, columns)
-    if not names:
-        return _cached(query, _promise(query, Layout(partitions=count, even=True)))
-    layout = Layout(_stored_names(query, names), count)
+    layout = Layout(_stored_names(query, names), count, even=not names)
     return _cached(query, _promise(query, layout))
 
 
 def repartition_by_range(query: LazyQuery, partitions: Any, columns: Sequence[Any]) -> LazyQuery:
-    """Partitions by ranges of the columns' values."""
     count, names = _count_and_columns(partitions, columns)
     if not names:
         raise OptionError("repartition_by_range() needs columns.")
@@ -164,10 +156,10 @@ def placement(query: LazyQuery) -> tuple[PartitionPlace, ...]:
 def _positions(query: LazyQuery, columns: Sequence[Any]) -> tuple[int, ...]:
     select = query.to_select()
     found = []
-    for item in map(column_or_name, columns):
-        if item.reference is None:
+    for reference in (only_reference(column_or_name(item)) for item in columns):
+        if reference is None:
             raise OptionError("Partitions and groups need columns; use with_column() first.")
-        position, fields = select.find(item.reference)
+        position, fields = select.find(reference)
         if fields:
             raise OptionError("A field of a struct is no column; use with_column() first.")
         found.append(position)
@@ -192,19 +184,14 @@ def mapped(
 ) -> LazyQuery:
     """What a function returns for each partition.
 
-    Args:
-        query: the rows.
-        label: the method that the user called.
-        kind: how `fn` takes and returns rows: `MapTable`, `MapBatches` or `MapFrames`.
-        fn: the user's function.
-        schema: the columns that it returns.
+    `label` is the method that the user called; `kind` is how `fn` takes and returns rows:
+    `MapTable`, `MapBatches` or `MapFrames`.
     """
     check_callable(label, fn)
     return _applied(query, label, kind(fn), schema)
 
 
 def foreach_partition(query: LazyQuery, fn: Callable[..., Any]) -> None:
-    """Call a function with each partition now, for its side effects."""
     check_callable("foreach_partition", fn)
     function = task_function("foreach_partition", ForEach(fn), "done BOOLEAN")
     query.runtime.apply_function(query.sql(), function)
@@ -218,7 +205,6 @@ def apply_to_groups(
     *,
     pandas: bool,
 ) -> LazyQuery:
-    """What a function returns for each group of rows."""
     label = "apply_in_pandas" if pandas else "apply_in_arrow"
     with_key = takes_key(label, fn)
     positions = _positions(query, keys)
@@ -228,11 +214,7 @@ def apply_to_groups(
 
 
 def _applied(
-    query: LazyQuery,
-    label: str,
-    function: Function,
-    schema: SchemaLike,
-    keys: tuple[int, ...] = (),
+    query: LazyQuery, label: str, function: Function, schema: SchemaLike, keys: tuple[int, ...] = ()
 ) -> LazyQuery:
     cached = query.runtime.cache_query(
         query.sql(),

@@ -9,7 +9,7 @@ from typing import Any
 
 from minishark.dataframe.show import html_table
 from minishark.errors import OptionError
-from minishark.query.metrics import QueryMetrics, StageMetrics, TaskMetrics, as_dict
+from minishark.query.metrics import QueryMetrics, StageMetrics, as_dict
 from minishark.query.report import metrics_text, stage_rows
 
 _TASK_HEADER = ("task", "executor", "attempt", "rows", "KB", "run ms", "queue ms", "local")
@@ -96,9 +96,5 @@ def _task_rows(stage: StageMetrics) -> Iterator[tuple[str, ...]]:
             f"{task.bytes / 1024:,.0f}",
             f"{task.run_s * 1e3:.1f}",
             f"{task.queue_s * 1e3:.1f}",
-            _local(task),
+            {None: "-", True: "yes", False: "no"}[task.local],
         )
-
-
-def _local(task: TaskMetrics) -> str:
-    return "-" if task.local is None else "yes" if task.local else "no"

@@ -76,10 +76,8 @@ class DataFrameReader(CamelCase):
         listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
         names, types = names_and_types(self._schema)
         if names is not None and types is not None and kind != "parquet":
-            pairs = zip(names, types, strict=True)
-            merged["columns"] = dict(pairs)
-        settings = _settings(merged)
-        relation = f"{_READERS[kind]}({', '.join([listed, *settings])})"
+            merged["columns"] = dict(zip(names, types, strict=True))
+        relation = f"{_READERS[kind]}({', '.join([listed, *_settings(merged)])})"
         frame = relation_frame(self._runtime, relation, self._runtime.bind(f"FROM {relation}"))
         if names is None or kind != "parquet":
             return frame

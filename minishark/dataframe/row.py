@@ -106,11 +106,9 @@ def _plain(value: Any) -> Any:
 
 
 def rows_of(table: pa.Table, integers: Collection[str] = ()) -> Iterator[Row]:
-    """The rows of an Arrow table; structs become Rows, and maps dictionaries.
+    """The rows of an Arrow table: structs as Rows, maps as dictionaries, `integers` as int.
 
-    Args:
-        table: the table.
-        integers: the decimal columns to convert to int.
+    `integers` names decimal columns, which hold what Arrow has no integer type for.
 
     Raises:
         DataError: Python can't represent a value, for example a date after the year 9999.

@@ -95,14 +95,7 @@ class Runtime(Protocol):
     def table_names(self) -> list[str]:
         """The names of the tables that users know."""
 
-    def create_table(
-        self,
-        name: str,
-        data: Any,
-        *,
-        layout: Layout,
-        replace: bool = False,
-    ) -> None:
+    def create_table(self, name: str, data: Any, *, layout: Layout, replace: bool = False) -> None:
         """Store the rows of a DataFrame, or data of another kind, as a table."""
 
     def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import duckdb
 
-from minishark.dataframe.column import Column, Kind, Reference, Resolve
+from minishark.dataframe.column import Column, Kind, Reference, Resolve, only_reference
 from minishark.dataframe.names import ident, nearest, readable
 from minishark.errors import ColumnError, OptionError
 from minishark.expressions import Schema, numbered, quote_text
@@ -53,13 +53,7 @@ class Attribute:
 
 
 def new_attribute(name: str, type_: str = "") -> Attribute:
-    """A column with a new identity."""
     return Attribute(name, type_, frozenset({next(_numbers)}))
-
-
-def _qualified(attribute: Attribute, name: str) -> Attribute:
-    ids = attribute.ids | {next(_numbers)}
-    return replace(attribute, ids=ids, qualifiers=frozenset({name.lower()}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +74,6 @@ class Scoped:
 
     @property
     def renamed(self) -> bool:
-        """Whether its name in the result differs."""
         return self.name != self.attribute.name
 
 
@@ -133,7 +126,6 @@ class Item:
     kind: Kind = Kind.ROW
 
     def text(self) -> str:
-        """The item as SQL, with its alias."""
         return f"{self.sql} AS {ident(self.attribute.name)}" if self.aliased else self.sql
 
     def called(self, name: str | None) -> Item:
@@ -173,7 +165,6 @@ class Select:
 
     @property
     def attributes(self) -> tuple[Attribute, ...]:
-        """The columns of the result."""
         return tuple(item.attribute for item in self.items)
 
     @property
@@ -193,7 +184,6 @@ class Select:
 
     @property
     def is_star(self) -> bool:
-        """Whether its select list can be `*`."""
         return self.is_whole and not any(column.renamed for column in self.source.columns)
 
     @property
@@ -205,43 +195,31 @@ class Select:
 
     def nested(self) -> Select:
         """A SELECT of all columns of this one as a subquery."""
-        return self if self.is_bare else select_from(self.as_source())
-
-    def as_source(self, alias: str = "") -> Source:
-        """This as a relation in FROM.
-
-        Args:
-            alias: its name there; may be empty if nothing is joined to it.
-        """
-        return _subquery(self.sql(), self.attributes, alias)
+        return self if self.is_bare else select_from(_subquery(self.sql(), self.attributes))
 
     def as_relation(self, alias: str) -> Source:
         """This as a relation with an alias; a plain table needs no subquery for that."""
         source = self.source
         unnamed = not source.relations or source.sql == ident(source.relations[0])
         if not self.is_bare or source.query or len(source.relations) > 1 or not unnamed:
-            return self.as_source(alias)
+            return _subquery(self.sql(), self.attributes, alias)
         columns = tuple(replace(column, relation=alias) for column in source.columns)
         return Source(f"{source.sql} AS {ident(alias)}", columns, (alias,))
 
     def aliased(self, name: str, *, in_sql: bool = True) -> Select:
-        """The same columns with identities of their own, and a qualifier.
-
-        Args:
-            name: the qualifier.
-            in_sql: whether SQL text can use the qualifier, too.
-        """
+        """The same columns with identities of their own; with `in_sql`, SQL text can use `name`."""
         source = self.as_relation(name) if in_sql else self.nested().source
-        columns = tuple(
-            replace(column, attribute=_qualified(column.attribute, name))
-            for column in source.columns
-        )
-        return select_from(replace(source, columns=columns))
+        columns = []
+        for column in source.columns:
+            ids = column.attribute.ids | {next(_numbers)}
+            called = replace(column.attribute, ids=ids, qualifiers=frozenset({name.lower()}))
+            columns.append(replace(column, attribute=called))
+        return select_from(replace(source, columns=tuple(columns)))
 
     def item(self, column: Column) -> Item:
-        """A Column as a select item of this SELECT."""
-        if column.reference is not None:
-            index, fields = self.find(column.reference)
+        reference = only_reference(column)
+        if reference is not None:
+            index, fields = self.find(reference)
             if not fields:
                 return self.items[index].called(column.name)
             # As in PySpark, a field keeps its name.
@@ -256,9 +234,7 @@ class Select:
     def opened(self, columns: Iterable[Column], *, filtering: bool = False) -> Select:
         """This SELECT if expressions can be added to it, else one with it as a subquery.
 
-        Args:
-            columns: the expressions.
-            filtering: whether to WHERE, which is evaluated before the select list.
+        With `filtering` they go to WHERE, which is evaluated before the select list.
         """
         columns = tuple(columns)
         # Beside an aggregate, a new expression would need GROUP BY; beside unnest, it would run on
@@ -273,12 +249,6 @@ class Select:
         # A select list can't reference its own computed items.
         named = (self.items[self.find(ref)[0]] for c in columns for ref in c.references)
         return self if all(item.plain for item in named) and fits else self.nested()
-
-    def filtered(self, condition: Column) -> Select:
-        """The rows that fulfil `condition`."""
-        inner = self.opened([condition], filtering=True)
-        text = condition.sql(inner.resolve)
-        return replace(inner, where=(*inner.where, text))
 
     def sorted(self, keys: Sequence[Column]) -> Select:
         """The rows sorted by `keys`; an earlier order that nothing depends on is dropped."""
@@ -295,9 +265,10 @@ class Select:
     def sort_text(self, key: Column) -> str:
         """A sort key for ORDER BY of this SELECT; empty if it needs a subquery."""
         names = [attribute.name.lower() for attribute in self.attributes]
-        if key.reference is not None:
+        reference = only_reference(key)
+        if reference is not None:
             # ORDER BY resolves a name to a select alias first, so the alias must be unique.
-            index, fields = self.find(key.reference)
+            index, fields = self.find(reference)
             item = self.items[index]
             if fields or not (item.plain or item.aliased) or names.count(names[index]) > 1:
                 return ""
@@ -315,7 +286,6 @@ class Select:
         return replace(self, limit=count if self.limit is None else min(count, self.limit))
 
     def skipped(self, count: int) -> Select:
-        """All but the first `count` rows."""
         inner = self if self.limit is None else self.nested()
         return replace(inner, offset=inner.offset + _row_count(count, "offset"))
 
@@ -339,8 +309,24 @@ class Select:
     # Names
 
     def find(self, reference: Reference) -> tuple[int, tuple[str, ...]]:
-        """As the function `find`, among the columns of the result."""
-        return find(self.attributes, reference)
+        """The position of the referenced column, and the path of struct fields below it.
+
+        Raises:
+            ColumnError: no column matches, or several do.
+        """
+        attributes = self.attributes
+        if reference.id is not None:
+            found = [i for i, a in enumerate(attributes) if reference.id in a.ids]
+            return _only(found, reference, attributes), ()
+        parts = _parts(reference.name)
+        # The longest column name wins, as names may have dots: then fewer parts are fields.
+        for fields in range(len(parts)):
+            head = parts[: len(parts) - fields]
+            found = [i for i, a in enumerate(attributes) if _is_called(a, head)]
+            found = [i for i in found if not fields or attributes[i].type.startswith(_WITH_FIELDS)]
+            if found:
+                return _only(found, reference, attributes), tuple(parts[len(head) :])
+        return _only([], reference, attributes), ()
 
     @property
     def resolve(self) -> Resolve:
@@ -355,7 +341,6 @@ class Select:
     # Text
 
     def sql(self) -> str:
-        """The statement."""
         if self.is_bare and self.source.query:
             return self.source.query
         distinct = f"{self.distinct} " if self.distinct else ""
@@ -406,14 +391,12 @@ class QueryText:
     __slots__ = ("_lock", "_schema", "_select", "_sql")
 
     def __init__(self, sql: str, schema: Schema) -> None:
-        """The text, and the columns that DuckDB bound."""
         self._sql = sql
         self._schema = schema
         self._select: Select | None = None
         self._lock = threading.Lock()
 
     def sql(self) -> str:
-        """The statement."""
         return self._sql
 
     def select(self) -> Select:
@@ -425,64 +408,43 @@ class QueryText:
 
 
 def select_from(source: Source) -> Select:
-    """SELECT * of a source."""
     pairs = zip(source.columns, source.texts(), strict=True)
     items = tuple(plain_item(column, text) for column, text in pairs)
     return Select(source=source, items=items)
 
 
 def plain_item(column: Scoped, text: str) -> Item:
-    """A column of FROM as a select item."""
     return Item(column.attribute, text, plain=True, aliased=column.renamed)
 
 
 def relation(sql: str, schema: Schema, alias: str = "") -> Select:
     """All columns of a table, or of a function in FROM."""
-    names = numbered(column.name for column in schema)
-    columns = tuple(
-        Scoped(new_attribute(column.name, column.type), alias, name)
-        for column, name in zip(schema, names, strict=True)
-    )
+    columns = _scoped(_new_attributes(schema), alias)
     return select_from(Source(sql, columns, (alias,) if alias else ()))
 
 
 def statement(sql: str, schema: Schema) -> Select:
-    """The user's SQL as a subquery."""
-    attributes = [new_attribute(column.name, column.type) for column in schema]
-    return select_from(_subquery(sql, attributes))
+    return select_from(_subquery(sql, _new_attributes(schema)))
+
+
+def _new_attributes(schema: Schema) -> list[Attribute]:
+    return [new_attribute(column.name, column.type) for column in schema]
+
+
+def _scoped(attributes: Sequence[Attribute], alias: str) -> tuple[Scoped, ...]:
+    """The columns of a relation, whose names there must be unique."""
+    names = numbered(attribute.name for attribute in attributes)
+    return tuple(Scoped(each, alias, name) for each, name in zip(attributes, names, strict=True))
 
 
 def _subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> Source:
-    """A query with these columns as a subquery in FROM."""
-    names = numbered(attribute.name for attribute in attributes)
-    columns = tuple(
-        Scoped(attribute, alias, name) for attribute, name in zip(attributes, names, strict=True)
-    )
+    columns = _scoped(attributes, alias)
     if any(column.renamed for column in columns):
-        called = f" AS {ident(alias or 't')}({', '.join(map(ident, names))})"
+        names = ", ".join(ident(column.name) for column in columns)
+        called = f" AS {ident(alias or 't')}({names})"
     else:
         called = f" AS {ident(alias)}" if alias else ""
     return Source(parenthesized(query) + called, columns, (alias,) if alias else (), query)
-
-
-def find(attributes: Sequence[Attribute], reference: Reference) -> tuple[int, tuple[str, ...]]:
-    """The position of the referenced column, and the path of struct fields below it.
-
-    Raises:
-        ColumnError: no column matches, or several do.
-    """
-    if reference.id is not None:
-        found = [i for i, a in enumerate(attributes) if reference.id in a.ids]
-        return _only(found, reference, attributes), ()
-    parts = _parts(reference.name)
-    # The longest column name wins, as names may have dots: then fewer parts are fields.
-    for fields in range(len(parts)):
-        head = parts[: len(parts) - fields]
-        found = [i for i, a in enumerate(attributes) if _is_called(a, head)]
-        found = [i for i in found if not fields or attributes[i].type.startswith(_WITH_FIELDS)]
-        if found:
-            return _only(found, reference, attributes), tuple(parts[len(head) :])
-    return _only([], reference, attributes), ()
 
 
 def _row_count(count: Any, verb: str) -> int:
@@ -536,7 +498,6 @@ def _only(found: list[int], reference: Reference, attributes: Sequence[Attribute
 
 
 def is_number(type_: str) -> bool:
-    """Whether a DuckDB type is numeric."""
     return type_ in _NUMBERS or (type_.startswith("DECIMAL(") and not type_.endswith("]"))
 
 

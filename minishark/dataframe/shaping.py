@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from minishark.dataframe.actions import to_arrow
 from minishark.dataframe.column import Column, Kind, call, case, column, combine, value
 from minishark.dataframe.lazy_query import LazyQuery
-from minishark.dataframe.names import ident, nearest
-from minishark.dataframe.select import Select, is_number, relation
+from minishark.dataframe.names import nearest
+from minishark.dataframe.partitioned import cached_query
+from minishark.dataframe.select import Select, is_number
 from minishark.dataframe.verbs import filtered, project, with_columns
 from minishark.errors import ColumnError, OptionError
 
@@ -30,6 +31,7 @@ _STATISTICS: dict[str, Callable[[Column], Column]] = {
     "75%": lambda item: call("quantile_cont", item, 0.75),
     "max": lambda item: call("max", item),
 }
+_FLOATS = ("FLOAT", "DOUBLE")
 _OF_ALL_TYPES = ("count", "min", "max")
 DESCRIBED = ("count", "mean", "stddev", "min", "max")
 
@@ -121,7 +123,6 @@ def _fitting(select: Select, item: Any, subset: Subset) -> list[str]:
 
 
 def _fits(item: Any, type_: str) -> bool:
-    """Whether a value is of the kind of a column's type."""
     if isinstance(item, bool):
         return type_ == "BOOLEAN"
     if isinstance(item, str):
@@ -136,23 +137,18 @@ def _check_fits(item: Any, name: str, type_: str) -> None:
         raise OptionError(f"{item!r} does not go into column {name!r} of type {type_}.")
 
 
-def _is_float(type_: str) -> bool:
-    return type_ in ("FLOAT", "DOUBLE")
-
-
 def _filled(name: str, type_: str, item: Any) -> Column:
-    if not _is_float(type_):
+    if type_ not in _FLOATS:
         return call("coalesce", column(name), item)
     return case(_present(name, type_), column(name)).otherwise(item)
 
 
 def _present(name: str, type_: str) -> Column:
     chosen = column(name)
-    return chosen.is_not_null() & ~chosen.is_nan() if _is_float(type_) else chosen.is_not_null()
+    return chosen.is_not_null() & ~chosen.is_nan() if type_ in _FLOATS else chosen.is_not_null()
 
 
 def _pairs(to_replace: Any, item: Any) -> list[tuple[Any, Any]]:
-    """Old and new values."""
     if isinstance(to_replace, Mapping):
         if item is not None:
             raise OptionError("replace() takes a mapping alone, or values and replacements.")
@@ -183,8 +179,8 @@ def random_split(query: LazyQuery, weights: Sequence[float], seed: int | None) -
     names = [f"c{index}" for index in range(rows.num_columns)]
     draws = pc.random(rows.num_rows, initializer="system" if seed is None else seed)
     cached = query.runtime.store_rows(rows.rename_columns(names).append_column("draw", draws))
-    select = relation(ident(cached.name), cached.schema, cached.name)
-    whole = LazyQuery(runtime=query.runtime, select=select, held=(cached.handle,))
+    whole = cached_query(query.runtime, cached)
+    select = whole.to_select()
     columns = [
         column(name).alias(called) for name, called in zip(names, rows.column_names, strict=True)
     ]

@@ -10,8 +10,6 @@ from rich.cells import cell_len
 
 from minishark.display import is_number, padded, printable, text_rows
 
-_STYLE = "text-align: right"
-
 
 class PlanText(str):
     """A string whose repr is its text, so that prompts show it without quotes."""
@@ -98,8 +96,6 @@ def _head(dtypes: Sequence[tuple[str, str]]) -> str:
 
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Texts as an HTML table."""
-
     def line(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
@@ -109,4 +105,4 @@ def html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(value: str | None, right: bool) -> str:
     text = "<i>NULL</i>" if value is None else html.escape(value)
-    return f'<td style="{_STYLE}">{text}</td>' if right else f"<td>{text}</td>"
+    return f'<td style="text-align: right">{text}</td>' if right else f"<td>{text}</td>"

@@ -10,7 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from minishark.dataframe.column import Column, Reference, column_or_name, flat, text_column, value
+from minishark.dataframe.column import (
+    Column,
+    Reference,
+    column_or_name,
+    filter_condition,
+    flat,
+    only_reference,
+    text_column,
+    value,
+)
 from minishark.dataframe.lazy_query import LazyQuery
 from minishark.dataframe.select import Item, Select, parenthesized, statement
 from minishark.errors import ColumnError, OptionError, UnsupportedError
@@ -19,7 +28,6 @@ from minishark.errors import ColumnError, OptionError, UnsupportedError
 
 
 def project(query: LazyQuery, columns: Sequence[Any]) -> LazyQuery:
-    """`DataFrame.select`."""
     chosen = [column_or_name(column) for column in flat(columns)]
     if not chosen:
         raise OptionError("select() needs at least one column.")
@@ -37,7 +45,6 @@ def project(query: LazyQuery, columns: Sequence[Any]) -> LazyQuery:
 
 
 def project_expressions(query: LazyQuery, expressions: Sequence[str]) -> LazyQuery:
-    """`DataFrame.select_expr`."""
     names = [attribute.name.lower() for attribute in query.to_select().attributes]
     texts = [text.strip() for text in flat(expressions)]
     # A name alone keeps the column's identity; SQL text would make it a new column.
@@ -47,7 +54,7 @@ def project_expressions(query: LazyQuery, expressions: Sequence[str]) -> LazyQue
 
 def _star_qualifier(column: Column) -> str | None:
     """The alias before `.*`; empty for `*` alone, None for any other Column."""
-    reference = column.reference
+    reference = only_reference(column)
     if reference is None or reference.id is not None:
         return None
     qualifier, _, star = reference.name.rpartition(".")
@@ -62,7 +69,6 @@ def _all_items(select: Select, qualifier: str) -> list[Item]:
 
 
 def with_columns(select: Select, columns: Mapping[str, Any]) -> Select:
-    """All columns, with some added or replaced."""
     new = {name: value(column).alias(name) for name, column in columns.items()}
     inner = select.opened(new.values())
     by_name = {name.lower(): inner.item(column) for name, column in new.items()}
@@ -73,7 +79,6 @@ def with_columns(select: Select, columns: Mapping[str, Any]) -> Select:
 
 
 def with_columns_renamed(select: Select, names: Mapping[str, str]) -> Select:
-    """All columns, some under new names."""
     inner = select.opened(())
     items = list(inner.items)
     for existing, new in names.items():
@@ -83,7 +88,6 @@ def with_columns_renamed(select: Select, names: Mapping[str, str]) -> Select:
 
 
 def to_df(select: Select, names: Sequence[str]) -> Select:
-    """All columns under new names, by position."""
     if len(names) != len(select.items):
         raise OptionError(f"to_df() takes {len(select.items)} names, not {len(names)}.")
     inner = select.opened(())
@@ -92,13 +96,13 @@ def to_df(select: Select, names: Sequence[str]) -> Select:
 
 
 def drop(select: Select, columns: Sequence[Any]) -> Select:
-    """All columns but these."""
     inner = select.opened(())
     dropped = []
     for column in map(column_or_name, flat(columns)):
-        if column.reference is None:
+        reference = only_reference(column)
+        if reference is None:
             raise OptionError("drop() takes columns, not expressions.")
-        dropped.append(inner.find(column.reference)[0])
+        dropped.append(inner.find(reference)[0])
     items = tuple(item for index, item in enumerate(inner.items) if index not in dropped)
     if not items:
         raise OptionError("A DataFrame has at least one column; this would drop all.")
@@ -109,15 +113,12 @@ def drop(select: Select, columns: Sequence[Any]) -> Select:
 
 
 def filtered(select: Select, condition: Any) -> Select:
-    """The rows that fulfil a condition."""
-    column = text_column(condition) if isinstance(condition, str) else condition
-    if not isinstance(column, Column):
-        raise OptionError("filter() takes a Column or SQL text; compare with == and not `is`.")
-    return select.filtered(column)
+    column = filter_condition(condition)
+    inner = select.opened([column], filtering=True)
+    return replace(inner, where=(*inner.where, column.sql(inner.resolve)))
 
 
 def ordered(select: Select, columns: Sequence[Any], ascending: bool | Sequence[bool]) -> Select:
-    """The rows sorted by columns."""
     keys = [column_or_name(column) for column in flat(columns)]
     ups = list(ascending) if isinstance(ascending, list | tuple) else [ascending] * len(keys)
     if not keys or len(ups) != len(keys):
@@ -126,7 +127,6 @@ def ordered(select: Select, columns: Sequence[Any], ascending: bool | Sequence[b
 
 
 def distinct(select: Select) -> Select:
-    """Each row once."""
     if select.distinct or select.order_by or select.is_cut or select.sample:
         select = select.nested()
     return replace(select, distinct="DISTINCT")
@@ -148,7 +148,6 @@ def distinct_on(select: Select, subset: Sequence[str]) -> Select:
 def sampled(
     select: Select, fraction: float | None, seed: int | None, *, with_replacement: bool
 ) -> Select:
-    """Each row with a probability."""
     if with_replacement:
         raise UnsupportedError("minishark does not sample with replacement.")
     if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
@@ -162,7 +161,6 @@ def sampled(
 
 
 def combined(left: LazyQuery, operator: str, right: LazyQuery) -> LazyQuery:
-    """`left <operator> right`, such as UNION ALL."""
     text = f"\n{operator}\n".join(_operand(query.to_select()) for query in (left, right))
     return left.over(statement(text, left.runtime.bind(text)), right)
 
@@ -174,7 +172,6 @@ def _operand(select: Select) -> str:
 
 
 def combined_by_name(left: LazyQuery, right: LazyQuery, *, allow_missing: bool) -> LazyQuery:
-    """UNION ALL BY NAME."""
     mine, theirs = ({name.lower(): name for name, _ in q.dtypes()} for q in (left, right))
     missing = [theirs[name] for name in theirs if name not in mine]
     missing += [mine[name] for name in mine if name not in theirs]

@@ -131,12 +131,8 @@ class DataFrameWriter(CamelCase):
         if exists and self._mode == "append":
             self.insert_into(name)
             return
-        runtime.create_table(
-            name,
-            self._frame,
-            layout=Layout(tuple(self._keys), replicas=replicas),
-            replace=self._mode == "overwrite",
-        )
+        layout = Layout(self._keys, replicas=replicas)
+        runtime.create_table(name, self._frame, layout=layout, replace=self._mode == "overwrite")
 
     def insert_into(self, name: str) -> None:
         """Add the rows to a table; columns are matched by position."""
