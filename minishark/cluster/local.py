@@ -68,13 +68,7 @@ class OwnCluster:
     loses_files = False
 
     def __init__(self, options: ClusterOptions) -> None:
-        """Start a cluster; `await_start` waits until it is usable.
-
-        Raises:
-            OptionError: an option is invalid.
-            ResourceError: no folder can be created.
-            ClusterError: an `in_process` cluster does not start.
-        """
+        """Start a cluster; `await_start` waits until it is usable."""
         options.check()
         limit = options.memory_limit_bytes
         self._memory = node_memory(limit, options.nodes, options.executors_per_node)
