@@ -82,7 +82,6 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the name by which other programs of the user find it.
-        nodes: number of nodes.
         executors_per_node: executor processes of each node.
         memory_limit_bytes: limit of all nodes together; None for a share of the machine's.
         listen: `tcp://host:port` of the first node, for clusters of several machines; each further

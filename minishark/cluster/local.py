@@ -36,7 +36,6 @@ class ClusterOptions:
     Attributes:
         nodes: number of nodes; a node is a node monitor with executors and a storage folder.
         executors_per_node: executor processes per node; each runs one task at a time.
-        schedulers: number of schedulers.
         in_process: run everything on threads of this process, for tests and debugging.
         memory_limit_bytes: limit of all nodes together; None for a share of the machine's.
     """

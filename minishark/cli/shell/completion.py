@@ -25,7 +25,6 @@ class Names:
 
     Attributes:
         columns: columns by table or view.
-        functions: DuckDB's functions.
         keywords: SQL keywords, in upper case.
         commands: arguments by dot-command: words, or "*path", "*table" or "*statement".
     """
