@@ -46,9 +46,7 @@ class Peak(msgspec.Struct, frozen=True):
 
     Attributes:
         nodes: processes and shared memory at the same moment: what the limit covers.
-        processes: the nodes' processes.
         stored: files in shared memory.
-        client: this process.
         disk: files on disk, including spills.
     """
 

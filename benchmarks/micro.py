@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -33,7 +32,9 @@ from minishark.tpch.tables import load_tables
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = _parse(arguments)
+    parser = parser_of(__doc__, repetitions=5)
+    parser.add_argument("--shuffle-mb", type=int, default=1024)
+    options = parser.parse_args(arguments)
     tables = tables_of(options)
     figures: dict[str, float] = {}
     for name, contestant in (("minishark", Contestant(ROOT)), ("duckdb", Contestant(None))):
@@ -53,12 +54,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"| {name} | {figure:.2f} |")
     write_json(options.json, {"figures": figures})
     return 0
-
-
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = parser_of(__doc__, repetitions=5)
-    parser.add_argument("--shuffle-mb", type=int, default=1024)
-    return parser.parse_args(arguments)
 
 
 def _loading(

@@ -141,8 +141,11 @@ def _agree(expected: pa.Table, answer: pa.Table) -> bool:
 
 def _sorted_rows(table: pa.Table) -> list[tuple[object, ...]]:
     columns = [[_plain(value) for value in column.to_pylist()] for column in table.columns]
-    rows = list(zip(*columns, strict=True))
-    return sorted(rows, key=lambda row: [_rounded(value) for value in row])
+
+    def rounded(row: tuple[object, ...]) -> list[str]:
+        return [f"{value:.5g}" if isinstance(value, float) else str(value) for value in row]
+
+    return sorted(zip(*columns, strict=True), key=rounded)
 
 
 def _plain(value: object) -> object:
@@ -153,10 +156,6 @@ def _plain(value: object) -> object:
     if hasattr(value, "isoformat"):
         return value.isoformat()[:10]
     return float(value)  # type: ignore[arg-type]
-
-
-def _rounded(value: object) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def _close(left: object, right: object) -> bool:

@@ -158,15 +158,14 @@ def _totals(measured: Sequence[Measurement]) -> dict[str, dict[str, float]]:
     """Totals by engine; ratios are minishark / engine."""
     totals = {}
     for engine in ENGINES:
-        best_s = sum(measurement.best_s(engine) for measurement in measured)
+        best_s = sum(m.best_s(engine) for m in measured)
+        ratios = [m.ratio(engine) for m in measured]
         totals[engine] = {
             "best_s": best_s,
-            "median_s": sum(measurement.median_s(engine) for measurement in measured),
+            "median_s": sum(m.median_s(engine) for m in measured),
             "geometric_mean_s": statistics.geometric_mean(m.best_s(engine) for m in measured),
             "ratio_of_totals": sum(m.best_s(MINISHARK) for m in measured) / best_s,
-            "geometric_mean_of_ratios": statistics.geometric_mean(
-                measurement.ratio(engine) for measurement in measured
-            ),
+            "geometric_mean_of_ratios": statistics.geometric_mean(ratios),
         }
     return totals
 

@@ -38,9 +38,6 @@ def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[s
     """An experiment's parameters, or with `quick` its tiny ones, with changes.
 
     Each change is `name=value`; the value is TOML: 0.8, [0.5, 0.9], "random".
-
-    Raises:
-        OptionError: There is no such parameter, or the value is invalid.
     """
     chosen = experiment.quick if quick else experiment.parameters
     values = msgspec.to_builtins(chosen)
@@ -80,11 +77,7 @@ def run_experiment(
     plot: PlotFormat,
     advance: Callable[[float], None],
 ) -> Report:
-    """Run an experiment and write its report.
-
-    Raises:
-        SparrowError: matplotlib is missing, the folder can't be written to, or the run failed.
-    """
+    """Run an experiment and write its report."""
     require_matplotlib()  # before the work, not after it
     rows = experiment.run(parameters, seed, advance)
     files = write_report(experiment, parameters, seed, rows, folder, plot)

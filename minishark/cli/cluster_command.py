@@ -78,7 +78,7 @@ def start(
     listen: str | None,
     bind: str | None,
     join: tuple[str, ...],
-    keys: Path | None,
+    keys: str | None,
 ) -> None:
     """Start a cluster in the background, and print its address.
 
@@ -95,7 +95,7 @@ def start(
         listen=listen,
         bind=bind,
         join=join,
-        keys=None if keys is None else str(keys),
+        keys=keys,
     )
     click.echo(start_cluster(options).address)
 
@@ -126,7 +126,7 @@ def node(
     listen: str,
     bind: str | None,
     join: tuple[str, ...],
-    keys: Path | None,
+    keys: str | None,
 ) -> int:
     """Run one node in the foreground.
 
@@ -143,7 +143,7 @@ def node(
         executors=executors,
         memory_limit_bytes=memory_limit,
         bind=bind_address(bind, listen),
-        keys=None if keys is None else str(keys.absolute()),
+        keys=keys and str(Path(keys).absolute()),
     )
     return run(options, lambda own: click.echo(f"node {own.name} at {own.service}"))
 
@@ -153,14 +153,14 @@ def node(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with more details.")
 @keys_option
 @debug_option
-def status(*, which: str, as_json: bool, keys: Path | None) -> None:
+def status(*, which: str, as_json: bool, keys: str | None) -> None:
     """Show a cluster's nodes, their memory, and its sessions."""
     import msgspec
 
     from minishark.cluster.launch import resolve
     from minishark.cluster.survey import survey
 
-    found = survey(*resolve(which, None if keys is None else str(keys)))
+    found = survey(*resolve(which, keys))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)))
     else:

@@ -25,7 +25,14 @@ def chosen_tables(scale: float | None, data: Sequence[Path]) -> Mapping[str, str
     if scale is not None:
         if len(data) > 1:
             raise OptionError("With --scale, pass --data once: the folder of all TPC-H data.")
-        return _scale_tables(scale, data[0] if data else default_data_folder())
+        root = data[0] if data else default_data_folder()
+        folder, text = scale_folder(root, scale), scale_text(scale)
+        if not folder.is_dir():
+            raise DataError(
+                f"There is no TPC-H data at scale {text} in {root}: "
+                f"generate it with minishark tpch --scale {text}"
+            )
+        return tpch_tables(folder)
     if data:
         tables: dict[str, str] = {}
         for path in data:
@@ -60,14 +67,3 @@ def load_all(
         load_tables(session, tables, reporter, replicas=default_replicas(nodes))
         for warning in session.warnings:
             reporter.warning(warning)
-
-
-def _scale_tables(scale: float, root: Path) -> Mapping[str, str]:
-    folder = scale_folder(root, scale)
-    if not folder.is_dir():
-        text = scale_text(scale)
-        raise DataError(
-            f"There is no TPC-H data at scale {text} in {root}: "
-            f"generate it with minishark tpch --scale {text}"
-        )
-    return tpch_tables(folder)

@@ -106,7 +106,7 @@ version_option = click.option(
 )
 keys_option = click.option(
     "--keys",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(exists=True, file_okay=False),
     metavar="FOLDER",
     envvar="MINISHARK_KEYS",
     show_envvar=True,

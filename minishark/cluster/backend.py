@@ -163,10 +163,8 @@ class Cluster(Protocol):
 def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
     """The exception for a task that failed for good.
 
-    Args:
-        event: the failure.
-        is_own_text: whether the task ran the user's own statement, so that DuckDB's excerpt of it
-            helps; an excerpt of a generated fragment would not.
+    DuckDB's excerpt of the text helps if the task ran the user's own statement (`is_own_text`); an
+    excerpt of a generated fragment would not.
     """
     try:
         detail = decode_problem(event.detail)
@@ -219,12 +217,7 @@ def function_error(detail: ProblemDetail, node: str) -> Exception:
 
 
 def job_error(event: JobFailed, where: str = "") -> MinisharkError:
-    """The exception for a failed job.
-
-    Args:
-        event: the job's last event.
-        where: the part of the query that the job ran, such as " in stage 2".
-    """
+    """The exception for a failed job, the part of the query in `where`, such as " in stage 2"."""
     story = "".join(f"\n  {line}" for line in event.story)
     match event.kind:
         case "cancelled":

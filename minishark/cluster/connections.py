@@ -47,12 +47,12 @@ class Connections:
     def socket(self, service: str) -> Iterator[zmq.Socket[bytes]]:
         """A socket to a service; returned to the pool unless the block raises."""
         acquired = self._acquire(service)
+        usable = False
         try:
             yield acquired
-        except BaseException:
-            self._discard(acquired)
-            raise
-        self._release(service, acquired)
+            usable = True
+        finally:
+            self._release(service, acquired, usable=usable)
 
     def _acquire(self, service: str) -> zmq.Socket[bytes]:
         with self._lock:
@@ -63,19 +63,13 @@ class Connections:
             self._in_use += 1
             return acquired
 
-    def _release(self, service: str, socket: zmq.Socket[bytes]) -> None:
+    def _release(self, service: str, socket: zmq.Socket[bytes], *, usable: bool) -> None:
         with self._lock:
             idle = self._idle.setdefault(service, [])
-            if self._closed or len(idle) >= _IDLE_MAX:
-                socket.close(0)
-            else:
+            if usable and not self._closed and len(idle) < _IDLE_MAX:
                 idle.append(socket)
-            self._in_use -= 1
-            self._lock.notify_all()
-
-    def _discard(self, socket: zmq.Socket[bytes]) -> None:
-        with self._lock:
-            socket.close(0)
+            else:
+                socket.close(0)
             self._in_use -= 1
             self._lock.notify_all()
 
@@ -125,15 +119,12 @@ class Connections:
                     answer = socket.recv_multipart()
                     poller.unregister(socket)
                     service = waiting.pop(socket)
-                    try:
+                    with contextlib.suppress(NoAnswerError):
                         found[service] = self.decoded(answer[0])
-                    except NoAnswerError:
-                        self._discard(socket)
-                    else:
-                        self._release(service, socket)
+                    self._release(service, socket, usable=service in found)
         finally:
-            for socket in waiting:
-                self._discard(socket)
+            for socket, service in waiting.items():
+                self._release(service, socket, usable=False)
         return found
 
     @staticmethod

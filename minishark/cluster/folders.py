@@ -88,11 +88,8 @@ def inherit_folders(memory: Path, disk: Path, locks: Sequence[int]) -> ClusterFo
 def make_folders(shared_memory: Path | None = None) -> ClusterFolders:
     """Make folders for a session or node, and remove orphaned ones.
 
-    Args:
-        shared_memory: the mount point of shared memory; None for `SHARED_MEMORY`.
-
-    Raises:
-        ResourceError: the folder for temporary files is not writable.
+    `shared_memory` is its mount point, with None `SHARED_MEMORY`. ResourceError if the folder for
+    temporary files is not writable.
     """
     shared_memory = shared_memory or SHARED_MEMORY
     temporary = Path(tempfile.gettempdir())

@@ -24,11 +24,7 @@ _SILENCE_MAX_S = 1.0  # on a busy machine a live scheduler takes as long
 
 
 def greet(connections: Connections, service: str) -> Welcome:
-    """Handshake with a node: exchange versions, learn its cluster's schedulers.
-
-    Raises:
-        ClusterError: it does not answer, or has other versions than this process.
-    """
+    """Handshake with a node: exchange versions, which must be equal; learn its schedulers."""
     try:
         reply = connections.call(service, Hello(own_versions()), _HELLO_S)
     except NoAnswerError as error:

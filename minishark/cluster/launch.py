@@ -48,12 +48,9 @@ class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A node that was started on this machine.
 
     Attributes:
-        name: the node's name.
-        pid: its process.
-        started_s: start time of that process, in seconds since 1970.
+        started_s: start time of its process, in seconds since 1970.
         service: address of its file service.
         folders: its folders in shared memory and on disk.
-        log: path of its log.
     """
 
     name: str
@@ -68,14 +65,7 @@ class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterRecord(msgspec.Struct, frozen=True):
-    """A cluster that was started on this machine.
-
-    Attributes:
-        name: its name.
-        address: the address for `minishark.connect`.
-        keys: the folder of its keys, for tcp.
-        nodes: its nodes on this machine.
-    """
+    """A cluster with the nodes that were started on this machine; `keys` is a folder, for tcp."""
 
     name: str
     address: str
@@ -92,7 +82,6 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the name by which other programs of the user find it.
-        nodes: number of nodes.
         executors_per_node: executor processes of each node.
         memory_limit_bytes: limit of all nodes together; None for a share of the machine's.
         listen: `tcp://host:port` of the first node, for clusters of several machines; each further
@@ -146,9 +135,6 @@ def resolve(cluster: str, keys: str | None) -> tuple[str, str | None]:
         cluster: an address, or the name or record file of a cluster on this machine.
         keys: the folder of its keys; None for the one that the cluster was started with, or
             MINISHARK_KEYS in the environment.
-
-    Raises:
-        ClusterError: there is no such cluster.
     """
     address, known = cluster, None
     if "://" not in cluster:

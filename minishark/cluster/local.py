@@ -36,7 +36,6 @@ class ClusterOptions:
     Attributes:
         nodes: number of nodes; a node is a node monitor with executors and a storage folder.
         executors_per_node: executor processes per node; each runs one task at a time.
-        schedulers: number of schedulers.
         in_process: run everything on threads of this process, for tests and debugging.
         memory_limit_bytes: limit of all nodes together; None for a share of the machine's.
     """
@@ -68,13 +67,7 @@ class OwnCluster:
     loses_files = False
 
     def __init__(self, options: ClusterOptions) -> None:
-        """Start a cluster; `await_start` waits until it is usable.
-
-        Raises:
-            OptionError: an option is invalid.
-            ResourceError: no folder can be created.
-            ClusterError: an `in_process` cluster does not start.
-        """
+        """Start a cluster; `await_start` waits until it is usable."""
         options.check()
         limit = options.memory_limit_bytes
         self._memory = node_memory(limit, options.nodes, options.executors_per_node)

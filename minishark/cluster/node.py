@@ -50,11 +50,9 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         name: its name, unique in the cluster.
         listen: the address of its service for others, `ipc://path` or `tcp://host:port`; Sparrow's
             state machines are at the next port.
-        cluster: the cluster's name.
         heads: the nodes with a scheduler, in the form of `listen` (over tcp with a public key, if
             it differs from the node's own); the same for all nodes. A node in this list runs a
             scheduler. Empty: this node only.
-        executors: number of executor processes.
         memory_limit_bytes: limit of its executors and files in shared memory together; None for a
             share of the machine's.
         bind: the interface to bind to over tcp if not that of `listen`, `tcp://address`.

@@ -89,9 +89,6 @@ class Service:
             store_name: its name.
             bind: the interface to bind to over tcp, if not that of `endpoint`.
             keys: needed for tcp.
-
-        Raises:
-            ClusterError: it can't listen there.
         """
         self._paths = paths
         self._store_name = store_name

@@ -21,7 +21,6 @@ class ExecutorState:
     Attributes:
         name: its name in the cluster, such as "node-0-e1".
         pid: its process; 0 if on another host.
-        slots: how many tasks it runs concurrently.
         memory_bytes: resident memory, mapped shared memory included; 0 if dead or on another host.
     """
 
@@ -36,10 +35,8 @@ class NodeState:
     """A node, as it last reported.
 
     Attributes:
-        name: its name.
         pid: the process of its node monitor.
         alive: whether that process is alive.
-        executors: its executors.
         running: running tasks, of all sessions.
         queued: queued reservations, of all sessions.
         deaths: how often the node monitor or an executor died.
@@ -65,7 +62,6 @@ class NodeState:
 
     @property
     def memory_bytes(self) -> int:
-        """Resident memory of its executors."""
         return sum(executor.memory_bytes for executor in self.executors)
 
 

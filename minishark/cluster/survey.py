@@ -23,17 +23,12 @@ class NodeSurvey(msgspec.Struct, frozen=True, kw_only=True):
     """A node: its processes and tasks, its host's memory, its stored files.
 
     Attributes:
-        name: its name.
         host: the id of its machine or container.
-        service: its address.
         pid: the node's process; None if it did not answer.
         executors: the processes of its executors.
-        slots: how many tasks it runs concurrently.
         running: running tasks, of all sessions.
         queued: queued reservations, of all sessions.
-        memory_free_bytes: free memory of its host.
-        memory_total_bytes: memory of its host.
-        shared_memory_free_bytes: free shared memory of its host.
+        memory_free_bytes: of its host, as are the two below.
         sessions: its stored files, by session.
     """
 

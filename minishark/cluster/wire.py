@@ -38,9 +38,7 @@ class KeepSession(Message, frozen=True):
     Attributes:
         session: its name, which is also its folder in the node's storage.
         location: the location of its own files.
-        user: the user who runs it.
-        pid: its process.
-        started_s: start time of that process, in seconds since 1970.
+        started_s: start time of its process `pid`, in seconds since 1970.
     """
 
     session: str
@@ -101,14 +99,7 @@ class GetReport(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The reply to Hello.
-
-    Attributes:
-        cluster: the cluster's name.
-        node: the node's location.
-        schedulers: addresses of the cluster's schedulers.
-        task_bytes: memory that each task on the node can use at least.
-    """
+    """The reply to Hello; each task on the node can use at least `task_bytes` of memory."""
 
     cluster: str
     node: StoreLocation

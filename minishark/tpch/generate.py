@@ -70,8 +70,6 @@ def generate(scale: float, root: Path, *, parts: int, on_progress: OnProgress) -
         The folder with one folder of Parquet files per table.
 
     Raises:
-        GeneratorMissingError: tpchgen-cli is not installed.
-        GeneratorFailedError: It failed.
         DataError: The folder is not writable, or lacks a table.
         ResourceError: The disk is full, or too small.
     """

@@ -52,7 +52,6 @@ class QueryOutcome(msgspec.Struct, frozen=True):
     """One query, run both ways.
 
     Attributes:
-        number: From 1 to 22.
         duckdb_times_s: DuckDB's seconds for each repetition, over views of the same Parquet files.
         planned: The runs as the planner chooses.
         staged: The runs in stages over the nodes, however small the tables.
@@ -80,7 +79,6 @@ class Report(msgspec.Struct, frozen=True):
         parameters: The options, with defaults resolved, and the size of cluster and machine.
         versions: Versions of minishark, its main dependencies, Python and the platform.
         load_s: Seconds that loading the eight tables took.
-        outcomes: One per query.
     """
 
     parameters: dict[str, Any]

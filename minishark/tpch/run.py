@@ -34,14 +34,11 @@ class TpchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a run.
 
     Attributes:
-        scale: TPC-H's scale factor.
         queries: Numbers from 1 to 22, in the order in which they run.
-        nodes: Nodes of the local cluster.
         executors: Executors of each node.
         partitions: Partitions of each partitioned table; None for the session's default.
         replicas: Replicas of each partition; None for 2, or 1 on one node.
         placement: A placement policy of `minishark.connect`.
-        repetitions: Runs of each query.
         data: The folder of generated data; None for the default one.
         cluster: Name or address of a running cluster; None starts a local one.
         memory_limit: Bytes that the local cluster may use; None for 75 % of the machine's.

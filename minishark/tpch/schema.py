@@ -6,13 +6,7 @@ import msgspec
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A TPC-H table.
-
-    Attributes:
-        name: The name of the table and its folder.
-        primary_key: The columns that identify a row.
-        partition_by: The partition key; None for a single partition, replicated on every node.
-    """
+    """A TPC-H table; without `partition_by`, a single partition, replicated on every node."""
 
     name: str
     primary_key: tuple[str, ...]

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def find_tables(folder: Path) -> dict[str, str]:
-    """The Parquet tables in a folder: files `<table>.parquet`, or folders `<table>` of files.
-
-    Returns:
-        A path, or a glob of paths, by table name, sorted by name.
-    """
+    """The tables in a folder, by name: the path of `<table>.parquet`, or a glob `<table>/*`."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -94,7 +94,9 @@ def run_chaos(parameters: Chaos, seed: int, advance: Advance) -> Findings:
                 session, tables, Silent(), partitions=parameters.partitions,
                 replicas=parameters.replicas,
             )  # fmt: skip
-            run = _Run(testbed, session, works, parameters, seed)
+            run = _Run(
+                testbed=testbed, session=session, works=works, parameters=parameters, seed=seed
+            )
             injector = Injector(testbed, faults, session.nodes, address, advance)
             run.under(injector)
         testbed.close()
@@ -122,74 +124,67 @@ def _session(testbed: Testbed, parameters: Chaos) -> Iterator[tuple[Session, str
         thread.join(_STOP_S)  # not longer, even if it hangs
 
 
+@dataclass(kw_only=True)
 class _Run:
     """The work of a run: before, while and after faults happen."""
 
-    def __init__(
-        self,
-        testbed: Testbed,
-        session: Session,
-        works: Sequence[Work],
-        parameters: Chaos,
-        seed: int,
-    ) -> None:
-        self._testbed = testbed
-        self._session = session
-        self._works = works
-        self._parameters = parameters
-        self._seed = seed
-        self._hung: list[str] = []
-        self._phases: dict[str, list[Done]] = {}
+    testbed: Testbed
+    session: Session
+    works: Sequence[Work]
+    parameters: Chaos
+    seed: int
+    hung: list[str] = field(default_factory=list)
+    phases: dict[str, list[Done]] = field(default_factory=dict)
 
     def under(self, injector: Injector) -> None:
         """Run statements before, during and after the faults; raises the injector's errors."""
         self._all_work("quiet")
-        if self._hung:
+        if self.hung:
             return
         workers = self._workers("during")
         injector.start()
         for worker in workers:
             worker.start()
-        while injector.is_alive() and not self._hung:
+        while injector.is_alive() and not self.hung:
             self._watch(workers)
             time.sleep(_WATCH_S)
         for worker in workers:
             worker.finish()
         self._join(workers, injector)
         injector.finish()
-        self._phases["during"] = [done for worker in workers for done in worker.done]
+        self.phases["during"] = [done for worker in workers for done in worker.done]
         if injector.errors:
             raise injector.errors[0]
-        if not self._hung:
+        if not self.hung:
             self._all_work("after", injector)
 
     def findings(self, injector: Injector, left: Sequence[str]) -> Findings:
-        quiet, during, after = (self._phases.get(n, []) for n in ("quiet", "during", "after"))
+        quiet, during, after = (self.phases.get(n, []) for n in ("quiet", "during", "after"))
         return Findings(
             injected=injector.injected,
             skipped=injector.skipped,
             quiet=quiet,
             done=during,
             after=after,
-            hung=self._hung,
+            hung=self.hung,
             left=left,
         )
 
     def _workers(self, phase: str) -> list[Worker]:
-        rngs = [Random(f"{self._seed} {phase} {n}") for n in range(self._parameters.threads)]
-        return [Worker(n, self._session, self._works, rng) for n, rng in enumerate(rngs)]
+        rngs = [Random(f"{self.seed} {phase} {n}") for n in range(self.parameters.threads)]
+        return [Worker(n, self.session, self.works, rng) for n, rng in enumerate(rngs)]
 
     def _all_work(self, phase: str, injector: Injector | None = None) -> None:
         """Run each statement once, split among the threads."""
         workers = self._workers(phase)
         for worker in workers:
-            worker.once(self._works[worker.number :: len(workers)])
+            worker.once(self.works[worker.number :: len(workers)])
             worker.start()
         self._join(workers, injector)
-        self._phases[phase] = [done for worker in workers for done in worker.done]
+        self.phases[phase] = [done for worker in workers for done in worker.done]
 
     def _join(self, workers: Sequence[Worker], injector: Injector | None) -> None:
-        while any(worker.is_alive() for worker in workers) and not self._hung:
+        while any(worker.is_alive() for worker in workers) and not self.hung:
             if injector is not None and not injector.is_alive():
                 injector.mend()
             self._watch(workers)
@@ -198,10 +193,10 @@ class _Run:
     def _watch(self, workers: Sequence[Worker]) -> None:
         for worker in workers:
             work, seconds = worker.busy_for()
-            if seconds > self._parameters.hang_s:
-                self._hung.append(f"{work} did not end within {self._parameters.hang_s:g} s")
-        if self._hung:
-            _show_stacks(self._testbed)
+            if seconds > self.parameters.hang_s:
+                self.hung.append(f"{work} did not end within {self.parameters.hang_s:g} s")
+        if self.hung:
+            _show_stacks(self.testbed)
 
 
 def _show_stacks(testbed: Testbed) -> None:

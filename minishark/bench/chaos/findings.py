@@ -26,11 +26,8 @@ class Findings:
     """Outcome of a run.
 
     Attributes:
-        injected: faults.
         skipped: faults without a possible victim.
-        quiet: statements before the first fault.
-        done: statements during faults.
-        after: statements after the last fault.
+        quiet: statements before the first fault; `done` during faults, `after` after the last.
         hung: statements that did not end in time.
         left: leaks.
     """

@@ -48,11 +48,7 @@ class Fault:
 def plan_faults(
     seed: int, count: int, seconds: float, kinds: Sequence[str], stop_max_s: float
 ) -> tuple[Fault, ...]:
-    """Faults at random times within `seconds`, in order; all kinds have equal probability.
-
-    Raises:
-        OptionError: an unknown kind, no kind, or an invalid number.
-    """
+    """Faults at random times within `seconds`, in order; all kinds have equal probability."""
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:
         raise OptionError(f"Unknown kinds of faults {unknown}; choose from {', '.join(KINDS)}.")

@@ -125,7 +125,7 @@ class Testbed:
 
     def start_peer(self, address: str | None) -> None:
         """Start the other session's program unless it runs."""
-        if self._peer_session is None or self._peer_session.poll() is not None:
+        if self.peer_pid is None:
             self._end_peer()
             self._peer_session = subprocess.Popen(
                 [sys.executable, "-m", "minishark.bench.chaos.peer_session"],
@@ -140,8 +140,8 @@ class Testbed:
     @property
     def peer_pid(self) -> int | None:
         """The process id of the other session, if it runs."""
-        running = self._peer_session is not None and self._peer_session.poll() is None
-        return self._peer_session.pid if running and self._peer_session is not None else None
+        peer = self._peer_session
+        return peer.pid if peer is not None and peer.poll() is None else None
 
     def _end_peer(self) -> None:
         if self._peer_session is not None and self._peer_session.stdin is not None:
@@ -190,7 +190,8 @@ def open_testbed() -> Iterator[Testbed]:
     testbed = Testbed(folder, secrets.token_hex(8), tuple(unlocked_folders(SHARED_MEMORY)))
     (folder / "written").mkdir()
     own = {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder), _MARK: testbed.mark}
-    with _environment(own), _temporary(folder):
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    with _environment(own):
         try:
             yield testbed
         finally:
@@ -199,6 +200,7 @@ def open_testbed() -> Iterator[Testbed]:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             shutil.rmtree(folder, ignore_errors=True)
+            tempfile.tempdir = before
 
 
 @contextlib.contextmanager
@@ -213,15 +215,6 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _temporary(folder: Path) -> Iterator[None]:
-    before, tempfile.tempdir = tempfile.tempdir, str(folder)
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
 
 
 def _start_host(options: StartOptions) -> ClusterRecord:

@@ -57,7 +57,6 @@ class Done:
     """The outcome of a statement.
 
     Attributes:
-        work: its name.
         began_s: its start (`time.monotonic`); `ended_s` is its end.
         wrong: differences from the right answer, if any.
         failure: type and message of the error, if any.

@@ -45,7 +45,6 @@ class Command:
 
     Attributes:
         usage: its name and arguments.
-        help: one line of help.
         run: the function, called with the text after the name.
         arguments: what completion offers: words, or "*path", "*table" or "*statement".
     """

@@ -25,7 +25,6 @@ class Names:
 
     Attributes:
         columns: columns by table or view.
-        functions: DuckDB's functions.
         keywords: SQL keywords, in upper case.
         commands: arguments by dot-command: words, or "*path", "*table" or "*statement".
     """
@@ -52,13 +51,7 @@ class Suggestion:
 
 
 def suggestions(before: str, after: str, names: Names) -> list[Suggestion]:
-    """Completions at the cursor, the most likely first.
-
-    Args:
-        before: the text before the cursor; only its last statement counts.
-        after: the text after it.
-        names: the known names.
-    """
+    """Completions at the cursor, between `before` and `after`, the most likely first."""
     if before.lstrip().startswith("."):
         return _command_suggestions(before.lstrip(), names)
     statement = before.rpartition(";")[2]

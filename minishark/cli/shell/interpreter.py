@@ -32,8 +32,6 @@ class Interpreter:
     """Runs entries sequentially.
 
     Attributes:
-        session: the session that runs statements.
-        output: the destination of results.
         errors: a console for progress and warnings.
         confirm: asks the user a yes/no question; None if not interactive.
         timer: whether execution times are shown.
@@ -55,12 +53,7 @@ class Interpreter:
         self._warned = len(self.session.warnings)  # these were printed when the session started
 
     def run_text(self, text: str, source: str) -> None:
-        """Run all entries of a text, until an error or `.quit`.
-
-        Args:
-            text: statements and dot-commands; the last statement needs no semicolon.
-            source: the name of the text in errors, such as its file.
-        """
+        """Run all entries of a text, until an error or `.quit`; errors name its `source`."""
         entries = split(text)
         for entry in entries:
             if self.is_over:

@@ -42,7 +42,7 @@ def is_complete(text: str) -> bool:
 def _entries(text: str) -> Iterator[Entry]:
     position = 0
     while True:
-        start = _first_code(text, position)
+        start = next((position + offset for offset, _, _ in sql_tokens(text[position:])), None)
         if start is None:
             return
         if text[start] == ".":
@@ -74,10 +74,6 @@ def _statements(text: str, start: int) -> tuple[int, list[Entry]]:
         rest = text[first:].rstrip()
         found.append(Entry(rest, _line(text, first), is_command=False, is_complete=False))
     return len(text), found
-
-
-def _first_code(text: str, start: int) -> int | None:
-    return next((start + offset for offset, _, _ in sql_tokens(text[start:])), None)
 
 
 def _starts_line(text: str, position: int) -> bool:
