@@ -28,10 +28,7 @@ class Helpers:
     ) -> list[_Result]:
         """The results of `work` over all batches, in their order.
 
-        Args:
-            work: is called once by each thread, with consecutive batches.
-            batches: the batches.
-            threads: how many threads may work, including this one.
+        Each thread calls `work` once, with consecutive batches; one of the `threads` is this one.
         """
         own, *others = _divided(batches, threads) or [[]]
         helped = [self._pool.submit(work, part) for part in others]
