@@ -30,7 +30,9 @@ class Helpers:
 
         Each thread calls `work` once, with consecutive batches; one of the `threads` is this one.
         """
-        own, *others = _divided(batches, threads) or [[]]
+        size = -(-len(batches) // threads) or 1
+        parts = [list(batches[i : i + size]) for i in range(0, len(batches), size)]
+        own, *others = parts or [[]]
         helped = [self._pool.submit(work, part) for part in others]
         results = work(own)
         for each in helped:
@@ -39,9 +41,3 @@ class Helpers:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
-
-
-def _divided(batches: Sequence[pa.RecordBatch], parts: int) -> list[Batches]:
-    """Batches in their order, in at most `parts` groups of about equal size."""
-    size = -(-len(batches) // parts) or 1
-    return [list(batches[i : i + size]) for i in range(0, len(batches), size)]

@@ -133,7 +133,7 @@ def operator_block(plan: PhysicalPlan, blocks: Sequence[Block], aliases: Aliases
             return limit_block(limit, child, aliases)
         case ops.Join() as join, [left, right]:
             turned = turned_kind(join, *plan.children)
-            return join_block(join, turned, left, right, plan.children[1].schema, aliases)
+            return join_block(join, left, right, plan.children[1].schema, aliases, turned)
         case _:
             message = f"{type(plan.operator).__name__} has no SQL of its own"
             raise AssertionError(message)
@@ -321,11 +321,11 @@ _JOIN_WORDS = {
 
 def join_block(
     join: ops.Join,
-    turned: ops.JoinKind | None,
     left: Block,
     right: Block,
     right_schema: Schema,
     aliases: Aliases,
+    turned: ops.JoinKind | None = None,
 ) -> Block:
     """A join; if it is `turned`, the right side is written first, and the kind is seen from there.
 
