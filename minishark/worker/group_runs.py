@@ -61,14 +61,7 @@ class Runs:
 def runs_of(
     table: pa.Table, wanted: InputGroupRuns, helpers: Helpers, *, threads: int, bytes_max: int
 ) -> Runs | None:
-    """The runs of a table, aggregated.
-
-    Args:
-        table: the rows.
-        wanted: their key and aggregates.
-        helpers: share the work.
-        threads: how many threads may work.
-        bytes_max: the most bytes that the runs may take, by estimate.
+    """The runs of a table, aggregated; they may take `bytes_max`, by estimate.
 
     Returns:
         None if a hash table is faster, or for types that are not supported.

@@ -28,12 +28,11 @@ class Helpers:
     ) -> list[_Result]:
         """The results of `work` over all batches, in their order.
 
-        Args:
-            work: is called once by each thread, with consecutive batches.
-            batches: the batches.
-            threads: how many threads may work, including this one.
+        Each thread calls `work` once, with consecutive batches; one of the `threads` is this one.
         """
-        own, *others = _divided(batches, threads) or [[]]
+        size = -(-len(batches) // threads) or 1
+        parts = [list(batches[i : i + size]) for i in range(0, len(batches), size)]
+        own, *others = parts or [[]]
         helped = [self._pool.submit(work, part) for part in others]
         results = work(own)
         for each in helped:
@@ -42,9 +41,3 @@ class Helpers:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
-
-
-def _divided(batches: Sequence[pa.RecordBatch], parts: int) -> list[Batches]:
-    """Batches in their order, in at most `parts` groups of about equal size."""
-    size = -(-len(batches) // parts) or 1
-    return [list(batches[i : i + size]) for i in range(0, len(batches), size)]

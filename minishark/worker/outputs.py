@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import pyarrow as pa
+from msgspec import structs
 
 from minishark.worker.dictionaries import Part, Parts
 from minishark.worker.protocol import BucketSlice, StageTask, TaskOutcome, TaskPayload
@@ -115,14 +116,8 @@ class Outputs:
         self, task: TaskPayload, file: str, stored: StoredFile, statistics: bytes
     ) -> TaskOutcome:
         """Give a partition's replicas to other nodes."""
-        return TaskOutcome(
-            rows=stored.rows,
-            nbytes=stored.bytes,
-            file=file,
-            statistics=statistics,
-            on_disk=stored.on_disk,
-            locations=self.store.replicate(stored, file, task.replicas),
-        )
+        locations = self.store.replicate(stored, file, task.replicas)
+        return structs.replace(_outcome(stored, file), statistics=statistics, locations=locations)
 
     def buckets(
         self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader

@@ -49,13 +49,8 @@ class PreparedFragments:
     ) -> tuple[str, Scope]:
         """The statement to run for a fragment: its SQL, or an EXECUTE of the prepared one.
 
-        Args:
-            sql: the fragment.
-            inputs: the files that it reads, which never change.
-            settings: what else its plan depends on.
-            scope: gives the tables that its names mean. A fragment over tables in memory is not
-                prepared, as that would keep them.
-            run: runs SQL in a scope.
+        Its plan depends on the `inputs`, files that never change, and on the `settings`. A fragment
+        over tables in memory is not prepared, as that would keep them.
 
         Returns:
             The SQL, and the scope to run it in: DuckDB may have to bind a statement again.

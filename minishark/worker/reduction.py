@@ -52,7 +52,8 @@ class Reduction:
         tables, has_filters = self._filtered(with_runs.tables, [*coded.tables])
         is_new = has_filters or not with_runs.are_mapped
         for cte in self.hints.ctes:
-            with self.run(self._with_groups(cte), tables, is_new) as reader:
+            readable = structs.replace(cte, sql=with_ctes(cte.sql, {}, self._groups))
+            with self.run(readable, tables, is_new) as reader:
                 table = self._held(reader)
             if table is None:
                 own = {cte.name: cte.sql for cte in self.hints.ctes}
@@ -79,12 +80,6 @@ class Reduction:
             self._groups[each.name] = each.single if runs.are_groups else each.merged
             found[each.runs] = runs.table
         return CodedInputs(found, coded.are_mapped and len(found) == len(coded.tables))
-
-    def _with_groups(self, cte: EarlyCte) -> EarlyCte:
-        """A CTE that can read the groups."""
-        if not self._groups:
-            return cte
-        return structs.replace(cte, sql=with_ctes(cte.sql, {}, self._groups))
 
     def _held(self, reader: pa.RecordBatchReader) -> pa.Table | None:
         """All rows; None if they take more bytes than are left."""

@@ -34,18 +34,11 @@ def semi_joined(
 ) -> pa.Table:
     """The rows of `table` that have one of `keys`, in their order.
 
-    Rows whose key is NULL are kept, too: some joins compare NULLs.
-
-    Args:
-        table: the rows, with the columns that the fragment reads.
-        wanted: the key column and its bounds.
-        keys: integers, of any type.
-        helpers: share the work.
-        threads: how many threads may search.
-        bytes_max: the most bytes to copy, by estimate.
+    Rows whose key is NULL are kept, too: some joins compare NULLs. The keys are integers of any
+    type.
 
     Returns:
-        `table` itself if too large a share of it matches.
+        `table` itself if too large a share of it matches, or more than `bytes_max` by estimate.
     """
     column = table.column(wanted.column)
     if not pa.types.is_integer(column.type):

@@ -56,14 +56,9 @@ def partition_statistics(
     columns: Sequence[tuple[str, str]],
     sample_name: str | None = None,
 ) -> pa.Table:
-    """One row of measurements of one partition.
+    """One row of measurements of one partition, which is registered at `con`.
 
-    Args:
-        con: a connection where the relations are registered.
-        relation_name: the partition.
-        columns: name and DuckDB type of each column.
-        sample_name: a sample of the partition's rows (`text_sample`), which text is measured in;
-            None measures it in the partition.
+    Text is measured in a sample of the partition's rows (`text_sample`), if there is one.
     """
     numbered = list(enumerate(columns))
     whole = ["count(*) AS rows", *_measures(numbered, text=False)]
@@ -199,14 +194,9 @@ def _measures(
 def _column_statistics(
     count: int, distinct: int, bounds: _Bounds, seen: int, total: int | None
 ) -> ColumnStatistics:
-    """Statistics of a column.
+    """Statistics of a column with `count` values that are not NULL in the rows `seen`.
 
-    Args:
-        count: values that are not NULL, among those that were seen.
-        distinct: different ones among them.
-        bounds: the smallest and the largest one.
-        seen: the rows that were measured.
-        total: all rows, if only a sample was measured.
+    `total` are all rows, if only a sample was measured.
     """
     distinct = min(distinct, count)
     null_fraction = 1.0 - count / seen if seen else 0.0

@@ -122,7 +122,7 @@ def test_repeated_statement_is_bound_once_until_a_table_changes(
 @pytest.mark.parametrize(
     "relation",
     [
-        *("'{file}'", '"{file}"', "-- it's\n'{file}'", "items, '{file}'"),
+        *("'{file}'", '"{file}"', "-- it's\n'{file}'", "'{file}'\n-- its", "items, '{file}'"),
         *("read_csv('{file}')", "seen", "looked()"),
     ],
 )

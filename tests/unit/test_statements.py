@@ -26,7 +26,7 @@ from minishark.compiler.sql.statements import (
     Write,
     parse_statements,
 )
-from minishark.compiler.sql.tokens import SqlText, fill_parameters
+from minishark.compiler.sql.tokens import SqlText, fill_parameters, without_comments_around
 from minishark.errors import QueryError, UnsupportedError
 
 
@@ -287,3 +287,18 @@ def test_created_and_dropped_tables(con: duckdb.DuckDBPyConnection) -> None:
 def test_reserved_settings(con: duckdb.DuckDBPyConnection, text: str, is_reserved: bool) -> None:
     """What minishark chooses itself, by the name of the setting."""
     assert Setting(text, is_reserved) == parsed(con, text)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("-- it's\n\n--\n SELECT 1\n -- done", "SELECT 1"),
+        ("SELECT '\n-- a' FROM '\n-- a.csv'", "SELECT '\n-- a' FROM '\n-- a.csv'"),
+        ("SELECT $$\n-- a$$", "SELECT $$\n-- a$$"),
+        ("SELECT 1 /*\n-- */", "SELECT 1 /*\n-- */"),
+        ("-- only\n-- comments", ""),
+    ],
+)
+def test_comments_around_a_statement(sql: str, expected: str) -> None:
+    """What looks like a comment but may end a constant stays."""
+    assert expected == without_comments_around(sql)

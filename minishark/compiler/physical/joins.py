@@ -111,10 +111,8 @@ def join_distribution(
         both = isinstance(left, Replicated) and isinstance(right, Replicated)
         return Replicated() if both else Single()
     base = right if in_one_task(left) else left
-    if not isinstance(base, Hashed):
-        return Spread(base.partitions)
     # Unmatched rows of one side have NULL for the keys of the other one, in any partition.
-    if join.kind is JoinKind.FULL:
+    if not isinstance(base, Hashed) or join.kind is JoinKind.FULL:
         return Spread(base.partitions)
     return moved(_equated(join, left, right, left_width), _join_places(join, left_width))
 

@@ -31,7 +31,7 @@ from minishark.compiler.physical.plan import (
     free_cte_index,
 )
 from minishark.compiler.rules.rule import Phase, Rule
-from minishark.expressions import ColumnRef, Schema
+from minishark.expressions import ColumnRef
 
 if TYPE_CHECKING:
     from minishark.compiler.stages.stage import Stage
@@ -241,7 +241,8 @@ class _Filters:
         return not isinstance(plan.operator, Exchange) and self._can_store(plan)
 
     def _can_store(self, plan: PhysicalPlan) -> bool:
-        return _is_storable(plan.schema) and self._reads_storable(plan)
+        are_storable = all(_STORED_TYPES.fullmatch(column.type) for column in plan.schema)
+        return are_storable and self._reads_storable(plan)
 
     def _reads_storable(self, plan: PhysicalPlan) -> bool:
         if isinstance(plan.operator, ops.CteRef):
@@ -328,10 +329,6 @@ def _equal_columns(join: ops.Join) -> Iterator[tuple[int, int]]:
             match condition.left, condition.right:
                 case (ColumnRef(index=left), ColumnRef(index=right)):
                     yield left, right
-
-
-def _is_storable(schema: Schema) -> bool:
-    return all(_STORED_TYPES.fullmatch(column.type) for column in schema)
 
 
 def _below(plan: PhysicalPlan, position: int) -> tuple[int, int] | None:

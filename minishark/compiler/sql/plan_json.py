@@ -110,24 +110,19 @@ def lower_type(json: Json) -> str:
         case "ARRAY":
             return f"{lower_type(info['child_type'])}[{info['size']}]"
         case "STRUCT":
-            fields = [(f["first"], lower_type(f["second"])) for f in info.get("child_types", [])]
-            if not fields or not all(field for field, _ in fields):
+            fields = info.get("child_types", [])
+            if not fields or not all(f["first"] for f in fields):
                 raise PlanNotLowered("type STRUCT without field names")
-            return (
-                f"STRUCT({', '.join(f'{_field_name(field)} {type_}' for field, type_ in fields)})"
-            )
+            texts = (f"{_field_name(f['first'])} {lower_type(f['second'])}" for f in fields)
+            return f"STRUCT({', '.join(texts)})"
         case "MAP":
-            key, value = (lower_type(f["second"]) for f in _map_fields(info))
+            fields = info["child_type"]["type_info"]["child_types"]
+            key, value = (lower_type(f["second"]) for f in fields)
             return f"MAP({key}, {value})"
         case _ if name in _RENAMED_TYPES:
             return _RENAMED_TYPES[name]
         case _:
             raise PlanNotLowered(f"type {name}")
-
-
-def _map_fields(info: Json) -> list[Json]:
-    fields: list[Json] = info["child_type"]["type_info"]["child_types"]
-    return fields
 
 
 def lower_value(json: Json) -> Literal:
@@ -150,7 +145,9 @@ def _lower_physical(type_: str, value: Any) -> Literal:
         case "BOOLEAN":
             return Literal("true" if value else "false", type_)
         case "VARCHAR":
-            return _lower_text(value or "")
+            if "\0" in (text := value or ""):
+                raise PlanNotLowered("constant text with a zero byte")
+            return Literal(quote_text(text), type_, text)
         case "FLOAT" | "DOUBLE":
             real = float(0 if value is None else value)
             plain = math.isfinite(real) and (real or math.copysign(1, real) > 0)
@@ -168,12 +165,6 @@ def _lower_physical(type_: str, value: Any) -> Literal:
             return _lower_timestamp(_integer(value))
         case _:
             raise PlanNotLowered(f"constant of type {type_}")
-
-
-def _lower_text(value: str) -> Literal:
-    if "\0" in value:
-        raise PlanNotLowered("constant text with a zero byte")
-    return Literal(quote_text(value), "VARCHAR", value)
 
 
 def _lower_date(days: int) -> Literal:

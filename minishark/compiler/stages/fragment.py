@@ -133,9 +133,7 @@ def operator_block(plan: PhysicalPlan, blocks: Sequence[Block], aliases: Aliases
             return limit_block(limit, child, aliases)
         case ops.Join() as join, [left, right]:
             turned = turned_kind(join, *plan.children)
-            if turned is not None:
-                return turned_join_block(join, turned, left, right, aliases)
-            return join_block(join, left, right, plan.children[1].schema, aliases)
+            return join_block(join, left, right, plan.children[1].schema, aliases, turned)
         case _:
             message = f"{type(plan.operator).__name__} has no SQL of its own"
             raise AssertionError(message)
@@ -322,37 +320,29 @@ _JOIN_WORDS = {
 
 
 def join_block(
-    join: ops.Join, left: Block, right: Block, right_schema: Schema, aliases: Aliases
+    join: ops.Join,
+    left: Block,
+    right: Block,
+    right_schema: Schema,
+    aliases: Aliases,
+    turned: ops.JoinKind | None = None,
 ) -> Block:
+    """A join; if it is `turned`, the right side is written first, and the kind is seen from there.
+
+    Rows and columns are the same.
+    """
     left, right = join_operand(left, aliases), join_operand(right, aliases)
-    kept_left = tuple(left.names[i] for i in join.left_output)
-    kept_right = tuple(right.names[i] for i in join.right_output)
-    match join.kind:
-        case ops.JoinKind.MARK:
-            mark = _mark(join, left, right)
-            return replace(left, names=(*kept_left, mark), computed=True)
-        case ops.JoinKind.SINGLE:
-            return _single(join, left, right, right_schema, aliases)
-        case ops.JoinKind.RIGHT_SEMI | ops.JoinKind.RIGHT_ANTI:
-            source = f"{right.source} {_JOIN_WORDS[join.kind]} {left.source}"
-            return Block(f"{source} ON {_on(join, left, right)}", kept_right)
-        case ops.JoinKind.SEMI | ops.JoinKind.ANTI:
-            names = kept_left
-        case _:
-            names = kept_left + kept_right
-    source = f"{left.source} {_JOIN_WORDS[join.kind]} {right.source}"
+    names = tuple(left.names[i] for i in join.left_output if join.keeps_left_columns)
+    if join.kind is ops.JoinKind.MARK:
+        return replace(left, names=(*names, _mark(join, left, right)), computed=True)
+    if join.kind is ops.JoinKind.SINGLE:
+        return _single(join, left, right, right_schema, aliases)
+    names += tuple(right.names[i] for i in join.right_output if join.keeps_right_columns)
+    # SQL has no joins that only keep rows of the right side.
+    is_turned = turned is not None or not join.keeps_left_columns
+    first, second = (right, left) if is_turned else (left, right)
+    source = f"{first.source} {_JOIN_WORDS[turned or join.kind]} {second.source}"
     return Block(f"{source} ON {_on(join, left, right)}", names)
-
-
-def turned_join_block(
-    join: ops.Join, kind: ops.JoinKind, left: Block, right: Block, aliases: Aliases
-) -> Block:
-    """The same rows and columns, but the right side is written first; `kind` is seen from there."""
-    left, right = join_operand(left, aliases), join_operand(right, aliases)
-    source = f"{right.source} {_JOIN_WORDS[kind]} {left.source}"
-    kept_left = tuple(left.names[i] for i in join.left_output)
-    kept_right = tuple(right.names[i] for i in join.right_output)
-    return Block(f"{source} ON {_on(join, left, right)}", kept_left + kept_right)
 
 
 def join_operand(block: Block, aliases: Aliases) -> Block:

@@ -26,18 +26,13 @@ def split(plan: PhysicalPlan, disabled: Collection[str] = ()) -> tuple[Stage, ..
 
     Optimizer rules whose names are in `disabled` are off.
     """
-    inlined = _inlined_ctes(plan)
+    regions = _Regions()
+    regions.visit(plan, regions.start(plan))
+    inlined = regions.inlined()
     # Those with a stage of their own are complete before any reader starts.
     splitter = Splitter(inlined, inlined & _early_ctes(plan), disabled)
     splitter.stage(plan)
     return tuple(splitter.stages)
-
-
-def _inlined_ctes(root: PhysicalPlan) -> frozenset[int]:
-    """The common table expressions that need no stage of their own."""
-    regions = _Regions()
-    regions.visit(root, regions.start(root))
-    return regions.inlined()
 
 
 def _early_ctes(root: PhysicalPlan) -> frozenset[int]:
