@@ -18,7 +18,6 @@ from sparrow_core.runtime.specs import NodeStatus
 def show_status(
     schedulers: Mapping[Address, int | None], nodes: Sequence[NodeStatus], *, as_json: bool
 ) -> None:
-    """Print schedulers, whether they answer, and nodes."""
     if as_json:
         click.echo(msgspec.json.encode({"schedulers": schedulers, "nodes": nodes}))
         return

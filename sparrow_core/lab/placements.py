@@ -159,12 +159,7 @@ class Mixture:
 
 def short_among_long(mixture: Mixture, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times of the short jobs."""
-    cases = [
-        (slots, factor, share)
-        for slots in mixture.slots
-        for factor in mixture.factors
-        for share in mixture.long_shares
-    ]
+    cases = list(product(mixture.slots, mixture.factors, mixture.long_shares))
     part = steps(advance, len(cases))
     rows = []
     for slots, factor, share in cases:

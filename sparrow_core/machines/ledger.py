@@ -24,6 +24,7 @@ from sparrow_core.protocol.types import (
     PlacementStep,
     StepKind,
     TaskSpec,
+    claim_of,
 )
 
 
@@ -123,11 +124,7 @@ class Job:
     @property
     def claim(self) -> Claim:
         """What queue disciplines may know of the job at this moment."""
-        options = self.submit.options
-        return Claim(
-            self.submit.user, options.framework, options.priority, options.task_s,
-            len(self.placer.waiting),
-        )  # fmt: skip
+        return claim_of(self.submit.user, self.submit.options, len(self.placer.waiting))
 
     @property
     def story(self) -> tuple[str, ...]:

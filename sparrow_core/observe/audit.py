@@ -102,8 +102,6 @@ class Audit:
         self._slots: dict[NodeName, int] = {}
 
     def __call__(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        """Log what the machine at that address took and sent."""
-
         def new(event: str, job: str = "", *where: Any, **figures: Any) -> AuditEvent:
             named = dict(zip(("node", "task", "attempt"), where, strict=False))
             at_s = now + self._offset_s

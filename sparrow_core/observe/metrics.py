@@ -63,15 +63,12 @@ class Metrics(Machine[GetMetrics]):
             for name, value in each.gauges().items()
         ]
         before = ""
-        for figure in sorted([*gauges, *self._figures()], key=_place):
+        figures = [*gauges, *self._figures()]
+        for figure in sorted(figures, key=lambda each: (each.name, list(each.labels.values()))):
             if figure.name != before:
                 yield f"# TYPE sparrow_{figure.name} {figure.kind}"
                 before = figure.name
             yield _line(f"sparrow_{figure.name}", figure.labels, figure.value)
-
-
-def _place(figure: Figure) -> tuple[str, list[str]]:
-    return figure.name, list(figure.labels.values())
 
 
 def _line(name: str, labels: Mapping[str, str], value: float) -> str:

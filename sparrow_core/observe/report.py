@@ -7,7 +7,7 @@ clocks are synchronized.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -109,8 +109,10 @@ def report(events: Sequence[AuditEvent], start_s: float = 0.0, end_s: float = 1e
     unasked = log.enqueued - log.requested
     return Report(
         jobs=len(log.arrived),
-        failed=_failures(log),
-        response_ms=quantiles(_responses_ms(log)),
+        failed=dict(Counter(event.text for event in log.ended.values() if event.text)),
+        response_ms=quantiles(
+            1000 * (event.at_s - log.arrived[job].at_s) for job, event in log.ended.items()
+        ),
         ideal_ms=quantiles(_ideals_ms(log)),
         queue_ms=quantiles(
             1000 * (run.start_s - log.arrived[run.job].at_s) for run in log.runs.values()
@@ -168,19 +170,6 @@ def _ended_runs(log: _Log) -> Iterator[_Run]:
     return (run for run in log.runs.values() if run.end_s)
 
 
-def _failures(log: _Log) -> dict[str, int]:
-    failed: dict[str, int] = defaultdict(int)
-    for event in log.ended.values():
-        if event.text:
-            failed[event.text] += 1
-    return dict(failed)
-
-
-def _responses_ms(log: _Log) -> Iterator[float]:
-    for job, event in log.ended.items():
-        yield 1000 * (event.at_s - log.arrived[job].at_s)
-
-
 def _ideals_ms(log: _Log) -> Iterable[float]:
     longest: dict[str, float] = {}
     for run in _ended_runs(log):
@@ -219,6 +208,17 @@ def _shares(log: _Log) -> dict[str, float]:
     return {user: each / total_s for user, each in sorted(busy_s.items())} if total_s else {}
 
 
+_STEPS = {
+    "scheduler_launch_enqueue_task": "{0.by} probes {0.node}: {0.count} reservation(s)",
+    "reservation_enqueued": "{0.node} queues them",
+    "node_monitor_get_task_launch": "{0.node} has a free slot and asks for {0.count}",
+    "scheduler_get_task_no_task": "{0.by} has nothing (more) for {0.node}",
+    "scheduler_assigned_task": "{0.by} gives the task to {0.node}, attempt {0.attempt}",
+    "node_monitor_task_launch": "{0.node} starts it on {0.text}",
+    "scheduler_launch_cancellation": "{0.by} withdraws the reservations on {0.node}",
+}
+
+
 def why_here(events: Sequence[AuditEvent], job: str, task: int) -> tuple[str, ...]:
     """Why a task ran where it did: lines of constraint, probes, answers, binding and result.
 
@@ -234,29 +234,17 @@ def why_here(events: Sequence[AuditEvent], job: str, task: int) -> tuple[str, ..
 
 def _explain(event: AuditEvent, task: int) -> str | None:
     """The line of an event; None if it does not concern the task."""
-    match event:
-        case AuditEvent(event="arrived"):
+    if event.task not in (None, task):
+        return None
+    match event.event:
+        case "arrived":
             return f"{event.by} has job {event.job} of {event.count} tasks; {_rule(event, task)}"
-        case AuditEvent(event="scheduler_launch_enqueue_task"):
-            return f"{event.by} probes {event.node}: {event.count} reservation(s)"
-        case AuditEvent(event="reservation_enqueued"):
-            return f"{event.node} queues them"
-        case AuditEvent(event="node_monitor_get_task_launch"):
-            return f"{event.node} has a free slot and asks for {event.count}"
-        case AuditEvent(event="scheduler_get_task_no_task"):
-            return f"{event.by} has nothing (more) for {event.node}"
-        case AuditEvent(event="scheduler_assigned_task") if event.task == task:
-            return f"{event.by} gives the task to {event.node}, attempt {event.attempt}"
-        case AuditEvent(event="node_monitor_task_launch") if event.task == task:
-            return f"{event.node} starts it on {event.text}"
-        case AuditEvent(event="task_completed") if event.task == task:
+        case "task_completed":
             return f"{event.node}: " + (f"lost: {event.text}" if event.text else "done")
-        case AuditEvent(event="scheduler_launch_cancellation"):
-            return f"{event.by} withdraws the reservations on {event.node}"
-        case AuditEvent(event="scheduler_job_ended") if event.text:
-            return f"{event.by} gives the job up: {event.text}"
-        case _:
-            return None
+        case "scheduler_job_ended":
+            return f"{event.by} gives the job up: {event.text}" if event.text else None
+        case kind:
+            return _STEPS[kind].format(event) if kind in _STEPS else None
 
 
 def _rule(event: AuditEvent, task: int) -> str:

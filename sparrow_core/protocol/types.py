@@ -67,6 +67,11 @@ class Claim(Struct, frozen=True, array_like=True, gc=False):
     waiting: Count = 1
 
 
+def claim_of(user: str, options: JobOptions, waiting: int) -> Claim:
+    """The claim of a job at the moment when `waiting` of its tasks are unbound."""
+    return Claim(user, options.framework, options.priority, options.task_s, waiting)
+
+
 class PlacementStep(Struct, frozen=True, array_like=True, gc=False):
     """A step in placing a job's tasks, between its scheduler and a node.
 

@@ -235,7 +235,10 @@ class Cluster(ABC):
             self._driver.post(self._client, CancelJob(job_id))
 
     def _await(
-        self, condition: Callable[[], bool], timeout_s: float, problem: Callable[[], str | None]
+        self,
+        condition: Callable[[], bool],
+        timeout_s: float,
+        problem: Callable[[], str | None] = lambda: None,
     ) -> bool:
         """Wait for a condition on what the actor knows; False after the timeout.
 

@@ -21,7 +21,7 @@ import psutil
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError, SparrowError
-from sparrow_core.protocol.ids import Address, NodeName, address, endpoint_of
+from sparrow_core.protocol.ids import Address, NodeName, address, endpoint_of, name_of
 from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import AllNodesLost, Message, NodeLost, SchedulerLost
 from sparrow_core.runtime.client_actor import Cluster
@@ -120,13 +120,13 @@ class LocalCluster(_OwnCluster):
         self._dead: dict[NodeName, str] = {}  # how they died
         self._given_up: dict[NodeName, None] = {}
         self._last_deaths: dict[NodeName, str] = {}
-        self._restarts = restarts
         self._started = False
         self._respawns = {NodeName(node.name): Respawns(restarts) for node in nodes}
-        # The node of each scheduler, round robin.
-        self._homes = {
-            f"scheduler-{number}": nodes[number % len(nodes)].name for number in range(schedulers)
-        }
+        homes = [nodes[number % len(nodes)].name for number in range(schedulers)]
+        self._schedulers = tuple(
+            address(self._endpoint(home), f"scheduler-{number}")
+            for number, home in enumerate(homes)
+        )
         longest = max(len(os.fsencode(self._socket(f"{node.name}-e99n99r9999"))) for node in nodes)
         if longest > _IPC_PATH_MAX:
             raise SparrowError(f"{self._run_dir}: too long a path for ipc sockets")
@@ -136,6 +136,9 @@ class LocalCluster(_OwnCluster):
 
     def _endpoint(self, process: str) -> str:
         return f"ipc://{self._socket(process)}"
+
+    def _schedulers_of(self, node: str) -> list[Address]:
+        return [each for each in self._schedulers if endpoint_of(each) == self._endpoint(node)]
 
     def start(self, timeout_s: float = 20.0) -> None:
         """Start all processes in parallel; returns when all are registered.
@@ -155,8 +158,7 @@ class LocalCluster(_OwnCluster):
         """
         if self._closed or self._thread is not None:
             raise ClusterClosed("a cluster can be started once")
-        schedulers = [address(self._endpoint(at), name) for name, at in self._homes.items()]
-        self._open(ZmqDriver(self._endpoint("client")), schedulers)
+        self._open(ZmqDriver(self._endpoint("client")), self._schedulers)
         atexit.register(self.close)
         self._driver.host("starter", _Starter(self._restart))
         try:
@@ -199,8 +201,8 @@ class LocalCluster(_OwnCluster):
             endpoint=self._endpoint(config.name),
             run_dir=str(self._run_dir),
             groups=config.groups,
-            schedulers=tuple(address(self._endpoint(at), each) for each, at in self._homes.items()),
-            own_schedulers=tuple(each for each, at in self._homes.items() if at == name),
+            schedulers=self._schedulers,
+            own_schedulers=tuple(map(name_of, self._schedulers_of(name))),
             client_endpoint=self._endpoint("client"),
             seed=self._seed,
             attributes=config.attributes,
@@ -242,8 +244,8 @@ class LocalCluster(_OwnCluster):
         self._tell_of_death(name, returns=delay_s is not None)
 
     def _tell_of_death(self, name: NodeName, *, returns: bool) -> None:
-        how, endpoint = f"{name} {self._dead[name]}", self._endpoint(name)
-        lost = [each for each in self._actor.schedulers if endpoint_of(each) == endpoint]
+        how = f"{name} {self._dead[name]}"
+        lost = [each for each in self._schedulers_of(name) if each in self._actor.schedulers]
         for scheduler in lost:
             if not returns:
                 self._actor.schedulers.remove(scheduler)

@@ -6,10 +6,9 @@ tells the schedulers and exits; a second signal ends it at once.
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from random import Random
 
@@ -105,16 +104,8 @@ def _drain(driver: ZmqDriver, monitor: Address) -> None:
     driver.post(monitor, Drain())
 
 
-@contextlib.contextmanager
-def _served(driver: ZmqDriver, where: str | None) -> Iterator[None]:
-    if where is None:
-        yield
-        return
-    server = HttpMetrics(driver, where)
-    try:
-        yield
-    finally:
-        server.close()
+def _served(driver: ZmqDriver, where: str | None) -> AbstractContextManager[object]:
+    return closing(HttpMetrics(driver, where)) if where is not None else nullcontext()
 
 
 def _say(text: str) -> None:

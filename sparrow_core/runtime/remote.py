@@ -132,7 +132,7 @@ class RemoteCluster(Cluster):
             return False
         for _ in range(max(1, round(timeout_s / _REPEAT_S))):
             self._driver.post(info.monitor, Drain())
-            if self._await(lambda: self._drains(name), _REPEAT_S, _no_problem):
+            if self._await(lambda: self._drains(name), _REPEAT_S):
                 return True
         return False
 
@@ -150,7 +150,7 @@ class RemoteCluster(Cluster):
         for _ in range(2):  # the second answer is to a request sent after the weights
             with self._actor.changed:
                 self._actor.known.clear()
-            if not self._await(lambda: bool(self._actor.known), _ANSWER_S, _no_problem):
+            if not self._await(lambda: bool(self._actor.known), _ANSWER_S):
                 raise ClusterStartError("no scheduler answers")
 
     def metrics(self, timeout_s: float = 2.0) -> dict[str, str]:
@@ -162,14 +162,10 @@ class RemoteCluster(Cluster):
         )  # fmt: skip
         for endpoint in endpoints:
             self._driver.post(address(endpoint, "metrics"), GetMetrics(self._actor.address))
-        self._await(lambda: len(self._actor.metrics) >= len(endpoints), timeout_s, _no_problem)
+        self._await(lambda: len(self._actor.metrics) >= len(endpoints), timeout_s)
         with self._actor.changed:
             return dict(sorted(self._actor.metrics.items()))
 
     def _end(self) -> None:
         self._driver.close()
         self._folder.close()
-
-
-def _no_problem() -> None:
-    """Who does not answer is left out."""

@@ -147,10 +147,7 @@ class SlotThread(Machine[SlotIn]):
 
     def _cancel(self) -> None:
         assert self._runner is not None
-        try:
-            self._runner.cancel()
-        except Exception:  # noqa: BLE001 - a faulty runner must not stop the executor
-            traceback.print_exc()
+        self._guard(self._runner.cancel)
 
     def _loop(self) -> None:
         try:

@@ -12,7 +12,6 @@ _PERCENTS = (5, 50, 95, 99)
 
 
 def main() -> None:
-    """Simulate all placements and print percentiles."""
     parser = argparse.ArgumentParser(prog="python -m sparrow_core.sim", description=__doc__)
     parser.add_argument("--load", type=float, default=0.8)
     parser.add_argument("--nodes", type=int, default=100)

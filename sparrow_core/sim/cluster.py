@@ -243,15 +243,13 @@ class SimulatedCluster:
         for executor, framework in zip(executors, self._frameworks, strict=False):
             self.world.kill(endpoint_of(executor))
             self.world.post(self.monitor_of(name), ExecutorLost(executor, "killed"))
-            self._respawn_later(name, framework)
+            respawn = functools.partial(self._respawn, name, framework)
+            self.world.call(self.world.now + _RESPAWN_S, respawn)
 
     def freeze_executor(self, name: NodeName, until_s: float) -> None:
         """Stop (SIGSTOP) a node's executors for a while."""
         for executor in self._executors[name]:
             self.world.freeze(endpoint_of(executor), until_s)
-
-    def _respawn_later(self, name: NodeName, framework: str) -> None:
-        self.world.call(self.world.now + _RESPAWN_S, lambda: self._respawn(name, framework))
 
     def _respawn(self, name: NodeName, framework: str) -> None:
         if self.monitor_of(name) in self.world.machines:

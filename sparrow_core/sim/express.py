@@ -15,6 +15,7 @@ import gc
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import Any
@@ -24,7 +25,7 @@ from sparrow_core.policy.placement import make_placer
 from sparrow_core.policy.placer import Placer
 from sparrow_core.protocol.ids import Address, JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
-from sparrow_core.protocol.types import Claim, TaskSpec
+from sparrow_core.protocol.types import Claim, TaskSpec, claim_of
 from sparrow_core.sim.cluster import duration_of
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Arrival
@@ -34,19 +35,17 @@ _NO_CLAIM = Claim()
 _MESSAGE, _TIMER, _ARRIVAL = range(3)  # kinds of events
 
 
+@dataclass(slots=True, eq=False)
 class _Ask:
     """A request for tasks of a job, and the scheduler's answer."""
 
-    __slots__ = ("answered", "claim", "count", "drained", "job", "node", "tasks")
-
-    def __init__(self, job: _Job, node: _Node, claim: Claim, count: int) -> None:
-        self.job = job
-        self.node = node
-        self.claim = claim
-        self.count = count
-        self.tasks: list[TaskSpec] = []
-        self.answered = _NO_CLAIM
-        self.drained = False
+    job: _Job
+    node: _Node
+    claim: Claim
+    count: int
+    tasks: Sequence[TaskSpec] = field(default=(), init=False)
+    answered: Claim = field(default=_NO_CLAIM, init=False)
+    drained: bool = field(default=False, init=False)
 
 
 class _Job:
@@ -67,11 +66,7 @@ class _Job:
         self.last_s = 0.0
 
     def claim_now(self) -> Claim:
-        options = self.start.options
-        return Claim(
-            self.start.user, options.framework, options.priority, options.task_s,
-            len(self.placer.waiting),
-        )  # fmt: skip
+        return claim_of(self.start.user, self.start.options, len(self.placer.waiting))
 
 
 class _Held(Queued):

@@ -89,7 +89,6 @@ class Respawns:
         self._started_at = 0.0
 
     def started(self, now: float) -> None:
-        """The process was started."""
         self._started_at = now
 
     def died(self, now: float) -> float | None:

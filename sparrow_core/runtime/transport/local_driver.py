@@ -76,7 +76,6 @@ class LocalDriver:
         self._signal()
 
     def run(self) -> None:
-        """Deliver until stopped."""
         while not self._stopping:
             self._wait(self._timeout_s())
             self._woken = False  # before taking: a later post wakes the loop again
