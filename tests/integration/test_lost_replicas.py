@@ -112,15 +112,15 @@ def test_a_load_goes_on_without_a_node(
     cluster: ClusterRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What had been divided on the dead node is divided again; replicas lie on the others."""
-    heard, killed = TableLoader.heard, []
+    on_event, killed = TableLoader.on_event, []
 
     def hooked(loader: TableLoader, submission: Submission, event: JobEvent) -> None:
-        heard(loader, submission, event)
+        on_event(loader, submission, event)
         if isinstance(event, JobFinished) and not killed:
             killed.append(submission.stage)
             _kill(cluster, 2)
 
-    monkeypatch.setattr(TableLoader, "heard", hooked)
+    monkeypatch.setattr(TableLoader, "on_event", hooked)
     with minishark.connect(cluster.address, single_task_rows=0, partitions=6) as session:
         session.create_table("t", _rows(), partition_by="k", partitions=6, replicas=2)
         assert [0] == killed
@@ -133,17 +133,17 @@ def test_rows_are_kept_although_a_node_dies(
     cluster: ClusterRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CREATE TABLE AS and an INSERT are right, too."""
-    heard, killed = QueryRun.heard, []
+    on_event, killed = QueryRun.on_event, []
 
     def hooked(run: QueryRun, submission: Submission, event: JobEvent) -> None:
-        heard(run, submission, event)
+        on_event(run, submission, event)
         if isinstance(event, JobFinished) and not killed and len(run.stages) > 1:
             killed.append(submission.stage)
             _kill(cluster, 2)
 
     with minishark.connect(cluster.address, single_task_rows=0, partitions=6) as session:
         session.create_table("t", _rows(), partition_by="k", partitions=6, replicas=2)
-        monkeypatch.setattr(QueryRun, "heard", hooked)
+        monkeypatch.setattr(QueryRun, "on_event", hooked)
         session.sql("CREATE TABLE u AS SELECT k, x FROM t ORDER BY x")
         assert killed
         assert _TOTAL == _total(session, "u")
