@@ -12,7 +12,7 @@ from minishark.bench.chaos.testbed import ClusterKind
 
 _SHORT = Chaos(
     faults=6,
-    seconds=4.0,
+    seconds=2.5,
     kinds=("executor-kill", "executor-stop", "session-kill"),
     scale=0.0,
     queries=(3, 5, 18),
