@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
-from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, Reading, percent_under, times, value
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.rows import Point, Response, response
@@ -51,18 +52,18 @@ _POLICY_NAMES = {"fifo": "Sparrow", "srpt": "sticky probing, SRPT"}
 
 def sticky_srpt(parameters: ShortAndLong, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times of short and long jobs, first in first out and by remaining work."""
-    cases = [(queue, load) for queue in parameters.policies for load in parameters.loads]
-    part = steps(advance, len(cases))
-    rows = []
-    for queue, load in cases:
+
+    def measure(queue: str, load: float, part: Advance) -> Iterator[Response]:
         streams = _two_streams(parameters, load)
         times = response_times(
             streams, nodes=parameters.nodes, slots=parameters.slots, policy=queue, seed=seed,
             until_s=3 * parameters.seconds, counted_from_s=parameters.seconds / 5, advance=part,
         )  # fmt: skip
         for stream, own in zip(streams, times, strict=True):
-            rows.append(response(stream.user, _POLICY_NAMES[queue], load, own))
-    return rows
+            if own:
+                yield response(stream.user, _POLICY_NAMES[queue], load, own)
+
+    return over_cases(product(parameters.policies, parameters.loads), measure, advance)
 
 
 def _two_streams(parameters: ShortAndLong, load: float) -> tuple[Stream, Stream]:
@@ -122,17 +123,16 @@ class HotPartitions:
 
 def soft_constraints(parameters: HotPartitions, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times by how long tasks wait for nodes with their data."""
-    cases = [(wait, load) for wait in parameters.waits_ms for load in parameters.loads]
-    part = steps(advance, len(cases))
-    rows = []
-    for wait_ms, load in cases:
+
+    def measure(wait_ms: float | None, load: float, part: Advance) -> Iterator[Response]:
         jobs = _reading_jobs(parameters, wait_ms, load, seed)
         cluster = ExpressCluster(nodes=parameters.nodes, slots=parameters.slots, seed=seed)
         ended_s = run_for(cluster, jobs, math.inf, part)
         counted = [ended_s[each.job.job_id] for each in jobs[parameters.warm_up :]]
         name = "hard constraints" if wait_ms is None else f"soft after {wait_ms:g} ms"
-        rows.append(response("", name, load, counted))
-    return rows
+        yield response("", name, load, counted)
+
+    return over_cases(product(parameters.waits_ms, parameters.loads), measure, advance)
 
 
 def _reading_jobs(
@@ -200,15 +200,15 @@ class Adaptive:
 
 def adaptive_ratio(parameters: Adaptive, seed: int, advance: Advance) -> Sequence[Point]:
     """Response times and reservations per task, with fixed and adaptive probe ratio."""
-    part = steps(advance, 2 * len(parameters.loads))
-    rows: list[Point] = []
-    names = {False: f"d = {parameters.fixed:g}", True: "adaptive"}
-    for adapts in (False, True):
-        for load in parameters.loads:
-            times_s, ratio = _adapting(parameters, load, seed, adapts=adapts)
-            rows += _percentiles(names[adapts], load, times_s)
-            rows.append(Point(panel="reservations a task", series=names[adapts], x=load, y=ratio))
-            part(1.0)
+
+    def measure(series: str, load: float, part: Advance) -> Iterator[Point]:
+        times_s, ratio = _adapting(parameters, load, seed, adapts=series == "adaptive")
+        yield from _percentiles(series, load, times_s)
+        yield Point(panel="reservations a task", series=series, x=load, y=ratio)
+        part(1.0)
+
+    series = (f"d = {parameters.fixed:g}", "adaptive")
+    rows = over_cases(product(series, parameters.loads), measure, advance)
     for load in parameters.loads:
         rows += _percentiles(NAMES["central"], load, _omniscient(parameters, load, seed))
     return rows

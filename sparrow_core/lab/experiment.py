@@ -1,15 +1,17 @@
-"""The type of experiments."""
+"""The type of experiments, and what runs their cases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, TypeVarTuple
 
 from sparrow_core.lab.findings import Finding
 from sparrow_core.lab.rows import Row
 
 P = TypeVar("P")
+R = TypeVar("R", bound=Row)
+Case = TypeVarTuple("Case")
 Advance = Callable[[float], None]
 Kind = Literal["paper", "simulated", "emulated", "live"]
 
@@ -73,6 +75,14 @@ class Experiment(Generic[P]):
 AnyExperiment = Experiment[Any]
 
 
-def steps(advance: Advance, count: int) -> Advance:
-    """A progress callback for one of `count` equal parts."""
-    return lambda share: advance(share / count)
+def over_cases(
+    cases: Iterable[tuple[*Case]],
+    measure: Callable[[*Case, Advance], Iterable[R]],
+    advance: Advance,
+) -> list[R]:
+    """The rows of all cases, which are equal parts of the progress; `measure` tells its own."""
+    every = list(cases)
+    rows: list[R] = []
+    for case in every:
+        rows += measure(*case, lambda share: advance(share / len(every)))
+    return rows

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 
 import numpy as np
 from msgspec import structs
 
-from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, percent_over, percent_under, times, value
 from sparrow_core.lab.rows import Response, response
 from sparrow_core.sim import vector
@@ -111,10 +110,8 @@ def _series(sweep: Sweep, placement: str, ratio: float, slots: int) -> str:
 
 def sweep_responses(sweep: Sweep, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times at each load, for each placement, ratio, slots and distribution."""
-    cases = list(_cases(sweep))
-    part = steps(advance, len(cases))
-    rows = []
-    for case in cases:
+
+    def measure(case: _Case, part: Advance) -> Iterator[Response]:
         factor = _RANDOM_FACTOR if case.workload.placement == "random" else 1
         total = (sweep.jobs + sweep.warm_up) * factor
         times_s = vector.response_times_s(
@@ -123,15 +120,12 @@ def sweep_responses(sweep: Sweep, seed: int, advance: Advance) -> Sequence[Respo
             slots=case.slots,
             seed=seed,
             cancellation=case.cancellation,
-            on_jobs=partial(_advance, part, total),
+            on_jobs=lambda jobs: part(jobs / total),
         )
         counted = times_s[sweep.warm_up * factor :].tolist()
-        rows.append(response(case.panel, case.series, case.workload.load, counted))
-    return rows
+        yield response(case.panel, case.series, case.workload.load, counted)
 
-
-def _advance(part: Advance, total: int, jobs: int) -> None:
-    part(jobs / total)
+    return over_cases(product(_cases(sweep)), measure, advance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,15 +153,14 @@ class Mixture:
 
 def short_among_long(mixture: Mixture, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times of the short jobs."""
-    cases = list(product(mixture.slots, mixture.factors, mixture.long_shares))
-    part = steps(advance, len(cases))
-    rows = []
-    for slots, factor, share in cases:
+
+    def measure(slots: int, factor: float, share: float, part: Advance) -> Iterator[Response]:
         times_s = _short_times_s(mixture, slots, factor, share, seed)
-        panel = f"{slots} slots a node"
-        rows.append(response(panel, f"long tasks: {factor:g} x", 100 * share, times_s))
+        yield response(f"{slots} slots a node", f"long tasks: {factor:g} x", 100 * share, times_s)
         part(1.0)
-    return rows
+
+    cases = product(mixture.slots, mixture.factors, mixture.long_shares)
+    return over_cases(cases, measure, advance)
 
 
 def _short_times_s(

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
-from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, mean_between, percent_over, quantile, value
 from sparrow_core.lab.rows import Point, Response, distribution, response
 from sparrow_core.lab.streams import START_S, RunningTasks, Stream, response_times, run_for
@@ -85,9 +86,8 @@ class ThreeUsers:
 
 def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence[Response]:
     slots = parameters.nodes * parameters.slots
-    part = steps(advance, len(parameters.demands))
-    rows = []
-    for demands in parameters.demands:
+
+    def measure(demands: tuple[float, float, float], part: Advance) -> list[Response]:
         streams = [
             Stream(user=f"user {number}", demand=share * slots, until_s=parameters.seconds)
             for number, share in enumerate(demands)
@@ -98,8 +98,9 @@ def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence
             counted_from_s=parameters.warm_up * parameters.seconds, advance=part,
         )  # fmt: skip
         panel = "demands " + ", ".join(f"{share:.0%}" for share in demands)
-        rows += [response(panel, f"user {n}", n, own) for n, own in enumerate(times)]
-    return rows
+        return [response(panel, f"user {n}", n, own) for n, own in enumerate(times)]
+
+    return over_cases(product(parameters.demands), measure, advance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +123,9 @@ class Isolation:
 def isolation(parameters: Isolation, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times of both users, by demand of the low-priority user."""
     slots = parameters.nodes * parameters.slots
-    part = steps(advance, len(parameters.low))
-    rows = []
-    for low in parameters.low:
-        stream = partial(Stream, tasks=parameters.tasks, until_s=parameters.seconds)
+    stream = partial(Stream, tasks=parameters.tasks, until_s=parameters.seconds)
+
+    def measure(low: float, part: Advance) -> list[Response]:
         streams = (
             stream(user="high priority", demand=parameters.high * slots),
             stream(user="low priority", demand=low * slots, options=JobOptions(priority=7)),
@@ -136,8 +136,9 @@ def isolation(parameters: Isolation, seed: int, advance: Advance) -> Sequence[Re
         )  # fmt: skip
         total = 100 * (parameters.high + low)
         pairs = zip(streams, times, strict=True)
-        rows += [response("", stream.user, total, own) for stream, own in pairs if own]
-    return rows
+        return [response("", stream.user, total, own) for stream, own in pairs if own]
+
+    return over_cases(product(parameters.low), measure, advance)
 
 
 @dataclass(frozen=True)
@@ -151,14 +152,13 @@ class Failover:
 
 def failover(parameters: Failover, seed: int, advance: Advance) -> Sequence[Point]:
     """Times from a scheduler's death to its detection, and until tasks run again."""
-    part = steps(advance, parameters.repetitions)
     found: list[float] = []
     again: list[float] = []
     for number in range(parameters.repetitions):
         times = simulated_failover(parameters.nodes, parameters.slots, seed * 10_000 + number)
         found.append(1000 * times.found_s)
         again.append(1000 * times.again_s)
-        part(1.0)
+        advance(1 / parameters.repetitions)
     return [
         *distribution("", f"noticed (median {statistics.median(found):.0f} ms)", found),
         *distribution("", f"runs again (median {statistics.median(again):.0f} ms)", again),

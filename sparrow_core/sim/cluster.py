@@ -35,6 +35,7 @@ from sparrow_core.sim.world import World
 
 _DURATION = struct.Struct("<d")
 _RESPAWN_S = 0.3
+_QUIET_S = 1000.0
 
 
 def payload_of(
@@ -207,10 +208,11 @@ class SimulatedCluster:
         )
         self._incarnations = itertools.count()
         self._executors: dict[NodeName, list[Address]] = {}
+        self.nodes = [NodeName(f"n{number}") for number in range(nodes)]
         for at in self.schedulers:
             self.start_scheduler(at)
-        for number in range(nodes):
-            self.start_node(NodeName(f"n{number}"))
+        for name in self.nodes:
+            self.start_node(name)
         sink = address("front", "sink")
         self.client = address("front", "client")
         world.host(sink, self.recorder)
@@ -276,3 +278,9 @@ class SimulatedCluster:
     def _on_run(self, name: NodeName, key: TaskKey) -> None:
         self.starts[key] = self.starts.get(key, 0) + 1
         self.started_on[key] = name
+
+
+def quiet_cluster(world: World, *, cancellation: bool = True, **shape: Any) -> SimulatedCluster:
+    """A cluster in which nothing fails, so that heartbeats would only slow the simulation."""
+    scheduler = SchedulerConfig(lease_s=_QUIET_S, cancellation=cancellation)
+    return SimulatedCluster(world, heartbeat_s=_QUIET_S, scheduler=scheduler, **shape)

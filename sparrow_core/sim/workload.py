@@ -10,12 +10,11 @@ from random import Random
 from msgspec import Struct
 
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
-from sparrow_core.machines.scheduler import SchedulerConfig
 from sparrow_core.protocol.events import JobFinished
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import SimulatedCluster, duration_of, payload_of
+from sparrow_core.sim.cluster import SimulatedCluster, duration_of, payload_of, quiet_cluster
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.world import World
 
@@ -28,7 +27,6 @@ BIMODAL_SHORT = 1 / (1 + BIMODAL_LONG_SHARE * (BIMODAL_RATIO - 1))
 # Bursty arrivals: hyperexponential, with balanced means and this squared coefficient of variation.
 BURSTY_SCV = 9.0
 BURSTY_SHARE = (1 + math.sqrt((BURSTY_SCV - 1) / (BURSTY_SCV + 1))) / 2
-_QUIET_HEARTBEAT_S = 1000.0  # nothing fails, so heartbeats would only slow the simulation
 
 # Task times of a job with mean 1, by name of their distribution.
 DISTRIBUTIONS: dict[str, Callable[[Random, int], list[float]]] = {
@@ -134,12 +132,9 @@ def response_times_s(
     arrivals = make_jobs(workload, names, slots, Random(f"workload {seed}"))
     if workload.placement == "central":
         return sorted(central_response_times_s(arrivals, nodes * slots, Network().delay_s))
-    world = World(seed, Network())
-    cluster = SimulatedCluster(
-        world, nodes=nodes, slots=slots, schedulers=schedulers,
-        heartbeat_s=_QUIET_HEARTBEAT_S, monitor=monitor,
-        scheduler=SchedulerConfig(lease_s=_QUIET_HEARTBEAT_S),
-    )  # fmt: skip
+    cluster = quiet_cluster(
+        World(seed), nodes=nodes, slots=slots, schedulers=schedulers, monitor=monitor
+    )
     return sorted(run_jobs(cluster, arrivals))
 
 
