@@ -74,7 +74,7 @@ def processes(shared_processes: Session) -> Iterator[Session]:
 def test_an_executor_dies_between_queries(processes: Session) -> None:
     """The next query finds what the dead executor held, again and again."""
     killed: list[int] = []
-    for _ in range(3):
+    for _ in range(2):
         until(lambda: _executors(processes)[:1] not in ([], killed[-1:]), "a living executor")
         killed.append(_executors(processes)[0])
         os.kill(killed[-1], signal.SIGKILL)
