@@ -12,42 +12,30 @@ from minishark.statistics import ColumnStatistics, TableStatistics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition of a table: an Arrow IPC file on one or more nodes.
-
-    Attributes:
-        file: its path, relative to the storage folder of every node that stores it.
-        locations: the nodes that store it.
-        bytes: the size of one replica.
-        relation: for ranges of files that a query names, which no node stores: SQL for its rows.
-    """
+    """One partition of a table: an Arrow IPC file on one or more nodes."""
 
     index: int
-    file: str
+    file: str  # its path, relative to the storage folder of every node that stores it
     locations: tuple[str, ...]
     rows: int
-    bytes: int
+    bytes: int  # the size of one replica
+    # For ranges of files that a query names, which no node stores: SQL for its rows.
     relation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table in the executors' memory.
-
-    Attributes:
-        partitions: its partitions, at least one.
-        partition_by: rows are in partition `hash(partition_by) % len(partitions)`; if it is empty,
-            in any.
-        statistics: what was measured when it was loaded.
-        replicas: the declared number of nodes per partition; where nodes die, others get copies.
-        is_computed: False for a cached table whose rows are computed when they are first needed.
-    """
+    """A table in the executors' memory."""
 
     name: str
     schema: Schema
-    partitions: tuple[Partition, ...]
+    partitions: tuple[Partition, ...]  # its partitions, at least one
+    # Rows are in partition `hash(partition_by) % len(partitions)`; if it is empty, in any.
     partition_by: tuple[str, ...]
     statistics: TableStatistics
+    # The declared number of nodes per partition; where nodes die, others get copies.
     replicas: int = 1
+    # False for a cached table whose rows are computed when they are first needed.
     is_computed: bool = True
 
     @property
@@ -103,21 +91,13 @@ class Catalog:
         self._tables[table.name.lower()] = table
 
     def remove(self, name: str) -> Table:
-        """Take a table out, and return it.
-
-        Raises:
-            CatalogError: there is none of that name.
-        """
+        """Take a table out, and return it (CatalogError if there is none of that name)."""
         table = self.get(name)
         del self._tables[name.lower()]
         return table
 
     def get(self, name: str) -> Table:
-        """The table called `name`.
-
-        Raises:
-            CatalogError: there is none.
-        """
+        """The table called `name` (CatalogError if there is none)."""
         table = self.find(name)
         if table is None:
             raise self.unknown(name)

@@ -9,31 +9,21 @@ import msgspec
 
 
 class ColumnStatistics(msgspec.Struct, frozen=True):
-    """Statistics of one column.
+    """Statistics of one column."""
 
-    Attributes:
-        null_fraction: the share of rows that are NULL, from 0 to 1.
-        distinct: the estimated number of distinct values that are not NULL; None where it was not
-            measured (nested types).
-        minimum: the smallest value as text, such that CAST(text AS the column's type) gives it;
-            None where there is none or it was not measured.
-        maximum: the largest value, likewise.
-    """
-
-    null_fraction: float = 0.0
+    null_fraction: float = 0.0  # the share of rows that are NULL, from 0 to 1
+    # The estimated number of distinct values that are not NULL; None where it was not measured
+    # (nested types).
     distinct: int | None = None
+    # The smallest value as text, such that CAST(text AS the column's type) gives it; None where
+    # there is none or it was not measured.
     minimum: str | None = None
-    maximum: str | None = None
+    maximum: str | None = None  # the largest value, likewise
 
 
 class TableStatistics(msgspec.Struct, frozen=True):
-    """Statistics of a table.
-
-    Attributes:
-        bytes: the size in memory, in bytes.
-        columns: each column's statistics, in the table's order of columns.
-    """
+    """Statistics of a table."""
 
     rows: int
-    bytes: int
+    bytes: int  # the size in memory, in bytes
     columns: tuple[ColumnStatistics, ...]

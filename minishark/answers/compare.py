@@ -35,10 +35,8 @@ Row = tuple[Hashable, Floats]
 def differences(
     expected: pa.Table, actual: pa.Table, *, ordered_by: Sequence[int] = ()
 ) -> list[str]:
-    """The differences between two answers, one sentence each; empty if they agree.
-
-    `ordered_by` has the positions of the ORDER BY columns, or of the first of them.
-    """
+    """The differences between two answers, one sentence each; empty if they agree."""
+    # `ordered_by` has the positions of the ORDER BY columns, or of the first of them.
     return (
         _schema_differences(expected.schema, actual.schema)
         or _count_differences(expected, actual)

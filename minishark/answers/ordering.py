@@ -13,11 +13,9 @@ import msgspec
 def output_order(
     connection: duckdb.DuckDBPyConnection, text: str, names: Sequence[str]
 ) -> tuple[int, ...]:
-    """Positions of the answer's columns in the top-level ORDER BY, first key first.
-
-    Stops at the first key that is no column of the answer (an expression, a column that is not
-    selected, an ambiguous name): the keys before it still determine an order to check.
-    """
+    """Positions of the answer's columns in the top-level ORDER BY, first key first."""
+    # Stops at the first key that is no column of the answer (an expression, a column that is not
+    # selected, an ambiguous name): the keys before it still determine an order to check.
     # fetchall, as a pending result would block the connection.
     ((serialized,),) = connection.execute("SELECT json_serialize_sql($1)", [text]).fetchall()
     tree = msgspec.json.decode(serialized)

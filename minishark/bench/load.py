@@ -41,27 +41,16 @@ _TEXT_MAX = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """A load test.
+    """A load test."""
 
-    Attributes:
-        sessions: Concurrent sessions on one cluster, each with its own tables.
-        threads: Per session; each runs one query after the other.
-        seconds: Duration.
-        scale: TPC-H's scale factor; 0 for the bundled sample.
-        data: Folder of generated data; "" for the default.
-        queries: Of TPC-H, in random order.
-        nodes: Of the cluster.
-        executors: Of each node.
-    """
-
-    sessions: int = 10
-    threads: int = 5
+    sessions: int = 10  # concurrent sessions on one cluster, each with its own tables
+    threads: int = 5  # per session; each runs one query after the other
     seconds: float = 600.0
-    scale: float = 0.0
-    data: str = ""
-    queries: tuple[int, ...] = (1, 3, 5, 6, 10, 12, 14, 18)
+    scale: float = 0.0  # TPC-H's scale factor; 0 for the bundled sample
+    data: str = ""  # folder of generated data; "" for the default
+    queries: tuple[int, ...] = (1, 3, 5, 6, 10, 12, 14, 18)  # of TPC-H, in random order
     nodes: int = 2
-    executors: int = 1
+    executors: int = 1  # of each node
 
 
 def load(parameters: Load, seed: int, advance: Advance) -> Sequence[Row]:

@@ -35,10 +35,8 @@ def find(name: str) -> AnyExperiment:
 
 
 def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[str]) -> Any:
-    """An experiment's parameters, or with `quick` its tiny ones, with changes.
-
-    Each change is `name=value`; the value is TOML: 0.8, [0.5, 0.9], "random".
-    """
+    """An experiment's parameters, or with `quick` its tiny ones, with changes."""
+    # Each change is `name=value`; the value is TOML: 0.8, [0.5, 0.9], "random".
     chosen = experiment.quick if quick else experiment.parameters
     values = msgspec.to_builtins(chosen)
     for change in changes:

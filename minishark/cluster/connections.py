@@ -99,10 +99,8 @@ class Connections:
     def call_all(
         self, services: Sequence[str], request: Request, timeout_s: float
     ) -> dict[str, Reply]:
-        """The replies of several services, asked concurrently, by service.
-
-        Services that do not answer in time, or with a malformed reply, are left out.
-        """
+        """The replies of several services, asked concurrently, by service."""
+        # Services that do not answer in time, or with a malformed reply, are left out.
         waiting: dict[zmq.Socket[bytes], str] = {}
         found: dict[str, Reply] = {}
         poller = zmq.Poller()

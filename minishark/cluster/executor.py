@@ -70,10 +70,8 @@ class ExecutorRunner:
         self._tidying.start()
 
     def _tidy(self) -> None:
-        """Fit DuckDB's memory limit to what stored files leave; release dropped tables.
-
-        Runs on its own thread: also during a task, and between tasks.
-        """
+        """Fit DuckDB's memory limit to what stored files leave; release dropped tables."""
+        # Runs on its own thread: also during a task, and between tasks.
         tidy_at_s = time.monotonic() + _TIDY_S
         while not self._closing.wait(_FIT_S):
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
@@ -102,10 +100,8 @@ class ExecutorRunner:
             raise TaskFailure(str(error), encode(detail), retryable=retryable) from error
 
     def cancel(self) -> None:
-        """Interrupt the running task; called repeatedly from another thread until it ends.
-
-        User code blocked in C does not react: the process exits then, and its node restarts it.
-        """
+        """Interrupt the running task; called repeatedly from another thread until it ends."""
+        # User code blocked in C does not react: the process exits then, and its node restarts it.
         self._connections.interrupted.set()
         if self._runner.interrupt() > _STUCK_S and self._own_process:
             os._exit(_STUCK_STATUS)
@@ -128,10 +124,8 @@ class ExecutorRunner:
 
 
 def _work_in(folder: str) -> None:
-    """Resolve relative paths as the front end does; against the root if this host lacks `folder`.
-
-    A relative path then fails, instead of reading another file of the same name.
-    """
+    """Resolve relative paths as the front end does, or against the root if this host lacks it."""
+    # A relative path then fails, instead of reading another file of the same name.
     try:
         os.chdir(folder)
     except OSError:

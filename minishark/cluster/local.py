@@ -31,19 +31,13 @@ _LOCALITY_WAIT_S = 30.0  # until a task may run elsewhere, unless its preferred 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The shape of a cluster on this machine.
+    """The shape of a cluster on this machine."""
 
-    Attributes:
-        nodes: number of nodes; a node is a node monitor with executors and a storage folder.
-        executors_per_node: executor processes per node; each runs one task at a time.
-        in_process: run everything on threads of this process, for tests and debugging.
-        memory_limit_bytes: limit of all nodes together; None for a share of the machine's.
-    """
-
-    nodes: int
-    executors_per_node: int
+    nodes: int  # number of nodes; a node is a node monitor with executors and a storage folder
+    executors_per_node: int  # executor processes per node; each runs one task at a time
     schedulers: int = 1
-    in_process: bool = False
+    in_process: bool = False  # run everything on threads of this process, for tests and debugging
+    # Limit of all nodes together; None for a share of the machine's.
     memory_limit_bytes: int | None = None
 
     def check(self) -> None:

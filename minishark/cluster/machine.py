@@ -21,10 +21,9 @@ _STARTED_TOLERANCE_S = 1.0
 
 
 def default_limit_bytes() -> int:
-    """The memory limit of a cluster that is given none.
-
-    MINISHARK_MEMORY_LIMIT in the environment, else a share of the machine's or container's memory.
-    """
+    """The memory limit of a cluster that is given none."""
+    # MINISHARK_MEMORY_LIMIT in the environment, else a share of the machine's or container's
+    # memory.
     if named := os.environ.get(LIMIT_VARIABLE):
         return parse_size(named)
     return int(machine_bytes(psutil.virtual_memory().total) * DEFAULT_SHARE)

@@ -63,14 +63,8 @@ class RemoteFiles:
             raise InputMissingError(f"{source.name}: {error}") from error
 
     def _check_silent(self, source: StoreLocation) -> None:
-        """Fail fast for a service that did not answer before, unless it does now.
-
-        Each task that reads from a dead node would wait for the full timeout otherwise.
-
-        Raises:
-            InputMissingError: it was asked a moment ago.
-            NoAnswerError: it still does not answer.
-        """
+        """Fail fast for a service that did not answer before, unless it does now."""
+        # Each task that reads from a dead node would wait for the full timeout otherwise.
         since = self._silent.get(source.service)
         if since is None:
             return

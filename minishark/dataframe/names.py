@@ -52,10 +52,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def spelt_otherwise(name: str, known: Iterable[str]) -> str | None:
-    """The known name whose camelCase form is `name`, if any.
-
-    Underscores are ignored, as PySpark's capitals do not mark all words: createDataFrame.
-    """
+    """The known name whose camelCase form is `name`, if any."""
+    # Underscores are ignored, as PySpark's capitals do not mark all words: createDataFrame.
     if name.islower():
         return None
     joined = name.lower()

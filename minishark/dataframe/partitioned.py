@@ -182,11 +182,9 @@ def mapped(
     fn: Callable[..., Any],
     schema: SchemaLike,
 ) -> LazyQuery:
-    """What a function returns for each partition.
-
-    `label` is the method that the user called; `kind` is how `fn` takes and returns rows:
-    `MapTable`, `MapBatches` or `MapFrames`.
-    """
+    """What a function returns for each partition."""
+    # `label` is the method that the user called; `kind` is how `fn` takes and returns rows:
+    # `MapTable`, `MapBatches` or `MapFrames`.
     check_callable(label, fn)
     return _applied(query, label, kind(fn), schema)
 

@@ -10,14 +10,7 @@ from minishark.query.planner import QueryPlan
 
 
 def explain_text(plan: QueryPlan, mode: str, *, threads: int) -> str:
-    """A plan as text.
-
-    Args:
-        plan: the plan.
-        mode: "logical", "physical", "stages", "sql" (stages with their fragments), or "all" for
-            the first three.
-        threads: the number of threads of a large task that is alone in its stage.
-    """
+    """A plan as text; `mode` is "logical", "physical", "stages", "sql", or "all" but the last."""
     match mode:
         case "logical":
             return plan_text(plan.logical)

@@ -53,20 +53,13 @@ class LogicalQuery:
 
 @dataclass(frozen=True)
 class QueryPlan:
-    """All phases of a query's plan.
-
-    Attributes:
-        bound: names and types.
-        logical: what is computed.
-        physical: where rows are.
-        stages: what tasks run, in topological order.
-        tables: the tables that it reads, as they were when planned, by name in lower case.
-    """
+    """All phases of a query's plan."""
 
     bound: BoundStatement
-    logical: LogicalPlan
-    physical: PhysicalPlan
-    stages: tuple[Stage, ...]
+    logical: LogicalPlan  # what is computed
+    physical: PhysicalPlan  # where rows are
+    stages: tuple[Stage, ...]  # what tasks run, in topological order
+    # The tables that it reads, as they were when planned, by name in lower case.
     tables: Mapping[str, Table]
 
     @property
@@ -82,21 +75,14 @@ class QueryPlan:
 
 @dataclass(slots=True, kw_only=True)
 class QueryPlanner:
-    """Plans the queries of a session; safe to use from several threads.
+    """Plans the queries of a session; safe to use from several threads."""
 
-    Attributes:
-        planning: binds and optimizes statements.
-        catalog: the tables in the cluster.
-        options: the options of physical planning.
-        functions: Python functions that SQL may call, by name.
-        files: the tables that stand for files.
-    """
-
-    planning: PlanningDatabase
-    catalog: Catalog
-    options: PlannerOptions
+    planning: PlanningDatabase  # binds and optimizes statements
+    catalog: Catalog  # the tables in the cluster
+    options: PlannerOptions  # the options of physical planning
+    # Python functions that SQL may call, by name.
     functions: Mapping[str, ScalarFunction] = field(default_factory=dict)
-    files: NamedFiles = field(init=False)
+    files: NamedFiles = field(init=False)  # the tables that stand for files
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -104,19 +90,8 @@ class QueryPlanner:
         self.files = NamedFiles(planning=self.planning, partitions=self.options.partitions)
 
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
-        """All phases of a query's plan, for one run.
-
-        Args:
-            sql: the query.
-            sink: what it is run for.
-            on_hosts: whether nodes are on several hosts, so that reading all in one place means
-                moving it.
-            whole: whether the statement runs as it is written, in one task.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            TablesPromisedError: it reads tables that are not computed yet.
-        """
+        """All phases of a query's plan; with `whole`, one task runs the statement as it is."""
+        # Where nodes are on several hosts, reading all in one place means moving it.
         found = self._logical(sql, over_files=sink.distributes_files)
         self._check_computed(found)
         if whole:

@@ -26,25 +26,16 @@ _VALUE = re.compile(r"=|\bAS\s+ENUM\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """The definitions and settings of a session.
+    """The definitions and settings of a session."""
 
-    Attributes:
-        engine: runs statements, and has the environment.
-        named: the tables, whose names views can't have.
-        views: the DataFrames that are views, by name in lower case; they keep what they read.
-    """
-
-    engine: Engine
-    named: NamedTables
+    engine: Engine  # runs statements, and has the environment
+    named: NamedTables  # the tables, whose names views can't have
+    # The DataFrames that are views, by name in lower case; they keep what they read.
     views: dict[str, DataFrame] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def define(self, sql: str) -> None:
-        """Run a definition (of a view, macro, type ...), for all later statements.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-        """
+        """Run a definition (of a view, macro, type ...), for all later statements."""
         engine = self.engine
         with engine.up_to_date():
             if engine.scratch.is_elsewhere:
@@ -106,11 +97,7 @@ class Definitions:
     # Views
 
     def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
-        """Make a DataFrame a view; what it reads is kept as long as the view exists.
-
-        Raises:
-            CatalogError: something has that name already.
-        """
+        """Make a DataFrame a view; what it reads is kept as long as the view exists."""
         self.engine.check_open()
         if name.lower() in (table.lower() for table in self.named.names):
             raise CatalogError(f"There is a table called {name!r}; a view needs another name.")
@@ -147,11 +134,7 @@ class Definitions:
         self._set_functions({**engine.planner.functions, name: function})
 
     def remove_function(self, name: str) -> None:
-        """Remove a registered function.
-
-        Raises:
-            OptionError: there is none of that name.
-        """
+        """Remove a registered function (OptionError if there is none of that name)."""
         engine = self.engine
         engine.check_open()
         if name not in engine.planner.functions:

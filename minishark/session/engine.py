@@ -102,10 +102,8 @@ class Engine:
         return self._stopped or os.getpid() != self._pid
 
     def stop(self) -> bool:
-        """Stop the cluster and free its memory; whether this call did it.
-
-        Does nothing in a fork of the process: the cluster is the parent's.
-        """
+        """Stop the cluster and free its memory; whether this call did it."""
+        # Does nothing in a fork of the process: the cluster is the parent's.
         if os.getpid() != self._pid:
             return False
         with self._lock:
@@ -133,11 +131,7 @@ class Engine:
 
     @contextlib.contextmanager
     def up_to_date(self) -> Iterator[None]:
-        """What every statement relies on: an open session, and tables as last written.
-
-        Raises:
-            ClusterError: the session is stopped.
-        """
+        """What every statement relies on: an open session, and tables as last written."""
         self.check_open()
         self._load_changed()
         yield
@@ -190,14 +184,7 @@ class Engine:
         explained: bool = False,
         handlers: tuple[ProgressHandler, ...] = (),
     ) -> tuple[Result, QueryMetrics]:
-        """Run a query to its end.
-
-        Args:
-            sql: the query.
-            sink: what becomes of its rows.
-            explained: whether metrics say why each task ran where it did.
-            handlers: told of its progress, besides those of all queries; what they raise ends it.
-        """
+        """Run a query to its end; `handlers` hear of its progress, and what they raise ends it."""
         with self.open_queries.counted():
             return climb(
                 _Query(engine=self, sql=sql, sink=sink, explained=explained, handlers=handlers)
@@ -242,11 +229,7 @@ class Engine:
         return (*self.environment.settings, *map(self.tables.content, read))
 
     def restore(self, lost: PartitionsLostError) -> None:
-        """Restore a table whose partitions are lost: load its files again, or compute it again.
-
-        Raises:
-            PartitionsLostError: neither is possible.
-        """
+        """Restore a table whose partitions are lost: load its files again, or compute it again."""
         if lost.table in self.cached:
             self.cached.restore(lost, self._fingerprint)
         else:
@@ -259,10 +242,8 @@ class Engine:
         return bool(hosts_of(placement.nodes, placement.stores))
 
     def threads(self, queries: int) -> int:
-        """Threads of a large task that is alone in its stage, while so many queries are open.
-
-        The cores are shared: several queries with a thread per core would only take turns.
-        """
+        """Threads of a large task that is alone in its stage, while so many queries are open."""
+        # The cores are shared: several queries with a thread per core would only take turns.
         return 1 if self.on_hosts else max(1, self.planner.options.threads // max(1, queries))
 
     def site(self, folder: str) -> Site:
@@ -287,21 +268,13 @@ class Engine:
 
 @dataclass(slots=True, kw_only=True)
 class _Query(Generic[Result]):
-    """One query on the ladder.
+    """One query on the ladder."""
 
-    Attributes:
-        engine: what runs it.
-        sql: its text.
-        sink: what becomes of its rows.
-        explained: whether metrics say why each task ran where it did.
-        handlers: told of its progress, besides the engine's.
-    """
-
-    engine: Engine
-    sql: str
-    sink: Sink[Result]
-    explained: bool = False
-    handlers: tuple[ProgressHandler, ...] = ()
+    engine: Engine  # what runs it
+    sql: str  # its text
+    sink: Sink[Result]  # what becomes of its rows
+    explained: bool = False  # whether metrics say why each task ran where it did
+    handlers: tuple[ProgressHandler, ...] = ()  # told of its progress, besides the engine's
     _started_s: float = field(default_factory=time.perf_counter)
     _planned_s: float = 0.0
 
@@ -351,11 +324,7 @@ class _Query(Generic[Result]):
         return result, self._metrics(run.metrics(), warnings)
 
     def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryMetrics]:
-        """Run a statement that no executor accepts in the scratch database, which accepts more.
-
-        Raises:
-            RefusedError: it does not either, or the sink needs tasks.
-        """
+        """Run a statement that no executor accepts in the scratch database, which accepts more."""
         if self.sink.needs_tasks:
             raise RefusedError(str(rejected)) from None
         try:

@@ -27,24 +27,12 @@ from minishark.tables.store import survives_arrow
 
 @dataclass(frozen=True, slots=True)
 class FileWriter:
-    """Writes the rows of queries to files.
+    """Writes the rows of queries to files."""
 
-    Attributes:
-        engine: runs the queries.
-    """
-
-    engine: Engine
+    engine: Engine  # runs the queries
 
     def copy(self, query: str, target: str) -> pa.Table:
-        """COPY query TO target: tasks write files in parallel where they can.
-
-        Args:
-            query: a query.
-            target: the text after TO.
-
-        Returns:
-            DuckDB's answer: the number of rows.
-        """
+        """COPY query TO target, in parallel files where tasks can write; the number of rows."""
         with self.engine.up_to_date():
             schema = self._bound_or_none(query)
             if schema is None:
@@ -74,12 +62,7 @@ class FileWriter:
         return sum(item.rows for item in written)
 
     def write_checkpoint(self, sql: str, path: str) -> str:
-        """Write a query's rows to Parquet files in a new folder; a query that reads them back.
-
-        Raises:
-            DataError: the folder is not empty, or can't be written.
-            UnsupportedError: Parquet does not keep the type of a column.
-        """
+        """Write a query's rows to Parquet files in a new folder; a query that reads them back."""
         with self.engine.up_to_date():
             schema = self.engine.planning.bind(sql).schema
             copy = Copy(Path(path).absolute(), {"format": "parquet", "per_thread_output": "true"})

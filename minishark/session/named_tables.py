@@ -26,13 +26,9 @@ from minishark.tables.tables import check_layout, named_columns
 
 @dataclass(frozen=True, slots=True)
 class NamedTables:
-    """The tables that users name.
+    """The tables that users name."""
 
-    Attributes:
-        engine: stores them, and runs statements.
-    """
-
-    engine: Engine
+    engine: Engine  # stores them, and runs statements
 
     @property
     def names(self) -> list[str]:
@@ -98,11 +94,7 @@ class NamedTables:
             self._publish(table, replace=replace)
 
     def drop(self, name: str, *, missing_ok: bool = False) -> None:
-        """Remove a table and free its memory.
-
-        Raises:
-            CatalogError: there is no such table.
-        """
+        """Remove a table and free its memory (CatalogError if there is no such table)."""
         engine = self.engine
         engine.check_open()
         with engine.loading:  # or another thread, loading its last change, would create it again
@@ -118,15 +110,8 @@ class NamedTables:
         self.write(f"INSERT INTO {ident(name)} {query}", Target(name, is_main=True))
 
     def write(self, sql: str, target: Target | None) -> pa.Table:
-        """Run a statement that changes tables; the cluster loads the changes before the next query.
-
-        Args:
-            sql: the statement.
-            target: the table that it changes; None if that can't be told.
-
-        Returns:
-            The number of changed rows, or what RETURNING asks for.
-        """
+        """Run a statement that changes `target`, if known; the number of rows, or RETURNING."""
+        # The cluster loads the changes before the next query.
         engine = self.engine
         engine.check_open()
         if engine.scratch.is_elsewhere or (target is not None and not target.is_main):

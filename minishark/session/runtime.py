@@ -60,11 +60,7 @@ class Runtime:
     # Queries
 
     def bind(self, sql: str) -> Schema:
-        """The columns of a query.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-        """
+        """The columns of a query (QueryError if DuckDB does not accept it)."""
         with self.engine.up_to_date():
             return self.planning.bind(sql).schema
 
@@ -76,23 +72,15 @@ class Runtime:
     def run(
         self, sql: str, *, cancellation: Cancellation | None = None, explained: bool = False
     ) -> Answer:
-        """Run a query to its end.
-
-        Args:
-            sql: the query.
-            cancellation: ends the query early, with QueryCancelledError.
-            explained: whether metrics say why each task ran where it did.
-        """
+        """Run a query to its end; `explained` if metrics say why each task ran where it did."""
         with self.engine.up_to_date():
             heard = () if cancellation is None else (cancellation.check,)
             return Answer(*self.engine.run(sql, CollectRows(), explained=explained, handlers=heard))
 
     def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
-        """Run a query to its end, and read its rows as a stream.
-
-        No process holds all rows in its own memory: they are in shared memory or on disk, and each
-        task's are freed when they have been read.
-        """
+        """Run a query to its end, and read its rows as a stream."""
+        # No process holds all rows in its own memory: they are in shared memory or on disk, and
+        # each task's are freed when they have been read.
         with self.engine.up_to_date():
             return self.engine.run(sql, StreamRows())
 
@@ -105,11 +93,7 @@ class Runtime:
             return explain_text(plan, mode, threads=self.engine.threads(queries=1))
 
     def verify(self, sql: str, answer: pa.Table) -> None:
-        """Compare an answer with plain DuckDB's.
-
-        Raises:
-            VerificationError: it differs.
-        """
+        """Compare an answer with plain DuckDB's (VerificationError if it differs)."""
         expected = self.engine.query_in_front_end(sql)
         connection = self.planning.connection()
         try:

@@ -45,15 +45,10 @@ _REPLACED = "replaced"  # what was at the target, in the staging folder
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The target and options of a COPY.
+    """The target and options of a COPY."""
 
-    Attributes:
-        path: the target, absolute.
-        options: DuckDB's options as written, by name in lower case.
-    """
-
-    path: Path
-    options: Mapping[str, str]
+    path: Path  # the target, absolute
+    options: Mapping[str, str]  # DuckDB's options as written, by name in lower case
 
     def has(self, option: str) -> bool:
         """Whether an option is given, and not as false."""
@@ -102,15 +97,9 @@ def _is_named_here(copy: Copy) -> bool:
 
 
 def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | None:
-    """The parsed text after TO; None for what the front end's DuckDB must write itself.
-
-    These are remote targets and devices, options without parentheses, RETURN_FILES and
-    RETURN_STATS, and a FILENAME_PATTERN that is not a plain string.
-
-    Args:
-        target: the text after TO.
-        split: splits the text between the parentheses at its commas.
-    """
+    """The parsed text after TO; None for what the front end's DuckDB must write itself."""
+    # These are remote targets and devices, options without parentheses, RETURN_FILES and
+    # RETURN_STATS, and a FILENAME_PATTERN that is not a plain string.
     found = _TARGET.fullmatch(target)
     if found is None:
         return None
@@ -138,14 +127,9 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class WriteFiles(Sink[tuple[Written, ...]]):
-    """The rows of a query as files in a staging folder, from which `publish` moves them.
+    """The rows of a query as files in a staging folder, from which `publish` moves them."""
 
-    Attributes:
-        copy: the final target.
-        staging: the staging folder.
-    """
-
-    copy: Copy
+    copy: Copy  # the final target
     staging: Path
 
     def shape(self, plan: PhysicalPlan) -> PhysicalPlan:
@@ -166,14 +150,8 @@ class WriteFiles(Sink[tuple[Written, ...]]):
 
 @contextlib.contextmanager
 def staging_folder(copy: Copy) -> Iterator[Path]:
-    """A folder beside the target, so that moving files there is atomic; removed afterwards.
-
-    It stays only if it holds former files of the target that could not be moved back.
-
-    Raises:
-        DataError: the target can't be written.
-        ResourceError: the disk is full.
-    """
+    """A folder beside the target, so that moving files there is atomic; removed afterwards."""
+    # It stays only if it holds former files of the target that could not be moved back.
     _check_target(copy)
     with _writing(copy):
         name = f".{copy.path.name}.{os.getpid()}-"
@@ -222,17 +200,7 @@ def _write_error(copy: Copy, error: OSError) -> MinisharkError:
 
 
 def check_options(con: duckdb.DuckDBPyConnection, copy: Copy, schema: Schema, to: Path) -> None:
-    """Let DuckDB check the options by a COPY of no rows.
-
-    Args:
-        con: a connection.
-        copy: the options.
-        schema: the columns.
-        to: a staging folder.
-
-    Raises:
-        duckdb.Error: one is invalid.
-    """
+    """Let DuckDB check the options by a COPY of no rows to the folder `to`."""
     names = numbered(column.name for column in schema)
     nulls = ", ".join(
         f"CAST(NULL AS {column.type}) AS {quote(name)}"
@@ -249,11 +217,7 @@ def parquet_files(folder: Path) -> str:
 
 
 def publish(copy: Copy, staging: Path, written: Sequence[Written]) -> None:
-    """Move all output of tasks to the target; if that fails, move everything back.
-
-    Raises:
-        DataError: the target can't be written.
-    """
+    """Move all output of tasks to the target; if that fails, move everything back."""
     filled = [item for item in written if item.rows] or list(written[:1])
     with _writing(copy), contextlib.ExitStack() as undo:
         if not copy.is_folder:
@@ -314,11 +278,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _named(copy: Copy, staging: Path, written: Sequence[Written]) -> dict[Path, Path]:
-    """The files by their names below the target; numbers continue from task to task.
-
-    Raises:
-        DataError: two files would have the same name.
-    """
+    """The files by their names below the target; numbers continue from task to task."""
     pattern = copy.pattern if "{i}" in copy.pattern else f"{copy.pattern}{{i}}"
     numbers: dict[Path, Iterator[int]] = {}
     files: dict[Path, Path] = {}

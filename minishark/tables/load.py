@@ -47,20 +47,13 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """The rows of a table to load, as pieces that tasks read in parallel.
-
-    Attributes:
-        schema: the columns.
-        relations: pieces that are SQL relations, such as `read_parquet('a')`.
-        slices: pieces that are stored Arrow files.
-        rows: the number of rows of each slice, if known.
-        files: the user's files that the relations read; the table can be loaded from them again.
-    """
+    """The rows of a table to load, as pieces that tasks read in parallel."""
 
     schema: Schema
-    relations: tuple[str, ...] = ()
-    slices: tuple[FileSlice, ...] = ()
-    rows: tuple[int, ...] = ()
+    relations: tuple[str, ...] = ()  # pieces that are SQL relations, such as `read_parquet('a')`
+    slices: tuple[FileSlice, ...] = ()  # pieces that are stored Arrow files
+    rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
+    # The user's files that the relations read; the table can be loaded from them again.
     files: tuple[str, ...] = ()
 
     def payloads(self) -> list[TaskPayload]:
@@ -70,10 +63,8 @@ class TableSource:
         return own + [TaskPayload(first + i, {"in0": (s,)}) for i, s in enumerate(self.slices)]
 
     def runs(self, count: int) -> list[TaskPayload]:
-        """`count` tasks, each with consecutive pieces; fewer if there are fewer pieces.
-
-        If the slices' row counts are known, tasks get about equal numbers of rows instead.
-        """
+        """`count` tasks, each with consecutive pieces; fewer if there are fewer pieces."""
+        # If the slices' row counts are known, tasks get about equal numbers of rows instead.
         if self.rows:
             return self._even_runs(count)
         pieces = max(1, len(self.relations) + len(self.slices))
@@ -111,36 +102,22 @@ class TableLayout:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """The result of a load.
-
-    Attributes:
-        partitions: the stored partitions.
-        measured: each partition's statistics, for `merge_statistics`.
-        on_disk: whether a partition was written to disk for lack of shared memory.
-    """
+    """The result of a load."""
 
     partitions: tuple[Partition, ...]
-    measured: tuple[pa.Table, ...]
-    on_disk: bool
+    measured: tuple[pa.Table, ...]  # each partition's statistics, for `merge_statistics`
+    on_disk: bool  # whether a partition was written to disk for lack of shared memory
 
 
 @dataclass(slots=True, kw_only=True)
 class TableLoader:
-    """Loads a table into a cluster.
+    """Loads a table into a cluster."""
 
-    Attributes:
-        site: where tasks run.
-        folder: the table's folder in each node's storage.
-        source: where its rows come from.
-        layout: how they are partitioned and replicated.
-        on_progress: called with the number of tasks done and of all tasks.
-    """
-
-    site: Site
+    site: Site  # where tasks run
     folder: str
-    source: TableSource
-    layout: TableLayout
-    on_progress: OnProgress | None = None
+    source: TableSource  # where its rows come from
+    layout: TableLayout  # how they are partitioned and replicated
+    on_progress: OnProgress | None = None  # called with the number of tasks done and of all tasks
     _graph: StageGraph = field(init=False)
     _pieces: Sequence[TaskPayload] = field(init=False)
     _placed: Placement = field(init=False)
@@ -162,13 +139,7 @@ class TableLoader:
         return bool(self.layout.partition_by) and self.layout.partitions > 1
 
     def load(self) -> LoadedTable:
-        """Load the table; what is lost with nodes meanwhile is loaded again.
-
-        Raises:
-            DataError: the source can't be read.
-            FilesLostError: stored files that are its source are gone.
-            ExecutionError: a task failed otherwise.
-        """
+        """Load the table; what is lost with nodes meanwhile is loaded again."""
         self.renew()
         StageJobs(
             graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes

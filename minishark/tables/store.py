@@ -37,23 +37,14 @@ _ENUM = re.compile(r"ENUM\('(?:[^']|'')*'(?:, '(?:[^']|'')*')*\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAsTable(Sink[Table]):
-    """The rows of a query as a table that is not published yet.
-
-    Attributes:
-        tables: loads it.
-        name: its name.
-        schema: its columns.
-        folder: its folder.
-        layout: how it is partitioned and replicated.
-        function: a Python function to which the rows are passed first.
-    """
+    """The rows of a query as a table that is not published yet."""
 
     tables: Tables
     name: str
     schema: Schema
     folder: str
     layout: Layout
-    function: TaskFunction | None = None
+    function: TaskFunction | None = None  # a Python function to which the rows are passed first
     lossless = True
 
     @property
@@ -84,10 +75,8 @@ class StoreAsTable(Sink[Table]):
         return tuple(columns.index(name) for name in names)
 
     def _partitioned_by(self, plan: PhysicalPlan) -> tuple[str, ...] | None:
-        """The columns by which the plan's tasks hash-partition; None if tasks are no partitions.
-
-        An empty tuple if tasks may become partitions, with rows anywhere.
-        """
+        """The columns by which the plan's tasks hash-partition; None if tasks are no partitions."""
+        # An empty tuple if tasks may become partitions, with rows anywhere.
         count = plan.distribution.partitions
         if self.layout.even or self.layout.partitions not in (None, count):
             return None
@@ -162,11 +151,7 @@ def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:
 
 
 def table_schema(schema: Schema) -> Schema:
-    """A query's columns under names that a table can have: unique ones.
-
-    Raises:
-        CatalogError: there is no column.
-    """
+    """A query's columns under names that a table can have: unique ones."""
     if not schema:
         raise CatalogError("A table needs at least one column.")
     names = numbered(column.name for column in schema)

@@ -42,10 +42,8 @@ def load_tables(
     partitions: int | None = None,
     replicas: int,
 ) -> None:
-    """Load tables (name to path, or glob) into a session, TPC-H's partitioned as in `schema.py`.
-
-    `partitions` is for the partitioned ones; None for the session's default.
-    """
+    """Load tables (name to path, or glob) into a session, TPC-H's partitioned as in `schema.py`."""
+    # `partitions` is for the partitioned ones; None for the session's default.
     keys = {table.name: table.partition_by for table in TABLES}
     for name, path in tables.items():
         reporter.step(f"Loading {name}")
@@ -84,12 +82,10 @@ _FILE = re.compile(r"[/*?]|\.(parquet|csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$",
 def tables_of_query(
     connection: duckdb.DuckDBPyConnection, text: str, tables: Mapping[str, str], earlier: str = ""
 ) -> Mapping[str, str]:
-    """The tables that a statement reads, so that only these are loaded.
-
-    All of them if it queries the catalog or names an unknown table, so that DuckDB's message can
-    suggest names. None if it does not parse. `connection` only parses; `earlier` are the statements
-    before this one, which may have made tables.
-    """
+    """The tables that a statement reads, so that only these are loaded."""
+    # All of them if it queries the catalog or names an unknown table, so that DuckDB's message can
+    # suggest names. None if it does not parse. `connection` only parses; `earlier` are the
+    # statements before this one, which may have made tables.
     try:
         connection.extract_statements(text)
     except duckdb.Error:

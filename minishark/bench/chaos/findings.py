@@ -23,22 +23,16 @@ _BROKEN_MAX = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Outcome of a run.
-
-    Attributes:
-        skipped: faults without a possible victim.
-        quiet: statements before the first fault; `done` during faults, `after` after the last.
-        hung: statements that did not end in time.
-        left: leaks.
-    """
+    """Outcome of a run."""
 
     injected: Sequence[Injected]
-    skipped: Sequence[Fault]
+    skipped: Sequence[Fault]  # faults without a possible victim
+    # Statements before the first fault; `done` during faults, `after` after the last.
     quiet: Sequence[Done]
     done: Sequence[Done]
     after: Sequence[Done]
-    hung: Sequence[str]
-    left: Sequence[str]
+    hung: Sequence[str]  # statements that did not end in time
+    left: Sequence[str]  # leaks
 
     def rows(self) -> list[Row]:
         """Curves, and figures as points whose y is a count."""

@@ -48,17 +48,11 @@ _HEADS = 2
 
 @dataclass(slots=True)
 class Testbed:
-    """Folders and a mark for one run.
+    """Folders and a mark for one run."""
 
-    Attributes:
-        folder: for temporary files of all processes of the run.
-        mark: in the environment of all of them.
-        strange: unowned folders in shared memory from before the run.
-    """
-
-    folder: Path
+    folder: Path  # for temporary files of all processes of the run
     mark: str
-    strange: tuple[Path, ...]
+    strange: tuple[Path, ...]  # unowned folders in shared memory from before the run
     _hosts: list[_Host] = field(default_factory=list)
     _peer_session: subprocess.Popen[bytes] | None = None
 

@@ -23,19 +23,12 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The possible victims at a moment.
-
-    Attributes:
-        nodes: as reported by the cluster.
-        heads: the names of those with a scheduler.
-        session: the process id of the other session, if it runs.
-        hit: processes that must not be hit again: stopped ones, and killed ones that are still
-            reported.
-    """
+    """The possible victims at a moment."""
 
     nodes: Sequence[NodeState]
-    heads: Collection[str]
-    session: int | None
+    heads: Collection[str]  # the names of those with a scheduler
+    session: int | None  # the process id of the other session, if it runs
+    # Processes that must not be hit again: stopped ones, and killed ones that are still reported.
     hit: Collection[int]
 
     def candidates(self, role: str) -> tuple[Victim, ...]:

@@ -41,17 +41,12 @@ _HELP_NOTE = "Statements end with a semicolon. Ctrl-C cancels a query, Ctrl-D qu
 
 @dataclass(frozen=True)
 class Command:
-    """A dot-command.
-
-    Attributes:
-        usage: its name and arguments.
-        run: the function, called with the text after the name.
-        arguments: what completion offers: words, or "*path", "*table" or "*statement".
-    """
+    """A dot-command."""
 
     usage: str
     help: str
-    run: Callable[[Interpreter, str], None]
+    run: Callable[[Interpreter, str], None]  # called with the text after the name
+    # What completion offers: words, or "*path", "*table" or "*statement".
     arguments: Sequence[str] = ()
 
 

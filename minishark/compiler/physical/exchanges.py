@@ -57,14 +57,10 @@ def planned(
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Puts exchanges over plans that are not distributed as they must be.
+    """Puts exchanges over plans that are not distributed as they must be."""
 
-    Attributes:
-        partitions: how many partitions a shuffle makes.
-        read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
-    """
-
-    partitions: int
+    partitions: int  # how many partitions a shuffle makes
+    # A stored relation of at most this many rows is read by every task as it is.
     read_whole_rows: int
 
     def shuffled(
@@ -99,11 +95,9 @@ class Exchanges:
     def _read_whole(
         self, plan: PhysicalPlan, exchange: Broadcast | Gather, distribution: Distribution
     ) -> PhysicalPlan:
-        """All rows of `plan`, for each task or for one.
-
-        What is stored already and small is read in place, and filtered by each reader, which is
-        cheaper than a stage that stores it again.
-        """
+        """All rows of `plan`, for each task or for one."""
+        # What is stored already and small is read in place, and filtered by each reader, which is
+        # cheaper than a stage that stores it again.
         if self.is_stored(plan):
             match plan.operator:
                 # The exchange moves down to what is stored; these are computed by each reader.

@@ -53,18 +53,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class JoinCosts:
-    """The costs of the moves that bring the rows of a join together.
-
-    Attributes:
-        right: the right input, from which hash tables are built.
-        partitions: how many partitions a shuffle makes.
-        stage_cost: what one more stage costs, in rows built into a hash table.
-    """
+    """The costs of the moves that bring the rows of a join together."""
 
     left: Side
-    right: Side
-    partitions: int
-    stage_cost: float
+    right: Side  # the right input, from which hash tables are built
+    partitions: int  # how many partitions a shuffle makes
+    stage_cost: float  # what one more stage costs, in rows built into a hash table
 
     def cheapest(self, join: Join) -> JoinMove:
         _, move = min(self._candidates(join))

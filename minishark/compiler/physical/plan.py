@@ -223,10 +223,8 @@ class PhysicalPlan:
         return f"{operator}  [{self.distribution.label(self.schema)}, ~{self.rows:,.0f} rows]"
 
     def with_children(self, children: tuple[PhysicalPlan, ...]) -> PhysicalPlan:
-        """The node over other children; the same object if they are the same objects.
-
-        Rules rely on that: a rule that finds nothing to do returns the plan that it got.
-        """
+        """The node over other children; the same object if they are the same objects."""
+        # Rules rely on that: a rule that finds nothing to do returns the plan that it got.
         unchanged = all(map(is_, children, self.children))
         return self if unchanged else replace(self, children=children)
 

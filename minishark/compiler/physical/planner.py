@@ -66,11 +66,7 @@ _OWN_CTES = 1_000_000
 
 
 def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
-    """The physical plan of `logical`.
-
-    Raises:
-        CatalogError: the plan names a table that the catalog does not have.
-    """
+    """The physical plan of `logical`."""
 
     def place(*, whole: bool) -> PhysicalPlan:
         return Placer(catalog, options, whole=whole).plan(logical).plan
@@ -435,11 +431,9 @@ class Placer:
                 return self._exchanges.gathered(left), self._exchanges.gathered(right)
 
     def _counted(self, join: ops.Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
-        """Both inputs; first materialized is what a semi or anti join should build.
-
-        DuckDB builds the hash table from the input that it estimates to be smaller. Without
-        statistics it overestimates the joins below; of stored rows it knows the number.
-        """
+        """Both inputs; first materialized is what a semi or anti join should build."""
+        # DuckDB builds the hash table from the input that it estimates to be smaller. Without
+        # statistics it overestimates the joins below; of stored rows it knows the number.
         costs = JoinCosts(left.side, right.side, self._options.partitions, self._options.stage_cost)
         if join.kind in KEEPS_LEFT_ONLY and costs.counting_pays(left.side, right.side):
             return self._stored(left), right

@@ -32,12 +32,10 @@ _NAME = "rows to sort"
 def ranged(
     plan: PhysicalPlan, keys: tuple[SortKey, ...], partitions: int, index: int
 ) -> PhysicalPlan:
-    """`plan` with its rows exchanged so that each partition holds one range of `keys`.
-
-    Rows are needed twice, for the sample and for the exchange: what is more than a filtered table
-    is stored in between, as the common table expression `index`, which must be free in the whole
-    plan. Rows with equal keys stay in their order.
-    """
+    """`plan` with its rows exchanged so that each partition holds one range of `keys`."""
+    # Rows are needed twice, for the sample and for the exchange: what is more than a filtered table
+    # is stored in between, as the common table expression `index`, which must be free in the whole
+    # plan. Rows with equal keys stay in their order.
     if _is_cheap(plan):
         return _exchanged(plan, keys, partitions)
     reference = replace(plan, operator=CteRef(index, _NAME, plan.schema), children=())

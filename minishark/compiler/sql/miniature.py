@@ -161,12 +161,10 @@ def _column(
 
 
 def _cycle(rows: int, wanted: int, share: float) -> int:
-    """The cycle after which values repeat, so that DuckDB estimates `wanted` distinct ones.
-
-    DuckDB sketches a `share` of the rows and, of u distinct values in s sampled rows, infers
-    u + (u/s)^3 (n - s) among n (a Good-Turing estimate). With c values in turn, a sample has
-    c (1 - (1 - share)^(n/c)) of them. An odd cycle can't fall in step with DuckDB's vectors.
-    """
+    """The cycle after which values repeat, so that DuckDB estimates `wanted` distinct ones."""
+    # DuckDB sketches a `share` of the rows and, of u distinct values in s sampled rows, infers u +
+    # (u/s)^3 (n - s) among n (a Good-Turing estimate). With c values in turn, a sample has c (1 -
+    # (1 - share)^(n/c)) of them. An odd cycle can't fall in step with DuckDB's vectors.
     sampled = share * rows
     if wanted >= rows or rows <= _VECTOR_ROWS or wanted < sampled / 20:
         return wanted

@@ -91,16 +91,11 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class BoundStatement:
-    """A statement that DuckDB has parsed and bound.
+    """A statement that DuckDB has parsed and bound."""
 
-    Attributes:
-        sql: its text, without the semicolon.
-        schema: its output columns.
-        tables: the catalog's tables that it reads, and possibly more that its text mentions.
-    """
-
-    sql: str
+    sql: str  # its text, without the semicolon
     schema: Schema
+    # The catalog's tables that it reads, and possibly more that its text mentions.
     tables: tuple[str, ...]
 
 
@@ -171,11 +166,7 @@ class PlanningDatabase:
             return self._tables_in(sql, self._relations_in(sql))
 
     def relation_schema(self, relation: str) -> Schema:
-        """The columns of a SQL relation such as `read_parquet('file')`.
-
-        Raises:
-            duckdb.Error: it can't be read.
-        """
+        """The columns of a SQL relation such as `read_parquet('file')`."""
         with self._lock:
             return _schema(self._con.sql(f"FROM {relation}"))
 
@@ -203,11 +194,7 @@ class PlanningDatabase:
             self._outdate()
 
     def count_rows(self, relations: Sequence[str]) -> list[int]:
-        """The number of rows of each SQL relation.
-
-        Raises:
-            duckdb.Error: one can't be read.
-        """
+        """The number of rows of each SQL relation (duckdb.Error if one can't be read)."""
         with self._lock:
             return [
                 int(self._con.execute(f"SELECT count(*) FROM {relation}").fetchall()[0][0])
@@ -282,10 +269,8 @@ class PlanningDatabase:
         return named is not None and named <= self._names.keys()
 
     def _located(self, sql: str, error: duckdb.Error) -> str:
-        """The message of a statement that did not bind, with the line and the place of the error.
-
-        Relations leave these out, but executing the statement, which fails likewise, does not.
-        """
+        """The message of a statement that did not bind, with line and place of the error."""
+        # Relations leave these out, but executing the statement, which fails likewise, does not.
         try:
             self._con.execute(sql).fetchall()
         except duckdb.Error as same:
@@ -311,11 +296,9 @@ class PlanningDatabase:
         return tuple(self._names[name] for name in sorted(named) if name in self._names)
 
     def _relations_in(self, sql: str) -> set[str] | None:
-        """The relations that a statement names, in lower case; None if that is unknown.
-
-        DuckDB finds them by binding the statement over tables without columns, which fails where
-        columns matter (USING, NATURAL, ASOF, COLUMNS ...).
-        """
+        """The relations that a statement names, in lower case; None if that is unknown."""
+        # DuckDB finds them by binding the statement over tables without columns, which fails where
+        # columns matter (USING, NATURAL, ASOF, COLUMNS ...).
         try:
             return {name.lower() for name in self._con.get_table_names(sql)}
         except duckdb.Error:

@@ -146,15 +146,7 @@ def call_arguments(text: str) -> Sequence[SqlText] | Mapping[str, SqlText]:
 
 
 def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
-    """`sql` with a literal for each `?`, `$1` or `$name`.
-
-    Args:
-        sql: one statement.
-        values: for `?` and `$1` a sequence, for `$name` a mapping; `SqlText` is put in as it is.
-
-    Raises:
-        QueryError: a parameter has no value, or a value no parameter.
-    """
+    """`sql` with a literal for each `?`, `$1` or `$name`; `SqlText` is put in as it is."""
     named = values if isinstance(values, Mapping) else {str(i + 1): v for i, v in enumerate(values)}
     out: list[str] = []
     used: dict[str, None] = {}
