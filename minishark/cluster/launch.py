@@ -28,8 +28,8 @@ from minishark.cluster.joining import peer_session
 from minishark.cluster.machine import live_process, node_memory
 from minishark.cluster.node import NodeOptions, service_address
 from minishark.cluster.wire import Hello, Welcome, own_versions
-from minishark.cores import usable_cores
 from minishark.errors import ClusterError, OptionError
+from minishark.worker.cores import usable_cores
 from sparrow_core import NodeStatus, SparrowError
 from sparrow_core.runtime.transport.keys import generate, write_key_file
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from minishark.cluster.folders import ClusterFolders, make_folders
 from minishark.cluster.machine import node_memory
 from minishark.cluster.runner_config import RUNNER, node_meter, runner_config
-from minishark.cores import usable_cores
 from minishark.errors import ClusterError, OptionError
+from minishark.worker.cores import usable_cores
 from minishark.worker.paths import StorePaths
 from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
 from sparrow_core.machines.node_monitor import NodeMonitorConfig

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, check_partitions
 from minishark.errors import OptionError
-from minishark.lazy import imported
+from minishark.session.lazy import imported
 from minishark.session.options import check_optimizations, check_placement, planner_options
 from minishark.worker.memory import parse_size
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from minishark.catalog import ColumnStatistics
 from minishark.compiler.logical.operators import Join, JoinKind
 from minishark.expressions import (
     Cast,
@@ -22,7 +23,6 @@ from minishark.expressions import (
     Prefix,
     children,
 )
-from minishark.statistics import ColumnStatistics
 
 _RANGE_SELECTIVITY = 0.3
 _OTHER_SELECTIVITY = 0.25

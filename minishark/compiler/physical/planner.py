@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import count
 from typing import assert_never
 
-from minishark.catalog import Catalog, Table
+from minishark.catalog import Catalog, ColumnStatistics, Table
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.aggregates import can_split, state_column
@@ -57,7 +57,6 @@ from minishark.compiler.rules import enabled
 from minishark.compiler.rules.one_task import Place
 from minishark.compiler.rules.rule import Phase
 from minishark.expressions import AggregateCall, Column, ColumnRef, Expression, Schema, is_volatile
-from minishark.statistics import ColumnStatistics
 
 _UNNESTED_LENGTH = 10
 """The assumed length of a list: nothing is measured about nested columns."""
