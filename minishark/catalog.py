@@ -66,7 +66,6 @@ class Table:
         return self.partitions[0].file.rpartition("/")[0]
 
     def with_locations(self, index: int, nodes: tuple[str, ...]) -> Table:
-        """The table with other locations of one partition."""
         partitions = list(self.partitions)
         partitions[index] = replace(partitions[index], locations=nodes)
         return replace(self, partitions=tuple(partitions))
@@ -85,7 +84,6 @@ class Table:
 
     @property
     def bytes(self) -> int:
-        """The size of one replica, in bytes."""
         return sum(partition.bytes for partition in self.partitions)
 
 
@@ -113,13 +111,11 @@ class Catalog:
         self._tables[table.name.lower()] = table
 
     def remove(self, name: str) -> Table:
-        """Take a table out, and return it (CatalogError if there is none of that name)."""
         table = self.get(name)
         del self._tables[name.lower()]
         return table
 
     def get(self, name: str) -> Table:
-        """The table called `name` (CatalogError if there is none)."""
         table = self.find(name)
         if table is None:
             raise self.unknown(name)

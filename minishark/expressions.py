@@ -185,7 +185,6 @@ class WindowCall:
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:
-    """The direct sub-expressions, in the order in which SQL writes them."""
     match expression:
         case ColumnRef() | Literal():
             return ()

@@ -62,7 +62,6 @@ def _count_differences(expected: pa.Table, actual: pa.Table) -> list[str]:
 
 
 def _row_differences(expected: Sequence[Row], actual: Sequence[Row]) -> list[str]:
-    """Differences of two multisets of rows."""
     wanted_by_key, found_by_key = _floats_by_key(expected), _floats_by_key(actual)
     missing: list[Row] = []
     surplus: list[Row] = []
@@ -167,7 +166,6 @@ def _frozen(value: object, floats: list[float]) -> Hashable:
 
 
 def _shown(row: Row) -> str:
-    """A row as text, with its floats in their places."""
     floats = iter(row[1])
 
     def restored(value: object) -> object:

@@ -54,7 +54,6 @@ class Load:
 
 
 def load(parameters: Load, seed: int, advance: Advance) -> Sequence[Row]:
-    """Run; returns samples and outcomes of queries as rows."""
     if min(parameters.sessions, parameters.threads) < 1 or parameters.seconds <= 0:
         raise OptionError("Set sessions and threads to 1 or more, and seconds above 0.")
     tables = tpch_tables(tpch_folder(parameters.scale, parameters.data))
@@ -95,7 +94,6 @@ def _counts(panel: str, counts: Iterable[tuple[str, int]]) -> list[Row]:
 
 @contextlib.contextmanager
 def _sessions(parameters: Load) -> Iterator[tuple[list[Session], tuple[str, ...]]]:
-    """Sessions on a new cluster, and the nodes' folders in shared memory."""
     record = start_cluster(
         StartOptions(name=_NAME, nodes=parameters.nodes, executors_per_node=parameters.executors)
     )
@@ -111,7 +109,6 @@ def _sessions(parameters: Load) -> Iterator[tuple[list[Session], tuple[str, ...]
 def _sampled(
     testbed: Testbed, folders: Sequence[str], seconds: float, advance: Advance
 ) -> list[Row]:
-    """Samples of the resources in use."""
     rows: list[Row] = []
     started = time.monotonic()
     for number in range(1, _SAMPLES + 1):
@@ -126,7 +123,6 @@ def _sampled(
 
 
 def _sample(testbed: Testbed, folders: Sequence[str]) -> dict[str, float]:
-    """Resources of all processes of the run, including this one."""
     family = [psutil.Process(), *testbed.family()]
     opened, memory = 0, 0
     for process in family:

@@ -75,7 +75,6 @@ def run_experiment(
     plot: PlotFormat,
     advance: Callable[[float], None],
 ) -> Report:
-    """Run an experiment and write its report."""
     require_matplotlib()  # before the work, not after it
     rows = experiment.run(parameters, seed, advance)
     files = write_report(experiment, parameters, seed, rows, folder, plot)
@@ -86,7 +85,6 @@ def run_experiment(
 
 
 def describe(experiment: AnyExperiment) -> dict[str, Any]:
-    """An experiment as plain data."""
     found = {name: getattr(experiment, name) for name in ("name", "title", "source", "kind")}
     parameters = json.loads(json.dumps(dataclasses.asdict(experiment.parameters)))
     return {**found, "parameters": parameters}

@@ -45,7 +45,6 @@ def write_text(table: pa.Table, form: str, stream: TextIO) -> None:
 
 
 def write_file(table: pa.Table, form: str, path: Path) -> None:
-    """Write a result to a file in one of FILE_FORMATS, atomically."""
     with _replacing(path) as part:
         if form == "parquet":
             with duckdb.connect() as connection, ConnectionUse(connection):
@@ -58,7 +57,6 @@ def write_file(table: pa.Table, form: str, path: Path) -> None:
 
 
 def format_of(path: Path) -> str:
-    """The format of a file's extension; csv for unknown ones."""
     endings = {
         ".jsonl": "jsonlines", ".ndjson": "jsonlines", ".md": "markdown", ".feather": "arrow",
     }  # fmt: skip

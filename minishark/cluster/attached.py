@@ -217,7 +217,6 @@ class AttachedCluster:
                 self._make_missing_folders()
 
     def close(self) -> None:
-        """Disconnect and remove all files of the session; idempotent."""
         if self._closed or os.getpid() != self._keep.pid:  # after fork(), the parent owns it
             return
         self._closed = True

@@ -150,7 +150,6 @@ class Cluster(Protocol):
 
 
 def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
-    """The exception for a task that failed for good."""
     # DuckDB's excerpt of the text helps if the task ran the user's own statement (`is_own_text`);
     # an excerpt of a generated fragment would not.
     try:
@@ -202,7 +201,6 @@ def function_error(detail: ProblemDetail, node: str) -> Exception:
 
 
 def job_error(event: JobFailed, where: str = "") -> MinisharkError:
-    """The exception for a failed job, the part of the query in `where`, such as " in stage 2"."""
     story = "".join(f"\n  {line}" for line in event.story)
     match event.kind:
         case "cancelled":

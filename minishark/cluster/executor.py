@@ -35,12 +35,10 @@ _FIT_S = 0.25
 
 
 def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
-    """A runner for one slot of an executor, configured by `runner_config`."""
     return ExecutorRunner(config, slot)
 
 
 def load_keys(folder: str | None) -> Keys | None:
-    """Read the keys in a folder; None for no folder. ClusterError if they can't be read."""
     if folder is None:
         return None
     try:
@@ -81,7 +79,6 @@ class ExecutorRunner:
                 tidy_at_s = time.monotonic() + _TIDY_S
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
-        """Run one task; a TaskFailure has a `ProblemDetail` for the front end."""
         stage = self._stages.get(job_id)
         if stage is None:
             stage = self._stages[job_id] = decode_stage(shared)
@@ -107,7 +104,6 @@ class ExecutorRunner:
             os._exit(_STUCK_STATUS)
 
     def forget(self, job_id: str) -> None:
-        """Release the files of a job that has ended."""
         stage = self._stages.pop(job_id, None)
         if stage is not None:
             self._runner.forget(stage.folder)

@@ -89,7 +89,6 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     keys: str | None = None  # the folder of the cluster's keys, for tcp
 
     def check(self) -> None:
-        """Raise OptionError for an invalid option."""
         if not _NAME.fullmatch(self.name):
             raise OptionError(f"Invalid cluster name {self.name!r}: use letters and digits.")
         if self.nodes < 1 or self.executors_per_node < 1:
@@ -230,12 +229,10 @@ def node_name(listen: str) -> str:
 
 
 def bind_address(bind: str | None, listen: str) -> str | None:
-    """The port of `listen` on the interface `bind`."""
     return bind and f"{bind.rstrip('/')}:{listen.rpartition(':')[2]}"
 
 
 def make_keys(folder: Path) -> str:
-    """Generate a key pair that accepts itself, in a folder without keys; the public key."""
     keys = generate()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -322,7 +319,6 @@ def _log_tail(node: NodeProcess) -> str:
 
 
 def stop_cluster(name: str) -> ClusterRecord:
-    """Stop a cluster's nodes on this machine, and remove all their files."""
     record = find_cluster(name)
     with _locked(record.name):
         _end(record.nodes)
@@ -331,7 +327,6 @@ def stop_cluster(name: str) -> ClusterRecord:
 
 
 def forget_cluster(record: ClusterRecord) -> None:
-    """Remove the record and the files of a dead cluster, so that it can be started again."""
     if record.is_alive:
         raise ClusterError(f"Cluster {record.name} is running; stop it first.")
     _end(record.nodes)

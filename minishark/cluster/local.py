@@ -41,7 +41,6 @@ class ClusterOptions:
     memory_limit_bytes: int | None = None
 
     def check(self) -> None:
-        """Raise OptionError for a number below one."""
         for name in ("nodes", "executors_per_node", "schedulers"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
@@ -49,7 +48,6 @@ class ClusterOptions:
 
 
 def default_options() -> ClusterOptions:
-    """One slot per core; two nodes if there are two cores, so that partitions have replicas."""
     cores = usable_cores()
     nodes = min(2, cores)
     return ClusterOptions(nodes, max(1, cores // nodes))
@@ -61,7 +59,6 @@ class OwnCluster:
     loses_files = False
 
     def __init__(self, options: ClusterOptions) -> None:
-        """Start a cluster; `await_start` waits until it is usable."""
         options.check()
         limit = options.memory_limit_bytes
         self._memory = node_memory(limit, options.nodes, options.executors_per_node)
@@ -171,7 +168,6 @@ class OwnCluster:
         self.paths.remove(folder, self.nodes)
 
     def close(self) -> None:
-        """Stop all processes and remove all files; idempotent."""
         if os.getpid() != self._pid:  # after fork(), the parent owns it
             return
         self._sparrow.close()
@@ -181,7 +177,6 @@ class OwnCluster:
 
 @contextlib.contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Raise Sparrow's start error as a ClusterError."""
     try:
         yield
     except ClusterStartError as error:

@@ -30,7 +30,6 @@ def default_limit_bytes() -> int:
 
 
 def node_memory(limit_bytes: int | None, nodes: int, executors: int) -> NodeMemory:
-    """Divide the limit of all nodes on this machine, None for the default, between them."""
     if limit_bytes is None and not os.environ.get(LIMIT_VARIABLE):
         return NodeMemory(max(default_limit_bytes() // nodes, least_bytes(executors)), executors)
     total = limit_bytes or default_limit_bytes()

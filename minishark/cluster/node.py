@@ -68,7 +68,6 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def this_host() -> str:
-    """An id of this machine or container: equal for processes that share files and pids."""
     if named := os.environ.get(HOST_VARIABLE):
         return named
     parts = [socket.gethostname()]

@@ -46,7 +46,6 @@ class RemoteFiles:
         self._silent: dict[str, float] = {}  # when a service did not answer, by its address
 
     def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
-        """Fetch the rows of a slice; InputMissingError if `source` lacks it or does not answer."""
         try:
             self._check_silent(source)
             with self._connections.socket(source.service) as socket:
@@ -74,7 +73,6 @@ class RemoteFiles:
         self._silent.pop(source.service, None)
 
     def replicate(self, file: str, source: StoreLocation, target: StoreLocation) -> None:
-        """Make `target` fetch a whole file from `source`; OSError if it can't."""
         try:
             self._check_silent(target)
             with self._connections.socket(target.service) as socket:
@@ -141,7 +139,6 @@ class _ChunkStream(io.RawIOBase):
         return bool(self._chunk) or self._next()
 
     def finish(self) -> None:
-        """Read the rest, so that the socket can be used again."""
         while self._next():
             self._chunk = memoryview(b"")
 

@@ -280,7 +280,6 @@ class Service:
             os.write(self._wake_w, b"\0")
 
     def stop(self) -> None:
-        """Stop serving, and release the address; idempotent."""
         if self._stopping:
             return
         self._stopping = True

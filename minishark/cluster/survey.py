@@ -58,7 +58,6 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 def survey(address: str, keys_folder: str | None) -> Survey:
-    """Ask all nodes of a cluster; ClusterError if nobody answers."""
     keys = load_keys(keys_folder)
     service = service_address(address, keys)
     with peer_session(service, keys, lambda _: True) as (welcome, connections, sparrow):
@@ -96,7 +95,6 @@ def _node(status: NodeStatus, location: StoreLocation, reply: Reply | None) -> N
 
 
 def _await_schedulers(sparrow: RemoteCluster) -> None:
-    """Wait a moment for the schedulers that have not answered yet; one has."""
     deadline = time.monotonic() + _SCHEDULERS_S
     while None in sparrow.schedulers().values() and time.monotonic() < deadline:
         time.sleep(_POLL_S)

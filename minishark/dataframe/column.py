@@ -92,11 +92,9 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The function's name in lower case, without quotes."""
         return self.function.strip('"').lower()
 
     def column(self, kind: Kind) -> Column:
-        """This alone as a Column."""
         return Column((self,), level=Level.ATOM, kind=kind)
 
     def written(self) -> Column:
@@ -168,7 +166,6 @@ def infix(left: Any, operator: str, right: Any) -> Column:
 
 
 def condition(*parts: Any) -> Column:
-    """Text and Columns concatenated to a condition."""
     return replace(combine(*parts), level=Level.CONDITION)
 
 

@@ -50,7 +50,6 @@ class LazyQuery:
         return self.local_rows is None and self.explain is None
 
     def sql(self) -> str:
-        """The statement that an action runs."""
         return self.to_select().sql() if self.select is None else self.select.sql()
 
     def to_select(self) -> Select:
@@ -69,7 +68,6 @@ class LazyQuery:
         return pa.table({"explain_value": [self.runtime.explain(self.sql(), mode=mode)]})
 
     def dtypes(self) -> list[tuple[str, str]]:
-        """Name and DuckDB type of each column; Arrow types for local rows."""
         if self.local_rows is not None:
             return [(field.name, str(field.type)) for field in self.local_rows.schema]
         if self.explain:

@@ -38,7 +38,6 @@ def local_table(data: Any, schema: SchemaLike = None) -> pa.Table:
 
 
 def declared_columns(schema: SchemaLike) -> tuple[tuple[str, str], ...]:
-    """Names and DuckDB types of the columns of a schema that has both."""
     names, types = names_and_types(schema)
     if not names or types is None:
         raise DataError('A schema with types is needed, such as "id BIGINT, name VARCHAR".')

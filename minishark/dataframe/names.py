@@ -38,7 +38,6 @@ def readable(text: str) -> str:
 
 
 def snake_case(name: str) -> str:
-    """`withColumnRenamed` -> `with_column_renamed`."""
     return _HUMP.sub(lambda found: f"_{found[0]}", name).lower()
 
 

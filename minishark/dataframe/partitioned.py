@@ -78,7 +78,6 @@ def unpersist(query: LazyQuery) -> None:
 
 
 def checkpoint(query: LazyQuery, path: str | None) -> LazyQuery:
-    """Run a query now; its rows without its lineage, in the cluster or in files."""
     if path is not None:
         reading = query.runtime.write_checkpoint(query.sql(), path)
         select = QueryText(reading, query.runtime.bind(reading))

@@ -350,7 +350,6 @@ class QueryText:
         return self._sql
 
     def select(self) -> Select:
-        """The query as data; always the same object, as its columns have identities."""
         with self._lock:
             if self._select is None:
                 self._select = statement(self._sql, self._schema)

@@ -27,7 +27,6 @@ def replica_locations(nodes: Sequence[str], partition: int, replicas: int) -> tu
 
 
 def hosts_of(nodes: Sequence[str], stores: Sequence[StoreLocation]) -> Mapping[str, str]:
-    """The host of each node; empty if all are on one host."""
     wanted = frozenset(nodes)
     hosts = {peer.name: peer.host for peer in stores if peer.name in wanted}
     return hosts if len(frozenset(hosts.values())) > 1 else {}

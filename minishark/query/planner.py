@@ -64,12 +64,10 @@ class QueryPlan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of its columns, as users know them."""
         return tuple(column.name for column in self.bound.schema)
 
     @cached_property
     def reads_files(self) -> bool:
-        """Whether some of its tables stand for files that its text names."""
         return any(p.relation for table in self.tables.values() for p in table.partitions)
 
 

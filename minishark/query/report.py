@@ -9,7 +9,6 @@ from minishark.query.metrics import QueryMetrics, StageMetrics
 
 
 def metrics_text(metrics: QueryMetrics) -> str:
-    """A table with one line per stage, then the totals and warnings."""
     rows = stage_rows(metrics)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]

@@ -140,11 +140,9 @@ class CollectRows(Sink[pa.Table]):
     needs_tasks = False
 
     def finish(self, run: QueryRun) -> pa.Table:
-        """All rows."""
         return run.result()
 
     def accept(self, rows: pa.Table) -> pa.Table:
-        """The rows themselves."""
         return rows
 
 
@@ -155,11 +153,9 @@ class StreamRows(Sink[pa.RecordBatchReader]):
     needs_tasks = False
 
     def finish(self, run: QueryRun) -> pa.RecordBatchReader:
-        """A reader of the mapped rows."""
         return run.batches()
 
     def accept(self, rows: pa.Table) -> pa.RecordBatchReader:
-        """A reader of the rows."""
         return rows.to_reader()
 
 
@@ -174,12 +170,10 @@ class ApplyFunction(Sink[pa.Table]):
         return options.in_stages()
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
-        """The function's rows, for the front end."""
         del plan
         return Output(kind=OutputKind.RESULT, columns=columns, function=self.function)
 
     def finish(self, run: QueryRun) -> pa.Table:
-        """All that the function returned, in the order of partitions."""
         return run.result()
 
 

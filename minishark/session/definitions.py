@@ -53,7 +53,6 @@ class Definitions:
             self._add_definition(sql)
 
     def set(self, sql: str) -> None:
-        """Run a SET statement, for all later statements."""
         with self.engine.up_to_date():
             self.engine.planning.define(sql)
             self.engine.scratch.define(sql)
@@ -69,7 +68,6 @@ class Definitions:
             self._add_setting(known)
 
     def create_enum(self, sql: str) -> None:
-        """Run a CREATE TYPE AS ENUM (query)."""
         engine = self.engine
         with engine.up_to_date():
             self._compute_inputs(sql)
@@ -97,7 +95,6 @@ class Definitions:
     # Views
 
     def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
-        """Make a DataFrame a view; what it reads is kept as long as the view exists."""
         self.engine.check_open()
         if name.lower() in (table.lower() for table in self.named.names):
             raise CatalogError(f"There is a table called {name!r}; a view needs another name.")
@@ -111,7 +108,6 @@ class Definitions:
         self.views[name.lower()] = frame
 
     def drop_view(self, name: str) -> bool:
-        """Remove a view; whether there was one."""
         if not self.engine.planning.has_view(name):
             return False
         self.define(f"DROP VIEW {ident(name)}")
@@ -121,7 +117,6 @@ class Definitions:
     # Python functions
 
     def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
-        """Make a Python function callable from SQL, replacing one of the same name."""
         engine, name = self.engine, function.name
         engine.check_open()
         if name in engine.planner.functions:
@@ -134,7 +129,6 @@ class Definitions:
         self._set_functions({**engine.planner.functions, name: function})
 
     def remove_function(self, name: str) -> None:
-        """Remove a registered function (OptionError if there is none of that name)."""
         engine = self.engine
         engine.check_open()
         if name not in engine.planner.functions:

@@ -149,22 +149,18 @@ class Engine:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know."""
         return tuple(self._warnings)
 
     def warn(self, sentence: str) -> None:
-        """Add a warning, once."""
         with self._lock:
             if sentence not in self._warnings:
                 self._warnings.append(sentence)
 
     def add_progress_handler(self, handler: ProgressHandler) -> None:
-        """Tell a handler of the progress of all queries."""
         with self._lock:
             self.progress_handlers = (*self.progress_handlers, handler)
 
     def remove_progress_handler(self, handler: ProgressHandler) -> None:
-        """Tell a handler no longer."""
         with self._lock:
             left = tuple(other for other in self.progress_handlers if other != handler)
             self.progress_handlers = left
@@ -237,7 +233,6 @@ class Engine:
 
     @property
     def on_hosts(self) -> bool:
-        """Whether nodes are on several hosts."""
         placement = self.placing()
         return bool(hosts_of(placement.nodes, placement.stores))
 
@@ -279,7 +274,6 @@ class _Query(Generic[Result]):
     _planned_s: float = 0.0
 
     def plan(self, *, whole: bool) -> QueryPlan:
-        """Plan the query."""
         engine = self.engine
         plan = engine.planner.plan(self.sql, self.sink, on_hosts=engine.on_hosts, whole=whole)
         self._planned_s = time.perf_counter()
@@ -290,19 +284,15 @@ class _Query(Generic[Result]):
         self.engine.compute(tables, self.handlers)
 
     def is_current(self, plan: QueryPlan) -> bool:
-        """Whether tables and files are still those that the plan was made for."""
         return self.engine.planner.is_current(plan)
 
     def reads_files(self, plan: QueryPlan) -> bool:
-        """Whether the plan reads files that the query names."""
         return plan.reads_files
 
     def restore(self, lost: PartitionsLostError) -> None:
-        """Restore a table whose partitions are lost."""
         self.engine.restore(lost)
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
-        """Run a plan's stages on the cluster."""
         engine = self.engine
         with engine.query_folder() as folder:
             run = QueryRun(

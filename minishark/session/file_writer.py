@@ -54,7 +54,6 @@ class FileWriter:
             return None
 
     def _copy_in_tasks(self, query: str, schema: Schema, copy: Copy) -> int:
-        """Write the rows of a query; returns their number."""
         with staging_folder(copy) as staging:
             self.engine.planning.check(lambda con: check_options(con, copy, schema, staging))
             written, _ = self.engine.run(query, WriteFiles(copy, staging))

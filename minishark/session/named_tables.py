@@ -32,7 +32,6 @@ class NamedTables:
 
     @property
     def names(self) -> list[str]:
-        """The names of the tables that users know."""
         names = [*self.engine.loaded_tables, *self.engine.scratch.own_tables]
         return sorted(name for name in names if not name.startswith(CACHED_PREFIX))
 
@@ -45,7 +44,6 @@ class NamedTables:
         replace: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Store data of any kind as a table; see `Session.create_table`."""
         engine = self.engine
         with engine.up_to_date():
             if isinstance(data, DataFrame) and not data.is_local():
@@ -94,7 +92,6 @@ class NamedTables:
             self._publish(table, replace=replace)
 
     def drop(self, name: str, *, missing_ok: bool = False) -> None:
-        """Remove a table and free its memory (CatalogError if there is no such table)."""
         engine = self.engine
         engine.check_open()
         with engine.loading:  # or another thread, loading its last change, would create it again
@@ -106,11 +103,9 @@ class NamedTables:
             raise engine.tables.catalog.unknown(name)
 
     def insert(self, name: str, query: str) -> None:
-        """Append the rows of a query to a table."""
         self.write(f"INSERT INTO {ident(name)} {query}", Target(name, is_main=True))
 
     def write(self, sql: str, target: Target | None) -> pa.Table:
-        """Run a statement that changes `target`, if known; the number of rows, or RETURNING."""
         # The cluster loads the changes before the next query.
         engine = self.engine
         engine.check_open()

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def check_placement(placement: str, probe_ratio: object) -> None:
-    """Raise OptionError for an unknown placement policy or a ratio below 1."""
     if placement not in PLACEMENTS:
         raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
     if not isinstance(probe_ratio, numbers.Real) or not 1 <= float(probe_ratio) < math.inf:
@@ -24,7 +23,6 @@ def check_placement(placement: str, probe_ratio: object) -> None:
 
 
 def check_optimizations(task_threads: int | None, disabled: Collection[str]) -> None:
-    """Raise OptionError for unknown rules or a number of threads below 1."""
     if task_threads is not None and task_threads < 1:
         raise OptionError("task_threads must be at least 1.")
     if disabled:
@@ -50,7 +48,6 @@ def planner_options(
     task_threads: int | None,
     disabled: Collection[str],
 ) -> PlannerOptions:
-    """The planner options of a session."""
     slots = cluster.total_slots
     if not single_task_rows:
         return PlannerOptions.eager(partitions or slots).without(*disabled)

@@ -77,12 +77,10 @@ class ScratchDatabase:
         self._lock = ConnectionUse(self._con)
 
     def close(self) -> None:
-        """Close the database after the running statement."""
         with self._lock:
             self._con.close()
 
     def interrupt(self) -> None:
-        """Interrupt the running statement."""
         self._con.interrupt()
 
     def define(self, sql: str, *, alone: bool = False) -> None:
@@ -117,7 +115,6 @@ class ScratchDatabase:
             return answer
 
     def run(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
-        """Run a statement about what only this database has: schemas, sequences ..."""
         with self._lock:
             self._show(tables, read)
             if _COMMENT.match(sql):
@@ -129,7 +126,6 @@ class ScratchDatabase:
             return answer
 
     def create_enum(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
-        """Run a CREATE TYPE AS ENUM (query); returns the same with the query's values."""
         found = _ENUM.match(sql)
         if found is None:
             raise QueryError("Write CREATE TYPE name AS ENUM (query).")
@@ -140,7 +136,6 @@ class ScratchDatabase:
             return f"{found[1]}{found[2]} AS ENUM ({', '.join(map(quote_text, values))})"
 
     def set_variable(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
-        """Run a SET VARIABLE; returns the same with the computed value."""
         found = _VARIABLE.match(sql)
         if found is None:
             raise QueryError("Write SET VARIABLE name = value.")
@@ -173,7 +168,6 @@ class ScratchDatabase:
             return self._answer(sql) if lossless else self._handed_out(sql)
 
     def catalog(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
-        """Answer a statement about the catalog: SHOW, DESCRIBE, PRAGMA, information_schema ..."""
         # In a transaction that is rolled back, tables of the cluster exist as empty tables.
         names = list(tables)
         with self._lock:
@@ -190,7 +184,6 @@ class ScratchDatabase:
                 self._run("ROLLBACK")
 
     def explain(self, sql: str, tables: Iterable[str], read: ReadTable, *, analyze: bool) -> str:
-        """EXPLAIN or EXPLAIN ANALYZE of a query that runs here."""
         word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
         with self._lock:
             self._show(tables, read)

@@ -78,13 +78,11 @@ class CachedTables:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def promise(self, plan: CachePlan) -> Handle:
-        """Register a table that is computed when a query reads it."""
         handle = self._register(CachedTable(plan))
         self.tables.publish(promised_table(handle.name, plan.schema), replace=False)
         return handle
 
     def load(self, data: Any, partitions: int | None = None) -> Handle:
-        """Load rows of the front end as a cached table."""
         handle = self._register(CachedTable(None))
         self.tables.create(handle.name, data, Layout(partitions=partitions, replicas=2))
         return handle
@@ -186,7 +184,6 @@ def cache_plan(
     function: TaskFunction | None = None,
     needs: tuple[object, ...] = (),
 ) -> CachePlan:
-    """A checked plan for caching the rows of a query."""
     if function is None:
         sql, columns = as_stored(sql, schema), stored_schema(table_schema(schema))
     else:

@@ -51,7 +51,6 @@ class Copy:
     options: Mapping[str, str]  # DuckDB's options as written, by name in lower case
 
     def has(self, option: str) -> bool:
-        """Whether an option is given, and not as false."""
         return self.options.get(option, "false").lower() not in _FALSE
 
     @property
@@ -133,18 +132,15 @@ class WriteFiles(Sink[tuple[Written, ...]]):
     staging: Path
 
     def shape(self, plan: PhysicalPlan) -> PhysicalPlan:
-        """One partition for one file."""
         return plan if self.copy.is_folder else in_one_partition(plan)
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
-        """Each task writes its rows."""
         del plan
         suffix = "".join(self.copy.path.suffixes)  # DuckDB infers format and compression from it
         target = CopyTarget(str(self.staging), self.copy.text, suffix)
         return Output(kind=OutputKind.FILES, columns=numbered(columns), target=target)
 
     def finish(self, run: QueryRun) -> tuple[Written, ...]:
-        """What each task has written."""
         return tuple(Written(outcome.file or "", outcome.rows) for outcome, _ in run.outcomes())
 
 
@@ -200,7 +196,6 @@ def _write_error(copy: Copy, error: OSError) -> MinisharkError:
 
 
 def check_options(con: duckdb.DuckDBPyConnection, copy: Copy, schema: Schema, to: Path) -> None:
-    """Let DuckDB check the options by a COPY of no rows to the folder `to`."""
     names = numbered(column.name for column in schema)
     nulls = ", ".join(
         f"CAST(NULL AS {column.type}) AS {quote(name)}"
@@ -211,7 +206,6 @@ def check_options(con: duckdb.DuckDBPyConnection, copy: Copy, schema: Schema, to
 
 
 def parquet_files(folder: Path) -> str:
-    """A relation of all Parquet files of a folder, in the order of their numbers."""
     files = sorted(folder.rglob("*.parquet"), key=lambda file: (len(file.name), str(file)))
     return f"read_parquet([{', '.join(quote_text(str(file)) for file in files)}])"
 
@@ -235,7 +229,6 @@ def publish(copy: Copy, staging: Path, written: Sequence[Written]) -> None:
 def _replace_folder(
     copy: Copy, staging: Path, files: Mapping[Path, Path], undo: contextlib.ExitStack
 ) -> None:
-    """Replace the target by a folder of the new files."""
     final = staging / "final"
     final.mkdir()
     for name, source in files.items():

@@ -139,7 +139,6 @@ class TableLoader:
         return bool(self.layout.partition_by) and self.layout.partitions > 1
 
     def load(self) -> LoadedTable:
-        """Load the table; what is lost with nodes meanwhile is loaded again."""
         self.renew()
         StageJobs(
             graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes
@@ -198,13 +197,11 @@ class TableLoader:
         return TaskPayload(index, {"in0": slices}, replicas=nodes)
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
-        """What a task has stored, and where."""
         del submission
         outcome = decode_outcome(event.result)
         return TaskOutput(outcome, event.node, outcome.locations or (event.node,))
 
     def on_event(self, submission: Submission, event: JobEvent) -> None:
-        """Report progress."""
         del submission
         if isinstance(event, TaskCompleted) and self.on_progress is not None:
             total = len(self._pieces) + self._is_divided * self.layout.partitions
@@ -212,7 +209,6 @@ class TableLoader:
             self.on_progress(self._done, total)
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
-        """The error of a task that failed for good."""
         del submission
         error = task_error(event)
         if isinstance(error, FragmentRejectedError | TaskFailedError):
@@ -220,11 +216,9 @@ class TableLoader:
         return error
 
     def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:
-        """The error for a source that is gone."""
         return FilesLostError(files)
 
     def renew(self) -> None:
-        """Look up the live nodes."""
         self._placed = self.site.placement()
 
     def waiting(self) -> None:

@@ -52,7 +52,6 @@ class Replicas:
 
 
 def replicas(table: Table, nodes: Sequence[str]) -> Replicas:
-    """The state of a table's replicas, given the live nodes."""
     wanted = min(table.replicas, len(nodes))
     counts = [sum(node in nodes for node in p.locations) for p in table.partitions]
     return Replicas(min(counts), wanted, sum(count < wanted for count in counts))
@@ -88,7 +87,6 @@ class Replicator:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="minishark-replicas", daemon=True)
         self._thread.start()
 
@@ -97,7 +95,6 @@ class Replicator:
         self._stopped.set()
 
     def join(self) -> None:
-        """Wait until the thread has ended."""
         if self._thread is not None:
             self._thread.join()
 
@@ -108,7 +105,6 @@ class Replicator:
                 self.heal()
 
     def heal(self) -> None:
-        """Find and make the copies that are needed now."""
         self._forget_restarted()
         nodes = self.cluster.nodes
         needed = [copy for table in self.tables() for copy in copies_needed(table, nodes)]

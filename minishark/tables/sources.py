@@ -43,7 +43,6 @@ class SourceSize:
 def files_source(
     pattern: str | Path, planning: PlanningDatabase, pieces: int
 ) -> tuple[TableSource, SourceSize]:
-    """Files as a source, one piece per file; a few Parquet files are split into row ranges."""
     files = _files(str(pattern))
     reader = _reader(files)
     relations = [f"{reader}({quote_text(file)})" for file in files]
@@ -93,7 +92,6 @@ def _reader(files: Sequence[str]) -> str:
 
 
 def arrow_table(data: Any) -> pa.Table:
-    """In-memory data of any supported kind as Arrow (DataError if it is of none)."""
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -143,7 +141,6 @@ def memory_source(
     planning: PlanningDatabase,
     pieces: int,
 ) -> tuple[TableSource, SourceSize]:
-    """A table in memory as a source: stored in one file, read in slices."""
     connection = planning.connection()
     try:
         connection.register("source", table)

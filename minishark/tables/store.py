@@ -105,7 +105,6 @@ class StoreAsTable(Sink[Table]):
         )
 
     def finish(self, run: QueryRun) -> Table:
-        """The table."""
         if run.output.kind is OutputKind.PARTITION:
             keys = self._partitioned_by(run.stages[-1].plan)
             assert keys is not None, "only a plan that partitions as the table does has this output"
@@ -120,7 +119,6 @@ class StoreAsTable(Sink[Table]):
                 run.run_again(lost)
 
     def accept(self, rows: pa.Table) -> Table:
-        """The table of rows that the front end computed."""
         rows = rows.rename_columns([column.name for column in self.schema])
         return self.tables.build(self.name, self.folder, rows, self.layout)
 

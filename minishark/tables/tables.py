@@ -70,7 +70,6 @@ class Tables:
         replace: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Load a table and publish it; `Session.create_table` says what the arguments mean."""
         self.check_new(name, replace=replace)
         check_layout(layout)
         with self.folder() as folder:
@@ -86,7 +85,6 @@ class Tables:
         *,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Table:
-        """Load data into a folder, as a table that is not published yet."""
         with self.temporary_folders(folder) as (rows_folder, _):
             pieces = layout.partitions or self.partitions
             source, size = self._source(data, rows_folder, pieces)
@@ -134,7 +132,6 @@ class Tables:
                 self.cluster.remove_folder(done)
 
     def drop(self, name: str) -> None:
-        """Remove a table and free its memory (CatalogError if there is no such table)."""
         with self._lock:
             table = self.catalog.remove(name)
             self.planning.remove_table(name)
@@ -147,7 +144,6 @@ class Tables:
         self.cluster.remove_folder(folder)
 
     def read(self, name: str) -> pa.Table:
-        """All rows of a table, memory-mapped."""
         for _ in range(_READS_MAX - 1):
             table = self.catalog.get(name)
             try:
@@ -170,7 +166,6 @@ class Tables:
     # Replication and restoring
 
     def replicator(self) -> Replicator:
-        """The background thread that keeps the declared number of replicas."""
         return Replicator(
             cluster=self.cluster,
             tables=lambda: tuple(self.catalog),
@@ -274,7 +269,6 @@ class Tables:
         *,
         replicas: int,
     ) -> Table:
-        """A stored table with its statistics."""
         if loaded.on_disk:
             self.warn(
                 f"There is no room in shared memory: table {name} is on disk, which is slower."
@@ -296,7 +290,6 @@ class Tables:
         )
 
     def publish(self, table: Table, *, replace: bool) -> None:
-        """Make a table visible to statements."""
         with self._lock:
             replaced = self.catalog.get(table.name) if table.name in self.catalog else None
             if replaced is not None and not replace:
@@ -308,14 +301,12 @@ class Tables:
 
 
 def check_layout(layout: Layout) -> None:
-    """Raise OptionError if a layout's number of partitions or replicas is out of range."""
     check_partitions(layout.partitions)
     if not is_whole_number(layout.replicas, PARTITIONS_MAX):
         raise OptionError("replicas must be a whole number, at least 1.")
 
 
 def named_columns(table: str, names: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
-    """Column names in any case, as they are written in the table."""
     found = {column.lower(): column for column in columns}
     for name in names:
         if name.lower() not in found:

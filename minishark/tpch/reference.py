@@ -40,7 +40,6 @@ class Reference:
         self._connection.close()
 
     def run(self, text: str) -> tuple[pa.Table, float]:
-        """A query's answer, and the seconds that it took."""
         self._running = self._pool.submit(self._timed, text)
         return self._running.result()
 

@@ -74,7 +74,6 @@ def default_replicas(nodes: int) -> int:
 
 
 def versions() -> dict[str, str]:
-    """The versions that a measurement depends on."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         try:

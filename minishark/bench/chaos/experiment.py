@@ -161,7 +161,6 @@ class _Run:
         return [Worker(n, self.session, self.works, rng) for n, rng in enumerate(rngs)]
 
     def _all_work(self, phase: str, injector: Injector | None = None) -> None:
-        """Run each statement once, split among the threads."""
         workers = self._workers(phase)
         for worker in workers:
             worker.once(self.works[worker.number :: len(workers)])

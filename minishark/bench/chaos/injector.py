@@ -48,7 +48,6 @@ class Injector(threading.Thread):
         address: str | None,
         advance: Callable[[float], None],
     ) -> None:
-        """Make an injector; times count from `start`."""
         # `faults` are in order of time, `nodes` returns the state of the cluster's nodes, and the
         # other session connects to `address`, or with None to a cluster of its own.
         super().__init__(name="chaos-injector", daemon=True)

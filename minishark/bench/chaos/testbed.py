@@ -97,11 +97,9 @@ class Testbed:
 
     @property
     def keys(self) -> Path | None:
-        """The folder of keys; None without tcp."""
         return self.folder / "keys" if self._hosts else None
 
     def heads(self, nodes: int) -> frozenset[str]:
-        """The names of nodes with a scheduler."""
         own = [f"node-{i}" for i in range(nodes)]
         names = [host.record.nodes[0].name for host in self._hosts] or own
         return frozenset(names[:_HEADS])
@@ -133,7 +131,6 @@ class Testbed:
 
     @property
     def peer_pid(self) -> int | None:
-        """The process id of the other session, if it runs."""
         peer = self._peer_session
         return peer.pid if peer is not None and peer.poll() is None else None
 

@@ -32,7 +32,6 @@ class Scene:
     hit: Collection[int]
 
     def candidates(self, role: str) -> tuple[Victim, ...]:
-        """Possible victims of this role."""
         match role:
             case "session":
                 return () if self.session is None else (Victim("session", self.session),)
@@ -44,7 +43,6 @@ class Scene:
                 return tuple(Victim(node.name, node.pid) for node in wanted if self._spared(node))
 
     def choose(self, fault: Fault) -> Victim | None:
-        """The victim of a fault; None if there is none."""
         found = self.candidates(fault.role)
         return found[int(fault.draw * len(found))] if found else None
 

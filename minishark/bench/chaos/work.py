@@ -66,7 +66,6 @@ class Done:
 
 
 def work_list(tables: Mapping[str, str], queries: Sequence[int], folder: Path) -> tuple[Work, ...]:
-    """All statements, with their answers; those that write files do so in `folder`."""
     texts = {f"q{number:02}": text for number, text in load_queries(queries).items()} | _SHUFFLES
     changes: dict[str, tuple[Callable[[Session, int], pa.Table], str]] = {
         "load": (partial(_load, tables["customer"]), f"{_CUSTOMERS} FROM customer"),
@@ -129,7 +128,6 @@ class Worker(threading.Thread):
         self._busy: tuple[str, float] | None = None
 
     def once(self, works: Sequence[Work]) -> None:
-        """Run each of these once, instead of random ones, and end."""
         self._once = list(works)
 
     def run(self) -> None:
@@ -152,7 +150,6 @@ class Worker(threading.Thread):
             self._busy = None
 
     def finish(self) -> None:
-        """End after the current statement."""
         self._over.set()
 
     def busy_for(self) -> tuple[str, float]:

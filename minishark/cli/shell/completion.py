@@ -106,7 +106,6 @@ def _qualified(qualifier: str, word: str, statement: str, names: Names) -> list[
 
 
 def _named(statement: str, names: Names) -> list[str]:
-    """The tables whose names occur in a statement."""
     words = {word.lower() for word in re.findall(r"\w+", statement)}
     return [table for table in names.columns if table.lower() in words]
 

@@ -26,7 +26,6 @@ def split(text: str) -> tuple[Entry, ...]:
 
 
 def is_complete(text: str) -> bool:
-    """Whether all statements in a text end with a semicolon."""
     return all(entry.is_complete for entry in split(text))
 
 

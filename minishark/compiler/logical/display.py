@@ -10,18 +10,13 @@ class TreeNode(Protocol):
     """A node of a logical or physical plan."""
 
     @property
-    def children(self) -> Sequence[Any]:
-        """The inputs."""
-        ...
+    def children(self) -> Sequence[Any]: ...
 
     @property
-    def label(self) -> str:
-        """The node in one line."""
-        ...
+    def label(self) -> str: ...
 
 
 def plan_text(plan: TreeNode) -> str:
-    """A plan as indented text, one line per node, the root first."""
     lines: list[str] = []
 
     def walk(node: TreeNode, indent: str, own: str, below: str) -> None:

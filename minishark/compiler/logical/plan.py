@@ -37,6 +37,5 @@ class LogicalPlan:
 
 
 def make_plan(operator: Operator, *children: LogicalPlan) -> LogicalPlan:
-    """A plan node whose schema follows from the operator and its inputs."""
     schema = operator.output_schema([child.schema for child in children])
     return LogicalPlan(operator, children, schema)

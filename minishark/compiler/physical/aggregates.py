@@ -45,7 +45,6 @@ def can_split(aggregate: Aggregate) -> bool:
 
 
 def splits(call: AggregateCall) -> bool:
-    """Whether a call can be computed in two phases, by results or fixed-size states."""
     if call.distinct or call.order_by or _is_top_n(call):
         return False
     return call.name in _BY_RESULT or call.name in _BY_STATE

@@ -8,7 +8,6 @@ from minishark.compiler.physical.plan import Distribution, Hashed, Replicated, S
 
 
 def in_one_task(distribution: Distribution) -> bool:
-    """Whether one task can have all rows without an exchange."""
     return isinstance(distribution, Single | Replicated)
 
 

@@ -88,7 +88,6 @@ class Exchanges:
         return Planned(self._read_whole(child.plan, Gather(), Single()), child.profile)
 
     def materialized(self, child: Planned) -> Planned:
-        """`child`, stored where it is."""
         schema = child.plan.schema
         return planned(Materialize(), (child,), schema, child.distribution, child.profile)
 

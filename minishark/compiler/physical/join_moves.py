@@ -65,7 +65,6 @@ class JoinCosts:
         return move
 
     def counting_pays(self, built: Side, probed: Side) -> bool:
-        """Whether storing a side, to know its size, saves a hash table over the other one."""
         if built.in_one_task or probed.in_one_task:
             return False
         tasks = probed.distribution.partitions

@@ -39,7 +39,6 @@ class PlannerOptions:
 
     @classmethod
     def eager(cls, partitions: int) -> PlannerOptions:
-        """Distribute everything, however small; for tests on small data."""
         return cls(
             partitions=partitions,
             single_task_rows=0,
@@ -52,7 +51,6 @@ class PlannerOptions:
         )
 
     def in_stages(self) -> PlannerOptions:
-        """These options for a query that runs in stages, however small."""
         return replace(self, single_task_rows=0).without("one_task")
 
     def without(self, *rules: str) -> PlannerOptions:
@@ -63,7 +61,6 @@ PARTITIONS_MAX = 4096
 
 
 def check_partitions(count: int | None) -> None:
-    """Raise OptionError unless `count` is None or a valid number of partitions."""
     if count is not None and not is_whole_number(count, PARTITIONS_MAX):
         raise OptionError(f"partitions must be a whole number from 1 to {PARTITIONS_MAX}.")
 

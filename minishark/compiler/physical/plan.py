@@ -229,7 +229,6 @@ class PhysicalPlan:
         return self if unchanged else replace(self, children=children)
 
     def nodes(self) -> Iterator[PhysicalPlan]:
-        """All nodes, the root first and left before right."""
         waiting = [self]
         while waiting:
             node = waiting.pop()

@@ -95,7 +95,6 @@ class Placer:
     """Places the operators of one logical plan, bottom-up; rules use its public methods."""
 
     def __init__(self, catalog: Catalog, options: PlannerOptions, *, whole: bool) -> None:
-        """For a plan in one task if it is `whole`, else in stages."""
         self._catalog = catalog
         self._options = options
         self._exchanges = Exchanges(options.partitions, options.read_whole_rows)

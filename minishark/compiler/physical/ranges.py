@@ -32,7 +32,6 @@ _NAME = "rows to sort"
 def ranged(
     plan: PhysicalPlan, keys: tuple[SortKey, ...], partitions: int, index: int
 ) -> PhysicalPlan:
-    """`plan` with its rows exchanged so that each partition holds one range of `keys`."""
     # Rows are needed twice, for the sample and for the exchange: what is more than a filtered table
     # is stored in between, as the common table expression `index`, which must be free in the whole
     # plan. Rows with equal keys stay in their order.

@@ -10,5 +10,4 @@ _LOST = re.compile(r"\b(?:ENUM|UNION)\(|\bAGGREGATE_STATE\b")
 
 
 def kept_by_arrow(types: Iterable[str]) -> bool:
-    """Whether values of all these DuckDB types survive a round trip through Arrow."""
     return not any(map(_LOST.search, types))

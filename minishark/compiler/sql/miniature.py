@@ -51,7 +51,6 @@ _ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
 def scaled(x: int, f: float) -> int:
-    """A row or distinct count in the miniature: small ones as they are, the rest by `f`."""
     return x if x <= _KNEE else int(_KNEE + (x - _KNEE) * f)
 
 
@@ -112,7 +111,6 @@ class Miniatures:
         self._is_fresh = False
 
     def remove(self, name: str) -> None:
-        """Remove a table; an unknown one is ignored."""
         key = name.lower()
         if self._tables.pop(key, None) is not None:
             self._made.pop(key, None)
@@ -135,7 +133,6 @@ class Miniatures:
         self._is_fresh = True
 
     def _is_current(self, key: str, factor: float) -> bool:
-        """Whether the miniature has this factor, or is so small that no factor changes it."""
         made = self._made.get(key)
         small = self._tables[key][2].rows <= _KNEE
         return made is not None and (small or made == factor)

@@ -142,7 +142,6 @@ class PlanningDatabase:
             self._names.pop(name.lower(), None)
 
     def _refresh(self) -> None:
-        """Create the miniatures of tables that were added since the last statement."""
         with _query_errors():
             self._miniatures.refresh(self._con)
 
@@ -188,7 +187,6 @@ class PlanningDatabase:
             test(self._con)
 
     def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
-        """Change what statements may name; earlier plans are dropped."""
         with self._lock:
             self.check(how)
             self._outdate()
@@ -207,7 +205,6 @@ class PlanningDatabase:
             return self._con.cursor()
 
     def statements(self, text: str) -> list[ParsedStatement]:
-        """The statements in `text`; see `parse_statements`."""
         with self._lock:
             parsed = self._parsed.get(text)
             if parsed is None:
@@ -216,7 +213,6 @@ class PlanningDatabase:
             return list(parsed)
 
     def define(self, sql: str) -> None:
-        """Run a statement that defines something for later ones, or changes a setting."""
         with self._lock:
             self._refresh()
             with _query_errors():
@@ -313,7 +309,6 @@ class PlanningDatabase:
         return self._has_macros or any(name.lower() in text for name in self.views())
 
     def plan(self, bound: BoundStatement) -> LogicalPlan:
-        """The optimized logical plan of a statement; one `Statement` if it can't be lowered."""
         with self._lock:
             key = (bound, self._miniatures.version)  # files may have other columns by now
             plan = self._plans.get(key)
@@ -357,7 +352,6 @@ class PlanningDatabase:
 
 @contextlib.contextmanager
 def _query_errors() -> Iterator[None]:
-    """Turn DuckDB's errors into `QueryError`s with the same message."""
     try:
         yield
     except duckdb.Error as error:
@@ -365,7 +359,6 @@ def _query_errors() -> Iterator[None]:
 
 
 def _remember(cache: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
-    """Add an entry to a cache, which evicts its oldest one."""
     cache[key] = value
     if len(cache) > _CACHED_MAX:
         cache.popitem(last=False)
