@@ -11,7 +11,6 @@ import duckdb
 import pyarrow as pa
 
 from minishark.catalog import Table
-from minishark.compiler.sql.arrow_types import kept_by_arrow
 from minishark.compiler.sql.statements import Target
 from minishark.dataframe import DataFrame
 from minishark.dataframe.names import ident
@@ -20,7 +19,13 @@ from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
 from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.sources import arrow_table
-from minishark.tables.store import StoreAsTable, as_stored, stored_schema, table_schema
+from minishark.tables.store import (
+    StoreAsTable,
+    as_stored,
+    kept_by_arrow,
+    stored_schema,
+    table_schema,
+)
 from minishark.tables.tables import check_layout, named_columns
 
 

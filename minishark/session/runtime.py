@@ -17,18 +17,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from minishark.answers.compare import differences
-from minishark.answers.ordering import output_order
+from minishark.answers import differences, output_order
 from minishark.catalog import Partition
 from minishark.cluster.backend import Cluster, Placement
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.dataframe import CachedRows, Cancellation, DataFrame
 from minishark.errors import VerificationError
 from minishark.expressions import Schema
-from minishark.query.explain import explain_text
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import TablesPromisedError
-from minishark.query.report import metrics_text
+from minishark.query.report import explain_text, metrics_text
 from minishark.query.sinks import ApplyFunction, CollectRows, Layout, StreamRows
 from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine

@@ -17,7 +17,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.arrow_types import kept_by_arrow
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.statements import Target
 from minishark.errors import (
@@ -29,6 +28,7 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.expressions import quote, quote_text
+from minishark.tables.store import kept_by_arrow
 from minishark.worker.writing import disk_full
 
 ReadTable = Callable[[str], pa.Table]

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 import minishark
-from minishark.answers.compare import differences
+from minishark.answers import differences
 from minishark.errors import MinisharkError
 from minishark.tpch.generate import default_parts, generate, scale_folder
 from minishark.tpch.locations import default_data_folder

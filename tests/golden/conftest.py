@@ -12,7 +12,7 @@ import pytest
 from minishark.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.expressions import Column
-from minishark.tpch.schema import TABLES
+from minishark.tpch.tables import TABLES
 
 _NODES = ("node0", "node1", "node2")
 _PARTITIONS = 4

@@ -23,8 +23,7 @@ from minishark.expressions import quote
 from minishark.query.report import metrics_text
 from minishark.session.catalog import TableInfo
 from minishark.tpch.queries import QUERY_COUNT, load_queries, parse_selection
-from minishark.tpch.schema import TABLES
-from minishark.tpch.tables import load_tables
+from minishark.tpch.tables import TABLES, load_tables
 
 _REPLICAS = 2
 # Commands of the DuckDB and SQLite shells, and their equivalents.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from minishark.compiler.logical.operators import Aggregate, CteRef, Distinct, Filter, Project, Scan
-from minishark.compiler.physical.distribution import in_one_task
 from minishark.compiler.physical.estimate import Profile
 from minishark.compiler.physical.join_moves import Side
 from minishark.compiler.physical.plan import (
@@ -20,6 +19,7 @@ from minishark.compiler.physical.plan import (
     Replicated,
     Shuffle,
     Single,
+    in_one_task,
 )
 from minishark.expressions import ColumnRef, Expression, Schema, is_volatile
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
-from minishark.compiler.physical.distribution import in_one_task
 from minishark.compiler.physical.joins import (
     KEEPS_LEFT,
     KEEPS_RIGHT,
@@ -15,7 +14,7 @@ from minishark.compiler.physical.joins import (
     matching_keys,
     never_null,
 )
-from minishark.compiler.physical.plan import Distribution
+from minishark.compiler.physical.plan import Distribution, in_one_task
 
 BROADCAST_COST = 0.5
 """Work per row that is broadcast; all costs are relative to `BUILD_COST`."""

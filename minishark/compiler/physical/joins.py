@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
-from minishark.compiler.physical.distribution import in_one_task, moved, positions_of
 from minishark.compiler.physical.plan import (
     Distribution,
     Exchange,
@@ -14,6 +13,9 @@ from minishark.compiler.physical.plan import (
     Replicated,
     Single,
     Spread,
+    in_one_task,
+    moved,
+    positions_of,
 )
 from minishark.expressions import ColumnRef, Expression
 

@@ -17,12 +17,6 @@ from minishark.catalog import Catalog, ColumnStatistics, Table
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.aggregates import can_split, state_column
-from minishark.compiler.physical.distribution import (
-    hashed_alike,
-    moved,
-    positions_of,
-    set_distribution,
-)
 from minishark.compiler.physical.estimate import (
     Profile,
     filtered_rows,
@@ -51,8 +45,12 @@ from minishark.compiler.physical.plan import (
     Replicated,
     Single,
     Spread,
+    hashed_alike,
+    moved,
+    positions_of,
+    set_distribution,
 )
-from minishark.compiler.physical.ranges import ranged
+from minishark.compiler.physical.repartition import ranged
 from minishark.compiler.rules import enabled
 from minishark.compiler.rules.one_task import Place
 from minishark.compiler.rules.rule import Phase
