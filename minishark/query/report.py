@@ -1,4 +1,4 @@
-"""EXPLAIN ANALYZE: the metrics of a query as text, one line per stage."""
+"""EXPLAIN and EXPLAIN ANALYZE: plans and metrics as text."""
 
 from __future__ import annotations
 

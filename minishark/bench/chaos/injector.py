@@ -1,4 +1,4 @@
-"""Sends signals at the scheduled times, and resumes stopped processes."""
+"""Chooses victims, sends signals at the scheduled times, and resumes stopped processes."""
 
 from __future__ import annotations
 
