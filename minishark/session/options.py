@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minishark.compiler.physical.options import PlannerOptions
@@ -53,12 +54,13 @@ def planner_options(
     """The planner options of a session."""
     slots = cluster.total_slots
     if not single_task_rows:
-        return PlannerOptions.eager(partitions or slots).without(*disabled)
+        eager = PlannerOptions.eager(partitions or slots).without(*disabled)
+        return replace(eager, slots=cluster.cores)
     return PlannerOptions(
         partitions=partitions or slots,
         single_task_rows=single_task_rows,
         threads=task_threads or (1 if partitions else slots),
-        slots=slots,
+        slots=cluster.cores,
         task_bytes=cluster.task_bytes,
         disabled=frozenset(disabled),
     )

@@ -182,6 +182,10 @@ class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
     rows: int
 
 
+def _joined(slices: tuple[BucketSlice, ...]) -> BucketSlice:
+    return BucketSlice(slices[0].first, slices[-1].last, sum(each.rows for each in slices))
+
+
 class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The outcome of a task.
 
@@ -210,9 +214,13 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     locations: tuple[str, ...] = ()
     runs: int = 1
 
-    def bucket(self, index: int) -> tuple[BucketSlice, ...]:
-        """Where the rows of a bucket are, one entry per run."""
-        return self.buckets[index :: len(self.buckets) // self.runs]
+    def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
+        """Where the rows of buckets are that follow one another: one entry per run."""
+        count = len(self.buckets) // self.runs
+        starts = range(0, len(self.buckets), count)
+        return tuple(
+            _joined(self.buckets[start + numbers.start : start + numbers.stop]) for start in starts
+        )
 
 
 class TaskProblem(StrEnum):

@@ -27,7 +27,7 @@ class PlannerOptions:
         sort_values: the most rows times columns that are sorted in one task; more are sorted in
             ranges.
         threads: how many cores a task may use that runs alone.
-        slots: how many tasks run at the same time.
+        slots: how many tasks run at the same time, each on a core of its own.
         task_bytes: the memory that a task has for hash tables and sorts before it spills, in bytes.
         disabled: the names of the optimizer rules that are switched off.
         everywhere: whether rules apply wherever they can, however small the data.
