@@ -94,7 +94,7 @@ class Stage:
 
     def partitions_of(self, task: int) -> range:
         """The partitions that a task computes."""
-        count = self.plan.distribution.partitions
+        count = max(self.tasks, self.plan.distribution.partitions)
         return range(task * count // self.tasks, (task + 1) * count // self.tasks)
 
     @cached_property
