@@ -182,6 +182,7 @@ class FragmentHints(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
             choosing a side itself.
         aggregates_early: whether DuckDB may push aggregates below joins.
         prepares: whether a fragment that comes again is prepared.
+        inline_bytes: an output below this size travels in messages; 0 for none.
     """
 
     dictionary_codes: tuple[DictionaryCodes, ...] = ()
@@ -191,6 +192,7 @@ class FragmentHints(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     build_sides: bool = False
     aggregates_early: bool = False
     prepares: bool = False
+    inline_bytes: int = 0
 
     @property
     def reduces_inputs(self) -> bool:

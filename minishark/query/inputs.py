@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from minishark.catalog import Partition, Table
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.errors import PartitionsLostError
@@ -71,12 +73,20 @@ def stage_slices(
     """
     found: list[tuple[int, FileSlice]] = []
     for outcome, node in zip(outcomes, nodes, strict=True):
-        assert outcome.file is not None, "only results are inline"
+        whole = _slice(outcome, node)
         if buckets is None:
-            found.append((outcome.rows, FileSlice(outcome.file, (node,))))
+            found.append((outcome.rows, whole))
             continue
-        for run in outcome.bucket_runs(buckets):
-            piece = FileSlice(outcome.file, (node,), run.first, run.last)
-            found.append((run.rows, piece))
+        found += [
+            (run.rows, structs.replace(whole, first=run.first, last=run.last))
+            for run in outcome.bucket_runs(buckets)
+        ]
     filled = tuple(item for rows, item in found if rows)
     return filled or (found[0][1],)
+
+
+def _slice(outcome: TaskOutcome, node: str) -> FileSlice:
+    if outcome.inline is not None:
+        return FileSlice("", (), inline=outcome.inline)
+    assert outcome.file is not None, "an output is inline or in a file"
+    return FileSlice(outcome.file, (node,))

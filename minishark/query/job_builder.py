@@ -186,7 +186,9 @@ class JobBuilder:
             hints=stage.hints,
         )
         if stage.index == self.last:
-            task = self.output.stage_task(task, stage.schema)
+            # What it puts out is a result, or is stored.
+            hints = structs.replace(stage.hints, inline_bytes=0)
+            task = self.output.stage_task(structs.replace(task, hints=hints), stage.schema)
         # Python holds the GIL, and files are written by one thread each.
         single = task.function is not None or task.scalars or task.output is OutputKind.FILES
         if stage.is_large_task and not single:

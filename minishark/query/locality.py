@@ -53,6 +53,8 @@ def stage_holdings(
     """What a task reads of an earlier stage, these buckets or all: where it is, and its bytes."""
     found: list[Holding] = []
     for outcome, node in zip(outcomes, nodes, strict=True):
+        if outcome.inline is not None:
+            continue  # it goes wherever the task goes
         size = float(outcome.nbytes)
         if buckets is not None:
             rows = sum(run.rows for run in outcome.bucket_runs(buckets))

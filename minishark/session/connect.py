@@ -66,8 +66,8 @@ def connect(
             "group_keys" (grouping by dictionary codes instead of text), "semi_join_filters" (scans
             skip rows without a join partner), "group_runs" (aggregation of consecutive groups
             without hash tables), "join_sides" (build sides chosen by statistics),
-            "prepared_fragments" (prepared statements for repeated queries), "coalesced_tasks"
-            (several small partitions in one task).
+            "prepared_fragments" (prepared statements for repeated queries), "inline_outputs"
+            (small outputs in messages), "coalesced_tasks" (several small partitions in one task).
         memory_limit: for a new cluster, as "4GiB" or in bytes: executors with their DuckDBs, tables
             and shuffles in shared memory. The rest goes to disk. None for the environment variable
             MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.

@@ -38,8 +38,13 @@ def planned(sql: str, planning: PlanningDatabase, catalog: Catalog, *disabled: s
 
 
 def flags(stage: Stage) -> str:
-    """The switches among the hints of a stage."""
-    names = [name for name, value in structs.asdict(stage.hints).items() if value is True]
+    """The switches and limits among the hints of a stage."""
+    hints = structs.asdict(stage.hints).items()
+    names = [
+        name if value is True else f"{name} {value}"
+        for name, value in hints
+        if isinstance(value, int) and value
+    ]
     return f"Hints {stage.index}: {', '.join(names) or '-'}"
 
 
