@@ -67,6 +67,7 @@ class OwnCluster:
         self._pid = os.getpid()
         self.nodes = tuple(f"node-{i}" for i in range(options.nodes))
         self.total_slots = options.nodes * options.executors_per_node
+        self.cores = min(self.total_slots, usable_cores())
         self._folders: ClusterFolders = make_folders()
         self.paths = StorePaths(self._folders.memory, self._folders.disk)
         self.scratch = self._folders.disk

@@ -16,6 +16,8 @@ from minishark.compiler.logical.volatile import called_functions
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
+from minishark.compiler.rules import enabled
+from minishark.compiler.rules.rule import Phase
 from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
 from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Stage
@@ -154,12 +156,18 @@ class QueryPlanner:
             tables.add(files.get(name.lower()) or self.catalog.get(name))
         options = self.options if sink is None else sink.options(self.options)
         if files or on_hosts or self._calls_python(logical):
-            options = options.without("one_task")  # the cost of one task can't be estimated
+            options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
         physical = plan_physical(logical, tables, options)
         if sink is not None:
             physical = sink.shape(physical)
         snapshot = {table.name.lower(): table for table in tables}
-        return QueryPlan(bound, logical, physical, split(physical, options.disabled), snapshot)
+        stages = split(physical, options.disabled)
+        # What other sinks do with a task's rows, users see: files, partitions, calls of a function.
+        is_seen = sink is not None and not sink.distributes_files
+        kept = {stages[-1].index: stages[-1].tasks} if is_seen else {}
+        for rule, own in enabled(Phase.TASKS, options):
+            stages = rule.apply(stages, kept, options, own)
+        return QueryPlan(bound, logical, physical, stages, snapshot)
 
     def _calls_python(self, logical: LogicalPlan) -> bool:
         names = self.functions.keys()

@@ -29,7 +29,7 @@ class PlannerOptions:
     # The most rows times columns that are sorted in one task; more are sorted in ranges.
     sort_values: int = 8_000_000
     threads: int = 1  # how many cores a task may use that runs alone
-    slots: int = sys.maxsize  # how many tasks run at the same time
+    slots: int = sys.maxsize  # how many tasks run at the same time, each on a core of its own
     # The memory that a task has for hash tables and sorts before it spills, in bytes.
     task_bytes: float = math.inf
     disabled: frozenset[str] = frozenset()  # the names of the optimizer rules that are switched off
