@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+from sparrow_core.lab.policies import simulated_failover
 from sparrow_core.sim.cluster import quiet_cluster
-from sparrow_core.sim.failover import simulated_failover
 from sparrow_core.sim.meter import Meter
 from sparrow_core.sim.workload import Workload, make_jobs, percentile, response_times_s, run_jobs
 from sparrow_core.sim.world import World
@@ -84,7 +84,7 @@ def cancellation(jobs: int = 300) -> Iterator[Row]:
 
 def failover(repetitions: int = 50) -> Iterator[Row]:
     """One of two schedulers dies in the middle of a job."""
-    delays_ms = [1000 * simulated_failover(10, 2, seed).again_s for seed in range(repetitions)]
+    delays_ms = [1000 * simulated_failover(10, 2, seed)[1] for seed in range(repetitions)]
     median_ms, max_ms = statistics.median(delays_ms), max(delays_ms)
     yield {"figure": "failover by silence", "median_ms": median_ms, "max_ms": max_ms}
 

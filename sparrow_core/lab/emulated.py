@@ -24,22 +24,16 @@ from sparrow_core.sim.express import ExpressCluster
 
 @dataclass(frozen=True, kw_only=True)
 class Sleeping:
-    """Jobs of ten equal tasks that sleep, as a Poisson process.
+    """Jobs of ten equal tasks that sleep, as a Poisson process."""
 
-    Attributes:
-        nodes: Of `slots` slots each, in `processes` processes.
-        loads: Shares of slots that are busy.
-        seconds: How long jobs arrive at each load; the first fifth is not measured.
-    """
-
-    nodes: int = 100
+    nodes: int = 100  # of `slots` slots each, in `processes` processes
     slots: int = 4
     schedulers: int = 2
     processes: int = 2
     tasks: int = 10
     task_ms: float = 100.0
-    loads: tuple[float, ...] = (0.2, 0.4, 0.6, 0.7, 0.8)
-    seconds: float = 12.0
+    loads: tuple[float, ...] = (0.2, 0.4, 0.6, 0.7, 0.8)  # shares of slots that are busy
+    seconds: float = 12.0  # how long jobs arrive at each load; the first fifth is not measured
 
 
 def _emulate(shape: Sleeping | TpchUsers, seed: int, *, audited: bool = False) -> EmulatedCluster:

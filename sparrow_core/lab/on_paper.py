@@ -27,18 +27,13 @@ _NAMES = {"random": "random", "per_task": "per-task", "batch": "batch", "sparrow
 
 @dataclass(frozen=True)
 class ZeroWait:
-    """Jobs of constant tasks; see `zero_wait`.
+    """Jobs of constant tasks; see `zero_wait`."""
 
-    Attributes:
-        shapes: Tasks of a job and slots of a node, for each panel.
-        nodes: To simulate; the formulas hold for infinitely many.
-        jobs: Per point, after `warm_up` task times.
-    """
-
+    # Tasks of a job and slots of a node, for each panel.
     shapes: tuple[tuple[int, int], ...] = ((10, 1), (100, 1), (10, 4))
     loads: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-    nodes: int = 10_000
-    jobs: int = 10_000
+    nodes: int = 10_000  # to simulate; the formulas hold for infinitely many
+    jobs: int = 10_000  # per point, after `warm_up` task times
     warm_up: float = 8.0
 
 
@@ -102,18 +97,14 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class MeanResponse:
-    """Jobs of one exponential task of mean 1 on `nodes` nodes of one slot.
-
-    Attributes:
-        nodes: The formulas hold for infinitely many. With random placement the queues are
-            independent, but take far longer to reach a steady state, so it has `random_nodes`
-            and `random_jobs`.
-        jobs: Divided by the square of the idle share: at 90 % load, 100 times as many. The first
-            fifth is not measured.
-    """
+    """Jobs of one exponential task of mean 1 on `nodes` nodes of one slot."""
 
     loads: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)
+    # The formulas hold for infinitely many. With random placement the queues are independent, but
+    # take far longer to reach a steady state, so it has `random_nodes` and `random_jobs`.
     nodes: int = 1000
+    # Divided by the square of the idle share: at 90 % load, 100 times as many. The first fifth is
+    # not measured.
     jobs: int = 16_000
     random_nodes: int = 10
     random_jobs: int = 20_000

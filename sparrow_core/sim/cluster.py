@@ -163,22 +163,14 @@ class Recorder:
 
 
 class SimulatedCluster:
-    """Schedulers, nodes and one client in a world.
-
-    Args:
-        nodes: How many; they are called n0, n1 ...
-        slots: Of each executor; a node has one executor per framework.
-        schedulers: How many, each a process of its own.
-        frameworks: Of the executors of each node.
-        slowness: Factor on the task times of a node.
-    """
+    """Schedulers, each a process of its own, nodes (n0, n1 ...) and one client in a world."""
 
     def __init__(
         self,
         world: World,
         *,
         nodes: int,
-        slots: int = 1,
+        slots: int = 1,  # of each executor; a node has one executor per framework
         schedulers: int = 1,
         heartbeat_s: float = 0.5,
         attributes: Callable[[NodeName], tuple[str, ...]] = lambda _: (),
@@ -186,7 +178,7 @@ class SimulatedCluster:
         monitor: NodeMonitorConfig | None = None,
         scheduler: SchedulerConfig | None = None,
         client: ClientConfig | None = None,
-        slowness: Callable[[NodeName], float] = lambda _: 1.0,
+        slowness: Callable[[NodeName], float] = lambda _: 1.0,  # factor on task times
     ) -> None:
         """Host all machines; nodes register when the world runs."""
         self.world = world

@@ -52,28 +52,20 @@ ARRIVALS: dict[str, Callable[[Random], float]] = {
 
 
 class Workload(Struct, frozen=True, kw_only=True):
-    """Jobs of equal size.
+    """Jobs of equal size."""
 
-    Attributes:
-        load: Average share of busy slots.
-        distribution: Of task times, a name in `DISTRIBUTIONS`.
-        trace_s: If not empty, task times are drawn from these instead.
-        arrivals: Of jobs, a name in `ARRIVALS`.
-        placement: A name of `placement.PLACEMENTS`, or "central" for an omniscient scheduler.
-        replicas: If above 0, each task prefers this many random nodes.
-    """
-
-    load: float
+    load: float  # average share of busy slots
     jobs: int
     tasks: int = 10
     task_s: float = 0.1
-    distribution: str = "exponential"
+    distribution: str = "exponential"  # of task times, a name in `DISTRIBUTIONS`
+    # A name of `placement.PLACEMENTS`, or "central" for an omniscient scheduler.
     placement: str = "sparrow"
     probe_ratio: float = 2.0
-    replicas: int = 0
+    replicas: int = 0  # if above 0, each task prefers this many random nodes
     options: JobOptions = JobOptions()
-    arrivals: str = "poisson"
-    trace_s: tuple[float, ...] = ()
+    arrivals: str = "poisson"  # of jobs, a name in `ARRIVALS`
+    trace_s: tuple[float, ...] = ()  # if not empty, task times are drawn from these instead
 
     @property
     def mean_s(self) -> float:
