@@ -51,7 +51,7 @@ class LogicalQuery:
     files: tuple[Table, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QueryPlan:
     """All phases of a query's plan.
 
@@ -60,19 +60,26 @@ class QueryPlan:
         logical: what is computed.
         physical: where rows are.
         stages: what tasks run, in topological order.
-        tables: the tables that it reads, as they were when planned, by name in lower case.
+        catalog: the tables that it reads, as they were when planned.
+        options: how it was planned.
     """
 
     bound: BoundStatement
     logical: LogicalPlan
     physical: PhysicalPlan
     stages: tuple[Stage, ...]
-    tables: Mapping[str, Table]
+    catalog: Catalog
+    options: PlannerOptions
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of its columns, as users know them."""
         return tuple(column.name for column in self.bound.schema)
+
+    @cached_property
+    def tables(self) -> Mapping[str, Table]:
+        """The tables that it reads, by name in lower case."""
+        return {table.name.lower(): table for table in self.catalog}
 
     @cached_property
     def reads_files(self) -> bool:
@@ -185,8 +192,14 @@ class QueryPlanner:
         physical = plan_physical(logical, tables, options)
         if sink is not None:
             physical = sink.shape(physical)
-        snapshot = {table.name.lower(): table for table in tables}
-        return QueryPlan(bound, logical, physical, split(physical, options.disabled), snapshot)
+        return QueryPlan(
+            bound=bound,
+            logical=logical,
+            physical=physical,
+            stages=split(physical, options.disabled),
+            catalog=tables,
+            options=options,
+        )
 
     def _calls_python(self, logical: LogicalPlan) -> bool:
         names = self.functions.keys()

@@ -101,20 +101,24 @@ class StageGraph:
         """Start without outputs; the last of the stages gives the result."""
         self._nodes = {node.index: node for node in nodes}
         self._last = nodes[-1]
-        self._outputs: dict[int, list[TaskOutput | None]] = {
-            n.index: [None] * n.tasks for n in nodes
-        }
+        self._outputs: dict[int, list[TaskOutput | None]] = {}
         # Exposed: a reader may have seen an output of this task, even if it was lost since. Set on
         # completion, which is earlier than necessary but needs no reports of who has read what.
-        self._exposed = {node.index: [False] * node.tasks for node in nodes}
-        self._times = {node.index: [0] * node.tasks for node in nodes}
-        self._rerun = dict.fromkeys(self._nodes, 0)
+        self._exposed: dict[int, list[bool]] = {}
+        self._times: dict[int, list[int]] = {}
+        self._rerun: dict[int, int] = {}
+        self._started: dict[int, None] = {}
         self._files: dict[str, tuple[int, int]] = {}  # stage and task; also of lost files
         self._open: dict[int, Submission] = {}
         self._hopeless: dict[int, None] = {}  # submissions that read from dead nodes
         self._numbers = itertools.count()
-        seen: set[int] = set()
         for node in nodes:
+            self._begin(node)
+        self._check_order()
+
+    def _check_order(self) -> None:
+        seen: set[int] = set()
+        for node in self._nodes.values():
             assert all(read.stage in seen for read in node.reads), "stages are in order"
             seen.add(node.index)
 
@@ -169,6 +173,11 @@ class StageGraph:
     def _is_open(self, stage: int) -> bool:
         return any(each.stage == stage for each in self._open.values())
 
+    @property
+    def started(self) -> Collection[int]:
+        """The stages of which a task was ever submitted."""
+        return self._started.keys()
+
     # --- events --------------------------------------------------------------------------
 
     def completed(self, number: int, task: int, output: TaskOutput) -> None:
@@ -214,6 +223,31 @@ class StageGraph:
                     self._cancel_readers(stage, task)
                     count += 1
         return count
+
+    def revise(self, nodes: Sequence[StageNode]) -> None:
+        """Other stages take the place of those that have not started.
+
+        Args:
+            nodes: all stages: those that have started as they were, and the others; the last one
+                gives the result.
+        """
+        started = {node.index: node for node in nodes if node.index in self._started}
+        assert started == {i: self._nodes[i] for i in self._started}, "started stages stay"
+        for index in [i for i in self._nodes if i not in self._started]:
+            for kept in (self._outputs, self._exposed, self._times, self._rerun):
+                del kept[index]
+        self._nodes = {node.index: node for node in nodes}
+        self._last = nodes[-1]
+        for node in nodes:
+            if node.index not in self._started:
+                self._begin(node)
+        self._check_order()
+
+    def _begin(self, node: StageNode) -> None:
+        self._outputs[node.index] = [None] * node.tasks
+        self._exposed[node.index] = [False] * node.tasks
+        self._times[node.index] = [0] * node.tasks
+        self._rerun[node.index] = 0
 
     def _cancel_readers(self, stage: int, task: int) -> None:
         """Mark the open submissions that still have to read an output."""
@@ -311,6 +345,7 @@ class StageGraph:
             self._rerun[index] += sum(self._times[index][task] > 0 for task in tasks)
             submission = Submission(next(self._numbers), index, tasks)
             self._open[submission.number] = submission
+            self._started[index] = None
             yield submission
 
     def _can_run(

@@ -29,6 +29,7 @@ from minishark.errors import (
     ResourceError,
     TaskFailedError,
 )
+from minishark.query.adaptation import Adaptation
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
 from minishark.query.limits import OpenQueries
@@ -331,6 +332,13 @@ class _Query(Generic[Result]):
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
         """Run a plan's stages on the cluster."""
         engine = self.engine
+        output = self.sink.output(plan.physical, plan.columns)
+        adaptation = Adaptation(
+            plan=plan.physical,
+            catalog=plan.catalog,
+            options=plan.options,
+            free_root=output.has_any_layout,
+        )
         with engine.query_folder() as folder:
             run = QueryRun(
                 stages=plan.stages,
@@ -338,11 +346,12 @@ class _Query(Generic[Result]):
                 site=engine.site(folder),
                 store=engine.cluster.store(),
                 folder=folder,
-                output=self.sink.output(plan.physical, plan.columns),
+                output=output,
                 environment=engine.environment,
                 threads=engine.threads(engine.open_queries.count),
                 explained=self.explained,
                 on_progress=self._tell if self.handlers or engine.progress_handlers else None,
+                adaptation=adaptation,
             )
             run.run()
             result = self.sink.finish(run)

@@ -136,6 +136,24 @@ class Materialize(Exchange):
 
 
 @dataclass(frozen=True, slots=True)
+class StageOutput(Exchange):
+    """The output of a stage that has started, in the plan of what is left of a query.
+
+    Attributes:
+        stage: its number.
+        buckets: how many buckets each of its tasks makes; 0 for one piece.
+        home: the distribution of the rows over the tasks that put them out.
+    """
+
+    stage: int
+    buckets: int
+    home: Distribution
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return f"Output of stage {self.stage}"
+
+
+@dataclass(frozen=True, slots=True)
 class SampleKeys(BaseOperator):
     """The sort keys of at most `rows` rows of a partition, and for how many rows each stands."""
 
@@ -200,6 +218,7 @@ PhysicalOperator: TypeAlias = (
     | Broadcast
     | Gather
     | Materialize
+    | StageOutput
     | PartialAggregate
     | FinalAggregate
     | SampleKeys

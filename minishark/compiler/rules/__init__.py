@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.rules.collapse import COLLAPSE
 from minishark.compiler.rules.eager_aggregation import EAGER_AGGREGATION
 from minishark.compiler.rules.group_keys import GROUP_KEYS
 from minishark.compiler.rules.group_runs import GROUP_RUNS
@@ -31,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     GROUP_RUNS,
     JOIN_SIDES,
     PREPARED_FRAGMENTS,
+    COLLAPSE,
 )
 
 

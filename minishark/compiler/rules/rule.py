@@ -29,6 +29,19 @@ class Phase(StrEnum):
     """`(PhysicalPlan, Catalog, options) -> PhysicalPlan`: the same object if nothing changes."""
     FRAGMENT = "fragment"
     """`(Stage, FragmentHints, options) -> FragmentHints`: the hints of a stage so far, and more."""
+    ADAPTIVE = "between stages"
+    """`(PhysicalPlan, Situation, options) -> Revised`: what is left of a query, made better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revised:
+    """A plan of what is left of a query, and what a rule has changed in it and why, in sentences.
+
+    Without reasons it is the plan that the rule got.
+    """
+
+    plan: PhysicalPlan
+    reasons: tuple[str, ...] = ()
 
 
 Lowering: TypeAlias = "Callable[[PhysicalPlan, FragmentWriter], Block | None]"

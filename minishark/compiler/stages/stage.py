@@ -65,6 +65,7 @@ class Stage:
         tasks: how many tasks run it, one per partition.
         buckets: into how many buckets a task divides its output; 0 for one undivided piece.
         plan: the part of the physical plan that it computes.
+        exchange: the shuffle above it that divides its output; None if it has no buckets.
         enough_rows: no reader needs more rows than these, of its tasks in their order; None for
             no limit.
         hints: what optimizer rules attach to the fragment.
@@ -77,6 +78,7 @@ class Stage:
     tasks: int
     buckets: int
     plan: PhysicalPlan
+    exchange: PhysicalPlan | None = None
     enough_rows: int | None = None
     hints: FragmentHints = NO_FRAGMENT_HINTS
 

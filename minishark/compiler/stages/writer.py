@@ -22,6 +22,8 @@ from minishark.compiler.physical.plan import (
     RangeShuffle,
     Replicated,
     Shuffle,
+    Single,
+    StageOutput,
 )
 from minishark.compiler.rules import RULES
 from minishark.compiler.stages import fragment
@@ -151,6 +153,8 @@ class FragmentWriter:
 
     def _exchanged(self, plan: PhysicalPlan) -> str:
         """The name in the fragment of the output of the stage below an exchange."""
+        if isinstance(plan.operator, StageOutput):
+            return self._staged(plan.operator.stage, _output_mode(plan, plan.operator))
         child = plan.children[0]
         if isinstance(plan.operator, Shuffle | RangeShuffle):
             return self._staged(self.stages.stage(child, plan), ReadMode.BUCKET)
@@ -181,6 +185,13 @@ class FragmentWriter:
 def _is_whole(plan: PhysicalPlan) -> bool:
     """Whether a task reads all of a stored relation."""
     return isinstance(plan.distribution, Replicated)
+
+
+def _output_mode(plan: PhysicalPlan, output: StageOutput) -> ReadMode:
+    """Which part of an earlier stage's output a task reads, by where the plan has its rows."""
+    if isinstance(plan.distribution, Replicated | Single):
+        return ReadMode.ALL
+    return ReadMode.BUCKET if output.buckets else ReadMode.OWN
 
 
 def _mode(*, whole: bool) -> ReadMode:
