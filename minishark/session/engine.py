@@ -34,7 +34,7 @@ from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
 from minishark.query.limits import OpenQueries
 from minishark.query.locality import hosts_of
-from minishark.query.metrics import QueryMetrics, StageMetrics
+from minishark.query.metrics import QueryMetrics, RevisionMetrics, StageMetrics
 from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
@@ -357,7 +357,7 @@ class _Query(Generic[Result]):
             result = self.sink.finish(run)
         if run.uses_disk():
             engine.warn(_DISK_WARNING)
-        return result, self._metrics(run.metrics(), warnings)
+        return result, self._metrics(run.metrics(), warnings, adaptation.revisions)
 
     def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryMetrics]:
         """Run a statement that no executor accepts in the scratch database, which accepts more.
@@ -377,12 +377,18 @@ class _Query(Generic[Result]):
         note = f"Ran in the front end, as an executor did not accept it: {rejected}"
         return result, self._metrics((), (note,))
 
-    def _metrics(self, stages: tuple[StageMetrics, ...], warnings: tuple[str, ...]) -> QueryMetrics:
+    def _metrics(
+        self,
+        stages: tuple[StageMetrics, ...],
+        warnings: tuple[str, ...],
+        revisions: Sequence[RevisionMetrics] = (),
+    ) -> QueryMetrics:
         return QueryMetrics(
             elapsed_s=time.perf_counter() - self._started_s,
             planning_s=self._planned_s - self._started_s,
             warnings=warnings,
             by_stage=stages,
+            revisions=tuple(revisions),
         )
 
     def _tell(self, progress: QueryProgress) -> None:
