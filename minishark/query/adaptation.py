@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from minishark.catalog import Catalog
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
+from minishark.compiler.physical.planner import Placer
 from minishark.compiler.physical.sizes import Situation, StageSize, TaskSize
 from minishark.compiler.stages.adapt import adapt
 from minishark.compiler.stages.stage import Stage
@@ -62,6 +63,7 @@ class Adaptation:
             sizes=self._sizes,
             catalog=self.catalog,
             options=self.options,
+            placing=Placer(self.catalog, self.options, whole=False),
             free_root=self.free_root,
         )
         revision = adapt(self.plan, kept, situation)

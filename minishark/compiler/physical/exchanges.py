@@ -20,6 +20,7 @@ from minishark.compiler.physical.plan import (
     Replicated,
     Shuffle,
     Single,
+    StageOutput,
 )
 from minishark.expressions import ColumnRef, Expression, Schema, is_volatile
 
@@ -104,6 +105,8 @@ class Exchanges:
         What is stored already and small is read in place, and filtered by each reader, which is
         cheaper than a stage that stores it again.
         """
+        if isinstance(plan.operator, StageOutput):
+            return replace(plan, distribution=Replicated())
         if self.is_stored(plan):
             match plan.operator:
                 # The exchange moves down to what is stored; these are computed by each reader.
@@ -125,7 +128,7 @@ class Exchanges:
                 return stored and not any(map(is_volatile, expressions))
             case Aggregate() | Distinct():
                 return self.is_stored(plan.children[0])
-            case Scan() | CteRef():
+            case Scan() | CteRef() | StageOutput():
                 return plan.rows <= self.read_whole_rows
             case _:
                 return False

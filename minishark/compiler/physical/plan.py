@@ -141,13 +141,15 @@ class StageOutput(Exchange):
 
     Attributes:
         stage: its number.
-        buckets: how many buckets each of its tasks makes; 0 for one piece.
-        home: the distribution of the rows over the tasks that put them out.
+        home: how its rows are distributed if a task reads the bucket, or the piece, of its number.
+        has_buckets: whether its tasks divide their output.
+        estimated_rows: the number of rows that it was planned with.
     """
 
     stage: int
-    buckets: int
     home: Distribution
+    has_buckets: bool
+    estimated_rows: float
 
     def label(self, inputs: Sequence[Schema]) -> str:
         return f"Output of stage {self.stage}"

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from minishark.catalog import Catalog
 from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.replacing import Placing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Situation:
         sizes: complete stages, by number.
         catalog: the tables that the plan reads.
         options: the options of physical planning.
+        placing: places single operators.
         free_root: whether the last stage may have any number of tasks, and its rows be in any of
             them: they go to the front end. Tables and Python functions get what was planned.
     """
@@ -54,4 +56,5 @@ class Situation:
     sizes: Mapping[int, StageSize]
     catalog: Catalog
     options: PlannerOptions
+    placing: Placing
     free_root: bool

@@ -15,6 +15,7 @@ from minishark.compiler.rules.eager_aggregation import EAGER_AGGREGATION
 from minishark.compiler.rules.group_keys import GROUP_KEYS
 from minishark.compiler.rules.group_runs import GROUP_RUNS
 from minishark.compiler.rules.join_sides import JOIN_SIDES
+from minishark.compiler.rules.join_switch import JOIN_SWITCH
 from minishark.compiler.rules.one_task import ONE_TASK
 from minishark.compiler.rules.prepared_fragments import PREPARED_FRAGMENTS
 from minishark.compiler.rules.rule import Phase, Rule
@@ -32,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     GROUP_RUNS,
     JOIN_SIDES,
     PREPARED_FRAGMENTS,
+    JOIN_SWITCH,
     COLLAPSE,
 )
 

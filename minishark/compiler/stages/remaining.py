@@ -9,29 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from minishark.compiler.logical.operators import (
-    Aggregate,
-    Cte,
-    CteRef,
-    Distinct,
-    DistinctOn,
-    Limit,
-    SetOperation,
-    TopN,
-)
+from minishark.compiler.logical.operators import Cte, CteRef
 from minishark.compiler.physical.plan import (
     Broadcast,
     Exchange,
-    FinalAggregate,
     Gather,
-    PartialAggregate,
     PhysicalPlan,
     StageOutput,
 )
+from minishark.compiler.physical.replacing import with_children
 from minishark.compiler.physical.sizes import StageSize
 from minishark.compiler.stages.stage import Stage
-
-_GROUPING = (Aggregate, PartialAggregate, FinalAggregate, Distinct, DistinctOn)
 
 
 def remaining(
@@ -82,12 +70,12 @@ class _Remaining:
                 child = self.rewritten(plan.children[0])
                 if isinstance(child.operator, StageOutput):
                     return replace(child, distribution=plan.distribution)
-                return _rebuilt(plan, (child,))
+                return with_children(plan, (child,))
             case Exchange():
                 known = self.shuffled.get(id(plan)) or self.stored.get(id(plan.children[0]))
                 if known is not None:
                     return self._output(plan, known)
-        return _rebuilt(plan, tuple(map(self.rewritten, plan.children)))
+        return with_children(plan, tuple(map(self.rewritten, plan.children)))
 
     def _cte(self, plan: PhysicalPlan, index: int) -> PhysicalPlan:
         definition, main = plan.children
@@ -100,7 +88,7 @@ class _Remaining:
             self.outputs[index] = known
             definition = self._output(definition, known)
         self.rows[index] = definition.rows
-        return _rebuilt(plan, (definition, self.rewritten(main)))
+        return with_children(plan, (definition, self.rewritten(main)))
 
     def _reference(self, plan: PhysicalPlan, index: int) -> PhysicalPlan:
         known = self.outputs.get(index)
@@ -110,43 +98,11 @@ class _Remaining:
         return plan if rows == plan.rows else replace(plan, rows=rows)
 
     def _output(self, plan: PhysicalPlan, stage: Stage) -> PhysicalPlan:
-        operator = StageOutput(stage.index, stage.buckets, stage.plan.distribution)
+        home = (stage.exchange or stage.plan).distribution
+        operator = StageOutput(stage.index, home, stage.exchange is not None, plan.rows)
         return self._counted(replace(plan, operator=operator, children=()), stage.index)
 
     def _counted(self, plan: PhysicalPlan, stage: int) -> PhysicalPlan:
         size = self.sizes.get(stage)
         rows = plan.rows if size is None else float(max(1, size.rows))
         return plan if rows == plan.rows else replace(plan, rows=rows)
-
-
-def _rebuilt(plan: PhysicalPlan, children: tuple[PhysicalPlan, ...]) -> PhysicalPlan:
-    found = plan.with_children(children)
-    rows = scaled_rows(plan, children)
-    return found if rows == plan.rows else replace(found, rows=rows)
-
-
-def scaled_rows(plan: PhysicalPlan, children: tuple[PhysicalPlan, ...]) -> float:
-    """The estimated rows of `plan` over other children.
-
-    An estimate was made with the statistics of columns, which are not at hand any more; so it is
-    corrected by the factor by which those below it were wrong.
-    """
-    pairs = list(zip(children, plan.children, strict=True))
-    factor = 1.0
-    match plan.operator:
-        case Exchange():
-            return children[0].rows
-        case Cte():
-            return children[1].rows
-        case SetOperation():
-            factor = sum(new.rows for new, _ in pairs) / sum(old.rows for _, old in pairs)
-            return max(1.0, plan.rows * factor)
-    for new, old in pairs:
-        factor *= new.rows / old.rows
-    match plan.operator:
-        case Limit() | TopN():
-            return min(plan.rows, children[0].rows) if factor < 1.0 else plan.rows
-        case operator if isinstance(operator, _GROUPING):
-            # There are no more groups than values, however many rows have them.
-            return max(1.0, min(plan.rows, children[0].rows))
-    return max(1.0, plan.rows * factor)

@@ -191,7 +191,7 @@ def _output_mode(plan: PhysicalPlan, output: StageOutput) -> ReadMode:
     """Which part of an earlier stage's output a task reads, by where the plan has its rows."""
     if isinstance(plan.distribution, Replicated | Single):
         return ReadMode.ALL
-    return ReadMode.BUCKET if output.buckets else ReadMode.OWN
+    return ReadMode.BUCKET if output.has_buckets else ReadMode.OWN
 
 
 def _mode(*, whole: bool) -> ReadMode:
