@@ -117,6 +117,7 @@ class QueryRun:
             tuple(Read(item.stage, item.mode is ReadMode.OWN) for item in reads),
             stage.varies or any(f.volatile for f in self.environment.called_by(stage)),
             stage.enough_rows,
+            stage.after,
         )
 
     def run(self) -> None:

@@ -51,6 +51,7 @@ class StageNode:
         tasks: its number of tasks.
         reads: the stages that it reads.
         varies: whether its tasks may return other rows when they run again.
+        after: stages that it waits for if they are to run, as their size may change what is left.
         enough_rows: the number of rows that suffices, taken from its tasks in order (a LIMIT);
             None for all rows.
     """
@@ -60,6 +61,7 @@ class StageNode:
     reads: tuple[Read, ...] = ()
     varies: bool = False
     enough_rows: int | None = None
+    after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,10 +353,10 @@ class StageGraph:
     def _can_run(
         self, node: StageNode, tasks: tuple[int, ...], missing: dict[int, tuple[int, ...]]
     ) -> bool:
-        """Whether all outputs that these tasks read exist."""
+        """Whether all outputs that these tasks read exist, and it need not wait for others."""
         for read in node.reads:
             # An open job of that stage might replace outputs while they are read.
             absent = missing.get(read.stage, ())
             if self._is_open(read.stage) or any(t in absent for t in self._read(read, tasks)):
                 return False
-        return True
+        return not any(self._is_open(stage) or stage in missing for stage in node.after)

@@ -259,6 +259,15 @@ class PhysicalPlan:
             yield node
             waiting += reversed(node.children)
 
+    def own_nodes(self) -> Iterator[PhysicalPlan]:
+        """All nodes of the same stage, with the exchanges that it reads but nothing below them."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            if node is self or not isinstance(node.operator, Exchange):
+                waiting += reversed(node.children)
+
 
 def aggregate_of(operator: PhysicalOperator) -> Aggregate | None:
     """The aggregate that an operator computes, wholly or one phase of it; None for others."""

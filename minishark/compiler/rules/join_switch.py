@@ -7,15 +7,18 @@ input, which need not be shuffled any more; a broadcast one, of which each task 
 table, may be shuffled instead.
 
 So that there is something left to decide, the larger of two inputs to be shuffled waits for the
-smaller one (`stages/waits.py`).
+smaller one (`waiting`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from minishark.compiler.logical.operators import Cte, Join, Scan
-from minishark.compiler.physical.join_moves import JoinCosts, JoinMove, Side
+from minishark.compiler.logical.operators import Cte, Join, Project, Scan
+from minishark.compiler.physical.join_moves import SHUFFLE_COST, JoinCosts, JoinMove, Side
+from minishark.compiler.physical.joins import KEEPS_LEFT, KEEPS_RIGHT
 from minishark.compiler.physical.plan import (
     Broadcast,
     Exchange,
@@ -28,6 +31,9 @@ from minishark.compiler.physical.plan import (
 from minishark.compiler.physical.replacing import as_planned, placed_over
 from minishark.compiler.physical.sizes import Situation
 from minishark.compiler.rules.rule import Phase, Revised, Rule
+
+if TYPE_CHECKING:
+    from minishark.compiler.stages.stage import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +182,77 @@ def _reason(known: list[PhysicalPlan], present: JoinMove, best: JoinMove) -> str
     return f"{sizes}: {best} instead of {present}"
 
 
+def waiting(stages: Sequence[Stage], options: JoinSwitchOptions) -> Sequence[Stage]:
+    """The stages, of which the larger shuffles of joins wait for the smaller ones.
+
+    A shuffle that has begun can't be saved any more. Most stages have at least as many tasks as
+    there are slots, so that no slot is idle for it.
+    """
+    shuffles = {id(stage.exchange): stage for stage in stages if stage.exchange is not None}
+    needs = {stage.index: {*stage.parents} for stage in stages}
+    after: dict[int, int] = {}
+    joins = (node for stage in stages for node in stage.plan.own_nodes())
+    for node in joins:
+        found = _large_and_small(node, options) if isinstance(node.operator, Join) else None
+        if found is None:
+            continue
+        large, small = shuffles[id(found[0])].index, _stage_number(found[1], shuffles)
+        if large not in _all_needed(small, needs):
+            after[large] = small
+            needs[large].add(small)
+    return [
+        replace(stage, after=(after[stage.index],)) if stage.index in after else stage
+        for stage in stages
+    ]
+
+
+def _large_and_small(
+    plan: PhysicalPlan, options: JoinSwitchOptions
+) -> tuple[PhysicalPlan, PhysicalPlan] | None:
+    """The inputs of a join to be shuffled, if the smaller one may turn out to be tiny."""
+    join, (left, right) = plan.operator, plan.children
+    assert isinstance(join, Join)
+    if not (_is_shuffled(left) and _is_shuffled(right)):
+        return None
+    small, large, kinds = (
+        (right, left, KEEPS_LEFT) if right.rows <= left.rows else (left, right, KEEPS_RIGHT)
+    )
+    may_change = join.kind in kinds and not _is_exact(small)
+    if not may_change or not isinstance(large.operator, Shuffle):
+        return None
+    return (large, small) if large.rows * SHUFFLE_COST >= options.gain_min else None
+
+
+def _is_exact(plan: PhysicalPlan) -> bool:
+    """Whether the number of rows of a shuffled plan is that of a table."""
+    match plan.operator:
+        case Shuffle() | Project():
+            return _is_exact(plan.children[0])
+        case operator:
+            return isinstance(operator, Scan)
+
+
+def _stage_number(plan: PhysicalPlan, shuffles: Mapping[int, Stage]) -> int:
+    operator = plan.operator
+    return operator.stage if isinstance(operator, StageOutput) else shuffles[id(plan)].index
+
+
+def _all_needed(stage: int, needs: Mapping[int, set[int]]) -> set[int]:
+    """The stages that have to be complete before a stage is."""
+    found, waiting_ = set[int](), [stage]
+    while waiting_:
+        number = waiting_.pop()
+        if number not in found:
+            found.add(number)
+            waiting_ += sorted(needs.get(number, ()))
+    return found
+
+
+def _explain(stage: Stage) -> Iterator[str]:
+    for number in stage.after:
+        yield f"waits for stage {number}, which may turn out to be small enough to broadcast"
+
+
 JOIN_SWITCH = Rule(
     name="join_switch",
     doc="shuffle an input of a join instead of broadcasting it, or back, by its true size",
@@ -183,4 +260,6 @@ JOIN_SWITCH = Rule(
     apply=switched,
     options=JoinSwitchOptions(),
     everywhere=JoinSwitchOptions(),
+    arrange=waiting,
+    explain=_explain,
 )

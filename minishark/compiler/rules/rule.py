@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -46,6 +46,8 @@ class Revised:
 
 Lowering: TypeAlias = "Callable[[PhysicalPlan, FragmentWriter], Block | None]"
 
+Arrangement: TypeAlias = "Callable[[Sequence[Stage], Any], Sequence[Stage]]"
+
 
 def _nothing(stage: Stage) -> Iterable[str]:
     del stage
@@ -68,6 +70,7 @@ class Rule:
         everywhere: options with which it applies wherever it can, however small the data.
         lower: called for each node of a plan when its SQL is written: may attach hints to the
             fragment, and may give a block in place of the node's own.
+        arrange: called when a plan has been cut into stages: may let some wait for others.
         explain: the lines that EXPLAIN shows below a stage.
     """
 
@@ -78,4 +81,5 @@ class Rule:
     options: Any = None
     everywhere: Any = None
     lower: Lowering | None = None
+    arrange: Arrangement | None = None
     explain: Callable[[Stage], Iterable[str]] = _nothing

@@ -7,7 +7,7 @@ instead, and nothing is stored.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
@@ -42,7 +42,11 @@ def split(
     # Those with a stage of their own are complete before any reader starts.
     splitter = Splitter(inlined, inlined & _early_ctes(plan), disabled, first)
     splitter.stage(plan)
-    return tuple(splitter.stages)
+    stages: Sequence[Stage] = splitter.stages
+    for rule in RULES:
+        if rule.arrange is not None and rule.name not in disabled:
+            stages = rule.arrange(stages, rule.options)
+    return tuple(stages)
 
 
 def _early_ctes(root: PhysicalPlan) -> frozenset[int]:

@@ -66,6 +66,7 @@ class Stage:
         buckets: into how many buckets a task divides its output; 0 for one undivided piece.
         plan: the part of the physical plan that it computes.
         exchange: the shuffle above it that divides its output; None if it has no buckets.
+        after: stages whose size may change the plan, so that this one waits for them.
         enough_rows: no reader needs more rows than these, of its tasks in their order; None for
             no limit.
         hints: what optimizer rules attach to the fragment.
@@ -79,6 +80,7 @@ class Stage:
     buckets: int
     plan: PhysicalPlan
     exchange: PhysicalPlan | None = None
+    after: tuple[int, ...] = ()
     enough_rows: int | None = None
     hints: FragmentHints = NO_FRAGMENT_HINTS
 
