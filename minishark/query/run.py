@@ -112,12 +112,12 @@ class QueryRun:
     def _node(self, stage: Stage) -> StageNode:
         reads = [item for item in stage.inputs if isinstance(item, StageInput)]
         return StageNode(
-            stage.index,
-            stage.tasks,
-            tuple(Read(item.stage, item.mode is ReadMode.OWN) for item in reads),
-            stage.varies or any(f.volatile for f in self.environment.called_by(stage)),
-            stage.enough_rows,
-            stage.after,
+            index=stage.index,
+            tasks=stage.tasks,
+            reads=tuple(Read(item.stage, item.mode is ReadMode.OWN) for item in reads),
+            varies=stage.varies or any(f.volatile for f in self.environment.called_by(stage)),
+            enough_rows=stage.enough_rows,
+            after=stage.after,
         )
 
     def run(self) -> None:

@@ -42,7 +42,7 @@ class Read:
     own: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageNode:
     """A node of the graph: a stage.
 

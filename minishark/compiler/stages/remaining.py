@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from minishark.compiler.logical.operators import Cte, CteRef
 from minishark.compiler.physical.plan import (
     Broadcast,
-    Exchange,
     Gather,
+    Materialize,
     PhysicalPlan,
+    RangeShuffle,
+    Shuffle,
     StageOutput,
 )
 from minishark.compiler.physical.replacing import with_children
@@ -71,10 +73,10 @@ class _Remaining:
                 if isinstance(child.operator, StageOutput):
                     return replace(child, distribution=plan.distribution)
                 return with_children(plan, (child,))
-            case Exchange():
-                known = self.shuffled.get(id(plan)) or self.stored.get(id(plan.children[0]))
-                if known is not None:
-                    return self._output(plan, known)
+            case Shuffle() | RangeShuffle() if id(plan) in self.shuffled:
+                return self._output(plan, self.shuffled[id(plan)])
+            case Broadcast() | Gather() | Materialize() if id(plan.children[0]) in self.stored:
+                return self._output(plan, self.stored[id(plan.children[0])])
         return with_children(plan, tuple(map(self.rewritten, plan.children)))
 
     def _cte(self, plan: PhysicalPlan, index: int) -> PhysicalPlan:
