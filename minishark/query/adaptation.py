@@ -37,15 +37,23 @@ class Adaptation:
     revisions: list[RevisionMetrics] = field(default_factory=list)
     elapsed_s: float = 0.0
     _sizes: dict[int, StageSize] = field(default_factory=dict)
+    _empty: set[int] = field(default_factory=set)
 
-    def complete(self, stage: int, outcomes: Sequence[TaskOutcome]) -> bool:
+    def complete(self, stage: int, outcomes: Sequence[TaskOutcome], *, may_vary: bool) -> bool:
         """Record the sizes of a complete stage; whether they were unknown.
 
-        Outputs that are computed again may have other sizes, which change no decision.
+        Args:
+            stage: its number.
+            outcomes: what its tasks have put out.
+            may_vary: whether it may put out other rows if it runs again. Other sizes change no
+                decision, but what has no rows now might have some then.
         """
         if stage in self._sizes:
             return False
-        self._sizes[stage] = StageSize(tuple(map(_size, outcomes)))
+        size = StageSize(tuple(map(_size, outcomes)))
+        self._sizes[stage] = size
+        if not size.rows and not may_vary:
+            self._empty.add(stage)
         return True
 
     def revised(self, planned: Sequence[Stage], started: Collection[int]) -> Sequence[Stage]:
@@ -61,6 +69,7 @@ class Adaptation:
         kept = [stage for stage in planned if stage.index in started]
         situation = Situation(
             sizes=self._sizes,
+            empty=self._empty,
             catalog=self.catalog,
             options=self.options,
             placing=Placer(self.catalog, self.options, whole=False),

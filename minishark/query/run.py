@@ -256,7 +256,8 @@ class QueryRun:
         adaptation = self.adaptation
         if adaptation is None or not self._graph.done(stage):
             return
-        if not adaptation.complete(stage, [each.outcome for each in self._graph.outputs(stage)]):
+        outcomes = [each.outcome for each in self._graph.outputs(stage)]
+        if not adaptation.complete(stage, outcomes, may_vary=self._graph.may_vary(stage)):
             return
         stages = adaptation.revised(self.stages, self._graph.started)
         if stages is not self.stages:

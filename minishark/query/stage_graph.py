@@ -180,6 +180,11 @@ class StageGraph:
         """The stages of which a task was ever submitted."""
         return self._started.keys()
 
+    def may_vary(self, stage: int) -> bool:
+        """Whether a stage may return other rows when it, or what it reads, runs again."""
+        node = self._nodes[stage]
+        return node.varies or any(self.may_vary(read.stage) for read in node.reads)
+
     # --- events --------------------------------------------------------------------------
 
     def completed(self, number: int, task: int, output: TaskOutput) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -46,6 +46,7 @@ class Situation:
 
     Attributes:
         sizes: complete stages, by number.
+        empty: those without rows that would have none if they ran again.
         catalog: the tables that the plan reads.
         options: the options of physical planning.
         placing: places single operators.
@@ -54,6 +55,7 @@ class Situation:
     """
 
     sizes: Mapping[int, StageSize]
+    empty: Collection[int]
     catalog: Catalog
     options: PlannerOptions
     placing: Placing

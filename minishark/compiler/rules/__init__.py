@@ -12,6 +12,7 @@ from typing import Any
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.rules.collapse import COLLAPSE
 from minishark.compiler.rules.eager_aggregation import EAGER_AGGREGATION
+from minishark.compiler.rules.empty_inputs import EMPTY_INPUTS
 from minishark.compiler.rules.group_keys import GROUP_KEYS
 from minishark.compiler.rules.group_runs import GROUP_RUNS
 from minishark.compiler.rules.join_sides import JOIN_SIDES
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     GROUP_RUNS,
     JOIN_SIDES,
     PREPARED_FRAGMENTS,
+    EMPTY_INPUTS,
     JOIN_SWITCH,
     COLLAPSE,
 )

@@ -169,7 +169,7 @@ class Splitter:
 
         It divides its output for the shuffle `exchange` above it.
         """
-        if isinstance(plan.operator, StageOutput):
+        if isinstance(plan.operator, StageOutput) and exchange is None:
             return plan.operator.stage
         # A definition may be read several times; plans are shared, so identity tells.
         known = self._stage_of.get(id(plan)) if exchange is None else None
