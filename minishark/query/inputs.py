@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minishark.catalog import Partition, Table
+from minishark.compiler.physical.plan import Share
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.errors import PartitionsLostError
 from minishark.worker.protocol import FileSlice, TaskOutcome
@@ -59,16 +60,31 @@ def named_relation(item: TableInput | StageInput, tables: Mapping[str, Table], i
 
 
 def stage_slices(
-    outcomes: Sequence[TaskOutcome], nodes: Sequence[str], mode: ReadMode, index: int
+    outcomes: Sequence[TaskOutcome],
+    nodes: Sequence[str],
+    mode: ReadMode,
+    index: int,
+    share: Share | None = None,
 ) -> tuple[FileSlice, ...]:
-    """What a task reads of an earlier stage; of empty parts only one is read, for the schema."""
+    """What a task reads of an earlier stage; of empty parts only one is read, for the schema.
+
+    Args:
+        outcomes: the outputs of the earlier stage.
+        nodes: where they are stored.
+        mode: which part of them a task reads.
+        index: the task's number.
+        share: the buckets that it reads; None for the one of its number.
+    """
+    share = share or Share(index, index + 1)
     found: list[tuple[int, FileSlice]] = []
     for position, (outcome, node) in enumerate(zip(outcomes, nodes, strict=True)):
         assert outcome.file is not None, "only results are inline"
         if mode is ReadMode.OWN and position != index:
             continue
         if mode is ReadMode.BUCKET:
-            for part in outcome.bucket(index):
+            if not share.reads(position):
+                continue
+            for part in outcome.bucket_range(share.first, share.last):
                 piece = FileSlice(outcome.file, (node,), part.first, part.last)
                 found.append((part.rows, piece))
         else:

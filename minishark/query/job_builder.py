@@ -159,7 +159,7 @@ class JobBuilder:
                 for partition in read_partitions(item, tables, index):
                     yield partition.locations, partition.bytes
             else:
-                yield from stage_holdings(*self._outputs(item, index), index)
+                yield from stage_holdings(*self._outputs(item, index), index, item.share(index))
 
     def _stage_task(
         self, stage: Stage, tables: Mapping[str, Table], placement: Placement
@@ -216,7 +216,7 @@ class JobBuilder:
             read = read_partitions(item, tables, index)
             return tuple(FileSlice(p.file, p.locations) for p in read)
         outcomes, nodes, mode = self._outputs(item, index)
-        return stage_slices(outcomes, nodes, mode, index)
+        return stage_slices(outcomes, nodes, mode, index, item.share(index))
 
     def _outputs(
         self, item: StageInput, index: int

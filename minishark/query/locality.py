@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from minishark.compiler.physical.plan import Share
 from minishark.compiler.stages.stage import ReadMode
 from minishark.worker.protocol import StoreLocation, TaskOutcome
 
@@ -49,14 +50,22 @@ def near(holdings: Iterable[Holding], hosts: Mapping[str, str]) -> frozenset[str
 
 
 def stage_holdings(
-    outcomes: Sequence[TaskOutcome], nodes: Sequence[str], mode: ReadMode, index: int
+    outcomes: Sequence[TaskOutcome],
+    nodes: Sequence[str],
+    mode: ReadMode,
+    index: int,
+    share: Share | None = None,
 ) -> list[Holding]:
     """What a task reads of an earlier stage: where each part is stored, and its bytes."""
+    share = share or Share(index, index + 1)
     found: list[Holding] = []
     for position, (outcome, node) in enumerate(zip(outcomes, nodes, strict=True)):
         size = float(outcome.nbytes)
         if mode is ReadMode.BUCKET:
-            size *= sum(part.rows for part in outcome.bucket(index)) / max(1, outcome.rows)
+            if not share.reads(position):
+                continue
+            read = outcome.bucket_range(share.first, share.last)
+            size *= sum(part.rows for part in read) / max(1, outcome.rows)
         elif mode is ReadMode.OWN and position != index:
             continue
         found.append(((node,), size))

@@ -210,9 +210,15 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     locations: tuple[str, ...] = ()
     runs: int = 1
 
-    def bucket(self, index: int) -> tuple[BucketSlice, ...]:
-        """Where the rows of a bucket are, one entry per run."""
-        return self.buckets[index :: len(self.buckets) // self.runs]
+    def bucket_range(self, first: int, last: int) -> tuple[BucketSlice, ...]:
+        """Where the rows of buckets `first` to `last` (exclusive) are, one entry per run."""
+        count = len(self.buckets) // self.runs
+        if last == first + 1:
+            return self.buckets[first::count]
+        runs = (self.buckets[i + first : i + last] for i in range(0, len(self.buckets), count))
+        return tuple(
+            BucketSlice(run[0].first, run[-1].last, sum(part.rows for part in run)) for run in runs
+        )
 
 
 class TaskProblem(StrEnum):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.rules.bucket_merge import BUCKET_MERGE
 from minishark.compiler.rules.collapse import COLLAPSE
 from minishark.compiler.rules.eager_aggregation import EAGER_AGGREGATION
 from minishark.compiler.rules.empty_inputs import EMPTY_INPUTS
@@ -22,6 +23,7 @@ from minishark.compiler.rules.prepared_fragments import PREPARED_FRAGMENTS
 from minishark.compiler.rules.rule import Phase, Rule
 from minishark.compiler.rules.semi_join_duplicates import SEMI_JOIN_DUPLICATES
 from minishark.compiler.rules.semi_join_filters import SEMI_JOIN_FILTERS
+from minishark.compiler.rules.skew_split import SKEW_SPLIT
 
 RULES: tuple[Rule, ...] = (
     ONE_TASK,
@@ -37,6 +39,10 @@ RULES: tuple[Rule, ...] = (
     EMPTY_INPUTS,
     JOIN_SWITCH,
     COLLAPSE,
+    # Last: they look at stages as they are to run. Large buckets first: what is left of them may be
+    # merged.
+    SKEW_SPLIT,
+    BUCKET_MERGE,
 )
 
 

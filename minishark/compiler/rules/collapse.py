@@ -14,17 +14,15 @@ from minishark.catalog import Catalog
 from minishark.compiler.hints import NO_HINTS
 from minishark.compiler.logical.operators import Cte, CteRef, Distinct, Scan, Values
 from minishark.compiler.physical.plan import (
-    Broadcast,
     Exchange,
     FinalAggregate,
-    Gather,
     PartialAggregate,
     PhysicalPlan,
     Replicated,
-    Shuffle,
     Single,
     StageOutput,
 )
+from minishark.compiler.physical.regions import changed_regions
 from minishark.compiler.physical.sizes import Situation
 from minishark.compiler.rules.rule import Phase, Revised, Rule
 
@@ -45,50 +43,34 @@ class CollapseOptions:
 
 def collapsed(plan: PhysicalPlan, situation: Situation, options: CollapseOptions) -> Revised:
     """The plan with every part of it that reads little in one task, the largest parts first."""
-    collapse = _Collapse(plan, situation, options)
-    found = collapse.region(plan, may_change=situation.free_root)
-    return Revised(found, tuple(collapse.reasons))
+    reasons: list[str] = []
 
-
-class _Collapse:
-    def __init__(self, root: PhysicalPlan, situation: Situation, options: CollapseOptions) -> None:
-        self._root = root
-        self._situation = situation
-        self._options = options
-        self.reasons: list[str] = []
-
-    def region(self, plan: PhysicalPlan, *, may_change: bool) -> PhysicalPlan:
-        """`plan`, whose tasks nothing above it depends on if it `may_change`."""
-        read = self._read_rows(plan) if may_change and _has_several_tasks(plan) else None
+    def change(region: PhysicalPlan, may_change: bool) -> PhysicalPlan | None:
+        if not may_change or not _has_several_tasks(region):
+            return None
+        read = _read_rows(region, situation, options)
         if read is None:
-            return self._below(plan)
-        what = "what is left" if plan is self._root else "a part of what is left"
-        self.reasons.append(f"{what} reads {read:,} rows, so it runs in one task")
-        return in_one_task(plan)
+            return None
+        what = "what is left" if region is plan else "a part of what is left"
+        reasons.append(f"{what} reads {read:,} rows, so it runs in one task")
+        return in_one_task(region)
 
-    def _below(self, plan: PhysicalPlan) -> PhysicalPlan:
-        # Readers of rows that stay where they are, or that are read twice, depend on the tasks.
-        free = isinstance(plan.operator, Shuffle | Broadcast | Gather)
-        children = tuple(
-            self.region(child, may_change=True)
-            if free and not isinstance(child.operator, CteRef)
-            else self._below(child)
-            for child in plan.children
-        )
-        return plan.with_children(children)
+    found = changed_regions(plan, change, may_change=situation.free_root)
+    return Revised(found, tuple(reasons))
 
-    def _read_rows(self, plan: PhysicalPlan) -> int | None:
-        """How many rows `plan` reads of tables and complete stages; None if unknown or too many."""
-        options, total = self._options, 0
-        defined = {n.operator.index for n in plan.nodes() if isinstance(n.operator, Cte)}
-        for node in plan.nodes():
-            rows = _own_rows(node, self._situation, defined)
-            if rows is None or node.rows > options.growth_max * options.rows_max:
-                return None
-            total += rows
-            if total > options.rows_max:
-                return None
-        return total
+
+def _read_rows(plan: PhysicalPlan, situation: Situation, options: CollapseOptions) -> int | None:
+    """How many rows `plan` reads of tables and complete stages; None if unknown or too many."""
+    total = 0
+    defined = {node.operator.index for node in plan.nodes() if isinstance(node.operator, Cte)}
+    for node in plan.nodes():
+        rows = _own_rows(node, situation, defined)
+        if rows is None or node.rows > options.growth_max * options.rows_max:
+            return None
+        total += rows
+        if total > options.rows_max:
+            return None
+    return total
 
 
 def _has_several_tasks(plan: PhysicalPlan) -> bool:

@@ -62,6 +62,8 @@ def _input_text(item: Input) -> str:
         what = {"own": "its partition of", "all": "all of"}[item.mode.value]
         return f"{what} table {item.table} as {item.name}"
     what = {"own": "its piece of", "all": "all of", "bucket": "its bucket of"}[item.mode.value]
+    if item.shares:
+        what = "its share of the buckets of"
     return f"{what} stage {item.stage} as {item.name}"
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
 from minishark.compiler.logical.operators import Join, Statement
 from minishark.compiler.physical.order import depends_on_order
-from minishark.compiler.physical.plan import Exchange, PhysicalPlan
+from minishark.compiler.physical.plan import Exchange, PhysicalPlan, Share
 from minishark.compiler.stages.varying import varies
 from minishark.expressions import Schema
 
@@ -43,11 +43,20 @@ class TableInput:
 
 @dataclass(frozen=True, slots=True)
 class StageInput:
-    """The output of an earlier stage, which the fragment reads under the name `name`."""
+    """The output of an earlier stage, which the fragment reads under the name `name`.
+
+    Attributes:
+        shares: what each task reads of buckets, if that is not one bucket each.
+    """
 
     name: str
     stage: int
     mode: ReadMode
+    shares: tuple[Share, ...] = ()
+
+    def share(self, index: int) -> Share:
+        """What a task reads of buckets."""
+        return self.shares[index] if self.shares else Share(index, index + 1)
 
 
 Input: TypeAlias = TableInput | StageInput
