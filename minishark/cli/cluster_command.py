@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -71,14 +71,11 @@ def cluster() -> None:
 @debug_option
 def start(
     *,
-    name: str,
     nodes: int | None,
     executors_per_node: int | None,
     memory_limit: int | None,
     listen: str | None,
-    bind: str | None,
-    join: tuple[str, ...],
-    keys: str | None,
+    **options: Any,
 ) -> None:
     """Start a cluster in the background, and print its address.
 
@@ -87,17 +84,14 @@ def start(
     from minishark.cluster.launch import StartOptions, default_executors, start_cluster
 
     count = nodes or (1 if listen else 2)
-    options = StartOptions(
-        name=name,
+    chosen = StartOptions(
         nodes=count,
         executors_per_node=executors_per_node or default_executors(count),
         memory_limit_bytes=memory_limit,
         listen=listen,
-        bind=bind,
-        join=join,
-        keys=keys,
+        **options,
     )
-    click.echo(start_cluster(options).address)
+    click.echo(start_cluster(chosen).address)
 
 
 @cluster.command(epilog=_NODE_EXAMPLES)

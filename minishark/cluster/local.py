@@ -66,6 +66,7 @@ class OwnCluster:
         self.task_bytes = self._memory.task_bytes
         self._pid = os.getpid()
         self.nodes = tuple(f"node-{i}" for i in range(options.nodes))
+        self.store_name = self.nodes[0]  # where files go that the session itself writes
         self.total_slots = options.nodes * options.executors_per_node
         self._folders: ClusterFolders = make_folders()
         self.paths = StorePaths(self._folders.memory, self._folders.disk)
@@ -75,6 +76,7 @@ class OwnCluster:
         self.warnings: tuple[str, ...] = (warning,) if warning else ()
         try:
             self._sparrow = self._start(options)
+            self.backend: Backend = self._sparrow
         except BaseException:
             self._folders.remove()
             raise
@@ -120,15 +122,6 @@ class OwnCluster:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def backend(self) -> Backend:
-        return self._sparrow
-
-    @property
-    def store_name(self) -> str:
-        """The location of files that the session itself writes: the first node."""
-        return self.nodes[0]
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         from minishark.cluster.backend import Placement  # noqa: PLC0415 - see above

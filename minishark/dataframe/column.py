@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 class Level(IntEnum):
     """The precedence of an expression's outermost operator, as far as all SQL dialects agree."""
 
-    ATOM = 0
-    """Needs no parentheses anywhere."""
-    CONDITION = 1
-    """A comparison: needs none beside AND and OR."""
+    ATOM = 0  # needs no parentheses anywhere
+    CONDITION = 1  # a comparison: needs none beside AND and OR
     AND = 2
     OR = 3
     OTHER = 4
@@ -50,12 +48,9 @@ class Level(IntEnum):
 class Kind(IntEnum):
     """Which SELECTs an expression may stand in."""
 
-    ROW = 0
-    """A scalar expression whose columns are all known references."""
-    GROUP = 1
-    """An aggregate: the SELECT has one row per group."""
-    FREE = 2
-    """The user's SQL text, or something like unnest: needs a SELECT of its own."""
+    ROW = 0  # a scalar expression whose columns are all known references
+    GROUP = 1  # an aggregate: the SELECT has one row per group
+    FREE = 2  # the user's SQL text, or something like unnest: needs a SELECT of its own
 
 
 @dataclass(frozen=True, slots=True)

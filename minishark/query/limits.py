@@ -20,26 +20,21 @@ class OpenQueries:
 
     def __init__(self, open_max: int = OPEN_MAX) -> None:
         self.open_max = open_max
-        self._open = 0
+        self.count = 0
         self._lock = threading.Lock()
-
-    @property
-    def count(self) -> int:
-        """The number of open queries."""
-        return self._open
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
         """Count one open query (ResourceError if too many are open)."""
         with self._lock:
-            if self._open >= self.open_max:
+            if self.count >= self.open_max:
                 raise ResourceError(
-                    f"The session has {self._open:,} queries open, which is its limit: wait for "
+                    f"The session has {self.count:,} queries open, which is its limit: wait for "
                     "some of them, ask from fewer threads, or use another session."
                 )
-            self._open += 1
+            self.count += 1
         try:
             yield
         finally:
             with self._lock:
-                self._open -= 1
+                self.count -= 1

@@ -153,17 +153,15 @@ class QueryPlanner:
         for name in (*bound.tables, *logical.tables):
             tables.add(files.get(name.lower()) or self.catalog.get(name))
         options = self.options if sink is None else sink.options(self.options)
-        if files or on_hosts or self._calls_python(logical):
+        python = self.functions.keys()
+        calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
+        if files or on_hosts or calls_python:
             options = options.without("one_task")  # the cost of one task can't be estimated
         physical = plan_physical(logical, tables, options)
         if sink is not None:
             physical = sink.shape(physical)
         snapshot = {table.name.lower(): table for table in tables}
         return QueryPlan(bound, logical, physical, split(physical, options.disabled), snapshot)
-
-    def _calls_python(self, logical: LogicalPlan) -> bool:
-        names = self.functions.keys()
-        return bool(names) and not names.isdisjoint(called_functions(logical))
 
     # Whether a plan still holds
 

@@ -159,11 +159,8 @@ def check_placement(placement: str, probe_ratio: object) -> None:
 def check_optimizations(task_threads: int | None, disabled: Collection[str]) -> None:
     if task_threads is not None and task_threads < 1:
         raise OptionError("task_threads must be at least 1.")
-    if disabled:
-        _check_rules(disabled)
-
-
-def _check_rules(disabled: Collection[str]) -> None:
+    if not disabled:
+        return
     from minishark.compiler.rules import RULES  # noqa: PLC0415 - `connect` is light
 
     names = {rule.name for rule in RULES}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from minishark.dataframe.names import ident
 from minishark.errors import CatalogError, OptionError, QueryError
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
+from minishark.session.scratch_database import ReadTable
 from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import callable_of, create_function, uncalled
 
@@ -60,26 +61,21 @@ class Definitions:
 
     def set_variable(self, sql: str) -> None:
         """Run a SET VARIABLE, whose value may come from a query."""
-        engine = self.engine
-        with engine.up_to_date():
-            self._compute_inputs(sql)
-            known = engine.scratch.set_variable(sql, engine.loaded_tables, engine.tables.read)
-            engine.planning.define(known)
-            self._add_setting(known)
+        with self.engine.up_to_date():
+            self._add_setting(self._evaluated(sql, self.engine.scratch.set_variable))
 
     def create_enum(self, sql: str) -> None:
-        engine = self.engine
-        with engine.up_to_date():
-            self._compute_inputs(sql)
-            known = engine.scratch.create_enum(sql, engine.loaded_tables, engine.tables.read)
-            engine.planning.define(known)
-            self._add_definition(known)
+        with self.engine.up_to_date():
+            self._add_definition(self._evaluated(sql, self.engine.scratch.create_enum))
 
-    def _compute_inputs(self, sql: str) -> None:
-        """Compute promised tables that the value of a variable or an ENUM is made of."""
-        found = _VALUE.search(sql)
+    def _evaluated(self, sql: str, run: Callable[[str, Iterable[str], ReadTable], str]) -> str:
+        """The statement with the value of its query, which may read promised tables."""
+        engine, found = self.engine, _VALUE.search(sql)
         if found is not None:  # as a SELECT, in which views are seen through
-            self.engine.compute(self.engine.planning.tables_in(f"SELECT {sql[found.end() :]}"))
+            engine.compute(engine.planning.tables_in(f"SELECT {sql[found.end() :]}"))
+        known = run(sql, engine.loaded_tables, engine.tables.read)
+        engine.planning.define(known)
+        return known
 
     def _add_definition(self, sql: str) -> None:
         with self._lock:

@@ -133,11 +133,6 @@ class Engine:
     def up_to_date(self) -> Iterator[None]:
         """What every statement relies on: an open session, and tables as last written."""
         self.check_open()
-        self._load_changed()
-        yield
-
-    def _load_changed(self) -> None:
-        """Load tables that statements have changed, and drop cached ones that nobody needs."""
         with self.loading:
             self.cached.sweep()
             for table in self.scratch.changed():
@@ -146,6 +141,7 @@ class Engine:
                 elif table.name in self.tables.catalog:
                     self.tables.drop(table.name)
                 self.scratch.loaded(table)
+        yield
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -55,7 +55,9 @@ class NamedTables:
                 self.store_query(name, data.sql(), layout, replace=replace)
                 return
             self._check_new(name, replace=replace)
-            if isinstance(data, duckdb.DuckDBPyRelation) and not _survives_arrow(data):
+            if isinstance(data, duckdb.DuckDBPyRelation) and not kept_by_arrow(
+                map(str, data.types)
+            ):
                 columns = zip(data.columns, map(str, data.types), strict=True)
                 engine.scratch.put(name, columns, arrow_table(data))
                 engine.warn(
@@ -125,7 +127,3 @@ class NamedTables:
         with engine.up_to_date():
             engine.compute(engine.planning.tables_in(sql))
             return engine.scratch.run(sql, engine.loaded_tables, engine.tables.read)
-
-
-def _survives_arrow(relation: duckdb.DuckDBPyRelation) -> bool:
-    return kept_by_arrow(map(str, relation.types))

@@ -31,11 +31,9 @@ from minishark.expressions import quote, quote_text
 from minishark.tables.store import kept_by_arrow
 from minishark.worker.writing import disk_full
 
-ReadTable = Callable[[str], pa.Table]
-"""All rows of a table in the cluster, memory-mapped."""
+ReadTable = Callable[[str], pa.Table]  # all rows of a table in the cluster, memory-mapped
 
-_ROWS = " minishark rows"
-"""The name of registered rows; no table of a user has it."""
+_ROWS = " minishark rows"  # the name of registered rows; no table of a user has it
 
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
@@ -72,8 +70,9 @@ class ScratchDatabase:
         self._definitions: list[str] = []
         self._own: dict[str, None] = {}
         self._visible: set[str] = set()
-        self._used = False
-        self._elsewhere = False
+        self.has_own = False  # whether it may have tables or definitions of its own
+        # Whether USE has made another schema the default than that of the cluster's tables.
+        self.is_elsewhere = False
         self._lock = ConnectionUse(self._con)
 
     def close(self) -> None:
@@ -89,7 +88,7 @@ class ScratchDatabase:
         with self._lock:
             if alone:
                 self._run(sql)
-                self._used = True
+                self.has_own = True
             else:
                 self._definitions.append(sql)
 
@@ -122,7 +121,7 @@ class ScratchDatabase:
                     self._take(name)
             answer = self._answer(sql)
             ((here,),) = self._run("SELECT (current_database(), current_schema())")
-            self._elsewhere = here != ("memory", "main")
+            self.is_elsewhere = here != ("memory", "main")
             return answer
 
     def create_enum(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
@@ -193,7 +192,7 @@ class ScratchDatabase:
         """Create or replace a table with columns of these types."""
         described = ", ".join(f"{quote(column)} {type_}" for column, type_ in columns)
         with self._lock:
-            self._used = True
+            self.has_own = True
             with self._registered(rows):
                 self._run(f"CREATE OR REPLACE TABLE {quote(name)} ({described})")
                 self._run(f"INSERT INTO {quote(name)} FROM {quote(_ROWS)}")
@@ -227,16 +226,6 @@ class ScratchDatabase:
     def own_tables(self) -> list[str]:
         """The tables that only this database can hold."""
         return [name for name in self._own if name in self._tables()]
-
-    @property
-    def has_own(self) -> bool:
-        """Whether there may be tables or definitions that only this database has."""
-        return self._used
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether USE has made another schema the default than that of the cluster's tables."""
-        return self._elsewhere
 
     def _stored_as(self, name: str) -> pa.Table | None:
         """A table's rows; None if they do not survive a round trip through Arrow."""
@@ -275,7 +264,7 @@ class ScratchDatabase:
     def _show(self, tables: Iterable[str], read: ReadTable, *, forget: bool = True) -> None:
         """Make the cluster's tables visible, without a copy, and the definitions over them."""
         # With `forget`, other tables that were visible are gone.
-        self._used = True
+        self.has_own = True
         own, names = self._tables(), list(tables)
         for name in names:
             if name.lower() not in own:

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from minishark.cluster.backend import Cluster
@@ -360,10 +359,5 @@ class Session(CamelCase):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

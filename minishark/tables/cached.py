@@ -28,11 +28,9 @@ from minishark.tables.store import as_stored, stored_schema, table_schema
 from minishark.tables.tables import Tables, check_layout, named_columns
 from minishark.worker.protocol import TaskFunction
 
-CACHED_PREFIX = "_kept_"
-"""How the names of cached tables start."""
+CACHED_PREFIX = "_kept_"  # how the names of cached tables start
 
-Fingerprint = tuple[str, ...]
-"""The settings and table loads that decide a cached table's rows."""
+Fingerprint = tuple[str, ...]  # the settings and table loads that decide a cached table's rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import duckdb
 
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.repartition import in_one_partition
-from minishark.errors import DataError, MinisharkError, ResourceError
+from minishark.errors import DataError, ResourceError
 from minishark.expressions import Schema, numbered, quote, quote_text
 from minishark.query.run import QueryRun
 from minishark.query.sinks import Output, Sink
@@ -186,13 +186,9 @@ def _writing(copy: Copy) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _write_error(copy, error) from error
-
-
-def _write_error(copy: Copy, error: OSError) -> MinisharkError:
-    sentence = f"Can't write {copy.path}: {error.strerror}."
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return ResourceError(sentence) if full else DataError(sentence)
+        sentence = f"Can't write {copy.path}: {error.strerror}."
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise (ResourceError(sentence) if full else DataError(sentence)) from error
 
 
 def check_options(con: duckdb.DuckDBPyConnection, copy: Copy, schema: Schema, to: Path) -> None:

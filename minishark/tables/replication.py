@@ -26,8 +26,7 @@ from minishark.query.locality import replica_locations
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
 
-COPIES_AT_ONCE = 2
-"""Bound on concurrent copies, which compete with queries for disk and network."""
+COPIES_AT_ONCE = 2  # bound on concurrent copies, which compete with queries for disk and network
 
 _INTERVAL_S = 1.0
 

@@ -273,13 +273,10 @@ class Tables:
             self.warn(
                 f"There is no room in shared memory: table {name} is on disk, which is slower."
             )
-        connection = self.planning.connection()
-        try:
-            columns = [(column.name, column.type) for column in schema]
-            size = sum(partition.bytes for partition in loaded.partitions)
+        columns = [(column.name, column.type) for column in schema]
+        size = sum(partition.bytes for partition in loaded.partitions)
+        with contextlib.closing(self.planning.connection()) as connection:
             statistics = merge_statistics(connection, loaded.measured, columns, size)
-        finally:
-            connection.close()
         return Table(
             name=name,
             schema=schema,

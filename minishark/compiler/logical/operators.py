@@ -10,7 +10,7 @@ To add an operator: a class here, its lowering (`sql/lower.py`), its distributio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
@@ -37,7 +37,7 @@ from minishark.expressions import (
 class BaseOperator:
     """An operator's description of itself; the defaults are safe for any operator."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     order_matters: ClassVar[bool] = True
     """Whether the output rows may depend on the order of the input rows."""
@@ -51,14 +51,39 @@ class BaseOperator:
         return type(self).__name__
 
     def expressions(self) -> Iterator[Expression]:
-        """Every expression that the operator computes."""
-        return iter(())
+        """Every expression that the operator computes: those in its fields."""
+        return _expressions_in(getattr(self, name) for name in self.__slots__)
 
     def source(self, position: int) -> tuple[int, int] | None:
         """Which input, and column of it, an output column is passed through from."""
         # None where it is computed, or where an input row affects output rows of other values (as
         # in a limit): rules drop input rows by the values of such columns.
         return None
+
+
+class _Leaf(BaseOperator):
+    """An operator without inputs, which knows its schema."""
+
+    __slots__ = ()
+    schema: Schema
+
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        return self.schema
+
+
+def _expressions_in(parts: Iterable[object]) -> Iterator[Expression]:
+    for part in parts:
+        match part:
+            case tuple():
+                yield from _expressions_in(part)
+            case SortKey():
+                yield part.expression
+            case JoinCondition():
+                yield from (part.left, part.right)
+            case AggregateCall() | WindowCall():
+                yield from part.expressions()
+            case _ if isinstance(part, Expression):
+                yield part
 
 
 def column_names(*inputs: Schema) -> list[str]:
@@ -95,7 +120,7 @@ class JoinCondition:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan(BaseOperator):
+class Scan(_Leaf):
     """Columns of a table."""
 
     order_matters: ClassVar[bool] = False
@@ -105,9 +130,6 @@ class Scan(BaseOperator):
     columns: tuple[str | None, ...]
     schema: Schema
     hints: ScanHints = NO_HINTS  # what optimizer rules attach, in a physical plan
-
-    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
-        return self.schema
 
     def label(self, inputs: Sequence[Schema]) -> str:
         columns = ", ".join(column or "-" for column in self.columns)
@@ -133,9 +155,6 @@ class Filter(BaseOperator):
     def source(self, position: int) -> tuple[int, int] | None:
         return 0, self.output[position]
 
-    def expressions(self) -> Iterator[Expression]:
-        return iter(self.predicates)
-
 
 @dataclass(frozen=True, slots=True)
 class Project(BaseOperator):
@@ -152,9 +171,6 @@ class Project(BaseOperator):
     def label(self, inputs: Sequence[Schema]) -> str:
         names = column_names(*inputs)
         return f"Project {', '.join(_projected(e, names) for e in self.outputs)}"
-
-    def expressions(self) -> Iterator[Expression]:
-        return iter(self.outputs)
 
     def source(self, position: int) -> tuple[int, int] | None:
         expression = self.outputs[position]
@@ -197,11 +213,6 @@ class Aggregate(BaseOperator):
             sets = (f"({', '.join(groups[i] for i in s)})" for s in self.grouping_sets)
             return f"Aggregate {calls} by grouping sets {', '.join(sets)}"
         return f"Aggregate {calls} by {', '.join(groups)}" if groups else f"Aggregate {calls}"
-
-    def expressions(self) -> Iterator[Expression]:
-        yield from self.groups
-        for call in self.aggregates:
-            yield from call.expressions()
 
     def source(self, position: int) -> tuple[int, int] | None:
         is_group = position < len(self.groups) and not self.grouping_sets
@@ -260,11 +271,6 @@ class Join(BaseOperator):
         conditions += [render(predicate, left + right) for predicate in self.residual]
         return f"Join {self.kind} on {' AND '.join(conditions) or 'true'}"
 
-    def expressions(self) -> Iterator[Expression]:
-        for condition in self.conditions:
-            yield from (condition.left, condition.right)
-        yield from self.residual
-
 
 @dataclass(frozen=True, slots=True)
 class Sort(BaseOperator):
@@ -287,9 +293,6 @@ class Sort(BaseOperator):
 
     def source(self, position: int) -> tuple[int, int] | None:
         return 0, self.output[position]
-
-    def expressions(self) -> Iterator[Expression]:
-        return (key.expression for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,9 +320,6 @@ class TopN(BaseOperator):
         offset = f" offset {self.offset}" if self.offset else ""
         return f"TopN {self.limit}{offset} by {render_sort_keys(self.keys, column_names(*inputs))}"
 
-    def expressions(self) -> Iterator[Expression]:
-        return (key.expression for key in self.keys)
-
 
 @dataclass(frozen=True, slots=True)
 class Distinct(BaseOperator):
@@ -342,10 +342,6 @@ class DistinctOn(BaseOperator):
         names = column_names(*inputs)
         return f"DistinctOn {', '.join(render(target, names) for target in self.targets)}"
 
-    def expressions(self) -> Iterator[Expression]:
-        yield from self.targets
-        yield from (key.expression for key in self.keys)
-
 
 @dataclass(frozen=True, slots=True)
 class Window(BaseOperator):
@@ -359,10 +355,6 @@ class Window(BaseOperator):
     def label(self, inputs: Sequence[Schema]) -> str:
         names = column_names(*inputs)
         return f"Window {', '.join(render_window(call, names) for call in self.calls)}"
-
-    def expressions(self) -> Iterator[Expression]:
-        for call in self.calls:
-            yield from call.expressions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,9 +372,6 @@ class Unnest(BaseOperator):
     def label(self, inputs: Sequence[Schema]) -> str:
         names = column_names(*inputs)
         return f"Unnest {', '.join(render(item, names) for item in self.lists)}"
-
-    def expressions(self) -> Iterator[Expression]:
-        return iter(self.lists)
 
 
 class SetKind(StrEnum):
@@ -407,7 +396,7 @@ class SetOperation(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Values(BaseOperator):
+class Values(_Leaf):
     """Constant rows; no rows and a schema make an empty relation."""
 
     order_matters: ClassVar[bool] = False
@@ -415,14 +404,8 @@ class Values(BaseOperator):
     rows: tuple[tuple[Expression, ...], ...]
     schema: Schema
 
-    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
-        return self.schema
-
     def label(self, inputs: Sequence[Schema]) -> str:
         return f"Values {len(self.rows)} rows"
-
-    def expressions(self) -> Iterator[Expression]:
-        return (value for row in self.rows for value in row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,7 +428,7 @@ class Cte(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class CteRef(BaseOperator):
+class CteRef(_Leaf):
     """The rows of the common table expression `index`."""
 
     order_matters: ClassVar[bool] = False
@@ -454,15 +437,12 @@ class CteRef(BaseOperator):
     name: str
     schema: Schema
 
-    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
-        return self.schema
-
     def label(self, inputs: Sequence[Schema]) -> str:
         return f"CteRef #{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
-class Statement(BaseOperator):
+class Statement(_Leaf):
     """A whole statement, run by DuckDB as it was written over all rows of `tables`.
 
     The fallback for whatever has no distributed form; `reason` says what that was.
@@ -472,9 +452,6 @@ class Statement(BaseOperator):
     tables: tuple[str, ...]
     reason: str
     schema: Schema
-
-    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
-        return self.schema
 
     def label(self, inputs: Sequence[Schema]) -> str:
         return f"Statement over {', '.join(self.tables) or 'no table'}: {self.reason}"

@@ -22,8 +22,7 @@ import duckdb
 from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.expressions import quote, quote_text
 
-ROWS_CAP = 600_000
-"""The most rows of a miniature; benchmarks/miniature.py compares other caps."""
+ROWS_CAP = 600_000  # the most rows of a miniature; benchmarks/miniature.py compares other caps
 
 _KNEE = 1_000
 _KEY_SHARE = 0.9  # at least this share of distinct values: all differ, within the sketch's error

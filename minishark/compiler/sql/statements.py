@@ -147,8 +147,7 @@ COUNTED = (Definition, Setting, Write, CopyTo, Prepare, Deallocate)
 more."""
 
 _TYPES = duckdb.StatementType
-_MAIN = (("main",), ("memory",), ("memory", "main"))
-"""Qualifiers of the cluster's tables."""
+_MAIN = (("main",), ("memory",), ("memory", "main"))  # qualifiers of the cluster's tables
 _INSTEAD = {
     "TRANSACTION": "each statement is a transaction of its own",
     "VACUUM": "statistics are measured when a table is loaded",
