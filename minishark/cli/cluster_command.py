@@ -10,7 +10,7 @@ import click
 from minishark.cli.options import count_option, debug_option, keys_option, memory_option
 
 if TYPE_CHECKING:
-    from minishark.cluster.survey import Survey
+    from minishark.cluster.status import Survey
 
 _DEFAULT = "default"
 _GROUP_EXAMPLES = """\b
@@ -152,7 +152,7 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
     import msgspec
 
     from minishark.cluster.launch import resolve
-    from minishark.cluster.survey import survey
+    from minishark.cluster.status import survey
 
     found = survey(*resolve(which, keys))
     if as_json:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minishark.cluster.folders import ClusterFolders, make_folders
-from minishark.cluster.machine import node_memory
-from minishark.cluster.runner_config import RUNNER, node_meter, runner_config
+from minishark.cluster.machine import RUNNER, node_memory, node_meter, runner_config
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.cores import usable_cores
 from minishark.worker.paths import StorePaths

@@ -22,9 +22,8 @@ import msgspec
 from minishark.cluster.connections import Connections
 from minishark.cluster.executor import load_keys
 from minishark.cluster.folders import inherit_folders, make_folders
-from minishark.cluster.machine import node_memory
+from minishark.cluster.machine import RUNNER, node_memory, runner_config
 from minishark.cluster.node_service import NodeService
-from minishark.cluster.runner_config import RUNNER, runner_config
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.paths import StorePaths

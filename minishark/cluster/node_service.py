@@ -21,9 +21,8 @@ import psutil
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SHARED_MEMORY, reap, remove_if_orphaned
-from minishark.cluster.machine import live_process
+from minishark.cluster.machine import live_process, node_meter
 from minishark.cluster.remote_files import RemoteFiles
-from minishark.cluster.runner_config import node_meter
 from minishark.cluster.service import Service
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths

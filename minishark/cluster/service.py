@@ -146,7 +146,9 @@ class Service:
             self._send_finished()
             if (now := time.monotonic()) - ticked_s >= _TICK_MS / 1e3:
                 ticked_s = now
-                self._drop_silent(now)
+                for peer, transfer in list(self._transfers.items()):
+                    if now - transfer.heard_s > _TRANSFER_SILENCE_MAX_S:
+                        del self._transfers[peer]
                 self._tidy()
 
     def _tidy(self) -> None:
@@ -258,11 +260,6 @@ class Service:
     def _fail(self, peer: bytes, error: Exception) -> None:
         self._transfers.pop(peer, None)
         self._reply(peer, wire.Failure(str(error)))
-
-    def _drop_silent(self, now: float) -> None:
-        for peer, transfer in list(self._transfers.items()):
-            if now - transfer.heard_s > _TRANSFER_SILENCE_MAX_S:
-                del self._transfers[peer]
 
     # The end
 

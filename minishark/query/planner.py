@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 from minishark.catalog import Catalog, Table
 from minishark.compiler.logical.operators import Statement
-from minishark.compiler.logical.plan import LogicalPlan
-from minishark.compiler.logical.volatile import called_functions
+from minishark.compiler.logical.plan import LogicalPlan, called_functions
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical

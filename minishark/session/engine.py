@@ -31,7 +31,6 @@ from minishark.errors import (
 )
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
-from minishark.query.limits import OpenQueries
 from minishark.query.locality import hosts_of
 from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.planner import QueryPlan, QueryPlanner
@@ -43,6 +42,34 @@ from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
 from minishark.worker.memory import front_end_bytes
+
+OPEN_MAX = 1000
+
+
+class OpenQueries:
+    """Counts the open queries of a session."""
+
+    def __init__(self, open_max: int = OPEN_MAX) -> None:
+        self.open_max = open_max
+        self.count = 0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count one open query (ResourceError if too many are open)."""
+        with self._lock:
+            if self.count >= self.open_max:
+                raise ResourceError(
+                    f"The session has {self.count:,} queries open, which is its limit: wait for "
+                    "some of them, ask from fewer threads, or use another session."
+                )
+            self.count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.count -= 1
+
 
 Result = TypeVar("Result")
 

@@ -20,8 +20,7 @@ from minishark.tpch.generate import default_parts, generate, scale_folder
 from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import QUERY_COUNT, load_queries
 from minishark.tpch.reference import Reference
-from minishark.tpch.report import QueryOutcome, Report, Runs
-from minishark.tpch.reporter import Reporter
+from minishark.tpch.report import QueryOutcome, Report, Reporter, Runs
 from minishark.tpch.tables import load_tables, tpch_tables
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import duckdb
 import msgspec
 
 from minishark.errors import DataError
-from minishark.tpch.reporter import Reporter
+from minishark.tpch.report import Reporter
 
 if TYPE_CHECKING:
     from minishark.session.session import Session

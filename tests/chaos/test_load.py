@@ -7,7 +7,7 @@ import pytest
 import minishark
 from minishark.bench.load import _METRICS, EXPERIMENTS, Load, fairness_of, load, verdict
 from minishark.errors import ResourceError
-from minishark.query.limits import OpenQueries
+from minishark.session.engine import OpenQueries
 from sparrow_core.lab.rows import Point, Row
 
 

@@ -21,8 +21,7 @@ import psutil
 
 import minishark
 from minishark.bench.chaos.findings import FIGURES, Findings, verdict
-from minishark.bench.chaos.injector import Injector
-from minishark.bench.chaos.schedule import KINDS, plan_faults
+from minishark.bench.chaos.injector import KINDS, Injector, plan_faults
 from minishark.bench.chaos.testbed import ClusterKind, Testbed, open_testbed
 from minishark.bench.chaos.work import Done, Work, Worker, work_list
 from minishark.bench.tpch_data import Silent, tpch_folder
@@ -44,7 +43,7 @@ class Chaos:
 
     faults: int = 150
     seconds: float = 300.0
-    kinds: tuple[str, ...] = KINDS  # of faults, from `minishark.bench.chaos.schedule.KINDS`
+    kinds: tuple[str, ...] = KINDS  # of faults, from `minishark.bench.chaos.injector.KINDS`
     # "own" (the session's) or "hosts" (nodes that share nothing but the network, here the loopback
     # with keys, and that an operator restarts).
     cluster: ClusterKind = "own"

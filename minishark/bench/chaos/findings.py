@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from minishark.bench.chaos.injector import Injected
-from minishark.bench.chaos.schedule import Fault
+from minishark.bench.chaos.injector import Fault, Injected
 from minishark.bench.chaos.work import Done
 from sparrow_core.lab.experiment import Verdict
 from sparrow_core.lab.rows import Point, Row, distribution, percentile
