@@ -73,8 +73,7 @@ class Placement:
     policy: str  # "sparrow" (batch sampling with late binding), "batch", "per_task" or "random"
     probe_ratio: float  # reservations per task
     nodes: tuple[str, ...]  # names of the live nodes, in order
-    # The owner of the tasks, for nodes that share their slots fairly between users.
-    user: str = "default"
+    user: str = "default"  # whose tasks they are, for nodes that share their slots fairly
     # Seconds until a task may run on a node that it does not prefer; None for never, unless all
     # preferred nodes are dead.
     wait_s: float | None = None

@@ -36,8 +36,7 @@ class ClusterOptions:
     executors_per_node: int  # executor processes per node; each runs one task at a time
     schedulers: int = 1
     in_process: bool = False  # run everything on threads of this process, for tests and debugging
-    # Limit of all nodes together; None for a share of the machine's.
-    memory_limit_bytes: int | None = None
+    memory_limit_bytes: int | None = None  # of all nodes; None for a share of the machine's
 
     def check(self) -> None:
         for name in ("nodes", "executors_per_node", "schedulers"):

@@ -48,8 +48,7 @@ _REPLICATIONS_MAX = 256
 class _Transfer:
     """A file that is being sent to a peer."""
 
-    # The remaining chunks, each with whether it is the last.
-    chunks: Iterator[tuple[memoryview, bool]]
+    chunks: Iterator[tuple[memoryview, bool]]  # those left, each with whether it is the last
     credit: int  # how many more chunks the peer has granted
     heard_s: float  # when it granted some the last time, on the monotonic clock
 

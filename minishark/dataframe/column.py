@@ -79,10 +79,8 @@ class Call:
     function: str
     arguments: Column  # the text in the parentheses
     condition: Column | None = None  # of FILTER; None for all rows
-    # The text in the parentheses of OVER; None for an aggregate over groups.
-    window: Column | None = None
-    # Whether to filter out NULLs for a function that does not ignore them.
-    skips_nulls: bool = False
+    window: Column | None = None  # the text in the parentheses of OVER; None over groups
+    skips_nulls: bool = False  # whether to filter out NULLs that the function would take
     certain: bool = True  # False if it may be a scalar function after all, as a macro may be
 
     @property

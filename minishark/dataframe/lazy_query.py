@@ -38,8 +38,7 @@ class LazyQuery:
     select: Select | QueryText | None = None  # the query; None for local rows
     explain: str | None = None  # "plan" or "analyze" if the rows are an EXPLAIN of `select`
     local_rows: pa.Table | None = None  # the answer of a statement that has run in the front end
-    # Handles of cached rows, which live as long as a query that reads them.
-    held: tuple[object, ...] = ()
+    held: tuple[object, ...] = ()  # handles of cached rows, which live as long as their readers
     verified: bool = False  # whether every answer is compared with plain DuckDB's
     persisted: Persisted | None = None  # set while `persist` is in effect
     metrics: QueryMetrics | None = None  # of the last run that ended

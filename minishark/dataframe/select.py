@@ -42,8 +42,7 @@ class Attribute:
     name: str  # what users call it
     type: str
     ids: frozenset[int]  # its identities; a USING column has those of both sides
-    # Aliases of DataFrames, in lower case, that may qualify its name.
-    qualifiers: frozenset[str] = frozenset()
+    qualifiers: frozenset[str] = frozenset()  # aliases of DataFrames, in lower case
 
 
 def new_attribute(name: str, type_: str = "") -> Attribute:

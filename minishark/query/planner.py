@@ -58,8 +58,7 @@ class QueryPlan:
     logical: LogicalPlan  # what is computed
     physical: PhysicalPlan  # where rows are
     stages: tuple[Stage, ...]  # what tasks run, in topological order
-    # The tables that it reads, as they were when planned, by name in lower case.
-    tables: Mapping[str, Table]
+    tables: Mapping[str, Table]  # those it reads, as when planned, by name in lower case
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -77,8 +76,7 @@ class QueryPlanner:
     planning: PlanningDatabase  # binds and optimizes statements
     catalog: Catalog  # the tables in the cluster
     options: PlannerOptions  # the options of physical planning
-    # Python functions that SQL may call, by name.
-    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)
+    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)  # Python's, by name
     files: NamedFiles = field(init=False)  # the tables that stand for files
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

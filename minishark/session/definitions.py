@@ -31,8 +31,7 @@ class Definitions:
 
     engine: Engine  # runs statements, and has the environment
     named: NamedTables  # the tables, whose names views can't have
-    # The DataFrames that are views, by name in lower case; they keep what they read.
-    views: dict[str, DataFrame] = field(default_factory=dict)
+    views: dict[str, DataFrame] = field(default_factory=dict)  # by name in lower case
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def define(self, sql: str) -> None:

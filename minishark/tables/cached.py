@@ -41,8 +41,7 @@ class CachePlan:
     schema: Schema
     layout: Layout
     function: TaskFunction | None = None  # a Python function to which the rows are passed first
-    # Objects that must live as long as the plan, such as handles of other tables.
-    needs: tuple[object, ...] = ()
+    needs: tuple[object, ...] = ()  # must live as long as the plan: handles of other tables
 
 
 class Handle:
@@ -59,11 +58,9 @@ class CachedTable:
     """A cached table. It must not hold its handle, which would then never be released."""
 
     plan: CachePlan | None  # how it is computed; None if it can't be computed again
-    # What its rows were computed from; None if that does not determine them.
-    fingerprint: Fingerprint | None = None
+    fingerprint: Fingerprint | None = None  # what decided its rows; None if unknown
     repeats: str | None = None  # the content that it had before its rows were lost
-    # Held while it is computed, forgotten or restored.
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # while it is computed
 
 
 @dataclass(slots=True)

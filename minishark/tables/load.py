@@ -53,8 +53,7 @@ class TableSource:
     relations: tuple[str, ...] = ()  # pieces that are SQL relations, such as `read_parquet('a')`
     slices: tuple[FileSlice, ...] = ()  # pieces that are stored Arrow files
     rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
-    # The user's files that the relations read; the table can be loaded from them again.
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # of the user: the table can be loaded from them again
 
     def payloads(self) -> list[TaskPayload]:
         """One task per piece."""

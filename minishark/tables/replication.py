@@ -77,9 +77,7 @@ class Replicator:
 
     cluster: Cluster  # copies files
     tables: Callable[[], Iterable[Table]]  # gives all tables, with the last known locations
-    # Gives the storage folders of nodes, by name, as they were when a table was loaded; this class
-    # updates them.
-    homes: Callable[[Table], dict[str, str]]
+    homes: Callable[[Table], dict[str, str]]  # nodes' folders when it was loaded; updated here
     # Called when locations of a partition change: table, index, new nodes, former nodes.
     moved: Callable[[Table, int, Sequence[str], Sequence[str]], None]
     _stopped: threading.Event = field(default_factory=threading.Event)

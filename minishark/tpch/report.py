@@ -39,8 +39,7 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
     constrained_tasks: int = 0  # tasks with preferred nodes
     local_tasks: int = 0  # those of them that ran on a preferred node
     planning_s: float = 0.0
-    # How the answer differs from DuckDB's, or the error of the failed query.
-    differences: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()  # from DuckDB's answer, or the error of the failed query
     warnings: tuple[str, ...] = ()
 
     @property
@@ -62,8 +61,7 @@ class QueryOutcome(msgspec.Struct, frozen=True):
     """One query, run both ways."""
 
     number: int
-    # DuckDB's seconds for each repetition, over views of the same Parquet files.
-    duckdb_times_s: tuple[float, ...]
+    duckdb_times_s: tuple[float, ...]  # of each repetition, over the same Parquet files
     planned: Runs  # the runs as the planner chooses
     staged: Runs  # the runs in stages over the nodes, however small the tables
 
@@ -80,8 +78,7 @@ class QueryOutcome(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """A whole run."""
 
-    # The options, with defaults resolved, and the size of cluster and machine.
-    parameters: dict[str, Any]
+    parameters: dict[str, Any]  # with defaults resolved, and the size of the machine
     versions: dict[str, str]
     load_s: float  # seconds that loading the eight tables took
     outcomes: tuple[QueryOutcome, ...]

@@ -49,9 +49,7 @@ class Chaos:
     cluster: ClusterKind = "own"
     scale: float = 0.01  # TPC-H's scale factor; 0 for the bundled sample
     data: str = ""  # folder of generated data; "" for the default
-    # Of TPC-H; besides, there are shuffles, sorts, and statements that load, persist, create and
-    # write rows.
-    queries: tuple[int, ...] = tuple(range(1, 23))
+    queries: tuple[int, ...] = tuple(range(1, 23))  # of TPC-H; statements that write come on top
     nodes: int = 3  # of the cluster, two of them with a scheduler
     executors: int = 1  # of each node
     partitions: int = 4  # of each large table, on `replicas` nodes

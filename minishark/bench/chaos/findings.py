@@ -26,8 +26,7 @@ class Findings:
 
     injected: Sequence[Injected]
     skipped: Sequence[Fault]  # faults without a possible victim
-    # Statements before the first fault; `done` during faults, `after` after the last.
-    quiet: Sequence[Done]
+    quiet: Sequence[Done]  # before the first fault; `done` during faults, `after` after the last
     done: Sequence[Done]
     after: Sequence[Done]
     hung: Sequence[str]  # statements that did not end in time

@@ -79,8 +79,7 @@ class Scene:
     nodes: Sequence[NodeState]
     heads: Collection[str]  # the names of those with a scheduler
     session: int | None  # the process id of the other session, if it runs
-    # Processes that must not be hit again: stopped ones, and killed ones that are still reported.
-    hit: Collection[int]
+    hit: Collection[int]  # not to be hit again: stopped, or killed and still reported
 
     def candidates(self, role: str) -> tuple[Victim, ...]:
         match role:

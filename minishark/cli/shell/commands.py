@@ -45,8 +45,7 @@ class Command:
     usage: str
     help: str
     run: Callable[[Interpreter, str], None]  # called with the text after the name
-    # What completion offers: words, or "*path", "*table" or "*statement".
-    arguments: Sequence[str] = ()
+    arguments: Sequence[str] = ()  # for completion: words, "*path", "*table" or "*statement"
 
 
 def run_command(shell: Interpreter, line: str) -> None:

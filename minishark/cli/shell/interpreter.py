@@ -101,8 +101,7 @@ class Interpreter:
     session: Session
     output: Output
     errors: Console  # for progress and warnings
-    # Asks the user a yes/no question; None if not interactive.
-    confirm: Callable[[str], bool] | None = None
+    confirm: Callable[[str], bool] | None = None  # asks a yes/no question; None if not interactive
     timer: bool = False
     last: DataFrame | None = None
     is_over: bool = False  # whether `.quit` was entered

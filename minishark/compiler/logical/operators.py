@@ -126,8 +126,7 @@ class Scan(_Leaf):
     order_matters: ClassVar[bool] = False
 
     table: str
-    # A column that is None stands for "no column needed, only the rows".
-    columns: tuple[str | None, ...]
+    columns: tuple[str | None, ...]  # None for "no column needed, only the rows"
     schema: Schema
     hints: ScanHints = NO_HINTS  # what optimizer rules attach, in a physical plan
 

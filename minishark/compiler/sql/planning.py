@@ -99,8 +99,7 @@ class BoundStatement:
 
     sql: str  # its text, without the semicolon
     schema: Schema
-    # The catalog's tables that it reads, and possibly more that its text mentions.
-    tables: tuple[str, ...]
+    tables: tuple[str, ...]  # of the catalog: those that it reads, and perhaps more
 
 
 class PlanningDatabase:
