@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from minishark.dataframe.names import ident
-from minishark.dataframe.runtime import CachedRows, Runtime
+from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.query.metrics import QueryMetrics
+from minishark.tables.cached import CachedRows
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
@@ -56,7 +57,7 @@ class LazyQuery:
         if not self.is_distributed:
             rows = self.local_rows if self.local_rows is not None else self.explanation()
             cached = self.runtime.store_rows(rows)
-            self.held = (*self.held, cached.handle)
+            self.held = (*self.held, cached)
             self.select = relation(ident(cached.name), cached.schema, cached.name)
             self.local_rows = self.explain = None
         assert self.select is not None, "only local rows have no SELECT"

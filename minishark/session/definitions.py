@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from minishark.dataframe.names import ident
 from minishark.errors import CatalogError, OptionError, QueryError
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
-from minishark.session.scratch_database import ReadTable
 from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import callable_of, create_function, uncalled
 
@@ -67,12 +66,12 @@ class Definitions:
         with self.engine.up_to_date():
             self._add_definition(self._evaluated(sql, self.engine.scratch.create_enum))
 
-    def _evaluated(self, sql: str, run: Callable[[str, Iterable[str], ReadTable], str]) -> str:
+    def _evaluated(self, sql: str, run: Callable[[str], str]) -> str:
         """The statement with the value of its query, which may read promised tables."""
         engine, found = self.engine, _VALUE.search(sql)
         if found is not None:  # as a SELECT, in which views are seen through
             engine.compute(engine.planning.tables_in(f"SELECT {sql[found.end() :]}"))
-        known = run(sql, engine.loaded_tables, engine.tables.read)
+        known = run(sql)
         engine.planning.define(known)
         return known
 

@@ -95,7 +95,7 @@ class Engine:
         }
         self.cluster = cluster
         self.planning = PlanningDatabase(limits)
-        self.scratch = ScratchDatabase(limits)
+
         self.tables = Tables(
             cluster=cluster,
             planning=self.planning,
@@ -103,6 +103,7 @@ class Engine:
             partitions=options.partitions,
             warn=self.warn,
         )
+        self.scratch = ScratchDatabase(limits, lambda: self.loaded_tables, self.tables.read)
         self.cached = CachedTables(self.tables)
         self.planner = QueryPlanner(
             planning=self.planning, catalog=self.tables.catalog, options=options
@@ -212,7 +213,7 @@ class Engine:
     def query_in_front_end(self, sql: str, *, lossless: bool = False) -> pa.Table:
         """Run a query in the scratch database, over all rows of the cluster's tables."""
         self.compute(self.planning.tables_in(sql))
-        return self.scratch.query(sql, self.loaded_tables, self.tables.read, lossless=lossless)
+        return self.scratch.query(sql, lossless=lossless)
 
     def compute(self, names: Sequence[str], handlers: tuple[ProgressHandler, ...] = ()) -> None:
         """Compute those of the tables that are only promised."""

@@ -119,11 +119,11 @@ class NamedTables:
         if engine.scratch.is_elsewhere or (target is not None and not target.is_main):
             return self.run_in_scratch(sql)
         engine.compute(engine.planning.tables_in(sql))
-        return engine.scratch.write(sql, target, engine.loaded_tables, engine.tables.read)
+        return engine.scratch.write(sql, target)
 
     def run_in_scratch(self, sql: str) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ..."""
         engine = self.engine
         with engine.up_to_date():
             engine.compute(engine.planning.tables_in(sql))
-            return engine.scratch.run(sql, engine.loaded_tables, engine.tables.read)
+            return engine.scratch.run(sql)

@@ -22,7 +22,7 @@ from minishark.answers import differences, output_order
 from minishark.catalog import Partition
 from minishark.cluster.backend import Cluster, Placement
 from minishark.compiler.physical.options import PlannerOptions
-from minishark.dataframe import CachedRows, Cancellation
+from minishark.dataframe import Cancellation
 from minishark.errors import VerificationError
 from minishark.expressions import Schema
 from minishark.query.metrics import Answer, QueryMetrics
@@ -33,7 +33,7 @@ from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
-from minishark.tables.cached import cache_plan
+from minishark.tables.cached import CachedRows, cache_plan
 from minishark.worker.protocol import TaskFunction
 
 
@@ -108,8 +108,7 @@ class Runtime:
 
     def store_rows(self, rows: Any, *, partitions: int | None = None) -> CachedRows:
         self.engine.check_open()
-        handle = self.engine.cached.load(rows, partitions)
-        return CachedRows(handle.name, self.tables.catalog.get(handle.name).schema, handle)
+        return self.engine.cached.load(rows, partitions)
 
     def cache_query(
         self,
@@ -119,9 +118,7 @@ class Runtime:
         function: TaskFunction | None = None,
         needs: tuple[object, ...] = (),
     ) -> CachedRows:
-        plan = cache_plan(sql, self.bind(sql), layout, function, needs)
-        handle = self.engine.cached.promise(plan)
-        return CachedRows(handle.name, plan.schema, handle)
+        return self.engine.cached.promise(cache_plan(sql, self.bind(sql), layout, function, needs))
 
     def materialize(self, cached: CachedRows) -> None:
         self.engine.check_open()

@@ -126,9 +126,7 @@ class Statements:
         runtime = self.runtime
         if explain is None:
             return local_frame(runtime, runtime.engine.query_in_front_end(sql))
-        plan = runtime.scratch.explain(
-            sql, runtime.engine.loaded_tables, runtime.tables.read, analyze=explain == "analyze"
-        )
+        plan = runtime.scratch.explain(sql, analyze=explain == "analyze")
         return local_frame(runtime, pa.table({"explain_value": [f"Runs in the front end\n{plan}"]}))
 
     def _show(self, statement: kinds.Show) -> pa.Table:
@@ -137,8 +135,7 @@ class Statements:
         with runtime.engine.up_to_date():
             if not statement.is_show and runtime.planning.tables_in(sql):
                 return runtime.engine.query_in_front_end(sql)
-            names = [n for n in runtime.engine.loaded_tables if not n.startswith(CACHED_PREFIX)]
-            return runtime.scratch.catalog(sql, names, runtime.tables.read)
+            return runtime.scratch.catalog(sql, CACHED_PREFIX)
 
     # Statements that write
 

@@ -44,18 +44,17 @@ class CachePlan:
     needs: tuple[object, ...] = ()  # must live as long as the plan: handles of other tables
 
 
-class Handle:
-    """Held by a cached table's DataFrames; when the last one is gone, so is the table."""
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class CachedRows:
+    """An unnamed table that DataFrames read; when the last one is gone, so is the table."""
 
-    __slots__ = ("__weakref__", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str  # its internal name, for SQL
+    schema: Schema
 
 
 @dataclass(slots=True)
 class CachedTable:
-    """A cached table. It must not hold its handle, which would then never be released."""
+    """A cached table. It must not hold its CachedRows, which would then never be released."""
 
     plan: CachePlan | None  # how it is computed; None if it can't be computed again
     fingerprint: Fingerprint | None = None  # what decided its rows; None if unknown
@@ -72,23 +71,24 @@ class CachedTables:
     _released: deque[str] = field(default_factory=deque)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def promise(self, plan: CachePlan) -> Handle:
-        handle = self._register(CachedTable(plan))
-        self.tables.publish(promised_table(handle.name, plan.schema), replace=False)
-        return handle
+    def promise(self, plan: CachePlan) -> CachedRows:
+        rows = self._register(CachedTable(plan), plan.schema)
+        self.tables.publish(promised_table(rows.name, plan.schema), replace=False)
+        return rows
 
-    def load(self, data: Any, partitions: int | None = None) -> Handle:
-        handle = self._register(CachedTable(None))
-        self.tables.create(handle.name, data, Layout(partitions=partitions, replicas=2))
-        return handle
+    def load(self, data: Any, partitions: int | None = None) -> CachedRows:
+        rows = self._register(CachedTable(None), ())
+        self.tables.create(rows.name, data, Layout(partitions=partitions, replicas=2))
+        rows.schema = self.tables.catalog.get(rows.name).schema
+        return rows
 
-    def _register(self, cached: CachedTable) -> Handle:
+    def _register(self, cached: CachedTable, schema: Schema) -> CachedRows:
         # Names end in an underscore, so that none is a prefix of another.
-        handle = Handle(f"{CACHED_PREFIX}{next(self._numbers)}_")
-        self._cached[handle.name] = cached
+        rows = CachedRows(f"{CACHED_PREFIX}{next(self._numbers)}_", schema)
+        self._cached[rows.name] = cached
         # A finalizer may run anywhere, even where locks are held: `sweep` does the work later.
-        weakref.finalize(handle, self._released.append, handle.name).atexit = False
-        return handle
+        weakref.finalize(rows, self._released.append, rows.name).atexit = False
+        return rows
 
     def sweep(self) -> None:
         """Drop the tables whose last handle was released."""

@@ -21,8 +21,8 @@ def test_more_open_queries_than_the_bound_are_refused() -> None:
         with pytest.raises(ResourceError, match="has 0 queries open, which is its limit: wait"):
             other.counted().__enter__()
     with queries.counted():
-        assert 1 == queries._open
-    assert 0 == queries._open
+        assert 1 == queries.count
+    assert 0 == queries.count
 
 
 def test_a_session_refuses_and_recovers() -> None:
