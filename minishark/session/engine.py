@@ -84,10 +84,7 @@ class Engine:
     """Runs queries over a cluster's tables; safe to use from several threads."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        options: PlannerOptions,
-        placing: Callable[[], Placement],
+        self, cluster: Cluster, options: PlannerOptions, placing: Callable[[], Placement]
     ) -> None:
         limits = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",

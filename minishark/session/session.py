@@ -52,11 +52,7 @@ class Session(CamelCase):
     builder = _Builder()
 
     def __init__(
-        self,
-        cluster: Cluster,
-        planner: PlannerOptions,
-        placement: str,
-        probe_ratio: float,
+        self, cluster: Cluster, planner: PlannerOptions, placement: str, probe_ratio: float
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(cluster, planner, placing)

@@ -154,9 +154,7 @@ class CachedTables:
             return computed
 
     def restore(
-        self,
-        lost: PartitionsLostError,
-        fingerprint: Callable[[CachePlan], Fingerprint | None],
+        self, lost: PartitionsLostError, fingerprint: Callable[[CachePlan], Fingerprint | None]
     ) -> None:
         """Let a table whose partitions are lost be computed again when it is needed."""
         cached = self._cached[lost.table]

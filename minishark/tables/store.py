@@ -17,12 +17,7 @@ from minishark.catalog import Table
 from minishark.cluster.backend import FilesLostError
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
-from minishark.compiler.physical.repartition import (
-    hash_columns,
-    hashed_on,
-    ranged_on,
-    together,
-)
+from minishark.compiler.physical.repartition import hash_columns, hashed_on, ranged_on, together
 from minishark.errors import CatalogError
 from minishark.expressions import Column, Schema, numbered
 from minishark.query.run import QueryRun

@@ -39,8 +39,11 @@ class BaseOperator:
 
     __slots__: tuple[str, ...] = ()
 
-    order_matters: ClassVar[bool] = True
-    """Whether the output rows may depend on the order of the input rows."""
+    order_matters: ClassVar[bool] = True  # whether the output may depend on the order of the input
+
+    def __init_subclass__(cls, *, order_matters: bool | None = None) -> None:
+        if order_matters is not None:  # dataclass makes a second class, without the argument
+            cls.order_matters = order_matters
 
     def output_schema(self, inputs: Sequence[Schema]) -> Schema:
         """The output columns, for inputs with these schemas."""
@@ -120,10 +123,8 @@ class JoinCondition:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan(_Leaf):
+class Scan(_Leaf, order_matters=False):
     """Columns of a table."""
-
-    order_matters: ClassVar[bool] = False
 
     table: str
     columns: tuple[str | None, ...]  # None for "no column needed, only the rows"
@@ -136,10 +137,8 @@ class Scan(_Leaf):
 
 
 @dataclass(frozen=True, slots=True)
-class Filter(BaseOperator):
+class Filter(BaseOperator, order_matters=False):
     """The rows for which all `predicates` are true; of them the columns at `output`."""
-
-    order_matters: ClassVar[bool] = False
 
     predicates: tuple[Expression, ...]
     output: tuple[int, ...]
@@ -156,10 +155,8 @@ class Filter(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Project(BaseOperator):
+class Project(BaseOperator, order_matters=False):
     """One output column per expression in `outputs`."""
-
-    order_matters: ClassVar[bool] = False
 
     outputs: tuple[Expression, ...]
     names: tuple[str, ...]
@@ -220,14 +217,12 @@ class Aggregate(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Join(BaseOperator):
+class Join(BaseOperator, order_matters=False):
     """A join; `residual` predicates range over the left columns followed by the right ones.
 
     `left_output` and `right_output` are the columns that are kept of each side; a mark join
     adds one BOOLEAN after the left ones.
     """
-
-    order_matters: ClassVar[bool] = False
 
     kind: JoinKind
     conditions: tuple[JoinCondition, ...]
@@ -272,13 +267,11 @@ class Join(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Sort(BaseOperator):
+class Sort(BaseOperator, order_matters=False):
     """All rows in the order of `keys`; of them the columns at `output`.
 
     Where it is `stable`, rows with equal keys stay in the order in which they come.
     """
-
-    order_matters: ClassVar[bool] = False
 
     keys: tuple[SortKey, ...]
     output: tuple[int, ...]
@@ -321,10 +314,8 @@ class TopN(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Distinct(BaseOperator):
+class Distinct(BaseOperator, order_matters=False):
     """Each different row once."""
-
-    order_matters: ClassVar[bool] = False
 
     def source(self, position: int) -> tuple[int, int] | None:
         return 0, position
@@ -357,10 +348,8 @@ class Window(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Unnest(BaseOperator):
+class Unnest(BaseOperator, order_matters=False):
     """The input columns, then one per list; a row for each element of the longest list."""
-
-    order_matters: ClassVar[bool] = False
 
     lists: tuple[Expression, ...]
     types: tuple[str, ...]
@@ -382,10 +371,8 @@ class SetKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SetOperation(BaseOperator):
+class SetOperation(BaseOperator, order_matters=False):
     """A set operation on two inputs with the same types; `keep_all` for the ALL forms."""
-
-    order_matters: ClassVar[bool] = False
 
     kind: SetKind
     keep_all: bool
@@ -395,10 +382,8 @@ class SetOperation(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Values(_Leaf):
+class Values(_Leaf, order_matters=False):
     """Constant rows; no rows and a schema make an empty relation."""
-
-    order_matters: ClassVar[bool] = False
 
     rows: tuple[tuple[Expression, ...], ...]
     schema: Schema
@@ -408,10 +393,8 @@ class Values(_Leaf):
 
 
 @dataclass(frozen=True, slots=True)
-class Cte(BaseOperator):
+class Cte(BaseOperator, order_matters=False):
     """Children: the definition, computed once, and the plan that reads it through `CteRef`."""
-
-    order_matters: ClassVar[bool] = False
 
     index: int
     name: str
@@ -427,10 +410,8 @@ class Cte(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class CteRef(_Leaf):
+class CteRef(_Leaf, order_matters=False):
     """The rows of the common table expression `index`."""
-
-    order_matters: ClassVar[bool] = False
 
     index: int
     name: str
