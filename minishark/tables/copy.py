@@ -87,14 +87,6 @@ def _string(text: str) -> str | None:
     return double.replace('""', '"') if single is None else single.replace("''", "'")
 
 
-def _is_named_here(copy: Copy) -> bool:
-    """Whether files can be named by its pattern without DuckDB."""
-    pattern = copy.pattern
-    if not pattern or "/" in pattern:
-        return False
-    return not (copy.has("append") and copy.is_numbered)  # DuckDB's error
-
-
 def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | None:
     """The parsed text after TO; None for what the front end's DuckDB must write itself."""
     # These are remote targets and devices, options without parentheses, RETURN_FILES and
@@ -113,7 +105,9 @@ def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | No
         options[option[1].lower()] = option[2] or "true"
     copy = Copy(Path(os.path.expanduser(path)).absolute(), options)  # noqa: PTH111 - as DuckDB
     asks_more = any(copy.has(option) for option in _FRONT_END_OPTIONS)
-    return None if asks_more or not _is_named_here(copy) else copy
+    is_named = bool(copy.pattern) and "/" not in copy.pattern
+    is_error = copy.has("append") and copy.is_numbered  # DuckDB says so
+    return None if asks_more or is_error or not is_named else copy
 
 
 @dataclass(frozen=True, slots=True)

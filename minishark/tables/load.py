@@ -166,8 +166,12 @@ class TableLoader:
     def _dividing(self) -> StageTask:
         schema = self.source.schema
         names = [f"in0.{quote(column.name)}" for column in schema]
+        positions = {column.name.lower(): i for i, column in enumerate(schema)}
+        keys = [positions[name.lower()] for name in self.layout.partition_by]
+        columns = [ColumnRef(i, schema[i].type) for i in keys]
+        bucket = bucket_column(columns, names, self.layout.partitions)
         return StageTask(
-            sql=f"SELECT {_columns(schema)}, {_bucket(schema, self.layout, names)} FROM in0",
+            sql=f"SELECT {_columns(schema)}, {bucket} FROM in0",
             types=tuple(column.type for column in schema),
             output=OutputKind.BUCKETS,
             folder=f"{self.folder}-buckets",
@@ -242,12 +246,6 @@ def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
 
 def _columns(schema: Schema) -> str:
     return ", ".join(f"in0.{quote(c.name)} AS c{i}" for i, c in enumerate(schema))
-
-
-def _bucket(schema: Schema, layout: TableLayout, names: Sequence[str]) -> str:
-    positions = {column.name.lower(): i for i, column in enumerate(schema)}
-    keys = [positions[name.lower()] for name in layout.partition_by]
-    return bucket_column([ColumnRef(i, schema[i].type) for i in keys], names, layout.partitions)
 
 
 def _measured(outcome: TaskOutcome) -> pa.Table:

@@ -150,18 +150,16 @@ class Tables:
                 return self._stored_rows(table)
             except (InputMissingError, OSError) as error:
                 if self.is_current(table):  # else it was replaced, or its replicas moved
-                    self._restored(table, error)
+                    files = error.files if isinstance(error, InputMissingError) else ()
+                    lost = lost_partitions(table, files)
+                    if lost is None:
+                        raise
+                    self.restore(lost)
         return self._stored_rows(self.catalog.get(name))
 
     def _stored_rows(self, table: Table) -> pa.Table:
         slices = tuple(FileSlice(p.file, p.locations) for p in table.partitions)
         return self.cluster.store().read(slices)
-
-    def _restored(self, table: Table, error: InputMissingError | OSError) -> None:
-        lost = isinstance(error, InputMissingError) and lost_partitions(table, error.files)
-        if not lost:
-            raise error
-        self.restore(lost)
 
     # Replication and restoring
 

@@ -121,7 +121,12 @@ class Miniatures:
         if self._is_fresh:
             return
         factor = self.factor
-        stale = [key for key in self._tables if not self._is_current(key, factor)]
+        stale = []
+        for key, (_, _, statistics) in self._tables.items():
+            made = self._made.get(key)
+            # No factor changes a small table.
+            if made is None or (made != factor and statistics.rows > _KNEE):
+                stale.append(key)
         self.version += 1
         for name in self._dropped.values():
             con.execute(f"DROP TABLE IF EXISTS {quote(name)}")
@@ -130,11 +135,6 @@ class Miniatures:
             create_miniature(con, *self._tables[key], factor)
             self._made[key] = factor
         self._is_fresh = True
-
-    def _is_current(self, key: str, factor: float) -> bool:
-        made = self._made.get(key)
-        small = self._tables[key][2].rows <= _KNEE
-        return made is not None and (small or made == factor)
 
 
 def _column(
