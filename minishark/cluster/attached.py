@@ -93,6 +93,7 @@ class AttachedCluster:
             self._ask_nodes(self._keep)
             undo.pop_all()
         self.total_slots = sum(each.slots for node in self.status() for each in node.executors)
+        self.cores = self.total_slots  # nodes don't tell; few have more slots than cores
         self._keeper = threading.Thread(target=self._keep_alive, name="minishark-keep", daemon=True)
         self._keeper.start()
         atexit.register(self.close)  # for programs that forget to

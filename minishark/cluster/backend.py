@@ -106,6 +106,10 @@ class Cluster(Protocol):
         """How many tasks run concurrently."""
 
     @property
+    def cores(self) -> int:
+        """How many tasks run concurrently on a core of their own, as far as is known."""
+
+    @property
     def backend(self) -> Backend:
         """Runs tasks."""
 

@@ -66,6 +66,7 @@ class OwnCluster:
         self.nodes = tuple(f"node-{i}" for i in range(options.nodes))
         self.store_name = self.nodes[0]  # where files go that the session itself writes
         self.total_slots = options.nodes * options.executors_per_node
+        self.cores = min(self.total_slots, usable_cores())
         self._folders: ClusterFolders = make_folders()
         self.paths = StorePaths(self._folders.memory, self._folders.disk)
         self.scratch = self._folders.disk

@@ -133,6 +133,7 @@ class FragmentHints(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     build_sides: bool = False  # whether DuckDB builds from the right sides of joins
     aggregates_early: bool = False  # whether DuckDB may push aggregates below joins
     prepares: bool = False  # whether a fragment that comes again is prepared
+    inline_bytes: int = 0  # an output below this size travels in messages; 0 for none
 
     @property
     def reduces_inputs(self) -> bool:

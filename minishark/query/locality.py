@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from minishark.compiler.stages.stage import ReadMode
 from minishark.worker.protocol import StoreLocation, TaskOutcome
 
 # Hosts with at least this share of the maximum are preferred as well: of a shuffle's output all
@@ -46,15 +45,16 @@ def near(holdings: Iterable[Holding], hosts: Mapping[str, str]) -> frozenset[str
 
 
 def stage_holdings(
-    outcomes: Sequence[TaskOutcome], nodes: Sequence[str], mode: ReadMode, index: int
+    outcomes: Sequence[TaskOutcome], nodes: Sequence[str], buckets: range | None
 ) -> list[Holding]:
-    """What a task reads of an earlier stage: where each part is stored, and its bytes."""
+    """What a task reads of an earlier stage, these buckets or all: where it is, and its bytes."""
     found: list[Holding] = []
-    for position, (outcome, node) in enumerate(zip(outcomes, nodes, strict=True)):
+    for outcome, node in zip(outcomes, nodes, strict=True):
+        if outcome.inline is not None:
+            continue  # it goes wherever the task goes
         size = float(outcome.nbytes)
-        if mode is ReadMode.BUCKET:
-            size *= sum(part.rows for part in outcome.bucket(index)) / max(1, outcome.rows)
-        elif mode is ReadMode.OWN and position != index:
-            continue
+        if buckets is not None:
+            rows = sum(run.rows for run in outcome.bucket_runs(buckets))
+            size *= rows / max(1, outcome.rows)
         found.append(((node,), size))
     return found

@@ -15,6 +15,8 @@ from minishark.compiler.logical.plan import LogicalPlan, called_functions
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
+from minishark.compiler.rules import enabled
+from minishark.compiler.rules.rule import Phase
 from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
 from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Stage
@@ -153,12 +155,18 @@ class QueryPlanner:
         python = self.functions.keys()
         calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
         if files or on_hosts or calls_python:
-            options = options.without("one_task")  # the cost of one task can't be estimated
+            options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
         physical = plan_physical(logical, tables, options)
         if sink is not None:
             physical = sink.shape(physical)
         snapshot = {table.name.lower(): table for table in tables}
-        return QueryPlan(bound, logical, physical, split(physical, options.disabled), snapshot)
+        stages = split(physical, options.disabled)
+        # What other sinks do with a task's rows, users see: files, partitions, calls of a function.
+        is_seen = sink is not None and not sink.distributes_files
+        kept = {stages[-1].index: stages[-1].tasks} if is_seen else {}
+        for rule, own in enabled(Phase.TASKS, options):
+            stages = rule.apply(stages, kept, options, own)
+        return QueryPlan(bound, logical, physical, stages, snapshot)
 
     # Whether a plan still holds
 

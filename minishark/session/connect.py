@@ -10,6 +10,7 @@ import contextlib
 import math
 import numbers
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ from sparrow_core import PLACEMENTS
 if TYPE_CHECKING:
     from minishark.cluster.backend import Cluster
     from minishark.session.session import Session
-if TYPE_CHECKING:
-    from minishark.cluster.backend import Cluster
 
 
 def connect(
@@ -70,7 +69,8 @@ def connect(
             "group_keys" (grouping by dictionary codes instead of text), "semi_join_filters" (scans
             skip rows without a join partner), "group_runs" (aggregation of consecutive groups
             without hash tables), "join_sides" (build sides chosen by statistics),
-            "prepared_fragments" (prepared statements for repeated queries).
+            "prepared_fragments" (prepared statements for repeated queries), "inline_outputs"
+            (small outputs in messages), "coalesced_tasks" (several small partitions in one task).
         memory_limit: for a new cluster, as "4GiB" or in bytes: executors with their DuckDBs, tables
             and shuffles in shared memory. The rest goes to disk. None for the environment variable
             MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
@@ -181,12 +181,13 @@ def planner_options(
 ) -> PlannerOptions:
     slots = cluster.total_slots
     if not single_task_rows:
-        return PlannerOptions.eager(partitions or slots).without(*disabled)
+        eager = PlannerOptions.eager(partitions or slots).without(*disabled)
+        return replace(eager, slots=cluster.cores)
     return PlannerOptions(
         partitions=partitions or slots,
         single_task_rows=single_task_rows,
         threads=task_threads or (1 if partitions else slots),
-        slots=slots,
+        slots=cluster.cores,
         task_bytes=cluster.task_bytes,
         disabled=frozenset(disabled),
     )

@@ -23,7 +23,6 @@ from minishark.cluster.backend import (
     task_error,
 )
 from minishark.compiler.stages.fragment import bucket_column
-from minishark.compiler.stages.stage import ReadMode
 from minishark.errors import DataError, TaskFailedError, TasksLostError
 from minishark.expressions import ColumnRef, Schema, quote
 from minishark.query.inputs import stage_slices
@@ -196,7 +195,7 @@ class TableLoader:
             return msgspec.structs.replace(self._pieces[index], replicas=nodes)
         divided = self._graph.outputs(0)
         outcomes, held = [d.outcome for d in divided], [d.node for d in divided]
-        slices = stage_slices(outcomes, held, ReadMode.BUCKET, index)
+        slices = stage_slices(outcomes, held, range(index, index + 1))
         return TaskPayload(index, {"in0": slices}, replicas=nodes)
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:

@@ -12,8 +12,8 @@ from minishark.catalog import Catalog
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.planner import plan_physical
-from minishark.compiler.rules import RULES, rules_table
-from minishark.compiler.rules.rule import Rule
+from minishark.compiler.rules import RULES, enabled, rules_table
+from minishark.compiler.rules.rule import Phase, Rule
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.stages.display import stages_text
 from minishark.compiler.stages.split import split
@@ -31,13 +31,20 @@ def planned(sql: str, planning: PlanningDatabase, catalog: Catalog, *disabled: s
     options = PlannerOptions(partitions=4).without(*disabled)
     physical = plan_physical(logical, catalog, options)
     stages = split(physical, options.disabled)
+    for rule, own in enabled(Phase.TASKS, options):
+        stages = rule.apply(stages, {}, options, own)
     text = stages_text(stages, lambda *_: frozenset())
     return "\n".join((plan_text(physical), text, *map(flags, stages)))
 
 
 def flags(stage: Stage) -> str:
-    """The switches among the hints of a stage."""
-    names = [name for name, value in structs.asdict(stage.hints).items() if value is True]
+    """The switches and limits among the hints of a stage."""
+    hints = structs.asdict(stage.hints).items()
+    names = [
+        name if value is True else f"{name} {value}"
+        for name, value in hints
+        if isinstance(value, int) and value
+    ]
     return f"Hints {stage.index}: {', '.join(names) or '-'}"
 
 

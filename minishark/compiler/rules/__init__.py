@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.rules.coalesced_tasks import COALESCED_TASKS
 from minishark.compiler.rules.eager_aggregation import EAGER_AGGREGATION
 from minishark.compiler.rules.group_keys import GROUP_KEYS
 from minishark.compiler.rules.group_runs import GROUP_RUNS
+from minishark.compiler.rules.inline_outputs import INLINE_OUTPUTS
 from minishark.compiler.rules.join_sides import JOIN_SIDES
 from minishark.compiler.rules.one_task import ONE_TASK
 from minishark.compiler.rules.prepared_fragments import PREPARED_FRAGMENTS
@@ -31,6 +33,8 @@ RULES: tuple[Rule, ...] = (
     GROUP_RUNS,
     JOIN_SIDES,
     PREPARED_FRAGMENTS,
+    INLINE_OUTPUTS,
+    COALESCED_TASKS,
 )
 
 

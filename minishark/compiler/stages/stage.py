@@ -62,7 +62,8 @@ class Stage:
         sql: the fragment. Its output columns are c0, c1, ...; with buckets, one more column holds
             the number of the bucket that a row belongs to.
         schema: its output columns, without the bucket number.
-        tasks: how many tasks run it, one per partition.
+        tasks: how many tasks run it: one per partition of its plan, or fewer, which then take
+            several partitions that follow one another.
         buckets: into how many buckets a task divides its output; 0 for one undivided piece.
         plan: the part of the physical plan that it computes.
         enough_rows: no reader needs more rows than these, of its tasks in their order; None for
@@ -90,6 +91,11 @@ class Stage:
         """Why the stage is a whole statement in one task; None for all others."""
         operator = self.plan.operator
         return operator.reason if isinstance(operator, Statement) else None
+
+    def partitions_of(self, task: int) -> range:
+        """The partitions that a task computes."""
+        count = max(self.tasks, self.plan.distribution.partitions)
+        return range(task * count // self.tasks, (task + 1) * count // self.tasks)
 
     @cached_property
     def aggregates_early(self) -> bool:
