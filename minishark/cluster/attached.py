@@ -186,7 +186,6 @@ class AttachedCluster:
         return bool(self._connections.call_all([node.service], request, _CALL_S))
 
     def _ask_nodes(self, request: wire.Request) -> dict[str, wire.Reply]:
-        """The replies of all nodes, by service."""
         # A node that does not answer is not asked again until it answers a heartbeat: each silent
         # node would delay every request by the timeout.
         asked = [node.service for node in self._nodes()]

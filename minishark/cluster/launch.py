@@ -113,7 +113,6 @@ def state_folder() -> Path:
 
 
 def resolve(cluster: str, keys: str | None) -> tuple[str, str | None]:
-    """The address of a cluster, and the folder of its keys."""
     # `cluster` is an address, or the name or record file of a cluster on this machine; without
     # `keys` its own folder of keys counts, or MINISHARK_KEYS in the environment.
     address, known = cluster, None

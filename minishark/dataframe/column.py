@@ -115,7 +115,6 @@ class Call:
         return combine(*wrapped, bare=True)
 
     def filtered(self, condition: Column) -> Call:
-        """The call with another FILTER condition."""
         if self.window is not None:
             return self._filtered_inside(condition)
         if self.name in WINDOWS_ONLY:

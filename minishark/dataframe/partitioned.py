@@ -93,7 +93,6 @@ def _promise(query: LazyQuery, layout: Layout) -> CachedRows:
 
 
 def _cached(query: LazyQuery, cached: CachedRows) -> LazyQuery:
-    """The rows of a query, read from the cache."""
     select = _read_cached(cached, query.to_select())
     return LazyQuery(runtime=query.runtime, select=select, held=(cached,))
 

@@ -70,7 +70,6 @@ class NamedTables:
                 self._publish(table, replace=replace)
 
     def _check_new(self, name: str, *, replace: bool) -> None:
-        """Raise CatalogError if no table can have that name."""
         self.engine.tables.check_new(name, replace=replace)
         if not replace and name.lower() in self.engine.scratch.own_tables:
             raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")

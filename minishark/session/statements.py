@@ -169,7 +169,6 @@ class Statements:
             return survives_arrow(schema)
 
     def _copy(self, query: str, target: str) -> pa.Table:
-        """COPY ... TO; of a query, or of what another statement answers."""
         runtime = self.runtime
         (statement,) = runtime.planning.statements(query)
         if isinstance(statement, kinds.Query) and not runtime.scratch.is_elsewhere:

@@ -228,7 +228,6 @@ class TableLoader:
 
 
 def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
-    """The table whose partitions tasks have stored, one each."""
     partitions = tuple(
         Partition(
             index=i,

@@ -118,7 +118,6 @@ class StoreAsTable(Sink[Table]):
         return self.tables.build(self.name, self.folder, rows, self.layout)
 
     def _loaded(self, run: QueryRun) -> Table:
-        """The table, loaded from the pieces that the query's tasks have left."""
         source, size = _pieces(run, self.schema)
         layout = self.tables.layout(self.layout, size)
         with self.tables.temporary_folders(self.folder):

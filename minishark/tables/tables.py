@@ -99,7 +99,6 @@ class Tables:
             return table
 
     def check_new(self, name: str, *, replace: bool) -> None:
-        """Raise CatalogError if no table can have that name."""
         if not name or "\0" in name:
             raise CatalogError("A table needs a name, without zero bytes.")
         if name in self.catalog and not replace:

@@ -81,7 +81,6 @@ def load_tables(
 
 
 def create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str]) -> None:
-    """Create the same tables in DuckDB, as views over the files."""
     for name, path in tables.items():
         quoted_name = name.replace('"', '""')
         quoted_path = path.replace("'", "''")

@@ -193,7 +193,6 @@ def read_script(path: Path) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """An error's message with DuckDB's excerpt of the statement, and its notes."""
     text = re.sub(r"\n\n(?=LINE \d+: )", "\n", str(error)).rstrip()
     return "\n".join([text, *getattr(error, "__notes__", ())])
 

@@ -61,8 +61,6 @@ _OWN_CTES = 1_000_000  # DuckDB numbers its common table expressions far below
 
 
 def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
-    """The physical plan of `logical`."""
-
     def place(*, whole: bool) -> PhysicalPlan:
         return Placer(catalog, options, whole=whole).plan(logical).plan
 
