@@ -29,10 +29,8 @@ class Output:
         fits_screen: whether to limit them to the screen's height, too.
     """
 
-    def __init__(
-        self, console: Console, *, form: str = "table", rows_max: int | None = None
-    ) -> None:
-        self.form = form
+    def __init__(self, console: Console, *, rows_max: int | None = None) -> None:
+        self.form = "table"
         self.rows_max = rows_max
         self.fits_screen = False
         self._console = console

@@ -61,20 +61,11 @@ class Tables:
     _homes: dict[str, dict[str, str]] = field(default_factory=dict)
     _restoring: threading.Lock = field(default_factory=threading.Lock)
 
-    def create(
-        self,
-        name: str,
-        data: Any,
-        layout: Layout,
-        *,
-        replace: bool = False,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> None:
+    def create(self, name: str, data: Any, layout: Layout, *, replace: bool = False) -> None:
         self.check_new(name, replace=replace)
         check_layout(layout)
         with self.folder() as folder:
-            table = self.build(name, folder, data, layout, on_progress=on_progress)
-            self.publish(table, replace=replace)
+            self.publish(self.build(name, folder, data, layout), replace=replace)
 
     def build(
         self,
