@@ -45,12 +45,6 @@ class ClusterOptions:
                 raise OptionError(f"{name} must be a whole number, at least 1.")
 
 
-def default_options() -> ClusterOptions:
-    cores = usable_cores()
-    nodes = min(2, cores)
-    return ClusterOptions(nodes, max(1, cores // nodes))
-
-
 class OwnCluster:
     """A cluster on this machine, whose nodes share the session's folders; see `Cluster`."""
 

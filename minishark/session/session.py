@@ -39,7 +39,7 @@ from minishark.session.statements import Statements
 class _Builder:
     """`Session.builder`: a new builder at each access."""
 
-    def __get__(self, instance: object, owner: type) -> SessionBuilder[Session]:
+    def __get__(self, instance: object, owner: type) -> SessionBuilder:
         return SessionBuilder(imported("minishark.session.connect").connect, {})
 
 
