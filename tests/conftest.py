@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
+from minishark.compiler.physical.options import PlannerOptions
 
 # Clusters end a moment after the test that closed or killed them.
 _GONE_S = 10.0
@@ -54,6 +56,22 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_own_folder] = folder
         config.stash[_abandoned_before] = frozenset(abandoned_folders(SHARED_MEMORY))
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _a_task_for_each_partition() -> Iterator[None]:
+    """Sessions that distribute everything make a task for each partition, however small.
+
+    Tests have little data. Those of a rule that saves tasks switch it on again.
+    """
+    make = PlannerOptions.eager
+
+    def eager(partitions: int) -> PlannerOptions:
+        return make(partitions).without("coalesced_tasks")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlannerOptions, "eager", eager)
+        yield
 
 
 def _remove_killed_runs() -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from minishark.compiler.physical.plan import Share
-from minishark.compiler.stages.stage import ReadMode
 from minishark.worker.protocol import StoreLocation, TaskOutcome
 
 # Hosts with at least this share of the maximum are preferred as well: of a shuffle's output all
@@ -21,16 +19,13 @@ Holding = tuple[Sequence[str], float]
 
 
 def replica_locations(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
-    """The nodes that should store a partition.
-
-    They follow each other, from one that depends only on the partition's number. So partitions of
-    the same number are on the same nodes, and joins of tables partitioned alike are local.
-    """
+    """The nodes that should store a partition."""
+    # They follow each other, from one that depends only on the partition's number. So partitions of
+    # the same number are on the same nodes, and joins of tables partitioned alike are local.
     return tuple(nodes[(partition + i) % len(nodes)] for i in range(min(replicas, len(nodes))))
 
 
 def hosts_of(nodes: Sequence[str], stores: Sequence[StoreLocation]) -> Mapping[str, str]:
-    """The host of each node; empty if all are on one host."""
     wanted = frozenset(nodes)
     hosts = {peer.name: peer.host for peer in stores if peer.name in wanted}
     return hosts if len(frozenset(hosts.values())) > 1 else {}
@@ -50,23 +45,16 @@ def near(holdings: Iterable[Holding], hosts: Mapping[str, str]) -> frozenset[str
 
 
 def stage_holdings(
-    outcomes: Sequence[TaskOutcome],
-    nodes: Sequence[str],
-    mode: ReadMode,
-    index: int,
-    share: Share | None = None,
+    outcomes: Sequence[TaskOutcome], nodes: Sequence[str], buckets: range | None
 ) -> list[Holding]:
-    """What a task reads of an earlier stage: where each part is stored, and its bytes."""
-    share = share or Share(index, index + 1)
+    """What a task reads of an earlier stage, these buckets or all: where it is, and its bytes."""
     found: list[Holding] = []
-    for position, (outcome, node) in enumerate(zip(outcomes, nodes, strict=True)):
+    for outcome, node in zip(outcomes, nodes, strict=True):
+        if outcome.inline is not None:
+            continue  # it goes wherever the task goes
         size = float(outcome.nbytes)
-        if mode is ReadMode.BUCKET:
-            if not share.reads(position):
-                continue
-            read = outcome.bucket_range(share.first, share.last)
-            size *= sum(part.rows for part in read) / max(1, outcome.rows)
-        elif mode is ReadMode.OWN and position != index:
-            continue
+        if buckets is not None:
+            rows = sum(run.rows for run in outcome.bucket_runs(buckets))
+            size *= rows / max(1, outcome.rows)
         found.append(((node,), size))
     return found

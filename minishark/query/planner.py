@@ -17,7 +17,7 @@ from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
-from minishark.compiler.stages.split import split
+from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import QueryError
 from minishark.query.files import NamedFiles
@@ -53,27 +53,18 @@ class LogicalQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryPlan:
-    """All phases of a query's plan.
-
-    Attributes:
-        bound: names and types.
-        logical: what is computed.
-        physical: where rows are.
-        stages: what tasks run, in topological order.
-        catalog: the tables that it reads, as they were when planned.
-        options: how it was planned.
-    """
+    """All phases of a query's plan."""
 
     bound: BoundStatement
-    logical: LogicalPlan
-    physical: PhysicalPlan
-    stages: tuple[Stage, ...]
-    catalog: Catalog
-    options: PlannerOptions
+    logical: LogicalPlan  # what is computed
+    physical: PhysicalPlan  # where rows are
+    stages: tuple[Stage, ...]  # what tasks run, in topological order
+    catalog: Catalog  # the tables that it reads, as they were when planned
+    options: PlannerOptions  # how it was planned
+    has_any_layout: bool  # whether any number of tasks may put the rows out
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of its columns, as users know them."""
         return tuple(column.name for column in self.bound.schema)
 
     @cached_property
@@ -83,27 +74,19 @@ class QueryPlan:
 
     @cached_property
     def reads_files(self) -> bool:
-        """Whether some of its tables stand for files that its text names."""
         return any(p.relation for table in self.tables.values() for p in table.partitions)
 
 
 @dataclass(slots=True, kw_only=True)
 class QueryPlanner:
-    """Plans the queries of a session; safe to use from several threads.
+    """Plans the queries of a session; safe to use from several threads."""
 
-    Attributes:
-        planning: binds and optimizes statements.
-        catalog: the tables in the cluster.
-        options: the options of physical planning.
-        functions: Python functions that SQL may call, by name.
-        files: the tables that stand for files.
-    """
-
-    planning: PlanningDatabase
-    catalog: Catalog
-    options: PlannerOptions
+    planning: PlanningDatabase  # binds and optimizes statements
+    catalog: Catalog  # the tables in the cluster
+    options: PlannerOptions  # the options of physical planning
+    # Python functions that SQL may call, by name.
     functions: Mapping[str, ScalarFunction] = field(default_factory=dict)
-    files: NamedFiles = field(init=False)
+    files: NamedFiles = field(init=False)  # the tables that stand for files
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -111,19 +94,8 @@ class QueryPlanner:
         self.files = NamedFiles(planning=self.planning, partitions=self.options.partitions)
 
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
-        """All phases of a query's plan, for one run.
-
-        Args:
-            sql: the query.
-            sink: what it is run for.
-            on_hosts: whether nodes are on several hosts, so that reading all in one place means
-                moving it.
-            whole: whether the statement runs as it is written, in one task.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            TablesPromisedError: it reads tables that are not computed yet.
-        """
+        """All phases of a query's plan; with `whole`, one task runs the statement as it is."""
+        # Where nodes are on several hosts, reading all in one place means moving it.
         found = self._logical(sql, over_files=sink.distributes_files)
         self._check_computed(found)
         if whole:
@@ -188,17 +160,22 @@ class QueryPlanner:
             tables.add(files.get(name.lower()) or self.catalog.get(name))
         options = self.options if sink is None else sink.options(self.options)
         if files or on_hosts or self._calls_python(logical):
-            options = options.without("one_task")  # the cost of one task can't be estimated
+            options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
         physical = plan_physical(logical, tables, options)
         if sink is not None:
             physical = sink.shape(physical)
+        stages = split(physical, options.disabled)
+        # What other sinks do with a task's rows, users see: files, partitions, calls of a function.
+        has_any_layout = sink is None or sink.distributes_files
+        kept = {} if has_any_layout else {stages[-1].index: stages[-1].tasks}
         return QueryPlan(
             bound=bound,
             logical=logical,
             physical=physical,
-            stages=split(physical, options.disabled),
+            stages=with_tasks(stages, kept, options),
             catalog=tables,
             options=options,
+            has_any_layout=has_any_layout,
         )
 
     def _calls_python(self, logical: LogicalPlan) -> bool:

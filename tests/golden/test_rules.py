@@ -12,7 +12,7 @@ from msgspec import structs
 
 import minishark
 from minishark.catalog import Catalog
-from minishark.compiler.logical.display import plan_text
+from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import Placer, plan_physical
@@ -23,7 +23,7 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.stages.adapt import adapt
 from minishark.compiler.stages.display import stages_text
 from minishark.compiler.stages.remaining import remaining
-from minishark.compiler.stages.split import split
+from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import OptionError
 
@@ -39,14 +39,19 @@ def planned(sql: str, planning: PlanningDatabase, catalog: Catalog, *disabled: s
     logical = planning.plan(planning.bind(statement.sql))
     options = PlannerOptions(partitions=4).without(*disabled)
     physical = plan_physical(logical, catalog, options)
-    stages = split(physical, options.disabled)
+    stages = with_tasks(split(physical, options.disabled), {}, options)
     text = stages_text(stages, lambda *_: frozenset())
     return "\n".join((plan_text(physical), text, *map(flags, stages)))
 
 
 def flags(stage: Stage) -> str:
-    """The switches among the hints of a stage."""
-    names = [name for name, value in structs.asdict(stage.hints).items() if value is True]
+    """The switches and limits among the hints of a stage."""
+    hints = structs.asdict(stage.hints).items()
+    names = [
+        name if value is True else f"{name} {value}"
+        for name, value in hints
+        if isinstance(value, int) and value
+    ]
     return f"Hints {stage.index}: {', '.join(names) or '-'}"
 
 
@@ -109,7 +114,7 @@ def adapted(
     others = (other.name for other in ADAPTIVE if other is not rule)
     options = PlannerOptions(partitions=16).without("one_task", *others)
     physical = plan_physical(logical, catalog, options)
-    stages = split(physical, options.disabled)
+    stages = with_tasks(split(physical, options.disabled), {}, options)
     sizes = {
         int(stage): size_of(
             stages[int(stage)], int(rows.replace(",", "")), int(share or 0), int(hot or 0)
@@ -126,11 +131,13 @@ def adapted(
         placing=Placer(catalog, options, whole=False),
         free_root=True,
     )
-    revision = adapt(physical, started, situation)
+    revision = adapt(physical, stages, sizes.keys(), situation)
     assert revision is not None, f"{rule.name} changes nothing of {sql}"
     assert {rule.name} == {name for name, _ in revision.reasons}
     left = remaining(physical, started, sizes)
-    planned_stages = split(left, options.disabled, first=revision.stages[0].index)
+    first = revision.stages[0].index
+    kept = {stage.index: stage.tasks for stage in started}
+    planned_stages = with_tasks(split(left, options.disabled, first=first), kept, options)
     reasons = "\n".join(reason for _, reason in revision.reasons)
     return _left(left, planned_stages), f"{reasons}\n{_left(revision.plan, revision.stages)}"
 

@@ -13,16 +13,10 @@ from dataclasses import replace
 from itertools import count
 from typing import assert_never
 
-from minishark.catalog import Catalog, Table
+from minishark.catalog import Catalog, ColumnStatistics, Table
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.aggregates import can_split, state_column
-from minishark.compiler.physical.distribution import (
-    hashed_alike,
-    moved,
-    positions_of,
-    set_distribution,
-)
 from minishark.compiler.physical.estimate import (
     Profile,
     filtered_rows,
@@ -51,13 +45,16 @@ from minishark.compiler.physical.plan import (
     Replicated,
     Single,
     Spread,
+    hashed_alike,
+    moved,
+    positions_of,
+    set_distribution,
 )
-from minishark.compiler.physical.ranges import ranged
+from minishark.compiler.physical.repartition import ranged
 from minishark.compiler.rules import enabled
 from minishark.compiler.rules.one_task import Place
 from minishark.compiler.rules.rule import Phase
 from minishark.expressions import AggregateCall, Column, ColumnRef, Expression, Schema, is_volatile
-from minishark.statistics import ColumnStatistics
 
 _UNNESTED_LENGTH = 10
 """The assumed length of a list: nothing is measured about nested columns."""
@@ -66,11 +63,7 @@ _OWN_CTES = 1_000_000
 
 
 def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
-    """The physical plan of `logical`.
-
-    Raises:
-        CatalogError: the plan names a table that the catalog does not have.
-    """
+    """The physical plan of `logical`."""
 
     def place(*, whole: bool) -> PhysicalPlan:
         return Placer(catalog, options, whole=whole).plan(logical).plan
@@ -100,7 +93,6 @@ class Placer:
     """Places the operators of one logical plan, bottom-up; rules use its public methods."""
 
     def __init__(self, catalog: Catalog, options: PlannerOptions, *, whole: bool) -> None:
-        """For a plan in one task if it is `whole`, else in stages."""
         self._catalog = catalog
         self._options = options
         self._exchanges = Exchanges(options.partitions, options.read_whole_rows)
@@ -443,11 +435,9 @@ class Placer:
                 return self._exchanges.gathered(left), self._exchanges.gathered(right)
 
     def _counted(self, join: ops.Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
-        """Both inputs; first materialized is what a semi or anti join should build.
-
-        DuckDB builds the hash table from the input that it estimates to be smaller. Without
-        statistics it overestimates the joins below; of stored rows it knows the number.
-        """
+        """Both inputs; first materialized is what a semi or anti join should build."""
+        # DuckDB builds the hash table from the input that it estimates to be smaller. Without
+        # statistics it overestimates the joins below; of stored rows it knows the number.
         costs = JoinCosts(left.side, right.side, self._options.partitions, self._options.stage_cost)
         if join.kind in KEEPS_LEFT_ONLY and costs.counting_pays(left.side, right.side):
             return self._stored(left), right

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from minishark.compiler.logical.operators import Cte, CteRef, Scan
-from minishark.compiler.physical.distribution import in_one_task
 from minishark.compiler.physical.plan import (
     Broadcast,
     Distribution,
@@ -23,6 +22,7 @@ from minishark.compiler.physical.plan import (
     Shuffle,
     Spread,
     StageOutput,
+    in_one_task,
 )
 
 Change = Callable[[PhysicalPlan, bool], PhysicalPlan | None]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from minishark.compiler.logical import operators as ops
-from minishark.compiler.physical.distribution import in_one_task
 from minishark.compiler.physical.estimate import Profile
 from minishark.compiler.physical.exchanges import Planned
 from minishark.compiler.physical.plan import (
@@ -20,6 +19,7 @@ from minishark.compiler.physical.plan import (
     PhysicalPlan,
     SampleKeys,
     Spread,
+    in_one_task,
 )
 from minishark.expressions import Schema
 

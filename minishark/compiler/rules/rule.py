@@ -29,6 +29,8 @@ class Phase(StrEnum):
     """`(PhysicalPlan, Catalog, options) -> PhysicalPlan`: the same object if nothing changes."""
     FRAGMENT = "fragment"
     """`(Stage, FragmentHints, options) -> FragmentHints`: the hints of a stage so far, and more."""
+    TASKS = "tasks"
+    """`(stages, kept, PlannerOptions, options) -> stages`: how many tasks each stage has."""
     ADAPTIVE = "between stages"
     """`(PhysicalPlan, Situation, options) -> Revised`: what is left of a query, made better."""
 

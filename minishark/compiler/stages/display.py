@@ -42,6 +42,9 @@ def _stage_text(
     if stage.is_large_task and threads > 1:
         noun += f" with {threads} threads"
     why = f" (single task: {stage.reason})" if stage.reason else ""
+    count = stage.plan.distribution.partitions
+    if count > stage.tasks:
+        noun += f" for {count} partitions"
     lines = [f"Stage {stage.index}: {stage.tasks} {noun}{why}"]
     lines += [f"  reads {_input_text(item)}" for item in stage.inputs]
     lines += [f"  {line}" for rule in RULES for line in rule.explain(stage)]

@@ -7,13 +7,14 @@ instead, and nothing is stored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
 from minishark.compiler.hints import KeyFilter, ScanHints
 from minishark.compiler.logical.operators import Cte, CteRef, Limit, Scan, Statement
+from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import (
     Broadcast,
     Exchange,
@@ -22,7 +23,7 @@ from minishark.compiler.physical.plan import (
     Replicated,
     StageOutput,
 )
-from minishark.compiler.rules import RULES
+from minishark.compiler.rules import RULES, enabled
 from minishark.compiler.rules.rule import Phase
 from minishark.compiler.stages.stage import Stage
 from minishark.compiler.stages.writer import FragmentWriter
@@ -46,6 +47,15 @@ def split(
     for rule in RULES:
         if rule.arrange is not None and rule.name not in disabled:
             stages = rule.arrange(stages, rule.options)
+    return tuple(stages)
+
+
+def with_tasks(
+    stages: Sequence[Stage], kept: Mapping[int, int], options: PlannerOptions
+) -> tuple[Stage, ...]:
+    """The stages with as many tasks as rules say; those that are `kept` have so many, by number."""
+    for rule, own in enabled(Phase.TASKS, options):
+        stages = rule.apply(stages, kept, options, own)
     return tuple(stages)
 
 

@@ -54,10 +54,6 @@ class StageInput:
     mode: ReadMode
     shares: tuple[Share, ...] = ()
 
-    def share(self, index: int) -> Share:
-        """What a task reads of buckets."""
-        return self.shares[index] if self.shares else Share(index, index + 1)
-
 
 Input: TypeAlias = TableInput | StageInput
 
@@ -71,7 +67,8 @@ class Stage:
         sql: the fragment. Its output columns are c0, c1, ...; with buckets, one more column holds
             the number of the bucket that a row belongs to.
         schema: its output columns, without the bucket number.
-        tasks: how many tasks run it, one per partition.
+        tasks: how many tasks run it: one per partition of its plan, or fewer, which then take
+            several partitions that follow one another.
         buckets: into how many buckets a task divides its output; 0 for one undivided piece.
         plan: the part of the physical plan that it computes.
         exchange: the shuffle above it that divides its output; None if it has no buckets.
@@ -103,6 +100,11 @@ class Stage:
         """Why the stage is a whole statement in one task; None for all others."""
         operator = self.plan.operator
         return operator.reason if isinstance(operator, Statement) else None
+
+    def partitions_of(self, task: int) -> range:
+        """The partitions that a task computes."""
+        count = max(self.tasks, self.plan.distribution.partitions)
+        return range(task * count // self.tasks, (task + 1) * count // self.tasks)
 
     @cached_property
     def aggregates_early(self) -> bool:
