@@ -186,7 +186,8 @@ def _torn(
             rows = min(partial.rows, plan.rows * len(shares))
             partial = replace(partial, rows=rows)
             return _combined(plan, partial, FinalAggregate(aggregate))
-        case ops.Distinct():
+        # Over a stage's output it is the second of two phases: a third would change nothing.
+        case ops.Distinct() if found.children:
             partial = replace(plan, children=(found,), distribution=spread)
             return _combined(plan, partial, plan.operator)
     return None
