@@ -66,7 +66,6 @@ class Adaptation:
         if len(started) == len(planned) or not self._sizes:
             return planned
         begun = time.perf_counter()
-        kept = [stage for stage in planned if stage.index in started]
         situation = Situation(
             sizes=self._sizes,
             empty=self._empty,
@@ -75,12 +74,13 @@ class Adaptation:
             placing=Placer(self.catalog, self.options, whole=False),
             free_root=self.free_root,
         )
-        revision = adapt(self.plan, kept, situation)
+        revision = adapt(self.plan, planned, started, situation)
         self.elapsed_s += time.perf_counter() - begun
         if revision is None:
             return planned
         self.plan = revision.plan
         self.revisions += (RevisionMetrics(*reason) for reason in revision.reasons)
+        kept = (stage for stage in planned if stage.index in started)
         return (*kept, *revision.stages)
 
 

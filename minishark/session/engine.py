@@ -321,7 +321,7 @@ class _Query(Generic[Result]):
             plan=plan.physical,
             catalog=plan.catalog,
             options=plan.options,
-            free_root=output.has_any_layout,
+            free_root=plan.has_any_layout,
         )
         with engine.query_folder() as folder:
             run = QueryRun(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from minishark.compiler.logical.operators import Cte, CteRef
 from minishark.compiler.physical.plan import (
+    Boundaries,
     Broadcast,
     Gather,
     Materialize,
@@ -73,6 +74,8 @@ class _Remaining:
                 if isinstance(child.operator, StageOutput):
                     return replace(child, distribution=plan.distribution)
                 return with_children(plan, (child,))
+            case Boundaries() if id(plan) in self.stored:
+                return self._output(plan, self.stored[id(plan)])
             case Shuffle() | RangeShuffle() if id(plan) in self.shuffled:
                 return self._output(plan, self.shuffled[id(plan)])
             case Broadcast() | Gather() | Materialize() if id(plan.children[0]) in self.stored:
