@@ -22,17 +22,9 @@ _FETCHED_ROWS = 10_000
 
 
 def print_table(table: pa.Table, console: Console, *, rows_max: int | None, note: str = "") -> None:
-    """Print an answer as a table that fits the width of the terminal.
-
-    Values are formatted by DuckDB. Wide columns are truncated first, then columns in the middle are
-    left out. The last line has the number of rows in the answer.
-
-    Args:
-        table: the answer.
-        console: where to print; if it is no terminal, nothing is truncated.
-        rows_max: rows to show at most; None for all.
-        note: a suffix of the last line, such as the elapsed time.
-    """
+    """Print an answer as a table that fits the width of the terminal, if there is one."""
+    # Values are formatted by DuckDB. Wide columns are truncated first, then columns in the middle
+    # are left out. The last line has the number of rows and the `note`, such as the elapsed time.
     shown = table if rows_max is None else table.slice(0, rows_max)
     columns = [
         ["NULL" if value is None else printable(value) for value in column]
@@ -56,13 +48,8 @@ def print_table(table: pa.Table, console: Console, *, rows_max: int | None, note
 def fitting_widths(
     natural: Sequence[int], rigid: Sequence[bool], width: int | None
 ) -> dict[int, int]:
-    """The width of each column that is shown, by position.
-
-    Args:
-        natural: the width of each column's longest cell.
-        rigid: whether a column must not be truncated: a truncated number would mislead.
-        width: of the terminal; None for no limit.
-    """
+    """The width of each column that is shown, by position; `width` None is no limit."""
+    # What is `rigid` must not be truncated: a truncated number would mislead.
     if width is None:
         return dict(enumerate(natural))
     narrowest = [

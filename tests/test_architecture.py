@@ -20,10 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # minishark's layers, low to high: a module imports its own layer and lower ones only.
 LAYERS = (
-    "lazy",
     "errors",
-    "cores",
-    "statistics",
     "expressions",
     "catalog",
     "answers",

@@ -30,31 +30,17 @@ _CALIBRATION_RUNS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class LivePlacement:
-    """Users on a cluster of this machine.
+    """Users on a cluster of this machine."""
 
-    Attributes:
-        scale: TPC-H's scale factor; 0 for the bundled sample.
-        data: Folder of generated data; "" for the default.
-        queries: Of TPC-H, chosen at random.
-        nodes: Of one executor each.
-        partitions: Of each large table, on `replicas` nodes.
-        users: Each submits queries as an independent Poisson process.
-        load: Demanded work as a share of the capacity of `cores`.
-        cores: Of this machine.
-        placements: To compare.
-        rounds: Per placement.
-        seconds: Length of a round.
-    """
-
-    scale: float = 0.1
-    data: str = ""
-    queries: tuple[int, ...] = (1, 3, 6, 12)
-    nodes: int = 4
-    partitions: int = 8
+    scale: float = 0.1  # TPC-H's scale factor; 0 for the bundled sample
+    data: str = ""  # folder of generated data; "" for the default
+    queries: tuple[int, ...] = (1, 3, 6, 12)  # of TPC-H, chosen at random
+    nodes: int = 4  # of one executor each
+    partitions: int = 8  # of each large table, on `replicas` nodes
     replicas: int = 2
-    users: int = 4
-    load: float = 0.6
-    cores: int = 2
+    users: int = 4  # each submits queries as an independent Poisson process
+    load: float = 0.6  # demanded work as a share of the capacity of `cores`
+    cores: int = 2  # of this machine
     placements: tuple[str, ...] = COMPARED
     rounds: int = 4
     seconds: float = 8.0

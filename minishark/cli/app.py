@@ -92,7 +92,7 @@ def group(context: click.Context, /, **options: Any) -> None:
         _refuse_options_before(context, context.invoked_subcommand)
         return
     if sys.stdin.isatty() and sys.stdout.isatty():
-        from minishark.cli.shell_command import shell
+        from minishark.cli.sql_command import shell
 
         shell(**options)
     else:

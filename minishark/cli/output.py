@@ -42,11 +42,9 @@ class Output:
 
     @property
     def width(self) -> int:
-        """Width of the screen in characters; large for a pipe."""
         return self._console.width
 
     def redirect(self, path: Path | None) -> None:
-        """Write later results to a file; None for the screen."""
         if path is None:
             self._check_file(self.form, path)
         self.close()
@@ -57,7 +55,6 @@ class Output:
             raise OptionError(f"The format {form} needs a file: pass its path.")
 
     def set_form(self, form: str, path: Path | None = None) -> None:
-        """Set the format of later results, and their file."""
         self._check_file(form, path or self._path)
         if path is not None or (self.form in FILE_FORMATS and form not in FILE_FORMATS):
             self.close()
@@ -90,7 +87,6 @@ class Output:
             self._console.print(sentence, style="dim", highlight=False, markup=False)
 
     def print(self, text: str) -> None:
-        """Write text, such as a plan, unformatted."""
         stream = self._text_stream()
         stream.write(f"{text}\n")
         stream.flush()

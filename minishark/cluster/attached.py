@@ -54,17 +54,7 @@ class AttachedCluster:
     loses_files = True
 
     def __init__(self, address: str, keys_folder: str | None = None) -> None:
-        """Connect to the cluster of the node with this address.
-
-        Args:
-            address: `ipc://path` or `tcp://host:port`, optionally with `/<public key>`.
-            keys_folder: the folder of the cluster's keys, for tcp.
-
-        Raises:
-            ClusterError: nobody answers, versions differ, or the keys are invalid.
-            OptionError: the address is malformed.
-            ResourceError: no folder can be created.
-        """
+        """Connect to the cluster of the node at `address`, which may end in `/<public key>`."""
         keys = load_keys(keys_folder)
         self._name = f"{SESSION_PREFIX}{secrets.token_hex(4)}"
         self._host = this_host()
@@ -208,11 +198,9 @@ class AttachedCluster:
         return bool(self._connections.call_all([node.service], request, _CALL_S))
 
     def _ask_nodes(self, request: Request) -> dict[str, Reply]:
-        """The replies of all nodes, by service.
-
-        A node that does not answer is not asked again until it answers a heartbeat: each silent
-        node would delay every request by the timeout.
-        """
+        """The replies of all nodes, by service."""
+        # A node that does not answer is not asked again until it answers a heartbeat: each silent
+        # node would delay every request by the timeout.
         asked = [node.service for node in self._nodes()]
         if not isinstance(request, KeepSession):
             asked = [service for service in asked if service not in self._silent]
@@ -230,7 +218,6 @@ class AttachedCluster:
                 self._make_missing_folders()
 
     def close(self) -> None:
-        """Disconnect and remove all files of the session; idempotent."""
         if self._closed or os.getpid() != self._keep.pid:  # after fork(), the parent owns it
             return
         self._closed = True

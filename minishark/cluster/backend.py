@@ -48,11 +48,7 @@ class FragmentRejectedError(Exception):
 
 
 class FilesLostError(TasksLostError):
-    """Input files are lost with their nodes, and the failing job can't recompute them.
-
-    Attributes:
-        files: the lost files.
-    """
+    """Input files are lost with their nodes, and the failing job can't recompute them."""
 
     def __init__(self, files: Sequence[FileSlice]) -> None:
         names = ", ".join(dict.fromkeys(item.file for item in files))
@@ -72,24 +68,17 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """How a query's tasks are placed.
+    """How a query's tasks are placed."""
 
-    Attributes:
-        policy: "sparrow" (batch sampling with late binding), "batch", "per_task" or "random".
-        probe_ratio: reservations per task.
-        nodes: names of the live nodes, in order.
-        user: the owner of the tasks, for nodes that share their slots fairly between users.
-        wait_s: seconds until a task may run on a node that it does not prefer; None for never,
-            unless all preferred nodes are dead.
-        stores: the stores with folders of their own.
-    """
-
-    policy: str
-    probe_ratio: float
-    nodes: tuple[str, ...]
+    policy: str  # "sparrow" (batch sampling with late binding), "batch", "per_task" or "random"
+    probe_ratio: float  # reservations per task
+    nodes: tuple[str, ...]  # names of the live nodes, in order
+    # The owner of the tasks, for nodes that share their slots fairly between users.
     user: str = "default"
+    # Seconds until a task may run on a node that it does not prefer; None for never, unless all
+    # preferred nodes are dead.
     wait_s: float | None = None
-    stores: tuple[StoreLocation, ...] = ()
+    stores: tuple[StoreLocation, ...] = ()  # the stores with folders of their own
 
 
 class Cluster(Protocol):
@@ -165,11 +154,8 @@ class Cluster(Protocol):
 
 
 def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
-    """The exception for a task that failed for good.
-
-    DuckDB's excerpt of the text helps if the task ran the user's own statement (`is_own_text`); an
-    excerpt of a generated fragment would not.
-    """
+    # DuckDB's excerpt of the text helps if the task ran the user's own statement (`is_own_text`);
+    # an excerpt of a generated fragment would not.
     try:
         detail = decode_problem(event.detail)
     except msgspec.DecodeError:
@@ -195,11 +181,9 @@ def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
 
 
 def function_error(detail: ProblemDetail, node: str) -> Exception:
-    """The exception that a user's function raised, or a FunctionError if that can't be unpickled.
-
-    The exception carries the remote traceback and the partition in a note, and a FunctionError with
-    them as attributes as its cause.
-    """
+    """The exception that a user's function raised; a FunctionError if it can't be unpickled."""
+    # It carries the remote traceback and the partition in a note, and a FunctionError with them as
+    # attributes as its cause.
     place = f"in partition {detail.partition} on {node}"
     note = f"\n\n{detail.traceback}" if detail.traceback else ""
     cause = FunctionError(
@@ -221,7 +205,6 @@ def function_error(detail: ProblemDetail, node: str) -> Exception:
 
 
 def job_error(event: JobFailed, where: str = "") -> MinisharkError:
-    """The exception for a failed job, the part of the query in `where`, such as " in stage 2"."""
     story = "".join(f"\n  {line}" for line in event.story)
     match event.kind:
         case "cancelled":

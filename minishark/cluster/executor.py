@@ -35,12 +35,10 @@ _FIT_S = 0.25
 
 
 def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
-    """A runner for one slot of an executor, configured by `runner_config`."""
     return ExecutorRunner(config, slot)
 
 
 def load_keys(folder: str | None) -> Keys | None:
-    """Read the keys in a folder; None for no folder. ClusterError if they can't be read."""
     if folder is None:
         return None
     try:
@@ -70,10 +68,8 @@ class ExecutorRunner:
         self._tidying.start()
 
     def _tidy(self) -> None:
-        """Fit DuckDB's memory limit to what stored files leave; release dropped tables.
-
-        Runs on its own thread: also during a task, and between tasks.
-        """
+        """Fit DuckDB's memory limit to what stored files leave; release dropped tables."""
+        # Runs on its own thread: also during a task, and between tasks.
         tidy_at_s = time.monotonic() + _TIDY_S
         while not self._closing.wait(_FIT_S):
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
@@ -83,7 +79,6 @@ class ExecutorRunner:
                 tidy_at_s = time.monotonic() + _TIDY_S
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
-        """Run one task; a TaskFailure has a `ProblemDetail` for the front end."""
         stage = self._stages.get(job_id)
         if stage is None:
             stage = self._stages[job_id] = decode_stage(shared)
@@ -102,16 +97,13 @@ class ExecutorRunner:
             raise TaskFailure(str(error), encode(detail), retryable=retryable) from error
 
     def cancel(self) -> None:
-        """Interrupt the running task; called repeatedly from another thread until it ends.
-
-        User code blocked in C does not react: the process exits then, and its node restarts it.
-        """
+        """Interrupt the running task; called repeatedly from another thread until it ends."""
+        # User code blocked in C does not react: the process exits then, and its node restarts it.
         self._connections.interrupted.set()
         if self._runner.interrupt() > _STUCK_S and self._own_process:
             os._exit(_STUCK_STATUS)
 
     def forget(self, job_id: str) -> None:
-        """Release the files of a job that has ended."""
         stage = self._stages.pop(job_id, None)
         if stage is not None:
             self._runner.forget(stage.folder)
@@ -128,10 +120,8 @@ class ExecutorRunner:
 
 
 def _work_in(folder: str) -> None:
-    """Resolve relative paths as the front end does; against the root if this host lacks `folder`.
-
-    A relative path then fails, instead of reading another file of the same name.
-    """
+    """Resolve relative paths as the front end does, or against the root if this host lacks it."""
+    # A relative path then fails, instead of reading another file of the same name.
     try:
         os.chdir(folder)
     except OSError:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from minishark.cluster.folders import ClusterFolders, make_folders
 from minishark.cluster.machine import node_memory
 from minishark.cluster.runner_config import RUNNER, node_meter, runner_config
-from minishark.cores import usable_cores
 from minishark.errors import ClusterError, OptionError
+from minishark.worker.cores import usable_cores
 from minishark.worker.paths import StorePaths
 from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
@@ -31,23 +31,16 @@ _LOCALITY_WAIT_S = 30.0  # until a task may run elsewhere, unless its preferred 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The shape of a cluster on this machine.
+    """The shape of a cluster on this machine."""
 
-    Attributes:
-        nodes: number of nodes; a node is a node monitor with executors and a storage folder.
-        executors_per_node: executor processes per node; each runs one task at a time.
-        in_process: run everything on threads of this process, for tests and debugging.
-        memory_limit_bytes: limit of all nodes together; None for a share of the machine's.
-    """
-
-    nodes: int
-    executors_per_node: int
+    nodes: int  # number of nodes; a node is a node monitor with executors and a storage folder
+    executors_per_node: int  # executor processes per node; each runs one task at a time
     schedulers: int = 1
-    in_process: bool = False
+    in_process: bool = False  # run everything on threads of this process, for tests and debugging
+    # Limit of all nodes together; None for a share of the machine's.
     memory_limit_bytes: int | None = None
 
     def check(self) -> None:
-        """Raise OptionError for a number below one."""
         for name in ("nodes", "executors_per_node", "schedulers"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
@@ -55,7 +48,6 @@ class ClusterOptions:
 
 
 def default_options() -> ClusterOptions:
-    """One slot per core; two nodes if there are two cores, so that partitions have replicas."""
     cores = usable_cores()
     nodes = min(2, cores)
     return ClusterOptions(nodes, max(1, cores // nodes))
@@ -67,7 +59,6 @@ class OwnCluster:
     loses_files = False
 
     def __init__(self, options: ClusterOptions) -> None:
-        """Start a cluster; `await_start` waits until it is usable."""
         options.check()
         limit = options.memory_limit_bytes
         self._memory = node_memory(limit, options.nodes, options.executors_per_node)
@@ -178,7 +169,6 @@ class OwnCluster:
         self.paths.remove(folder, self.nodes)
 
     def close(self) -> None:
-        """Stop all processes and remove all files; idempotent."""
         if os.getpid() != self._pid:  # after fork(), the parent owns it
             return
         self._sparrow.close()
@@ -188,7 +178,6 @@ class OwnCluster:
 
 @contextlib.contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Raise Sparrow's start error as a ClusterError."""
     try:
         yield
     except ClusterStartError as error:

@@ -21,17 +21,15 @@ _STARTED_TOLERANCE_S = 1.0
 
 
 def default_limit_bytes() -> int:
-    """The memory limit of a cluster that is given none.
-
-    MINISHARK_MEMORY_LIMIT in the environment, else a share of the machine's or container's memory.
-    """
+    """The memory limit of a cluster that is given none."""
+    # MINISHARK_MEMORY_LIMIT in the environment, else a share of the machine's or container's
+    # memory.
     if named := os.environ.get(LIMIT_VARIABLE):
         return parse_size(named)
     return int(machine_bytes(psutil.virtual_memory().total) * DEFAULT_SHARE)
 
 
 def node_memory(limit_bytes: int | None, nodes: int, executors: int) -> NodeMemory:
-    """Divide the limit of all nodes on this machine, None for the default, between them."""
     if limit_bytes is None and not os.environ.get(LIMIT_VARIABLE):
         return NodeMemory(max(default_limit_bytes() // nodes, least_bytes(executors)), executors)
     total = limit_bytes or default_limit_bytes()

@@ -201,6 +201,5 @@ class NodeService(Service):
         self._sessions.pop(name, None)
 
     def stop(self) -> None:
-        """Stop answering, and abort replications."""
         self._connections.close()
         super().stop()

@@ -46,7 +46,6 @@ class RemoteFiles:
         self._silent: dict[str, float] = {}  # when a service did not answer, by its address
 
     def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
-        """Fetch the rows of a slice; InputMissingError if `source` lacks it or does not answer."""
         try:
             self._check_silent(source)
             with self._connections.socket(source.service) as socket:
@@ -63,14 +62,8 @@ class RemoteFiles:
             raise InputMissingError(f"{source.name}: {error}") from error
 
     def _check_silent(self, source: StoreLocation) -> None:
-        """Fail fast for a service that did not answer before, unless it does now.
-
-        Each task that reads from a dead node would wait for the full timeout otherwise.
-
-        Raises:
-            InputMissingError: it was asked a moment ago.
-            NoAnswerError: it still does not answer.
-        """
+        """Fail fast for a service that did not answer before, unless it does now."""
+        # Each task that reads from a dead node would wait for the full timeout otherwise.
         since = self._silent.get(source.service)
         if since is None:
             return
@@ -80,7 +73,6 @@ class RemoteFiles:
         self._silent.pop(source.service, None)
 
     def replicate(self, file: str, source: StoreLocation, target: StoreLocation) -> None:
-        """Make `target` fetch a whole file from `source`; OSError if it can't."""
         try:
             self._check_silent(target)
             with self._connections.socket(target.service) as socket:
@@ -147,7 +139,6 @@ class _ChunkStream(io.RawIOBase):
         return bool(self._chunk) or self._next()
 
     def finish(self) -> None:
-        """Read the rest, so that the socket can be used again."""
         while self._next():
             self._chunk = memoryview(b"")
 

@@ -18,11 +18,8 @@ def runner_config(
     host: str | None = None,
     keys: str | None = None,
 ) -> dict[str, str]:
-    """Configure the executors of a node.
-
-    `own_process` tells whether an executor is a process, which may exit to end a blocked task;
-    `host` is the id of the machine, if nodes do not share their folders.
-    """
+    # `own_process` tells whether an executor is a process, which may exit to end a blocked task;
+    # `host` is the id of the machine, if nodes do not share their folders.
     config = {
         "own_process": "yes" if own_process else None,
         "node": node,

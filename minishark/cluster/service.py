@@ -55,17 +55,12 @@ _REPLICATIONS_MAX = 256
 
 @dataclass(slots=True)
 class _Transfer:
-    """A file that is being sent to a peer.
+    """A file that is being sent to a peer."""
 
-    Attributes:
-        chunks: the remaining chunks, each with whether it is the last.
-        credit: how many more chunks the peer has granted.
-        heard_s: when it granted some the last time, on the monotonic clock.
-    """
-
+    # The remaining chunks, each with whether it is the last.
     chunks: Iterator[tuple[memoryview, bool]]
-    credit: int
-    heard_s: float
+    credit: int  # how many more chunks the peer has granted
+    heard_s: float  # when it granted some the last time, on the monotonic clock
 
 
 class Service:
@@ -80,16 +75,8 @@ class Service:
         bind: str | None = None,
         keys: Keys | None = None,
     ) -> None:
-        """Bind the socket; `start` begins to serve.
-
-        Args:
-            endpoint: its address for others, `ipc://path` or `tcp://host:port` (port "*" for any
-                free one). `self.endpoint` is the actual one, over tcp with the public key.
-            paths: the store's folders.
-            store_name: its name.
-            bind: the interface to bind to over tcp, if not that of `endpoint`.
-            keys: needed for tcp.
-        """
+        """Bind the socket to `endpoint` (or `bind`, for another interface); `start` serves."""
+        # `self.endpoint` is the actual address, over tcp with the public key.
         self._paths = paths
         self._store_name = store_name
         self._keys = keys
@@ -293,7 +280,6 @@ class Service:
             os.write(self._wake_w, b"\0")
 
     def stop(self) -> None:
-        """Stop serving, and release the address; idempotent."""
         if self._stopping:
             return
         self._stopping = True

@@ -66,10 +66,7 @@ class NodeState:
 
 
 def node_states(statuses: Sequence[NodeStatus], paths: StorePaths) -> tuple[NodeState, ...]:
-    """Add memory and disk usage to the reported nodes, for those on this host.
-
-    `paths` are the folders of nodes without folders of their own.
-    """
+    # `paths` are the folders of nodes without folders of their own.
     return tuple(_node(status, paths) for status in statuses)
 
 

@@ -20,30 +20,20 @@ _POLL_S = 0.02
 
 
 class NodeSurvey(msgspec.Struct, frozen=True, kw_only=True):
-    """A node: its processes and tasks, its host's memory, its stored files.
-
-    Attributes:
-        host: the id of its machine or container.
-        pid: the node's process; None if it did not answer.
-        executors: the processes of its executors.
-        running: running tasks, of all sessions.
-        queued: queued reservations, of all sessions.
-        memory_free_bytes: of its host, as are the two below.
-        sessions: its stored files, by session.
-    """
+    """A node: its processes and tasks, its host's memory, its stored files."""
 
     name: str
-    host: str
+    host: str  # the id of its machine or container
     service: str
-    pid: int | None
-    executors: tuple[int, ...]
+    pid: int | None  # the node's process; None if it did not answer
+    executors: tuple[int, ...]  # the processes of its executors
     slots: int
-    running: int
-    queued: int
-    memory_free_bytes: int
+    running: int  # running tasks, of all sessions
+    queued: int  # queued reservations, of all sessions
+    memory_free_bytes: int  # of its host, as are the two below
     memory_total_bytes: int
     shared_memory_free_bytes: int
-    sessions: tuple[SessionReport, ...]
+    sessions: tuple[SessionReport, ...]  # its stored files, by session
 
 
 class SessionSurvey(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +58,6 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 def survey(address: str, keys_folder: str | None) -> Survey:
-    """Ask all nodes of a cluster; ClusterError if nobody answers."""
     keys = load_keys(keys_folder)
     service = service_address(address, keys)
     with peer_session(service, keys, lambda _: True) as (welcome, connections, sparrow):
@@ -106,7 +95,6 @@ def _node(status: NodeStatus, location: StoreLocation, reply: Reply | None) -> N
 
 
 def _await_schedulers(sparrow: RemoteCluster) -> None:
-    """Wait a moment for the schedulers that have not answered yet; one has."""
     deadline = time.monotonic() + _SCHEDULERS_S
     while None in sparrow.schedulers().values() and time.monotonic() < deadline:
         time.sleep(_POLL_S)

@@ -60,15 +60,10 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A column by its name, or by its identity if it was taken from a DataFrame.
+    """A column by its name, or by its identity if it was taken from a DataFrame."""
 
-    Attributes:
-        name: as the user wrote it, perhaps with a qualifier or a field: `alias.name.field`.
-        id: the identity of the column; None for a name alone.
-    """
-
-    name: str
-    id: int | None = None
+    name: str  # as the user wrote it, perhaps with a qualifier or a field: `alias.name.field`
+    id: int | None = None  # the identity of the column; None for a name alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +79,22 @@ _PICKING = frozenset({"first", "last", "first_value", "last_value"})
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Call:
-    """A call of an aggregate or window function, to which FILTER and OVER can be added.
-
-    Attributes:
-        function: its name.
-        arguments: the text in the parentheses.
-        condition: of FILTER; None for all rows.
-        window: the text in the parentheses of OVER; None for an aggregate over groups.
-        skips_nulls: whether to filter out NULLs for a function that does not ignore them.
-        certain: False if it may be a scalar function after all, as a macro may be.
-    """
+    """A call of an aggregate or window function, to which FILTER and OVER can be added."""
 
     function: str
-    arguments: Column
-    condition: Column | None = None
+    arguments: Column  # the text in the parentheses
+    condition: Column | None = None  # of FILTER; None for all rows
+    # The text in the parentheses of OVER; None for an aggregate over groups.
     window: Column | None = None
+    # Whether to filter out NULLs for a function that does not ignore them.
     skips_nulls: bool = False
-    certain: bool = True
+    certain: bool = True  # False if it may be a scalar function after all, as a macro may be
 
     @property
     def name(self) -> str:
-        """The function's name in lower case, without quotes."""
         return self.function.strip('"').lower()
 
     def column(self, kind: Kind) -> Column:
-        """This alone as a Column."""
         return Column((self,), level=Level.ATOM, kind=kind)
 
     def written(self) -> Column:
@@ -136,11 +122,7 @@ class Call:
         return combine(*wrapped, bare=True)
 
     def filtered(self, condition: Column) -> Call:
-        """The call with another FILTER condition.
-
-        Raises:
-            OptionError: SQL has no FILTER for this call.
-        """
+        """The call with another FILTER condition."""
         if self.window is not None:
             return self._filtered_inside(condition)
         if self.name in WINDOWS_ONLY:
@@ -184,7 +166,6 @@ def infix(left: Any, operator: str, right: Any) -> Column:
 
 
 def condition(*parts: Any) -> Column:
-    """Text and Columns concatenated to a condition."""
     return replace(combine(*parts), level=Level.CONDITION)
 
 
@@ -556,11 +537,7 @@ def is_grouped(pieces: Iterable[Piece]) -> bool:
 
 
 def _opened(column: Column, verb: str, clause: str) -> tuple[Piece, ...]:
-    """The pieces, with calls in the user's text as Calls; `verb` adds `clause` to each.
-
-    Raises:
-        OptionError: text may contain calls that can't be found.
-    """
+    """The pieces, with calls in the user's text as Calls; `verb` adds `clause` to each."""
     pieces = tuple(_opened_piece(piece, verb, clause) for piece in column.pieces)
     for piece in pieces:
         # DuckDB itself resolves a call that is alone; within an expression, a macro might hide
@@ -669,10 +646,8 @@ def separated(columns: Iterable[Column]) -> tuple[Any, ...]:
 
 
 def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
-    """`function(arguments)`; arguments that are no Columns are literals.
-
-    The kind is GROUP for an aggregate or a window function.
-    """
+    """`function(arguments)`; arguments that are no Columns are literals."""
+    # The kind is GROUP for an aggregate or a window function.
     listed = combine(*separated([value(argument) for argument in arguments]), bare=True)
     if kind is Kind.GROUP:
         only = value(arguments[0]) if len(arguments) == 1 else listed
@@ -711,11 +686,7 @@ _PYTHON_TYPES = {
 
 
 def sql_type(type_: Any) -> str:
-    """The DuckDB name of a type that is text, a Python type or a pyarrow type.
-
-    Raises:
-        OptionError: it is of another kind.
-    """
+    """The DuckDB name of a type that is text, a Python type or a pyarrow type."""
     if isinstance(type_, str):
         return _TYPE_NAMES.get(type_.strip().lower(), type_)
     if isinstance(type_, type) and type_ in _PYTHON_TYPES:

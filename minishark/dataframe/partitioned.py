@@ -78,7 +78,6 @@ def unpersist(query: LazyQuery) -> None:
 
 
 def checkpoint(query: LazyQuery, path: str | None) -> LazyQuery:
-    """Run a query now; its rows without its lineage, in the cluster or in files."""
     if path is not None:
         reading = query.runtime.write_checkpoint(query.sql(), path)
         select = QueryText(reading, query.runtime.bind(reading))
@@ -182,11 +181,9 @@ def mapped(
     fn: Callable[..., Any],
     schema: SchemaLike,
 ) -> LazyQuery:
-    """What a function returns for each partition.
-
-    `label` is the method that the user called; `kind` is how `fn` takes and returns rows:
-    `MapTable`, `MapBatches` or `MapFrames`.
-    """
+    """What a function returns for each partition."""
+    # `label` is the method that the user called; `kind` is how `fn` takes and returns rows:
+    # `MapTable`, `MapBatches` or `MapFrames`.
     check_callable(label, fn)
     return _applied(query, label, kind(fn), schema)
 

@@ -21,14 +21,7 @@ class PlanText(str):
 
 
 def table_text(table: pa.Table, count: int, *, width: int, vertical: bool) -> str:
-    """The first rows as a table.
-
-    Args:
-        table: the rows; one more than `count` if there are more.
-        count: rows to show at most.
-        width: characters of a value to show at most; 0 for all.
-        vertical: whether each value has a line of its own.
-    """
+    """The first rows; `table` has one more than `count` if there are more; `width` 0 is none."""
     names = [_cut(printable(name), width) for name in table.column_names]
     rows = [
         [_cut("NULL" if value is None else printable(value), width) for value in row]

@@ -166,7 +166,6 @@ def combined(left: LazyQuery, operator: str, right: LazyQuery) -> LazyQuery:
 
 
 def _operand(select: Select) -> str:
-    """A SELECT as one side of a set operation."""
     simple = select.is_open and not select.source.query
     return select.sql() if simple else parenthesized(select.sql())
 

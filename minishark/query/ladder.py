@@ -31,22 +31,13 @@ class Rungs(Protocol[Plan, Result_co]):
     """One query, as the ladder needs it."""
 
     def plan(self, *, whole: bool) -> Plan:
-        """Plan the query; `whole` runs the statement as it is written, in one task.
-
-        Raises:
-            TablesPromisedError: tables that it reads have to be computed first.
-        """
+        """Plan the query; `whole` runs the statement as it is written, in one task."""
 
     def compute(self, tables: Sequence[str]) -> None:
         """Compute promised tables."""
 
     def execute(self, plan: Plan, warnings: tuple[str, ...]) -> Result_co:
-        """Run a plan; the warnings become part of the query's metrics.
-
-        Raises:
-            FragmentRejectedError: an executor's DuckDB does not accept a fragment.
-            PartitionsLostError: all replicas of a partition are gone.
-        """
+        """Run a plan; the warnings become part of the query's metrics."""
 
     def is_current(self, plan: Plan) -> bool:
         """Whether what the plan reads is still what it was made for."""
@@ -62,11 +53,7 @@ class Rungs(Protocol[Plan, Result_co]):
 
 
 def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
-    """Run a query to its end.
-
-    Raises:
-        MinisharkError: no rung is left, or the query failed for a reason that none of them cures.
-    """
+    """Run a query to its end (an error if no rung is left, or none cures the failure)."""
     rejected: FragmentRejectedError | None = None
     restored, planned_again = Counter[str](), False
     while True:

@@ -30,11 +30,7 @@ class OpenQueries:
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
-        """Count one open query.
-
-        Raises:
-            ResourceError: too many are open.
-        """
+        """Count one open query (ResourceError if too many are open)."""
         with self._lock:
             if self._open >= self.open_max:
                 raise ResourceError(

@@ -19,16 +19,13 @@ Holding = tuple[Sequence[str], float]
 
 
 def replica_locations(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
-    """The nodes that should store a partition.
-
-    They follow each other, from one that depends only on the partition's number. So partitions of
-    the same number are on the same nodes, and joins of tables partitioned alike are local.
-    """
+    """The nodes that should store a partition."""
+    # They follow each other, from one that depends only on the partition's number. So partitions of
+    # the same number are on the same nodes, and joins of tables partitioned alike are local.
     return tuple(nodes[(partition + i) % len(nodes)] for i in range(min(replicas, len(nodes))))
 
 
 def hosts_of(nodes: Sequence[str], stores: Sequence[StoreLocation]) -> Mapping[str, str]:
-    """The host of each node; empty if all are on one host."""
     wanted = frozenset(nodes)
     hosts = {peer.name: peer.host for peer in stores if peer.name in wanted}
     return hosts if len(frozenset(hosts.values())) > 1 else {}

@@ -26,25 +26,16 @@ _VALUE = re.compile(r"=|\bAS\s+ENUM\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """The definitions and settings of a session.
+    """The definitions and settings of a session."""
 
-    Attributes:
-        engine: runs statements, and has the environment.
-        named: the tables, whose names views can't have.
-        views: the DataFrames that are views, by name in lower case; they keep what they read.
-    """
-
-    engine: Engine
-    named: NamedTables
+    engine: Engine  # runs statements, and has the environment
+    named: NamedTables  # the tables, whose names views can't have
+    # The DataFrames that are views, by name in lower case; they keep what they read.
     views: dict[str, DataFrame] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def define(self, sql: str) -> None:
-        """Run a definition (of a view, macro, type ...), for all later statements.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-        """
+        """Run a definition (of a view, macro, type ...), for all later statements."""
         engine = self.engine
         with engine.up_to_date():
             if engine.scratch.is_elsewhere:
@@ -62,7 +53,6 @@ class Definitions:
             self._add_definition(sql)
 
     def set(self, sql: str) -> None:
-        """Run a SET statement, for all later statements."""
         with self.engine.up_to_date():
             self.engine.planning.define(sql)
             self.engine.scratch.define(sql)
@@ -78,7 +68,6 @@ class Definitions:
             self._add_setting(known)
 
     def create_enum(self, sql: str) -> None:
-        """Run a CREATE TYPE AS ENUM (query)."""
         engine = self.engine
         with engine.up_to_date():
             self._compute_inputs(sql)
@@ -106,11 +95,6 @@ class Definitions:
     # Views
 
     def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
-        """Make a DataFrame a view; what it reads is kept as long as the view exists.
-
-        Raises:
-            CatalogError: something has that name already.
-        """
         self.engine.check_open()
         if name.lower() in (table.lower() for table in self.named.names):
             raise CatalogError(f"There is a table called {name!r}; a view needs another name.")
@@ -124,7 +108,6 @@ class Definitions:
         self.views[name.lower()] = frame
 
     def drop_view(self, name: str) -> bool:
-        """Remove a view; whether there was one."""
         if not self.engine.planning.has_view(name):
             return False
         self.define(f"DROP VIEW {ident(name)}")
@@ -134,7 +117,6 @@ class Definitions:
     # Python functions
 
     def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
-        """Make a Python function callable from SQL, replacing one of the same name."""
         engine, name = self.engine, function.name
         engine.check_open()
         if name in engine.planner.functions:
@@ -147,11 +129,6 @@ class Definitions:
         self._set_functions({**engine.planner.functions, name: function})
 
     def remove_function(self, name: str) -> None:
-        """Remove a registered function.
-
-        Raises:
-            OptionError: there is none of that name.
-        """
         engine = self.engine
         engine.check_open()
         if name not in engine.planner.functions:

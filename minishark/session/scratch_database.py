@@ -17,7 +17,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.arrow_types import kept_by_arrow
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.statements import Target
 from minishark.errors import (
@@ -29,6 +28,7 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.expressions import quote, quote_text
+from minishark.tables.store import kept_by_arrow
 from minishark.worker.writing import disk_full
 
 ReadTable = Callable[[str], pa.Table]
@@ -48,17 +48,12 @@ _VARIABLE = re.compile(r'\s*SET\s+VARIABLE\s+("(?:[^"]|"")+"|\w+)', re.IGNORECAS
 
 @dataclass(frozen=True, slots=True)
 class ChangedTable:
-    """A table that statements have changed.
-
-    Attributes:
-        name: its name.
-        number: identifies the change; later ones have higher numbers.
-        rows: its rows; None if they do not survive Arrow (ENUM columns, collations): such a table
-            stays here, and queries that name it run here.
-    """
+    """A table that statements have changed."""
 
     name: str
-    number: int
+    number: int  # identifies the change; later ones have higher numbers
+    # Its rows; None if they do not survive Arrow (ENUM columns, collations): such a table stays
+    # here, and queries that name it run here.
     rows: pa.Table | None
 
 
@@ -82,24 +77,15 @@ class ScratchDatabase:
         self._lock = ConnectionUse(self._con)
 
     def close(self) -> None:
-        """Close the database after the running statement."""
         with self._lock:
             self._con.close()
 
     def interrupt(self) -> None:
-        """Interrupt the running statement."""
         self._con.interrupt()
 
     def define(self, sql: str, *, alone: bool = False) -> None:
-        """Register a view, macro, type or setting; created when a statement runs here.
-
-        Args:
-            sql: the statement.
-            alone: whether it is of this database only, so that errors must be raised now.
-
-        Raises:
-            QueryError: DuckDB does not accept it, and it is `alone`.
-        """
+        """Register a view, macro, type or setting; created when a statement runs here."""
+        # Errors of one that is `alone`, of this database only, must be raised now.
         with self._lock:
             if alone:
                 self._run(sql)
@@ -115,21 +101,7 @@ class ScratchDatabase:
     def write(
         self, sql: str, target: Target | None, tables: Iterable[str], read: ReadTable
     ) -> pa.Table:
-        """Run a statement that changes tables.
-
-        Args:
-            sql: the statement.
-            target: the table that it writes; None if unknown.
-            tables: the names of the cluster's tables.
-            read: gives their rows.
-
-        Returns:
-            The number of changed rows, or the rows of RETURNING.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            TaskFailedError: it failed on the data.
-        """
+        """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
         with self._lock:
             self._show(tables, read)
@@ -143,12 +115,6 @@ class ScratchDatabase:
             return answer
 
     def run(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
-        """Run a statement about what only this database has: schemas, sequences, other databases.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            TaskFailedError: it failed on the data.
-        """
         with self._lock:
             self._show(tables, read)
             if _COMMENT.match(sql):
@@ -160,11 +126,6 @@ class ScratchDatabase:
             return answer
 
     def create_enum(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
-        """Run a CREATE TYPE AS ENUM (query); returns the same with the query's values.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-        """
         found = _ENUM.match(sql)
         if found is None:
             raise QueryError("Write CREATE TYPE name AS ENUM (query).")
@@ -175,12 +136,6 @@ class ScratchDatabase:
             return f"{found[1]}{found[2]} AS ENUM ({', '.join(map(quote_text, values))})"
 
     def set_variable(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
-        """Run a SET VARIABLE; returns the same with the computed value.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            UnsupportedError: there is no literal for the value.
-        """
         found = _VARIABLE.match(sql)
         if found is None:
             raise QueryError("Write SET VARIABLE name = value.")
@@ -204,18 +159,7 @@ class ScratchDatabase:
     def query(
         self, sql: str, tables: Iterable[str], read: ReadTable, *, lossless: bool = False
     ) -> pa.Table:
-        """Run a query here, over all rows of the tables that it names.
-
-        Args:
-            sql: the query.
-            tables: the names of the cluster's tables.
-            read: gives their rows.
-            lossless: whether DuckDB's types stay, instead of those in which users get results.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            TaskFailedError: it failed on the data.
-        """
+        """Run a query here, over all rows of its tables; `lossless` keeps DuckDB's types."""
         with self._lock:
             self._show(tables, read)
             if _ROW_NUMBERS.search(sql):
@@ -224,14 +168,7 @@ class ScratchDatabase:
             return self._answer(sql) if lossless else self._handed_out(sql)
 
     def catalog(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
-        """Answer a statement about the catalog: SHOW, DESCRIBE, PRAGMA, information_schema ...
-
-        In a transaction that is rolled back, tables of the cluster exist as empty tables.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            TaskFailedError: it failed.
-        """
+        # In a transaction that is rolled back, tables of the cluster exist as empty tables.
         names = list(tables)
         with self._lock:
             self._show(names, read, forget=False)
@@ -247,11 +184,6 @@ class ScratchDatabase:
                 self._run("ROLLBACK")
 
     def explain(self, sql: str, tables: Iterable[str], read: ReadTable, *, analyze: bool) -> str:
-        """EXPLAIN or EXPLAIN ANALYZE of a query that runs here.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-        """
         word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
         with self._lock:
             self._show(tables, read)
@@ -341,13 +273,8 @@ class ScratchDatabase:
         return [name for (name,) in rows]
 
     def _show(self, tables: Iterable[str], read: ReadTable, *, forget: bool = True) -> None:
-        """Make the cluster's tables visible, without a copy, and the definitions over them.
-
-        Args:
-            tables: the names of the tables.
-            read: gives their rows.
-            forget: whether other tables that were visible are gone.
-        """
+        """Make the cluster's tables visible, without a copy, and the definitions over them."""
+        # With `forget`, other tables that were visible are gone.
         self._used = True
         own, names = self._tables(), list(tables)
         for name in names:

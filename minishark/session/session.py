@@ -27,12 +27,12 @@ from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import OptionError
-from minishark.lazy import imported
 from minishark.query.progress import ProgressHandler
 from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
-from minishark.session.options import check_placement
+from minishark.session.connect import check_placement
+from minishark.session.lazy import imported
 from minishark.session.runtime import Runtime
 from minishark.session.statements import Statements
 

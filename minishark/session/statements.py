@@ -42,29 +42,13 @@ from minishark.tables.store import survives_arrow
 
 @dataclass(slots=True)
 class Statements:
-    """Runs statements where they can run.
+    """Runs statements where they can run."""
 
-    Attributes:
-        runtime: what runs them.
-    """
-
-    runtime: Runtime
+    runtime: Runtime  # what runs them
     _prepared: dict[str, str] = field(default_factory=dict)
 
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
-        """Run all statements in a text but a last query, which runs when its rows are asked for.
-
-        Args:
-            text: one statement, or several with semicolons between.
-            params: values of parameters; one statement only.
-
-        Returns:
-            The last one's answer.
-
-        Raises:
-            QueryError: it does not parse, or names what does not exist; with DuckDB's message.
-            UnsupportedError: it is a statement that minishark does not run.
-        """
+        """Run all statements in a text but a last query, which runs when its rows are asked for."""
         statements = self.runtime.planning.statements(text)
         if params is not None:
             if len(statements) > 1:
@@ -188,11 +172,9 @@ class Statements:
         return runtime.named.write(statement.sql, target)
 
     def _can_create(self, name: str, created: CreateTableAs) -> bool:
-        """Whether a CREATE TABLE AS can run on the cluster.
-
-        The scratch database runs the others: tables that exist already, and those with columns
-        that do not survive Arrow.
-        """
+        """Whether a CREATE TABLE AS can run on the cluster."""
+        # The scratch database runs the others: tables that exist already, and those with columns
+        # that do not survive Arrow.
         runtime = self.runtime
         with runtime.engine.up_to_date():
             own = runtime.scratch.own_tables

@@ -37,20 +37,13 @@ Fingerprint = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class CachePlan:
-    """How a cached table is computed.
-
-    Attributes:
-        sql: the query.
-        schema: the table's columns.
-        layout: how it is partitioned and replicated.
-        function: a Python function to which the rows are passed first.
-        needs: objects that must live as long as the plan, such as handles of other tables.
-    """
+    """How a cached table is computed."""
 
     sql: str
     schema: Schema
     layout: Layout
-    function: TaskFunction | None = None
+    function: TaskFunction | None = None  # a Python function to which the rows are passed first
+    # Objects that must live as long as the plan, such as handles of other tables.
     needs: tuple[object, ...] = ()
 
 
@@ -65,42 +58,31 @@ class Handle:
 
 @dataclass(slots=True)
 class CachedTable:
-    """A cached table. It must not hold its handle, which would then never be released.
+    """A cached table. It must not hold its handle, which would then never be released."""
 
-    Attributes:
-        plan: how it is computed; None if it can't be computed again.
-        fingerprint: what its rows were computed from; None if that does not determine them.
-        repeats: the content that it had before its rows were lost.
-        lock: held while it is computed, forgotten or restored.
-    """
-
-    plan: CachePlan | None
+    plan: CachePlan | None  # how it is computed; None if it can't be computed again
+    # What its rows were computed from; None if that does not determine them.
     fingerprint: Fingerprint | None = None
-    repeats: str | None = None
+    repeats: str | None = None  # the content that it had before its rows were lost
+    # Held while it is computed, forgotten or restored.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(slots=True)
 class CachedTables:
-    """The cached tables of a session.
+    """The cached tables of a session."""
 
-    Attributes:
-        tables: stores them.
-    """
-
-    tables: Tables
+    tables: Tables  # stores them
     _cached: dict[str, CachedTable] = field(default_factory=dict)
     _released: deque[str] = field(default_factory=deque)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def promise(self, plan: CachePlan) -> Handle:
-        """Register a table that is computed when a query reads it."""
         handle = self._register(CachedTable(plan))
         self.tables.publish(promised_table(handle.name, plan.schema), replace=False)
         return handle
 
     def load(self, data: Any, partitions: int | None = None) -> Handle:
-        """Load rows of the front end as a cached table."""
         handle = self._register(CachedTable(None))
         self.tables.create(handle.name, data, Layout(partitions=partitions, replicas=2))
         return handle
@@ -137,11 +119,7 @@ class CachedTables:
 
     @contextlib.contextmanager
     def computing(self, name: str) -> Iterator[CachedTable | None]:
-        """Lock a promised table to compute it; None if another thread has done so by now.
-
-        Raises:
-            CatalogError: its last handle was released meanwhile.
-        """
+        """Lock a promised table to compute it; None if another thread has done so by now."""
         cached = self._cached.get(name)
         if cached is None:
             raise self.tables.catalog.unknown(name)
@@ -170,12 +148,9 @@ class CachedTables:
             self.tables.publish(promised_table(name, cached.plan.schema), replace=True)
 
     def settle(self, name: str) -> bool:
-        """Drop a computed table's plan, and with it everything that the plan needs.
-
-        Returns:
-            Whether it is computed. Another thread may just have forgotten its rows: without a plan
-            they could never be computed again, so it keeps it then.
-        """
+        """Drop a computed table's plan, with all that it needs; whether the table is computed."""
+        # Another thread may just have forgotten its rows: without a plan they could never be
+        # computed again, so it keeps it then.
         cached = self._cached[name]
         with cached.lock:
             computed = self.tables.catalog.get(name).is_computed
@@ -188,15 +163,7 @@ class CachedTables:
         lost: PartitionsLostError,
         fingerprint: Callable[[CachePlan], Fingerprint | None],
     ) -> None:
-        """Let a table whose partitions are lost be computed again when it is needed.
-
-        Args:
-            lost: the partitions.
-            fingerprint: tells what a plan's rows would be computed from now.
-
-        Raises:
-            PartitionsLostError: it can't be computed again, or might have other rows then.
-        """
+        """Let a table whose partitions are lost be computed again when it is needed."""
         cached = self._cached[lost.table]
         with cached.lock:
             table = self.tables.catalog.get(lost.table)
@@ -217,19 +184,6 @@ def cache_plan(
     function: TaskFunction | None = None,
     needs: tuple[object, ...] = (),
 ) -> CachePlan:
-    """A checked plan for caching the rows of a query.
-
-    Args:
-        sql: the query.
-        schema: its columns.
-        layout: how the table is partitioned and replicated; names of columns in any case.
-        function: a Python function to which the rows are passed first.
-        needs: objects that must live as long as the plan.
-
-    Raises:
-        CatalogError: `layout` names a column that does not exist.
-        OptionError: a number in it makes no sense.
-    """
     if function is None:
         sql, columns = as_stored(sql, schema), stored_schema(table_schema(schema))
     else:

@@ -45,23 +45,14 @@ class _Files:
 
 @dataclass(slots=True, kw_only=True)
 class Tables:
-    """Loads tables into a cluster, and publishes them to the catalog and the planning database.
+    """Loads tables into a cluster, and publishes them to the catalog and the planning database."""
 
-    Attributes:
-        cluster: where they are stored.
-        planning: the planning database.
-        placement: gives the placement for loading tasks.
-        partitions: the default number of partitions.
-        warn: takes warnings for the user.
-        catalog: the published tables.
-    """
-
-    cluster: Cluster
+    cluster: Cluster  # where they are stored
     planning: PlanningDatabase
-    placement: Callable[[], Placement]
-    partitions: int
-    warn: Callable[[str], None]
-    catalog: Catalog = field(default_factory=Catalog)
+    placement: Callable[[], Placement]  # gives the placement for loading tasks
+    partitions: int  # the default number of partitions
+    warn: Callable[[str], None]  # takes warnings for the user
+    catalog: Catalog = field(default_factory=Catalog)  # the published tables
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     # By the folder of a load: its files; the first load with the same rows; nodes' storage folders.
@@ -79,7 +70,6 @@ class Tables:
         replace: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Load a table and publish it; `Session.create_table` says what the arguments mean."""
         self.check_new(name, replace=replace)
         check_layout(layout)
         with self.folder() as folder:
@@ -95,7 +85,6 @@ class Tables:
         *,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Table:
-        """Load data into a folder, as a table that is not published yet."""
         with self.temporary_folders(folder) as (rows_folder, _):
             pieces = layout.partitions or self.partitions
             source, size = self._source(data, rows_folder, pieces)
@@ -143,11 +132,6 @@ class Tables:
                 self.cluster.remove_folder(done)
 
     def drop(self, name: str) -> None:
-        """Remove a table and free its memory.
-
-        Raises:
-            CatalogError: there is no such table.
-        """
         with self._lock:
             table = self.catalog.remove(name)
             self.planning.remove_table(name)
@@ -160,11 +144,6 @@ class Tables:
         self.cluster.remove_folder(folder)
 
     def read(self, name: str) -> pa.Table:
-        """All rows of a table, memory-mapped.
-
-        Raises:
-            CatalogError: there is no such table, or it was dropped meanwhile.
-        """
         for _ in range(_READS_MAX - 1):
             table = self.catalog.get(name)
             try:
@@ -187,7 +166,6 @@ class Tables:
     # Replication and restoring
 
     def replicator(self) -> Replicator:
-        """The background thread that keeps the declared number of replicas."""
         return Replicator(
             cluster=self.cluster,
             tables=lambda: tuple(self.catalog),
@@ -217,11 +195,7 @@ class Tables:
         self._same_as[table.folder] = content
 
     def restore(self, lost: PartitionsLostError) -> None:
-        """Load a table again whose partitions are lost, if its files have not changed.
-
-        Raises:
-            PartitionsLostError: they have, or it was not loaded from files.
-        """
+        """Load a table again whose partitions are lost, if its files have not changed."""
         with self._restoring:  # several queries may find the same table lost
             table = self.catalog.get(lost.table)
             if not any(partition.file in lost.files for partition in table.partitions):
@@ -295,7 +269,6 @@ class Tables:
         *,
         replicas: int,
     ) -> Table:
-        """A stored table with its statistics."""
         if loaded.on_disk:
             self.warn(
                 f"There is no room in shared memory: table {name} is on disk, which is slower."
@@ -317,11 +290,6 @@ class Tables:
         )
 
     def publish(self, table: Table, *, replace: bool) -> None:
-        """Make a table visible to statements.
-
-        Raises:
-            CatalogError: there is one of its name, and `replace` is false.
-        """
         with self._lock:
             replaced = self.catalog.get(table.name) if table.name in self.catalog else None
             if replaced is not None and not replace:
@@ -333,18 +301,12 @@ class Tables:
 
 
 def check_layout(layout: Layout) -> None:
-    """Raise OptionError if a layout's number of partitions or replicas is out of range."""
     check_partitions(layout.partitions)
     if not is_whole_number(layout.replicas, PARTITIONS_MAX):
         raise OptionError("replicas must be a whole number, at least 1.")
 
 
 def named_columns(table: str, names: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
-    """Column names in any case, as they are written in the table.
-
-    Raises:
-        CatalogError: there is none of that name.
-    """
     found = {column.lower(): column for column in columns}
     for name in names:
         if name.lower() not in found:

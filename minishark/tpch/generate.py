@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from minishark.errors import DataError, MinisharkError, ResourceError
-from minishark.tpch.schema import TABLES
+from minishark.tpch.tables import TABLES
 
 # Size of scale 1 as Snappy-compressed Parquet: for progress, and to notice early that the disk is
 # too small.
@@ -58,21 +58,8 @@ def default_parts(scale: float) -> int:
 
 
 def generate(scale: float, root: Path, *, parts: int, on_progress: OnProgress) -> Path:
-    """Generate one scale's data, unless it exists.
-
-    Args:
-        scale: TPC-H's scale factor; 1 is about 1 GB as text.
-        root: The parent of the `scale-<s>` folders; created if it is missing.
-        parts: Files per table.
-        on_progress: Called with the bytes written so far and the bytes expected.
-
-    Returns:
-        The folder with one folder of Parquet files per table.
-
-    Raises:
-        DataError: The folder is not writable, or lacks a table.
-        ResourceError: The disk is full, or too small.
-    """
+    """Generate one scale's data, unless it exists; the folder of its tables' folders."""
+    # `on_progress` is called with the bytes written so far and the bytes expected.
     target = scale_folder(root, scale)
     if target.is_dir():
         _check_complete(target)
@@ -158,11 +145,9 @@ def _run_generator(command: list[str], on_poll: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _signals_later() -> Iterator[list[int]]:
-    """Defer signals to the end of the block; the list has those received so far.
-
-    An exception within Popen's constructor would leak the child; one within its `wait` could leave
-    its lock held, and the next `wait` would deadlock.
-    """
+    """Defer signals to the end of the block; the list has those received so far."""
+    # An exception within Popen's constructor would leak the child; one within its `wait` could
+    # leave its lock held, and the next `wait` would deadlock.
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received

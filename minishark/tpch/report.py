@@ -14,22 +14,16 @@ from rich.text import Text
 
 
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """All repetitions of a query under one planner setting; counts are the last repetition's.
+    """All repetitions of a query under one planner setting; counts are the last repetition's."""
 
-    Attributes:
-        times_s: Seconds of each repetition, from SQL text to Arrow table.
-        constrained_tasks: Tasks with preferred nodes.
-        local_tasks: Those of them that ran on a preferred node.
-        differences: How the answer differs from DuckDB's, or the error of the failed query.
-    """
-
-    times_s: tuple[float, ...] = ()
+    times_s: tuple[float, ...] = ()  # seconds of each repetition, from SQL text to Arrow table
     rows: int = 0
     stages: int = 0
     tasks: int = 0
-    constrained_tasks: int = 0
-    local_tasks: int = 0
+    constrained_tasks: int = 0  # tasks with preferred nodes
+    local_tasks: int = 0  # those of them that ran on a preferred node
     planning_s: float = 0.0
+    # How the answer differs from DuckDB's, or the error of the failed query.
     differences: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -49,18 +43,13 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryOutcome(msgspec.Struct, frozen=True):
-    """One query, run both ways.
-
-    Attributes:
-        duckdb_times_s: DuckDB's seconds for each repetition, over views of the same Parquet files.
-        planned: The runs as the planner chooses.
-        staged: The runs in stages over the nodes, however small the tables.
-    """
+    """One query, run both ways."""
 
     number: int
+    # DuckDB's seconds for each repetition, over views of the same Parquet files.
     duckdb_times_s: tuple[float, ...]
-    planned: Runs
-    staged: Runs
+    planned: Runs  # the runs as the planner chooses
+    staged: Runs  # the runs in stages over the nodes, however small the tables
 
     @property
     def correct(self) -> bool:
@@ -73,17 +62,12 @@ class QueryOutcome(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A whole run.
+    """A whole run."""
 
-    Attributes:
-        parameters: The options, with defaults resolved, and the size of cluster and machine.
-        versions: Versions of minishark, its main dependencies, Python and the platform.
-        load_s: Seconds that loading the eight tables took.
-    """
-
+    # The options, with defaults resolved, and the size of cluster and machine.
     parameters: dict[str, Any]
     versions: dict[str, str]
-    load_s: float
+    load_s: float  # seconds that loading the eight tables took
     outcomes: tuple[QueryOutcome, ...]
 
     @property
@@ -107,11 +91,9 @@ class Report(msgspec.Struct, frozen=True):
         return f"{self.correct} {of}, {self.correct_in_stages} {of} in stages"
 
     def to_json(self) -> bytes:
-        """The whole report, with every repetition and the totals, as indented JSON.
-
-        A query has the fields of its runs as planned, and those of its runs in stages below
-        `staged`; so have the totals.
-        """
+        """The whole report, with every repetition and the totals, as indented JSON."""
+        # A query has the fields of its runs as planned, and those of its runs in stages below
+        # `staged`; so have the totals.
         fields = msgspec.to_builtins(self)
         queries = fields.pop("outcomes")
         fields["queries"] = [query | query.pop("planned") for query in queries]

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 import minishark
-from minishark.answers.compare import differences
+from minishark.answers import differences
 from minishark.errors import MinisharkError
 from minishark.tpch.generate import default_parts, generate, scale_folder
 from minishark.tpch.locations import default_data_folder
@@ -31,29 +31,21 @@ _PACKAGES = ("minishark", "duckdb", "pyarrow", "pyzmq")
 
 
 class TpchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a run.
-
-    Attributes:
-        queries: Numbers from 1 to 22, in the order in which they run.
-        executors: Executors of each node.
-        partitions: Partitions of each partitioned table; None for the session's default.
-        replicas: Replicas of each partition; None for 2, or 1 on one node.
-        placement: A placement policy of `minishark.connect`.
-        data: The folder of generated data; None for the default one.
-        cluster: Name or address of a running cluster; None starts a local one.
-        memory_limit: Bytes that the local cluster may use; None for 75 % of the machine's.
-    """
+    """The options of a run."""
 
     scale: float = 0.1
+    # Numbers from 1 to 22, in the order in which they run.
     queries: tuple[int, ...] = tuple(range(1, QUERY_COUNT + 1))
     nodes: int = 2
-    executors: int = 1
+    executors: int = 1  # executors of each node
+    # Partitions of each partitioned table; None for the session's default.
     partitions: int | None = None
-    replicas: int | None = None
-    placement: str = "sparrow"
+    replicas: int | None = None  # replicas of each partition; None for 2, or 1 on one node
+    placement: str = "sparrow"  # a placement policy of `minishark.connect`
     repetitions: int = 1
-    data: Path | None = None
-    cluster: str | None = None
+    data: Path | None = None  # the folder of generated data; None for the default one
+    cluster: str | None = None  # name or address of a running cluster; None starts a local one
+    # Bytes that the local cluster may use; None for 75 % of the machine's.
     memory_limit: int | None = None
 
 
@@ -82,7 +74,6 @@ def default_replicas(nodes: int) -> int:
 
 
 def versions() -> dict[str, str]:
-    """The versions that a measurement depends on."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         try:

@@ -14,8 +14,8 @@ from typing import Protocol
 import duckdb
 import pyarrow as pa
 
-from minishark.cores import usable_cores
 from minishark.expressions import quote
+from minishark.worker.cores import usable_cores
 from minishark.worker.memory import NodeMemory
 from minishark.worker.protocol import OutputKind, StageTask
 from minishark.worker.storage import StorageMeter

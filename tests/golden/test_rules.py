@@ -9,7 +9,7 @@ from msgspec import structs
 
 import minishark
 from minishark.catalog import Catalog
-from minishark.compiler.logical.display import plan_text
+from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.rules import RULES, enabled, rules_table

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import duckdb
 
-from minishark.answers.compare import differences
-from minishark.answers.ordering import output_order
+from minishark.answers import differences, output_order
 from minishark.dataframe import DataFrame
 from minishark.session.session import Session
 

@@ -7,13 +7,11 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.answers.compare import differences
-from minishark.answers.ordering import output_order
+from minishark.answers import differences, output_order
 from minishark.query.metrics import QueryMetrics
 from minishark.session.session import Session
 from minishark.tpch.queries import QUERY_COUNT, load_queries
-from minishark.tpch.schema import TABLES
-from minishark.tpch.tables import create_views
+from minishark.tpch.tables import TABLES, create_views
 
 _MORE_CASES = ((8, 3, True), (3, 1, False), (8, 2, False), (1, 3, False))
 _QUERIES = load_queries(range(1, QUERY_COUNT + 1))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from minishark.catalog import Partition, Table
+from minishark.catalog import Partition, Table, TableStatistics
 from minishark.cluster.backend import FragmentRejectedError, job_error, task_error
 from minishark.compiler.logical.operators import Values
 from minishark.compiler.physical.plan import PhysicalPlan, Single
@@ -17,7 +17,6 @@ from minishark.errors import (
 )
 from minishark.expressions import Column
 from minishark.query.inputs import preferred_nodes, stage_slices
-from minishark.statistics import TableStatistics
 from minishark.worker.protocol import (
     BucketSlice,
     FileSlice,

@@ -25,19 +25,12 @@ _STOP_MIN_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A scheduled fault.
+    """A scheduled fault."""
 
-    Attributes:
-        at_s: seconds from the start.
-        kind: one of KINDS.
-        draw: from 0 to 1; selects one of the possible victims.
-        stopped_s: how long the process is stopped; 0 for a kill.
-    """
-
-    at_s: float
-    kind: str
-    draw: float
-    stopped_s: float
+    at_s: float  # seconds from the start
+    kind: str  # one of KINDS
+    draw: float  # from 0 to 1; selects one of the possible victims
+    stopped_s: float  # how long the process is stopped; 0 for a kill
 
     @property
     def role(self) -> str:

@@ -48,17 +48,11 @@ _HEADS = 2
 
 @dataclass(slots=True)
 class Testbed:
-    """Folders and a mark for one run.
+    """Folders and a mark for one run."""
 
-    Attributes:
-        folder: for temporary files of all processes of the run.
-        mark: in the environment of all of them.
-        strange: unowned folders in shared memory from before the run.
-    """
-
-    folder: Path
+    folder: Path  # for temporary files of all processes of the run
     mark: str
-    strange: tuple[Path, ...]
+    strange: tuple[Path, ...]  # unowned folders in shared memory from before the run
     _hosts: list[_Host] = field(default_factory=list)
     _peer_session: subprocess.Popen[bytes] | None = None
 
@@ -103,11 +97,9 @@ class Testbed:
 
     @property
     def keys(self) -> Path | None:
-        """The folder of keys; None without tcp."""
         return self.folder / "keys" if self._hosts else None
 
     def heads(self, nodes: int) -> frozenset[str]:
-        """The names of nodes with a scheduler."""
         own = [f"node-{i}" for i in range(nodes)]
         names = [host.record.nodes[0].name for host in self._hosts] or own
         return frozenset(names[:_HEADS])
@@ -139,7 +131,6 @@ class Testbed:
 
     @property
     def peer_pid(self) -> int | None:
-        """The process id of the other session, if it runs."""
         peer = self._peer_session
         return peer.pid if peer is not None and peer.poll() is None else None
 

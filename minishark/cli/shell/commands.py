@@ -23,8 +23,7 @@ from minishark.expressions import quote
 from minishark.query.report import metrics_text
 from minishark.session.catalog import TableInfo
 from minishark.tpch.queries import QUERY_COUNT, load_queries, parse_selection
-from minishark.tpch.schema import TABLES
-from minishark.tpch.tables import load_tables
+from minishark.tpch.tables import TABLES, load_tables
 
 _REPLICAS = 2
 # Commands of the DuckDB and SQLite shells, and their equivalents.
@@ -41,17 +40,12 @@ _HELP_NOTE = "Statements end with a semicolon. Ctrl-C cancels a query, Ctrl-D qu
 
 @dataclass(frozen=True)
 class Command:
-    """A dot-command.
-
-    Attributes:
-        usage: its name and arguments.
-        run: the function, called with the text after the name.
-        arguments: what completion offers: words, or "*path", "*table" or "*statement".
-    """
+    """A dot-command."""
 
     usage: str
     help: str
-    run: Callable[[Interpreter, str], None]
+    run: Callable[[Interpreter, str], None]  # called with the text after the name
+    # What completion offers: words, or "*path", "*table" or "*statement".
     arguments: Sequence[str] = ()
 
 

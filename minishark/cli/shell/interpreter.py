@@ -29,23 +29,16 @@ _CHANGES_ROWS = re.compile(r"(INSERT|UPDATE|DELETE|MERGE|COPY)\b", re.IGNORECASE
 
 @dataclass(kw_only=True)
 class Interpreter:
-    """Runs entries sequentially.
-
-    Attributes:
-        errors: a console for progress and warnings.
-        confirm: asks the user a yes/no question; None if not interactive.
-        timer: whether execution times are shown.
-        last: the last query.
-        is_over: whether `.quit` was entered.
-    """
+    """Runs entries sequentially."""
 
     session: Session
     output: Output
-    errors: Console
+    errors: Console  # for progress and warnings
+    # Asks the user a yes/no question; None if not interactive.
     confirm: Callable[[str], bool] | None = None
     timer: bool = False
     last: DataFrame | None = None
-    is_over: bool = False
+    is_over: bool = False  # whether `.quit` was entered
     _reading: list[Path] = field(default_factory=list)
     _warned: int = 0
 

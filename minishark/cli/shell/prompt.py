@@ -112,7 +112,6 @@ def _run(shell: Interpreter, text: str, interrupts: _Interrupts) -> None:
 
 
 def print_error(console: Console, error: Exception) -> None:
-    """Print an error, with a traceback if debugging."""
     if debugging():
         traceback.print_exception(error)
     kind = "" if isinstance(error, MinisharkError) else f"{type(error).__name__}: "
@@ -184,7 +183,6 @@ def _key_bindings() -> KeyBindings:
 
 
 def history_file() -> Path:
-    """The history file, in the user's state folder by the XDG specification."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         state = Path.home() / ".local" / "state"

@@ -10,32 +10,22 @@ from minishark.compiler.sql.tokens import sql_tokens
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A statement with its semicolon, or a dot-command.
-
-    Attributes:
-        text: the text, without leading whitespace and comments.
-        line: the line number of its start, from 1.
-        is_command: whether it is a dot-command, which is a single line.
-        is_complete: False for a statement without its semicolon.
-    """
+    """A statement with its semicolon, or a dot-command."""
 
     text: str
-    line: int
-    is_command: bool
-    is_complete: bool = True
+    line: int  # the line number of its start, from 1
+    is_command: bool  # whether it is a dot-command, which is a single line
+    is_complete: bool = True  # False for a statement without its semicolon
 
 
 def split(text: str) -> tuple[Entry, ...]:
-    """The statements and dot-commands in a text, in order, without comments between them.
-
-    A line that starts with a dot where a statement could start is a command. Only the last entry
-    can be incomplete.
-    """
+    """The statements and dot-commands in a text, in order, without comments between them."""
+    # A line that starts with a dot where a statement could start is a command. Only the last entry
+    # can be incomplete.
     return tuple(_entries(text))
 
 
 def is_complete(text: str) -> bool:
-    """Whether all statements in a text end with a semicolon."""
     return all(entry.is_complete for entry in split(text))
 
 

@@ -55,11 +55,9 @@ class BaseOperator:
         return iter(())
 
     def source(self, position: int) -> tuple[int, int] | None:
-        """Which input, and column of it, an output column is passed through from.
-
-        None where it is computed, or where an input row affects output rows of other values (as in
-        a limit): rules drop input rows by the values of such columns.
-        """
+        """Which input, and column of it, an output column is passed through from."""
+        # None where it is computed, or where an input row affects output rows of other values (as
+        # in a limit): rules drop input rows by the values of such columns.
         return None
 
 
@@ -98,19 +96,15 @@ class JoinCondition:
 
 @dataclass(frozen=True, slots=True)
 class Scan(BaseOperator):
-    """Columns of a table.
-
-    Attributes:
-        columns: a column that is None stands for "no column needed, only the rows".
-        hints: what optimizer rules attach, in a physical plan.
-    """
+    """Columns of a table."""
 
     order_matters: ClassVar[bool] = False
 
     table: str
+    # A column that is None stands for "no column needed, only the rows".
     columns: tuple[str | None, ...]
     schema: Schema
-    hints: ScanHints = NO_HINTS
+    hints: ScanHints = NO_HINTS  # what optimizer rules attach, in a physical plan
 
     def output_schema(self, inputs: Sequence[Schema]) -> Schema:
         return self.schema

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Protocol
 
 from minishark.compiler.logical.operators import Operator, Scan
 from minishark.expressions import Schema
+
+
+class TreeNode(Protocol):
+    """A node of a logical or physical plan."""
+
+    @property
+    def children(self) -> Sequence[Any]: ...
+
+    @property
+    def label(self) -> str: ...
+
+
+def plan_text(plan: TreeNode) -> str:
+    lines: list[str] = []
+
+    def walk(node: TreeNode, indent: str, own: str, below: str) -> None:
+        lines.append(f"{indent}{own}{node.label}")
+        for i, child in enumerate(node.children):
+            last = i == len(node.children) - 1
+            walk(child, indent + below, "└─ " if last else "├─ ", "   " if last else "│  ")
+
+    walk(plan, "", "", "")
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -37,6 +61,5 @@ class LogicalPlan:
 
 
 def make_plan(operator: Operator, *children: LogicalPlan) -> LogicalPlan:
-    """A plan node whose schema follows from the operator and its inputs."""
     schema = operator.output_schema([child.schema for child in children])
     return LogicalPlan(operator, children, schema)

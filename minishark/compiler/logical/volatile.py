@@ -18,11 +18,9 @@ _HARMLESS = (*_ROW_BY_ROW, ops.Scan, ops.Aggregate, ops.Sort, ops.TopN, ops.Limi
 
 
 def volatile_reason(plan: LogicalPlan) -> str | None:
-    """Why `plan` must not be distributed, if it calls volatile functions; None if it may be.
-
-    It may be if they are computed row by row, over a table, and nothing but aggregates, sorts and
-    limits comes after.
-    """
+    """Why `plan` must not be distributed, if it calls volatile functions; None if it may be."""
+    # It may be if they are computed row by row, over a table, and nothing but aggregates, sorts and
+    # limits comes after.
     operators = list(plan.operators())
     callers = [o for o in operators if any(map(is_volatile, o.expressions()))]
     if not callers:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
-from minishark.compiler.physical.distribution import in_one_task, moved, positions_of
 from minishark.compiler.physical.plan import (
     Distribution,
     Exchange,
@@ -14,6 +13,9 @@ from minishark.compiler.physical.plan import (
     Replicated,
     Single,
     Spread,
+    in_one_task,
+    moved,
+    positions_of,
 )
 from minishark.expressions import ColumnRef, Expression
 
@@ -118,11 +120,9 @@ def join_distribution(
 
 
 def _equated(join: Join, left: Distribution, right: Distribution, width: int) -> Hashed:
-    """The hash distribution over the left and right columns side by side, before projection.
-
-    An inner join makes its equal columns interchangeable; other joins keep only the keys of the
-    side whose rows all survive with their own values.
-    """
+    """The hash distribution over the left and right columns side by side, before projection."""
+    # An inner join makes its equal columns interchangeable; other joins keep only the keys of the
+    # side whose rows all survive with their own values.
     by_left = left if isinstance(left, Hashed) else None
     by_right = right if isinstance(right, Hashed) else None
     keeps_right = join.kind in (JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)

@@ -62,7 +62,6 @@ SINGLE_TASK = {
 
 
 def coverage_table() -> str:
-    """Both lists as Markdown."""
     lines = ["| DuckDB operator | how it runs |", "|---|---|"]
     lines += [f"| `{name}` | distributed: {DISTRIBUTED[name]} |" for name in sorted(HANDLERS)]
     lines += [f"| {name} | single task: {why} |" for name, why in SINGLE_TASK.items()]

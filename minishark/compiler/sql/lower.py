@@ -27,15 +27,7 @@ _NO_LIMIT = 1 << 62
 
 
 def lower_plan(json: Json, output: Schema) -> LogicalPlan:
-    """The logical plan of one statement.
-
-    Args:
-        json: what DuckDB's `json_serialize_plan` gave for it.
-        output: the statement's columns, as DuckDB bound them; they name the plan's output.
-
-    Raises:
-        PlanNotLowered: an operator, expression or type is not supported.
-    """
+    """The logical plan of DuckDB's `json_serialize_plan`; `output` has the bound columns."""
     plan = _lower(json["plans"][0])
     if tuple(c.type for c in plan.schema) != tuple(c.type for c in output):
         raise PlanNotLowered("an output with other types than the statement's")

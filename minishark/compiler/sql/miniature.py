@@ -19,8 +19,8 @@ from decimal import Decimal, InvalidOperation
 
 import duckdb
 
+from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.expressions import quote, quote_text
-from minishark.statistics import ColumnStatistics, TableStatistics
 
 ROWS_CAP = 600_000
 """The most rows of a miniature; benchmarks/miniature.py compares other caps."""
@@ -51,7 +51,6 @@ _ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
 def scaled(x: int, f: float) -> int:
-    """A row or distinct count in the miniature: small ones as they are, the rest by `f`."""
     return x if x <= _KNEE else int(_KNEE + (x - _KNEE) * f)
 
 
@@ -112,7 +111,6 @@ class Miniatures:
         self._is_fresh = False
 
     def remove(self, name: str) -> None:
-        """Remove a table; an unknown one is ignored."""
         key = name.lower()
         if self._tables.pop(key, None) is not None:
             self._made.pop(key, None)
@@ -135,7 +133,6 @@ class Miniatures:
         self._is_fresh = True
 
     def _is_current(self, key: str, factor: float) -> bool:
-        """Whether the miniature has this factor, or is so small that no factor changes it."""
         made = self._made.get(key)
         small = self._tables[key][2].rows <= _KNEE
         return made is not None and (small or made == factor)
@@ -161,12 +158,10 @@ def _column(
 
 
 def _cycle(rows: int, wanted: int, share: float) -> int:
-    """The cycle after which values repeat, so that DuckDB estimates `wanted` distinct ones.
-
-    DuckDB sketches a `share` of the rows and, of u distinct values in s sampled rows, infers
-    u + (u/s)^3 (n - s) among n (a Good-Turing estimate). With c values in turn, a sample has
-    c (1 - (1 - share)^(n/c)) of them. An odd cycle can't fall in step with DuckDB's vectors.
-    """
+    """The cycle after which values repeat, so that DuckDB estimates `wanted` distinct ones."""
+    # DuckDB sketches a `share` of the rows and, of u distinct values in s sampled rows, infers u +
+    # (u/s)^3 (n - s) among n (a Good-Turing estimate). With c values in turn, a sample has c (1 -
+    # (1 - share)^(n/c)) of them. An odd cycle can't fall in step with DuckDB's vectors.
     sampled = share * rows
     if wanted >= rows or rows <= _VECTOR_ROWS or wanted < sampled / 20:
         return wanted

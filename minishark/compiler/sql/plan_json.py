@@ -284,11 +284,9 @@ def _lower_symbol(name: str, arguments: tuple[Expression, ...], type_: str) -> E
 
 
 def _bare_decimal(expression: Expression) -> Expression:
-    """A DECIMAL constant without its cast.
-
-    DuckDB widens constants to the type of the sum when it binds; bound a second time with that
-    type the sum would be one digit wider, and wide decimals are slow.
-    """
+    """A DECIMAL constant without its cast."""
+    # DuckDB widens constants to the type of the sum when it binds; bound a second time with that
+    # type the sum would be one digit wider, and wide decimals are slow.
     if isinstance(expression, Literal) and expression.type.startswith("DECIMAL("):
         text = expression.sql.removeprefix("CAST(").partition(" AS ")[0]
         return Literal(
@@ -314,11 +312,9 @@ def _lower_operator(json: Json, child: Schema) -> Expression:
 
 
 def _lower_null_check(argument: Expression, negated: bool) -> Expression:
-    """IS [NOT] NULL of the operands of arithmetic instead of its result.
-
-    DuckDB knows from statistics which columns have nulls, and often computes nothing; without
-    them the arithmetic would be computed, and could overflow where DuckDB answers.
-    """
+    """IS [NOT] NULL of the operands of arithmetic instead of its result."""
+    # DuckDB knows from statistics which columns have nulls, and often computes nothing; without
+    # them the arithmetic would be computed, and could overflow where DuckDB answers.
     parts = tuple(dict.fromkeys(_null_parts(argument)))
     checks: tuple[Expression, ...] = tuple(IsNull(part, negated) for part in parts)
     if not checks:
@@ -414,15 +410,7 @@ def _frame_bound(kind: str, offset: Json | None, child: Schema) -> FrameBound:
 
 
 def lower_table_filter(json: Json, columns: tuple[ColumnRef, ...]) -> tuple[Expression, ...]:
-    """A filter that DuckDB pushed into a scan, as predicates over the filtered columns.
-
-    Args:
-        json: the filter.
-        columns: the scanned column that it filters, or several for a filter that compares columns.
-
-    Returns:
-        The predicates; none for filters that are only hints (optional, dynamic).
-    """
+    """A filter that DuckDB pushed into a scan, as predicates; none for one that is only a hint."""
     match json["filter_type"]:
         case "LEGACY_CONSTANT_COMPARISON":
             comparison = COMPARISONS[json["comparison_type"]]

@@ -73,15 +73,10 @@ class CreateEnum(_Statement, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The table that a statement writes.
-
-    Attributes:
-        name: its name, unquoted.
-        is_main: whether it is in the schema of the cluster's tables.
-    """
+    """The table that a statement writes."""
 
     name: str
-    is_main: bool
+    is_main: bool  # whether it is in the schema of the cluster's tables
 
 
 class Write(_Statement, frozen=True):
@@ -190,12 +185,7 @@ _MODIFIERS = ("TEMP", "TEMPORARY", "PERSISTENT", "RECURSIVE", "SECURE", "UNIQUE"
 
 
 def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedStatement]:
-    """The statements in `text`.
-
-    Raises:
-        QueryError: it does not parse; with DuckDB's message.
-        UnsupportedError: minishark does not run one of them; says what to do instead.
-    """
+    """The statements in `text` (UnsupportedError if minishark does not run one of them)."""
     try:
         found = con.extract_statements(text)
     except duckdb.Error as error:
