@@ -176,14 +176,16 @@ def planner_options(
     disabled: Collection[str],
 ) -> PlannerOptions:
     slots = cluster.total_slots
-    if not single_task_rows:
+    if not single_task_rows and "coalesced_tasks" in disabled:
         eager = PlannerOptions.eager(partitions or slots).without(*disabled)
         return replace(eager, slots=cluster.cores)
-    return PlannerOptions(
+    alone = partitions or not single_task_rows
+    options = PlannerOptions(
         partitions=partitions or slots,
         single_task_rows=single_task_rows,
-        threads=task_threads or (1 if partitions else slots),
+        threads=task_threads or (1 if alone else slots),
         slots=cluster.cores,
         task_bytes=cluster.task_bytes,
         disabled=frozenset(disabled),
     )
+    return options if single_task_rows else options.in_stages()
