@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("tests", deadline=None)
     hypothesis.settings.load_profile("tests")
     sys.dont_write_bytecode = False
+    gc.disable()  # until all tests are collected: next to nothing of that is garbage
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
@@ -83,9 +84,14 @@ def _remove_killed_runs() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The modules stay: the garbage collector need not look at them again and again."""
+    """The modules stay: the garbage collector need not look at them again and again.
+
+    It runs more seldom than in a program: what tests leave is freed by its reference counts.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)
+    gc.enable()
 
 
 def _leftovers(config: pytest.Config) -> list[Path]:

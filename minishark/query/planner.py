@@ -15,10 +15,8 @@ from minishark.compiler.logical.plan import LogicalPlan, called_functions
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
-from minishark.compiler.rules import enabled
-from minishark.compiler.rules.rule import Phase
 from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
-from minishark.compiler.stages.split import split
+from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import QueryError
 from minishark.query.files import NamedFiles
@@ -52,7 +50,7 @@ class LogicalQuery:
     files: tuple[Table, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QueryPlan:
     """All phases of a query's plan."""
 
@@ -60,11 +58,17 @@ class QueryPlan:
     logical: LogicalPlan  # what is computed
     physical: PhysicalPlan  # where rows are
     stages: tuple[Stage, ...]  # what tasks run, in topological order
-    tables: Mapping[str, Table]  # those it reads, as when planned, by name in lower case
+    catalog: Catalog  # the tables that it reads, as they were when planned
+    options: PlannerOptions  # how it was planned
 
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.bound.schema)
+
+    @cached_property
+    def tables(self) -> Mapping[str, Table]:
+        """The tables that it reads, by name in lower case."""
+        return {table.name.lower(): table for table in self.catalog}
 
     @cached_property
     def reads_files(self) -> bool:
@@ -159,14 +163,18 @@ class QueryPlanner:
         physical = plan_physical(logical, tables, options)
         if sink is not None:
             physical = sink.shape(physical)
-        snapshot = {table.name.lower(): table for table in tables}
         stages = split(physical, options.disabled)
         # What other sinks do with a task's rows, users see: files, partitions, calls of a function.
         is_seen = sink is not None and not sink.distributes_files
         kept = {stages[-1].index: stages[-1].tasks} if is_seen else {}
-        for rule, own in enabled(Phase.TASKS, options):
-            stages = rule.apply(stages, kept, options, own)
-        return QueryPlan(bound, logical, physical, stages, snapshot)
+        return QueryPlan(
+            bound=bound,
+            logical=logical,
+            physical=physical,
+            stages=with_tasks(stages, kept, options),
+            catalog=tables,
+            options=options,
+        )
 
     # Whether a plan still holds
 

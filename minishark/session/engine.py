@@ -29,10 +29,11 @@ from minishark.errors import (
     ResourceError,
     TaskFailedError,
 )
+from minishark.query.adaptation import Adaptation
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
 from minishark.query.locality import hosts_of
-from minishark.query.metrics import QueryMetrics, StageMetrics
+from minishark.query.metrics import QueryMetrics, RevisionMetrics, StageMetrics
 from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
@@ -314,6 +315,13 @@ class _Query(Generic[Result]):
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
         engine = self.engine
+        output = self.sink.output(plan.physical, plan.columns)
+        adaptation = Adaptation(
+            plan=plan.physical,
+            catalog=plan.catalog,
+            options=plan.options,
+            free_root=output.has_any_layout,
+        )
         with engine.query_folder() as folder:
             run = QueryRun(
                 stages=plan.stages,
@@ -321,17 +329,18 @@ class _Query(Generic[Result]):
                 site=engine.site(folder),
                 store=engine.cluster.store(),
                 folder=folder,
-                output=self.sink.output(plan.physical, plan.columns),
+                output=output,
                 environment=engine.environment,
                 threads=engine.threads(engine.open_queries.count),
                 explained=self.explained,
                 on_progress=self._tell if self.handlers or engine.progress_handlers else None,
+                adaptation=adaptation,
             )
             run.run()
             result = self.sink.finish(run)
         if run.uses_disk():
             engine.warn(_DISK_WARNING)
-        return result, self._metrics(run.metrics(), warnings)
+        return result, self._metrics(run.metrics(), warnings, adaptation.revisions)
 
     def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryMetrics]:
         """Run a statement that no executor accepts in the scratch database, which accepts more."""
@@ -347,12 +356,18 @@ class _Query(Generic[Result]):
         note = f"Ran in the front end, as an executor did not accept it: {rejected}"
         return result, self._metrics((), (note,))
 
-    def _metrics(self, stages: tuple[StageMetrics, ...], warnings: tuple[str, ...]) -> QueryMetrics:
+    def _metrics(
+        self,
+        stages: tuple[StageMetrics, ...],
+        warnings: tuple[str, ...],
+        revisions: Sequence[RevisionMetrics] = (),
+    ) -> QueryMetrics:
         return QueryMetrics(
             elapsed_s=time.perf_counter() - self._started_s,
             planning_s=self._planned_s - self._started_s,
             warnings=warnings,
             by_stage=stages,
+            revisions=tuple(revisions),
         )
 
     def _tell(self, progress: QueryProgress) -> None:

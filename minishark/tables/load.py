@@ -125,10 +125,13 @@ class TableLoader:
         layout = self.layout
         if self._is_divided:
             self._pieces = self.source.payloads()
-            nodes = [StageNode(0, len(self._pieces)), StageNode(1, layout.partitions, (Read(0),))]
+            nodes = [
+                StageNode(index=0, tasks=len(self._pieces)),
+                StageNode(index=1, tasks=layout.partitions, reads=(Read(0),)),
+            ]
         else:
             self._pieces = self.source.runs(layout.partitions)
-            nodes = [StageNode(1, len(self._pieces))]
+            nodes = [StageNode(index=1, tasks=len(self._pieces))]
         self._graph = StageGraph(nodes)
 
     @property

@@ -19,6 +19,7 @@ from minishark.compiler.physical.plan import (
     Replicated,
     Shuffle,
     Single,
+    StageOutput,
     in_one_task,
 )
 from minishark.expressions import ColumnRef, Expression, Schema, is_volatile
@@ -94,6 +95,8 @@ class Exchanges:
         self, plan: PhysicalPlan, exchange: Broadcast | Gather, distribution: Distribution
     ) -> PhysicalPlan:
         """All rows of `plan`, for each task or for one."""
+        if isinstance(plan.operator, StageOutput):
+            return replace(plan, distribution=Replicated())
         # What is stored already and small is read in place, and filtered by each reader, which is
         # cheaper than a stage that stores it again.
         if self.is_stored(plan):
@@ -117,7 +120,7 @@ class Exchanges:
                 return stored and not any(map(is_volatile, expressions))
             case Aggregate() | Distinct():
                 return self.is_stored(plan.children[0])
-            case Scan() | CteRef():
+            case Scan() | CteRef() | StageOutput():
                 return plan.rows <= self.read_whole_rows
             case _:
                 return False

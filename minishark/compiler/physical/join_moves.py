@@ -57,7 +57,7 @@ class JoinCosts:
     stage_cost: float  # what one more stage costs, in rows built into a hash table
 
     def cheapest(self, join: Join) -> JoinMove:
-        _, move = min(self._candidates(join))
+        _, move = min(self.candidates(join))
         return move
 
     def counting_pays(self, built: Side, probed: Side) -> bool:
@@ -68,7 +68,8 @@ class JoinCosts:
         stored = 2 * self.stage_cost + built.rows / tasks * SHUFFLE_COST
         return probed.rows > _FEWER * built.rows and saved > stored
 
-    def _candidates(self, join: Join) -> Iterator[tuple[float, JoinMove]]:
+    def candidates(self, join: Join) -> Iterator[tuple[float, JoinMove]]:
+        """The moves that are possible, each with its cost."""
         yield self._gather(), JoinMove.GATHER
         if join.kind in KEEPS_LEFT and not self.left.in_one_task:
             yield self._broadcast(self.right, self.left), JoinMove.BROADCAST_RIGHT

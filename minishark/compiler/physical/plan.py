@@ -136,6 +136,48 @@ class Materialize(Exchange):
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What a task reads of a shuffle's output.
+
+    Attributes:
+        first: the first bucket.
+        last: the one after the last bucket.
+        tasks: of the tasks that put the buckets out, the first whose rows it reads and the one
+            after the last; None for all.
+    """
+
+    first: int
+    last: int
+    tasks: tuple[int, int] | None = None
+
+    def reads(self, task: int) -> bool:
+        """Whether it reads what a task has put out."""
+        return self.tasks is None or self.tasks[0] <= task < self.tasks[1]
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutput(Exchange):
+    """The output of a stage that has started, in the plan of what is left of a query.
+
+    Attributes:
+        stage: its number.
+        home: how its rows are distributed if a task reads the bucket, or the piece, of its number.
+        has_buckets: whether its tasks divide their output.
+        estimated_rows: the number of rows that it was planned with.
+        shares: what each task reads, if that is not one bucket each.
+    """
+
+    stage: int
+    home: Distribution
+    has_buckets: bool
+    estimated_rows: float
+    shares: tuple[Share, ...] = ()
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return f"Output of stage {self.stage}"
+
+
+@dataclass(frozen=True, slots=True)
 class SampleKeys(BaseOperator):
     """The sort keys of at most `rows` rows of a partition, and for how many rows each stands."""
 
@@ -198,6 +240,7 @@ PhysicalOperator: TypeAlias = (
     | Broadcast
     | Gather
     | Materialize
+    | StageOutput
     | PartialAggregate
     | FinalAggregate
     | SampleKeys
@@ -232,6 +275,15 @@ class PhysicalPlan:
             node = waiting.pop()
             yield node
             waiting += reversed(node.children)
+
+    def own_nodes(self) -> Iterator[PhysicalPlan]:
+        """All nodes of the same stage, with the exchanges that it reads but nothing below them."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            if node is self or not isinstance(node.operator, Exchange):
+                waiting += reversed(node.children)
 
 
 def aggregate_of(operator: PhysicalOperator) -> Aggregate | None:

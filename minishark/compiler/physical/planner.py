@@ -105,41 +105,49 @@ class Placer:
             found: Planned | None = rule.apply(logical, self, own)
             if found is not None:
                 return found
-        children = [self.plan(child) for child in logical.children]
+        return self.place(
+            operator, [self.plan(child) for child in logical.children], logical.schema
+        )
+
+    def place(self, operator: ops.Operator, children: Sequence[Planned], schema: Schema) -> Planned:
+        """An operator over inputs that are placed; all but common table expressions."""
         match operator:
             case ops.Scan():
-                return self._scan(operator, logical.schema)
+                return self._scan(operator, schema)
             case ops.Values():
                 # Constants are in the SQL of every task that needs them.
                 profile = Profile(float(len(operator.rows)), (None,) * len(operator.schema))
-                return planned(operator, (), logical.schema, Replicated(), profile)
+                return planned(operator, (), schema, Replicated(), profile)
             case ops.CteRef():
-                return self._cte_ref(operator, logical.schema)
+                return self._cte_ref(operator, schema)
             case ops.Statement():
                 profile = Profile(1.0, (None,) * len(operator.schema))
-                return planned(operator, (), logical.schema, Single(), profile)
+                return planned(operator, (), schema, Single(), profile)
             case ops.Filter():
-                return self._filter(operator, children[0], logical.schema)
+                return self._filter(operator, children[0], schema)
             case ops.Project():
-                return self.project(operator, children[0], logical.schema)
+                return self.project(operator, children[0], schema)
             case ops.Aggregate():
-                return self.aggregate(operator, children[0], logical.schema)
+                return self.aggregate(operator, children[0], schema)
             case ops.Distinct():
-                return self._distinct(children[0], logical.schema)
+                return self._distinct(children[0], schema)
             case ops.DistinctOn():
-                return self._distinct_on(operator, children[0], logical.schema)
+                return self._distinct_on(operator, children[0], schema)
             case ops.Window():
-                return self._window(operator, children[0], logical.schema)
+                return self._window(operator, children[0], schema)
             case ops.Unnest():
-                return self._unnest(operator, children[0], logical.schema)
+                return self._unnest(operator, children[0], schema)
             case ops.SetOperation():
-                return self._set_operation(operator, children[0], children[1], logical.schema)
+                return self._set_operation(operator, children[0], children[1], schema)
             case ops.Join():
-                return self.join(operator, children[0], children[1], logical.schema)
+                return self.join(operator, children[0], children[1], schema)
             case ops.Sort():
-                return self._sort(operator, children[0], logical.schema)
+                return self._sort(operator, children[0], schema)
             case ops.TopN() | ops.Limit():
-                return self._limited(operator, children[0], logical.schema)
+                return self._limited(operator, children[0], schema)
+            case ops.Cte():
+                message = "its definition is placed before its main plan"
+                raise AssertionError(message)
             case _:
                 assert_never(operator)
 

@@ -10,17 +10,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.rules.bucket_merge import BUCKET_MERGE
 from minishark.compiler.rules.coalesced_tasks import COALESCED_TASKS
+from minishark.compiler.rules.collapse import COLLAPSE
 from minishark.compiler.rules.eager_aggregation import EAGER_AGGREGATION
+from minishark.compiler.rules.empty_inputs import EMPTY_INPUTS
 from minishark.compiler.rules.group_keys import GROUP_KEYS
 from minishark.compiler.rules.group_runs import GROUP_RUNS
 from minishark.compiler.rules.inline_outputs import INLINE_OUTPUTS
 from minishark.compiler.rules.join_sides import JOIN_SIDES
+from minishark.compiler.rules.join_switch import JOIN_SWITCH
 from minishark.compiler.rules.one_task import ONE_TASK
 from minishark.compiler.rules.prepared_fragments import PREPARED_FRAGMENTS
 from minishark.compiler.rules.rule import Phase, Rule
 from minishark.compiler.rules.semi_join_duplicates import SEMI_JOIN_DUPLICATES
 from minishark.compiler.rules.semi_join_filters import SEMI_JOIN_FILTERS
+from minishark.compiler.rules.skew_split import SKEW_SPLIT
 
 RULES: tuple[Rule, ...] = (
     ONE_TASK,
@@ -35,6 +40,13 @@ RULES: tuple[Rule, ...] = (
     PREPARED_FRAGMENTS,
     INLINE_OUTPUTS,
     COALESCED_TASKS,
+    EMPTY_INPUTS,
+    JOIN_SWITCH,
+    COLLAPSE,
+    # Last: they look at stages as they are to run. Large buckets first: what is left of them may be
+    # merged.
+    SKEW_SPLIT,
+    BUCKET_MERGE,
 )
 
 

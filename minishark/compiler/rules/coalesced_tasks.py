@@ -53,10 +53,16 @@ def coalesce(
     for stage in stages:
         root = group[stage.index]
         tasks[root] = max(tasks.get(root, 1), _tasks(stage, options.slots, own))
+    # What each task reads of these was decided by the true sizes of buckets.
+    kept = {stage.index: stage.tasks for stage in stages if _has_shares(stage)} | dict(kept)
     tasks |= {group[index]: count for index, count in kept.items() if index in group}
     return tuple(
         replace(stage, tasks=min(stage.tasks, tasks[group[stage.index]])) for stage in stages
     )
+
+
+def _has_shares(stage: Stage) -> bool:
+    return any(isinstance(item, StageInput) and item.shares for item in stage.inputs)
 
 
 def _groups(stages: Sequence[Stage]) -> dict[int, int]:
