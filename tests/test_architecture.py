@@ -29,7 +29,6 @@ LAYERS = (
     "cluster",
     "query",
     "tables",
-    "display",
     "dataframe",
     "functions",
     "session",

@@ -93,7 +93,6 @@ class Engine:
         }
         self.cluster = cluster
         self.planning = PlanningDatabase(limits)
-
         self.tables = Tables(
             cluster=cluster,
             planning=self.planning,

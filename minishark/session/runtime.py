@@ -33,7 +33,7 @@ from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
-from minishark.tables.cached import CachedRows, cache_plan
+from minishark.tables.cached import CachedRows, CachePlan
 from minishark.worker.protocol import TaskFunction
 
 
@@ -118,7 +118,7 @@ class Runtime:
         function: TaskFunction | None = None,
         needs: tuple[object, ...] = (),
     ) -> CachedRows:
-        return self.engine.cached.promise(cache_plan(sql, self.bind(sql), layout, function, needs))
+        return self.engine.cached.promise(CachePlan(sql, self.bind(sql), layout, function, needs))
 
     def materialize(self, cached: CachedRows) -> None:
         self.engine.check_open()
