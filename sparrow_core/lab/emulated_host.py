@@ -45,7 +45,6 @@ def host_node(
     driver: LocalDriver, name: NodeName, slots: int, schedulers: tuple[Address, ...],
     config: NodeMonitorConfig,
 ) -> None:  # fmt: skip
-    """Host a node with one executor whose slots sleep."""
     monitor = driver.address(f"monitor-{name}")
     driver.host(f"monitor-{name}", NodeMonitor(name, monitor, schedulers, config=config))
     at = driver.address(f"{name}-e0")
@@ -57,7 +56,6 @@ def host_node(
 
 
 def run_host(settings: HostSettings) -> None:
-    """Run the process until stdin ends."""
     driver = ZmqDriver(f"ipc://{settings.folder}/{settings.name}.sock")
     schedulers = tuple(map(Address, settings.schedulers))
     for name in settings.own_schedulers:

@@ -91,7 +91,6 @@ class EmulatedCluster:
         self.close()
 
     def close(self) -> None:
-        """Stop all processes and remove their files."""
         self._end()
         self._folder.cleanup()
 
@@ -138,8 +137,6 @@ def run_queries(
 
 
 class _QueryRuns:
-    """The state of running queries."""
-
     def __init__(self, cluster: Cluster, queries: Sequence[Query], advance: Advance) -> None:
         self._cluster = cluster
         self._pending = [Pending(query) for query in queries]
