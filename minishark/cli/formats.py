@@ -22,7 +22,6 @@ _NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
 
 
 def write_text(table: pa.Table, form: str, stream: TextIO) -> None:
-    """Write a result in one of TEXT_FORMATS."""
     # Values are cast to text by DuckDB. NULL is an empty field in CSV and TSV (an empty string is
     # quoted), and null in JSON, as are NaN and infinities.
     match form:

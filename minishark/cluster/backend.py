@@ -73,8 +73,7 @@ class Placement:
     policy: str  # "sparrow" (batch sampling with late binding), "batch", "per_task" or "random"
     probe_ratio: float  # reservations per task
     nodes: tuple[str, ...]  # names of the live nodes, in order
-    # The owner of the tasks, for nodes that share their slots fairly between users.
-    user: str = "default"
+    user: str = "default"  # whose tasks they are, for nodes that share their slots fairly
     # Seconds until a task may run on a node that it does not prefer; None for never, unless all
     # preferred nodes are dead.
     wait_s: float | None = None
@@ -84,23 +83,19 @@ class Placement:
 class Cluster(Protocol):
     """Nodes and their storage, as a session uses them: its own cluster, or a shared one."""
 
-    warnings: tuple[str, ...]
-    """Sentences for the user."""
+    warnings: tuple[str, ...]  # sentences for the user
 
     paths: StorePaths
     """The folders of the session's files, and of nodes without folders of their own."""
 
-    scratch: Path
-    """A folder on disk that is removed with the session."""
+    scratch: Path  # a folder on disk that is removed with the session
 
     memory_limit_bytes: int
     """Memory limit of the nodes on this machine together; the default for a shared cluster."""
 
-    task_bytes: int
-    """Memory that each task can use at least."""
+    task_bytes: int  # memory that each task can use at least
 
-    loses_files: bool
-    """Whether files are lost with the nodes that store them."""
+    loses_files: bool  # whether files are lost with the nodes that store them
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphaned
+from minishark.cluster.machine import node_meter
 from minishark.cluster.remote_files import RemoteFiles
-from minishark.cluster.runner_config import node_meter
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths

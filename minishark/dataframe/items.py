@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from minishark.dataframe.applied import check_callable, pickled
 from minishark.dataframe.names import CamelCase, ident
-from minishark.dataframe.runtime import CachedRows, Runtime
+from minishark.dataframe.runtime import Runtime
 from minishark.errors import OptionError
+from minishark.tables.cached import CachedRows
 from minishark.worker.protocol import TaskFunction
 
 _RESULT = (("result", "BLOB"),)

@@ -19,7 +19,6 @@ Holding = tuple[Sequence[str], float]
 
 
 def replica_locations(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
-    """The nodes that should store a partition."""
     # They follow each other, from one that depends only on the partition's number. So partitions of
     # the same number are on the same nodes, and joins of tables partitioned alike are local.
     return tuple(nodes[(partition + i) % len(nodes)] for i in range(min(replicas, len(nodes))))

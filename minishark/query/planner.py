@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 from minishark.catalog import Catalog, Table
 from minishark.compiler.logical.operators import Statement
-from minishark.compiler.logical.plan import LogicalPlan
-from minishark.compiler.logical.volatile import called_functions
+from minishark.compiler.logical.plan import LogicalPlan, called_functions
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
@@ -83,8 +82,7 @@ class QueryPlanner:
     planning: PlanningDatabase  # binds and optimizes statements
     catalog: Catalog  # the tables in the cluster
     options: PlannerOptions  # the options of physical planning
-    # Python functions that SQL may call, by name.
-    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)
+    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)  # Python's, by name
     files: NamedFiles = field(init=False)  # the tables that stand for files
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -158,7 +156,9 @@ class QueryPlanner:
         for name in (*bound.tables, *logical.tables):
             tables.add(files.get(name.lower()) or self.catalog.get(name))
         options = self.options if sink is None else sink.options(self.options)
-        if files or on_hosts or self._calls_python(logical):
+        python = self.functions.keys()
+        calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
+        if files or on_hosts or calls_python:
             options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
         physical = plan_physical(logical, tables, options)
         if sink is not None:
@@ -175,10 +175,6 @@ class QueryPlanner:
             catalog=tables,
             options=options,
         )
-
-    def _calls_python(self, logical: LogicalPlan) -> bool:
-        names = self.functions.keys()
-        return bool(names) and not names.isdisjoint(called_functions(logical))
 
     # Whether a plan still holds
 

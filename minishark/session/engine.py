@@ -32,7 +32,6 @@ from minishark.errors import (
 from minishark.query.adaptation import Adaptation
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
-from minishark.query.limits import OpenQueries
 from minishark.query.locality import hosts_of
 from minishark.query.metrics import QueryMetrics, RevisionMetrics, StageMetrics
 from minishark.query.planner import QueryPlan, QueryPlanner
@@ -44,6 +43,34 @@ from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
 from minishark.worker.memory import front_end_bytes
+
+OPEN_MAX = 1000
+
+
+class OpenQueries:
+    """Counts the open queries of a session."""
+
+    def __init__(self, open_max: int = OPEN_MAX) -> None:
+        self.open_max = open_max
+        self.count = 0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count one open query (ResourceError if too many are open)."""
+        with self._lock:
+            if self.count >= self.open_max:
+                raise ResourceError(
+                    f"The session has {self.count:,} queries open, which is its limit: wait for "
+                    "some of them, ask from fewer threads, or use another session."
+                )
+            self.count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.count -= 1
+
 
 Result = TypeVar("Result")
 
@@ -58,10 +85,7 @@ class Engine:
     """Runs queries over a cluster's tables; safe to use from several threads."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        options: PlannerOptions,
-        placing: Callable[[], Placement],
+        self, cluster: Cluster, options: PlannerOptions, placing: Callable[[], Placement]
     ) -> None:
         limits = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
@@ -69,7 +93,7 @@ class Engine:
         }
         self.cluster = cluster
         self.planning = PlanningDatabase(limits)
-        self.scratch = ScratchDatabase(limits)
+
         self.tables = Tables(
             cluster=cluster,
             planning=self.planning,
@@ -77,6 +101,7 @@ class Engine:
             partitions=options.partitions,
             warn=self.warn,
         )
+        self.scratch = ScratchDatabase(limits, lambda: self.loaded_tables, self.tables.read)
         self.cached = CachedTables(self.tables)
         self.planner = QueryPlanner(
             planning=self.planning, catalog=self.tables.catalog, options=options
@@ -134,11 +159,6 @@ class Engine:
     def up_to_date(self) -> Iterator[None]:
         """What every statement relies on: an open session, and tables as last written."""
         self.check_open()
-        self._load_changed()
-        yield
-
-    def _load_changed(self) -> None:
-        """Load tables that statements have changed, and drop cached ones that nobody needs."""
         with self.loading:
             self.cached.sweep()
             for table in self.scratch.changed():
@@ -147,6 +167,7 @@ class Engine:
                 elif table.name in self.tables.catalog:
                     self.tables.drop(table.name)
                 self.scratch.loaded(table)
+        yield
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -190,7 +211,7 @@ class Engine:
     def query_in_front_end(self, sql: str, *, lossless: bool = False) -> pa.Table:
         """Run a query in the scratch database, over all rows of the cluster's tables."""
         self.compute(self.planning.tables_in(sql))
-        return self.scratch.query(sql, self.loaded_tables, self.tables.read, lossless=lossless)
+        return self.scratch.query(sql, lossless=lossless)
 
     def compute(self, names: Sequence[str], handlers: tuple[ProgressHandler, ...] = ()) -> None:
         """Compute those of the tables that are only promised."""

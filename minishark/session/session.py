@@ -6,7 +6,6 @@ import atexit
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from minishark.cluster.backend import Cluster
@@ -40,7 +39,7 @@ from minishark.session.statements import Statements
 class _Builder:
     """`Session.builder`: a new builder at each access."""
 
-    def __get__(self, instance: object, owner: type) -> SessionBuilder[Session]:
+    def __get__(self, instance: object, owner: type) -> SessionBuilder:
         return SessionBuilder(imported("minishark.session.connect").connect, {})
 
 
@@ -53,11 +52,7 @@ class Session(CamelCase):
     builder = _Builder()
 
     def __init__(
-        self,
-        cluster: Cluster,
-        planner: PlannerOptions,
-        placement: str,
-        probe_ratio: float,
+        self, cluster: Cluster, planner: PlannerOptions, placement: str, probe_ratio: float
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(cluster, planner, placing)
@@ -360,10 +355,5 @@ class Session(CamelCase):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

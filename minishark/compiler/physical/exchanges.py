@@ -61,8 +61,7 @@ class Exchanges:
     """Puts exchanges over plans that are not distributed as they must be."""
 
     partitions: int  # how many partitions a shuffle makes
-    # A stored relation of at most this many rows is read by every task as it is.
-    read_whole_rows: int
+    read_whole_rows: int  # stored relations of at most this many are read by every task
 
     def shuffled(
         self, child: Planned, keys: tuple[Expression, ...], partitions: int | None = None

@@ -190,13 +190,11 @@ class SampleKeys(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Boundaries(BaseOperator):
+class Boundaries(BaseOperator, order_matters=False):
     """One row: the first sort key of each range but the first, so that ranges are about equal.
 
     NULLs where there is no sample.
     """
-
-    order_matters = False
 
     partitions: int
 
