@@ -211,11 +211,9 @@ class SimulatedCluster:
         world.host(self.client, Client(self.client, sink, self.schedulers, client))
 
     def start_scheduler(self, at: Address) -> None:
-        """Start or restart a scheduler process."""
         self.world.host(at, Scheduler(at, self.world.rng, self._scheduler_config))
 
     def start_node(self, name: NodeName) -> None:
-        """Start or restart a node's process and its executors."""
         at = self.monitor_of(name)
         monitor = NodeMonitor(
             name, at, self.schedulers,
