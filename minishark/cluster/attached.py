@@ -123,6 +123,10 @@ class AttachedCluster:
         return tuple(location for location in found if location is not None)
 
     @property
+    def schedulers(self) -> tuple[str, ...]:
+        return self._sparrow.live_schedulers
+
+    @property
     def store_name(self) -> str:
         """The location of files that the session itself writes: its own store."""
         return self._name

@@ -135,6 +135,10 @@ class OwnCluster:
         return self._sparrow
 
     @property
+    def schedulers(self) -> tuple[str, ...]:
+        return self._sparrow.live_schedulers
+
+    @property
     def store_name(self) -> str:
         """The location of files that the session itself writes: the first node."""
         return self.nodes[0]

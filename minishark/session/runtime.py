@@ -13,6 +13,7 @@ DataFrames hold the runtime, not the session; it implements `minishark.dataframe
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -29,12 +30,16 @@ from minishark.query.explain import explain_text
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import TablesPromisedError
 from minishark.query.report import metrics_text
+from minishark.query.run import working_folder
 from minishark.query.sinks import ApplyFunction, CollectRows, Layout, StreamRows
 from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
 from minishark.tables.cached import cache_plan
+from minishark.tasks.files import Files
+from minishark.tasks.pool import CallPool
+from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import ScalarFunction, TaskFunction
 
 
@@ -51,6 +56,13 @@ class Runtime:
         self.cluster, self.tables = self.engine.cluster, self.engine.tables
         self.planning, self.planner = self.engine.planning, self.engine.planner
         self.scratch = self.engine.scratch
+        folder = cluster.folder("tasks")
+        files = Files(folder, cluster.store, partial(cluster.make_folder, folder))
+        pool = CallPool(cluster.backend, self._placement, files, working_folder=working_folder)
+        self.calls = Calls(pool, lambda: cluster.total_slots)
+
+    def _placement(self) -> Placement:
+        return self.engine.placing()  # which may change
 
     @property
     def is_stopped(self) -> bool:
