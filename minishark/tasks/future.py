@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar
 
 from minishark.tasks.call import Call
 from minishark.tasks.pool import CallPool
-from minishark.worker.python_tasks import PythonOutcome
+from minishark.worker.python_tasks import SCOPE, PythonOutcome
 
 T = TypeVar("T")
 
@@ -51,8 +50,8 @@ class Future(concurrent.futures.Future[T], Generic[T]):
         self._on_done = on_done
         self.call: Call | None = None  # set before it is submitted
         self._outcome: PythonOutcome | None = None
-        self._reading = threading.Lock()
-        self._waiters = _Waiters(self._await)
+        if SCOPE.get() is not None:  # else nobody waits in a call
+            self._waiters = _Waiters(self._await)
 
     def _await(self) -> None:
         """Somebody wants to know: a call that waits for its own calls helps to run them."""
@@ -91,7 +90,7 @@ class Future(concurrent.futures.Future[T], Generic[T]):
         A running call gets an exception between two of its bytecodes; if it does not end within a
         second, its executor is restarted. Calls that it has submitted are cancelled with it.
         """
-        with self._reading:
+        with self._condition:
             if self.cancelled():
                 return True
             if not super().cancel():
@@ -129,7 +128,7 @@ class Future(concurrent.futures.Future[T], Generic[T]):
                 raise error
             finally:
                 del error  # or its traceback would refer to it
-        with self._reading:
+        with self._condition:
             if self._outcome is not None:
                 self._result = self._pool.result(self._outcome)
                 self._outcome = None
@@ -141,7 +140,7 @@ class Future(concurrent.futures.Future[T], Generic[T]):
         error = super().exception(timeout)
         if not isinstance(error, _Unread):
             return error
-        with self._reading:
+        with self._condition:
             if self._outcome is not None:
                 assert self.call is not None
                 assert self.node is not None

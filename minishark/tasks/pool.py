@@ -51,7 +51,7 @@ from minishark.worker.python_tasks import (
     decode_python_outcome,
     encode_job,
 )
-from minishark.worker.values import dump_arguments, load
+from minishark.worker.values import Value, dump_arguments, dump_plain, load, load_small
 from sparrow_core import (
     JobFailed,
     JobFinished,
@@ -113,6 +113,16 @@ class CallPool:
         Raises:
             OptionError: its arguments can't be pickled.
         """
+        plain = dump_plain(args, kwargs)
+        if plain is not None:
+            return Call(
+                receiver=receiver,
+                function=function,
+                options=options,
+                payload=encode(Value(plain)),
+                files=(),
+                retries=options.retries,
+            )
         with keeping() as kept:
             try:
                 value = dump_arguments(args, kwargs, self.files.put)
@@ -147,17 +157,22 @@ class CallPool:
             if self._closed:
                 raise ClusterError("The session is stopped; call connect() again.")
             self._pending.extend(calls)
-        self._wake()
+            woken, self._flush_due = self._flush_due, True
+        if not woken:
+            self._call_flush()
 
     def _wake(self) -> None:
         """Have the IO thread call `_flush`, if it is not about to."""
         with self._lock:
             woken, self._flush_due = self._flush_due, True
         if not woken:
-            try:
-                self._backend.call_soon(self._flush)
-            except BackendError as error:
-                self._fail_all(ClusterError(f"The cluster is gone: {error}"))
+            self._call_flush()
+
+    def _call_flush(self) -> None:
+        try:
+            self._backend.call_soon(self._flush)
+        except BackendError as error:
+            self._fail_all(ClusterError(f"The cluster is gone: {error}"))
 
     def _flush(self) -> None:
         self._io_thread = threading.get_ident()
@@ -417,6 +432,8 @@ class CallPool:
     def result(self, outcome: PythonOutcome) -> Any:
         """The value of an outcome without a problem; its files are removed."""
         assert outcome.value is not None
+        if not outcome.value.files:
+            return load_small(outcome.value)
         try:
             return load(outcome.value, self.files.store())
         finally:

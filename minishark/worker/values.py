@@ -29,6 +29,7 @@ LARGE_BYTES = 256 << 10
 """From this size on, a file costs less than copies through messages."""
 
 _PROTOCOL = 5
+_FEW = 16
 _store: ContextVar[Store] = ContextVar("minishark_store")  # of the value that is being unpickled
 _PLAIN = frozenset((int, float, str, bool, bytes, type(None)))
 _SCHEMA = pa.schema([("data", pa.uint8())])
@@ -69,7 +70,7 @@ def dump(value: Any, sink: Sink, *, large_bytes: int = LARGE_BYTES) -> Value:
 
     Raises what its classes and the sink raise.
     """
-    if type(value) in _PLAIN:
+    if _is_plain(value):
         return _stored(pickle.dumps(value, _PROTOCOL), (), sink, large_bytes)
     buffers: list[memoryview] = []
 
@@ -87,8 +88,6 @@ def dump(value: Any, sink: Sink, *, large_bytes: int = LARGE_BYTES) -> Value:
 
 def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], sink: Sink) -> Value:
     """Pickle the arguments of a call, as `dump` does."""
-    if not kwargs and _PLAIN.issuperset(map(type, args)) and not any(map(_is_large, args)):
-        return Value(pickle.dumps((args, kwargs), _PROTOCOL))
     if any(map(_is_large, args)):
         # On their own, so that calls with other arguments beside them share the file.
         args = tuple([_Apart(dump(arg, sink)) if _is_large(arg) else arg for arg in args])
@@ -96,6 +95,17 @@ def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], sink: Sink) ->
         files = [file for arg in args if isinstance(arg, _Apart) for file in arg.value.files]
         return Value(value.pickled, value.stream, value.buffers, (*value.others, *files))
     return dump((args, kwargs), sink)
+
+
+def dump_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
+    """The arguments of a call, if they are few numbers and short texts; else None.
+
+    They take no file and nothing of cloudpickle, which takes longer.
+    """
+    if kwargs or not all(map(_is_plain, args)):
+        return None
+    pickled = pickle.dumps((args, kwargs), _PROTOCOL)
+    return pickled if len(pickled) < LARGE_BYTES else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +122,18 @@ def _loaded(value: Value) -> Any:
     return load(value, _store.get())
 
 
+def _is_plain(value: object) -> bool:
+    kind = type(value)
+    if kind in _PLAIN:
+        return True
+    # isinstance would let subclasses pass, which have pickles of their own.
+    return (
+        (kind is list or kind is tuple)
+        and len(value) <= _FEW  # type: ignore[arg-type]  # they have a length
+        and _PLAIN.issuperset(map(type, value))  # type: ignore[call-overload]
+    )
+
+
 def _is_large(arg: object) -> bool:
     return isinstance(arg, bytes | str) and len(arg) >= LARGE_BYTES
 
@@ -122,6 +144,12 @@ def _stored(
     if len(pickled) < large_bytes:
         return Value(pickled, None, files)
     return Value(b"", sink(memoryview(pickled)), files)
+
+
+def load_small(value: Value) -> Any:
+    """Unpickle a value without files; raises what its classes raise."""
+    assert not value.files
+    return pickle.loads(value.pickled)
 
 
 def load(value: Value, store: Store) -> Any:
