@@ -22,18 +22,19 @@ T = TypeVar("T")
 def submit(
     pool: CallPool,
     options: CallOptions,
-    call: tuple[Callable[..., T], tuple[Any, ...], dict[str, Any]],
+    wanted: tuple[Callable[..., T], tuple[Any, ...], dict[str, Any]],
     owned: set[Future[Any]] | None = None,
     on_done: Callable[[Future[Any]], None] | None = None,
 ) -> Future[T]:
     """Run one call `(fn, args, kwargs)`; its future is in `owned` from the start."""
-    fn, args, kwargs = call
-    future: Future[T] = Future(pool, on_done)
-    future.call = pool.call(future, pool.functions.pickled(fn), args, kwargs, options)
+    fn, args, kwargs = wanted
+    function = pool.functions.pickled(fn)
+    future: Future[T] = Future(pool, function.label, on_done)
+    future.call = call = pool.call(future, function, args, kwargs, options)
     if owned is not None:
         owned.add(future)
     try:
-        pool.submit((future.call,))
+        pool.submit((call,))
     except BaseException:
         if owned is not None:
             owned.discard(future)

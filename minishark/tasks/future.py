@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import sys
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -42,9 +43,10 @@ class Future(concurrent.futures.Future[T], Generic[T]):
     """
 
     def __init__(
-        self, pool: CallPool, on_done: Callable[[Future[Any]], None] | None = None
+        self, pool: CallPool, label: str, on_done: Callable[[Future[Any]], None] | None = None
     ) -> None:
         super().__init__()
+        self._label = label
         self.node: str | None = None
         self._pool = pool
         self._on_done = on_done
@@ -69,16 +71,16 @@ class Future(concurrent.futures.Future[T], Generic[T]):
             else:
                 self.set_exception(_Unread())
         except concurrent.futures.InvalidStateError:  # it was cancelled just now
-            if outcome.value is not None:
-                self._pool.files.remove(outcome.value.files)
-        self._tell()
+            self._pool.discard(outcome)
+        self._over()
 
     def failed(self, error: Exception) -> None:
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             self.set_exception(error)
-        self._tell()
+        self._over()
 
-    def _tell(self) -> None:
+    def _over(self) -> None:
+        self.call = None  # which refers to this future: a cycle would keep results too long
         if self._on_done is not None:
             self._on_done(self)
 
@@ -96,9 +98,10 @@ class Future(concurrent.futures.Future[T], Generic[T]):
             if not super().cancel():
                 return False
             self.set_running_or_notify_cancel()
-        if self.call is not None:
-            self._pool.cancel((self.call,))
-        self._tell()
+        call = self.call
+        if call is not None:
+            self._pool.cancel((call,))
+        self._over()
         return True
 
     def done(self) -> bool:
@@ -142,17 +145,15 @@ class Future(concurrent.futures.Future[T], Generic[T]):
             return error
         with self._condition:
             if self._outcome is not None:
-                assert self.call is not None
                 assert self.node is not None
-                label = self.call.function.label
-                self._exception = self._pool.error(label, self._outcome, self.node)
+                self._exception = self._pool.error(self._label, self._outcome, self.node)
                 self._outcome = None
         return self._exception
 
     def __del__(self) -> None:
         outcome = getattr(self, "_outcome", None)
-        if outcome is not None and outcome.value is not None:
-            self._pool.files.remove(outcome.value.files)  # nobody has read it
+        if outcome is not None and not sys.is_finalizing():
+            self._pool.discard(outcome)  # nobody has read it
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("A future can't be sent to other processes; send its result().")

@@ -313,8 +313,8 @@ class CallPool:
             return
         if self._over(call):
             call.receiver.returned(outcome, node)
-        elif outcome.value is not None:
-            self.files.remove(outcome.value.files)
+        else:
+            self.discard(outcome)
 
     def put_back(self, call: Call) -> None:
         """Run a call again that was sent, unless it was cancelled meanwhile."""
@@ -437,6 +437,11 @@ class CallPool:
         try:
             return load(outcome.value, self.files.store())
         finally:
+            self.files.remove(outcome.value.files)
+
+    def discard(self, outcome: PythonOutcome) -> None:
+        """Nobody will ask for this outcome: remove its files."""
+        if outcome.value is not None and outcome.value.files and not self._closed:
             self.files.remove(outcome.value.files)
 
     def error(self, call_name: str, outcome: PythonOutcome, node: str, index: int = 0) -> Exception:

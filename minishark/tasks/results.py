@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 import weakref
@@ -155,6 +156,7 @@ class Results(Iterator[T], Generic[T]):
             self.done += chunk.size
             if chunk.call is not None and chunk.call.ran_s is not None:
                 self._item_s = chunk.call.ran_s / chunk.size
+            chunk.call = None  # which refers to the chunk: a cycle would keep results too long
             if not self._plan.ordered:
                 self._ready.append(chunk)
             if not self._plan.ordered or chunk is self._awaited:
@@ -231,8 +233,8 @@ class Results(Iterator[T], Generic[T]):
             self._values = iter(())
         self._pool.cancel([chunk.call for chunk in chunks if chunk.call is not None])
         for chunk in chunks:
-            if chunk.outcome is not None and chunk.outcome.value is not None:
-                self._pool.files.remove(chunk.outcome.value.files)
+            if chunk.outcome is not None:
+                self._pool.discard(chunk.outcome)
 
     def __enter__(self) -> Self:
         return self
@@ -241,7 +243,7 @@ class Results(Iterator[T], Generic[T]):
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_chunks", None):
+        if getattr(self, "_chunks", None) and not sys.is_finalizing():
             self.close()
 
 

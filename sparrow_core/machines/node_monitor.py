@@ -266,6 +266,10 @@ class NodeMonitor:
         A fetched task is bound to this node. Were a long task in front of it, it would wait for
         that although other nodes may have free slots.
         """
+        # What was lost before runs alone: it may be what kills executors, and others would be lost
+        # with it, each time again.
+        if any(key.attempt > 1 for key, _ in self._tasks()):
+            return 0
         least = policy.AHEAD_MAX if self._jobs else 0
         # Newest first: their mean time is the least known (then 0), which ends the loop early.
         for job in reversed(self._jobs.values()):
