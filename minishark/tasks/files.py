@@ -52,7 +52,7 @@ class Files:
         self._unused: OrderedDict[bytes, None] = OrderedDict()
         self._unused_bytes = 0
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # finalizers may come while it is held
 
     def make_folder(self) -> None:
         """Create the folder, unless it was."""

@@ -89,7 +89,7 @@ class CallPool:
         self._working_folder = working_folder
         self._callbacks = Callbacks()
         self._io_thread: int | None = None
-        self._lock = threading.Lock()  # guards the following
+        self._lock = threading.RLock()  # guards the following; finalizers come while it is held
         self._pending: deque[Call] = deque()
         self._flush_due = False
         self._sent = 0
