@@ -10,6 +10,7 @@
     ├── ExecutionError        the statement failed during execution
     │   ├── TaskFailedError       a task raised; carries the task's message
     │   ├── FunctionError         a user's function failed, or returned what its schema excludes
+    │   ├── ProgramError          a program's driver is not deterministic, or misuses `run`
     │   ├── TasksLostError        nodes died, with running tasks or with their input
     │   │   └── PartitionsLostError   all replicas of a table's partition are lost
     │   ├── ResourceError         out of memory, shared memory or disk
@@ -88,6 +89,13 @@ class FunctionError(ExecutionError):
         self.partition = partition
         self.node = node
         self.traceback = traceback
+
+
+class ProgramError(ExecutionError):
+    """A program's driver misuses `run`, or its copies diverged as it depends on more than signals.
+
+    Its `__cause__` is the `canary_core.CanaryError` with stages and calls.
+    """
 
 
 class TasksLostError(ExecutionError):
