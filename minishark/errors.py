@@ -13,7 +13,7 @@
     │   ├── ProgramError          a program's driver is not deterministic, or misuses `run`
     │   ├── TasksLostError        nodes died, with running tasks or with their input
     │   │   └── PartitionsLostError   all replicas of a table's partition are lost
-    │   ├── ResourceError         out of memory, shared memory or disk
+    │   ├── ResourceError         out of memory, shared memory, disk or slots
     │   └── VerificationError     the answer differs from plain DuckDB's
     ├── QueryCancelledError   the query was cancelled
     └── ClusterError          the cluster did not start, or does not answer
@@ -130,7 +130,7 @@ class PartitionsLostError(TasksLostError):
 
 
 class ResourceError(ExecutionError):
-    """Memory, shared memory or disk is exhausted."""
+    """Memory, shared memory or disk is exhausted, or programs hold all slots."""
 
 
 class VerificationError(ExecutionError):

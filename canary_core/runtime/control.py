@@ -54,9 +54,7 @@ class ControlThread:
         self._loop = PacketLoop(mailbox, on_lost=self._lost)
         self._host = _Host()
         self.address = self._loop.address(_CONTROLLER)
-        self.machine = Controller(
-            self.address, partitions, settings=settings, born=time.time_ns()
-        )
+        self.machine = Controller(self.address, partitions, settings=settings, born=time.time_ns())
         self._loop.host(_HOST, self._host)
         self._loop.host(_CONTROLLER, self.machine)
         self._thread = threading.Thread(target=self._run, name="canary-control", daemon=True)
@@ -105,4 +103,3 @@ class ControlThread:
             self._loop.close()
         else:
             self._thread.join()
-

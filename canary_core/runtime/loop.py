@@ -27,9 +27,7 @@ _MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 class PacketLoop(LocalDriver):
     """Delivers between the machines that it hosts and those of other processes."""
 
-    def __init__(
-        self, mailbox: Mailbox, on_lost: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, mailbox: Mailbox, on_lost: Callable[[str], None] = lambda _: None) -> None:
         """Deliver to and from a mailbox; `on_lost` is told the endpoint of a process that died."""
         super().__init__(mailbox.route.endpoint)
         self.malformed = 0

@@ -88,6 +88,7 @@ class Program:
         self._failure: BaseException | None = None
         self._result: Any = None
         self._workers: tuple[WorkerFigures, ...] = ()
+        self._jobs: WorkerJobs | None = None
 
     def __repr__(self) -> str:
         now = self.progress
@@ -138,6 +139,11 @@ class Program:
         """Whether it is over, and its slots are free."""
         return self._over.is_set()
 
+    @property
+    def slots(self) -> int:
+        """How many slots its workers hold or wait for."""
+        return len(self._jobs) if self._jobs is not None else 0
+
     def await_end(self) -> None:
         """Wait until it is over, for a few seconds at most."""
         self._over.wait(_END_S)
@@ -175,6 +181,7 @@ class Program:
 
     def run(self, jobs: WorkerJobs) -> None:
         """Start the controller, the workers, and the thread that ends them."""
+        self._jobs = jobs
         self._control.start()
         threading.Thread(
             target=self._follow, args=(jobs,), name="minishark-program", daemon=True

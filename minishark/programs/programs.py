@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any
 
 import cloudpickle
+
 from canary_core.driver import Driver, Run, Value
 from canary_core.machines.controller import Settings
 from canary_core.program import Program as CanaryProgram
@@ -58,9 +59,7 @@ class ProgramOptions:
 class Programs:
     """The programs of a session; thread-safe."""
 
-    def __init__(
-        self, cluster: Cluster, tables: Tables, placing: Callable[[], Placement]
-    ) -> None:
+    def __init__(self, cluster: Cluster, tables: Tables, placing: Callable[[], Placement]) -> None:
         """Run programs on a cluster, over its tables."""
         self._cluster = cluster
         self._tables = tables
@@ -122,17 +121,13 @@ class Programs:
             )
         )
         jobs = [
-            JobSpec(
-                tasks=(_task(placement, number),), shared=shared, user=placement.user
-            )
+            JobSpec(tasks=(_task(placement, number),), shared=shared, user=placement.user)
             for number in range(workers)
         ]
         self._cluster.make_folder(folder)
         self._open.add(started)
         started.run(
-            WorkerJobs(
-                self._cluster.backend, jobs, lambda: started.progress.stage, started.fail
-            )
+            WorkerJobs(self._cluster.backend, jobs, lambda: started.progress.stage, started.fail)
         )
         return started
 
@@ -140,6 +135,11 @@ class Programs:
         parts = result_of(outcome)
         load_parts(self._tables, into, parts, self._cluster.store())
         return into.made()
+
+    @property
+    def slots(self) -> int:
+        """How many slots programs hold or wait for."""
+        return sum(program.slots for program in tuple(self._open))
 
     @property
     def running(self) -> tuple[Program, ...]:

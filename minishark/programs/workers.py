@@ -8,7 +8,6 @@ are used up is submitted again as long as the program gets on.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -40,14 +39,25 @@ class WorkerJobs:
         self._stage = stage
         self._on_failure = on_failure
         self._changed = threading.Condition()  # guards what follows
-        self._open: dict[int, JobId | None] = {}
+        # All count from the beginning; their ids are known once they are submitted.
+        self._open: dict[int, JobId | None] = dict.fromkeys(range(len(jobs)))
         self._began_at: dict[int, int] = {}  # the program's stage when a job was submitted
         self._figures: list[WorkerFigures] = []
         self._ending = False
 
     def start(self) -> None:
-        for number in range(len(self._jobs)):
-            self._submit(number)
+        """Submit all jobs.
+
+        Raises:
+            SparrowError: the cluster does not take them.
+        """
+        try:
+            for number in range(len(self._jobs)):
+                self._submit(number)
+        except BaseException:
+            with self._changed:
+                self._open = {n: job_id for n, job_id in self._open.items() if job_id is not None}
+            raise
 
     def _submit(self, number: int) -> None:
         self._began_at[number] = self._stage()
@@ -84,6 +94,10 @@ class WorkerJobs:
             self._submit(number)
         else:
             self._on_failure(job_error(event))
+
+    def __len__(self) -> int:
+        """How many jobs have not ended."""
+        return len(self._open)
 
     @property
     def figures(self) -> tuple[WorkerFigures, ...]:

@@ -25,7 +25,6 @@ from minishark.compiler.physical.options import PlannerOptions
 from minishark.dataframe import CachedRows, Cancellation, DataFrame
 from minishark.errors import VerificationError
 from minishark.expressions import Schema
-from minishark.programs.programs import Programs
 from minishark.query.explain import explain_text
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import TablesPromisedError
@@ -49,7 +48,6 @@ class Runtime:
         self.named = NamedTables(self.engine)
         self.definitions = Definitions(self.engine, self.named)
         self.files = FileWriter(self.engine)
-        self.programs = Programs(cluster, self.engine.tables, lambda: self.engine.placing())
         self.cluster, self.tables = self.engine.cluster, self.engine.tables
         self.planning, self.planner = self.engine.planning, self.engine.planner
         self.scratch = self.engine.scratch

@@ -340,10 +340,10 @@ class Session(CamelCase):
         runtime = self._runtime
         with runtime.engine.up_to_date():
             if into is None:
-                return runtime.programs.start(driver, options)
+                return runtime.engine.programs.start(driver, options)
             runtime.tables.check_new(into, replace=replace)
             table = IntoTable(into, Layout(), replace, partial(self.table, into))
-            return runtime.programs.start(driver, options, table)
+            return runtime.engine.programs.start(driver, options, table)
 
     # The cluster
 
@@ -419,8 +419,6 @@ class Session(CamelCase):
 
         Does nothing in a fork of the process.
         """
-        if not self.is_stopped:
-            self._runtime.programs.stop()
         if self._runtime.engine.stop():
             atexit.unregister(self.stop)
 
