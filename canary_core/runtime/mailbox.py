@@ -204,6 +204,7 @@ class Mailbox:
         self._poller.unregister(monitor)
         peer = self._peers.pop(self._endpoint_of(route))
         peer.disable_monitor()
+        monitor.close()
         peer.close()
 
     def _take(self, found: list[Frames]) -> None:
