@@ -43,18 +43,17 @@ class _Host(Machine[Finished | Progress]):
 class ControlThread:
     """The controller of a program, from `start` to `close`; thread-safe."""
 
-    def __init__(self, mailbox: Mailbox, partitions: int, settings: Settings) -> None:
+    def __init__(self, mailbox: Mailbox, settings: Settings) -> None:
         """Make the controller.
 
         Args:
             mailbox: Where it receives messages; it is closed by `close`.
-            partitions: The program's default number of partitions.
-            settings: Of the controller.
+            settings: Of the program.
         """
         self._loop = PacketLoop(mailbox, on_lost=self._lost)
         self._host = _Host()
         self.address = self._loop.address(_CONTROLLER)
-        self.machine = Controller(self.address, partitions, settings=settings, born=time.time_ns())
+        self.machine = Controller(self.address, settings, born=time.time_ns())
         self._loop.host(_HOST, self._host)
         self._loop.host(_CONTROLLER, self.machine)
         self._thread = threading.Thread(target=self._run, name="canary-control", daemon=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any, ClassVar
 
-from canary_core.driver import Source
+from canary_core.driver import Driver, Source
 from canary_core.machines.worker import Worker
-from canary_core.program import Program
 from canary_core.protocol.messages import Ended
 from canary_core.runtime.loop import PacketLoop
 from canary_core.runtime.mailbox import Mailbox
@@ -39,7 +38,7 @@ class WorkerLoop:
         self,
         mailbox: Mailbox,
         controller: Address,
-        program: Program,
+        driver: Driver,
         *,
         source: Source | None = None,
         host: str = "",
@@ -49,7 +48,7 @@ class WorkerLoop:
         Args:
             mailbox: Where it receives messages; closed at the end of `run`.
             controller: The address of the program's controller.
-            program: The same for all workers.
+            driver: The program, the same for all workers.
             source: What `run.table` reads.
             host: Workers with the same one die together: copies of snapshots go to others.
         """
@@ -58,8 +57,9 @@ class WorkerLoop:
         self.machine = Worker(
             loop.address(WORKER),
             controller,
-            program,
+            driver,
             source=source,
+            clock=time.perf_counter,
             host=host,
             born=time.time_ns(),
         )

@@ -41,10 +41,10 @@ class ProgramSlot:
         """Be a worker of a program until it ends.
 
         Raises:
-            TaskError: the program can't be unpickled here, or was cancelled.
+            TaskError: the driver can't be unpickled here, or was cancelled.
         """
         try:
-            program = cloudpickle.loads(job.program)
+            driver = cloudpickle.loads(job.driver)
         except Exception as error:  # it needs a module that is not here, or the like
             failed = FunctionFailedError.of(error)
             raise TaskError(
@@ -57,7 +57,7 @@ class ProgramSlot:
         controller = Address(job.controller)
         mailbox = self._mailbox(route_of(endpoint_of(controller)).tcp)
         self._worker = worker = WorkerLoop(
-            mailbox, controller, program, source=files.table, host=self._node
+            mailbox, controller, driver, source=files.table, host=self._node
         )
         cpu_s = time.thread_time()
         try:

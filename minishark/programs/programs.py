@@ -15,7 +15,7 @@ import cloudpickle
 
 from canary_core.driver import Driver, Run, Value
 from canary_core.machines.controller import Settings
-from canary_core.program import Program as CanaryProgram
+from canary_core.policy.balance import BALANCERS
 from canary_core.protocol.messages import Outcome
 from canary_core.results import result_of
 from canary_core.runtime.control import ControlThread
@@ -54,6 +54,9 @@ class ProgramOptions:
                 raise OptionError(f"{name} must be a whole number, at least 1.")
         if self.snapshot_s is not None and not self.snapshot_s > 0:
             raise OptionError("snapshot_s must be above 0.")
+        if self.balancer not in BALANCERS:
+            names = ", ".join(BALANCERS)
+            raise OptionError(f"There is no balancer {self.balancer!r}; the names are {names}.")
 
 
 class Programs:
@@ -82,19 +85,12 @@ class Programs:
         placement = self._placing()
         stored = {table.name.lower(): table for table in self._tables.catalog if table.is_computed}
         number = next(self._numbers)
-        program = CanaryProgram(
-            driver=driver if into is None else partial(_with_kept_result, driver),
-            partitions=size,
-            snapshot_every=options.snapshot_every,
-            snapshot_s=options.snapshot_s,
-            copies=options.copies,
-        )
-        pickled = _pickled(program)
+        pickled = _pickled(driver if into is None else partial(_with_kept_result, driver))
         folder = self._cluster.folder(f"programs/{number}")
         control = ControlThread(
             self._cluster.mailbox(f"program-{number}"),
-            size,
             Settings(
+                partitions=size,
                 workers=workers,
                 wait_s=_WAIT_S,
                 balancer=options.balancer,
@@ -112,7 +108,7 @@ class Programs:
         )
         shared = encode(
             ProgramJob(
-                program=pickled,
+                driver=pickled,
                 controller=control.address,
                 folder=folder,
                 tables={name: _partitions(table) for name, table in stored.items()},
@@ -160,9 +156,9 @@ def _task(placement: Placement, number: int) -> TaskSpec:
     return TaskSpec(number, b"", (NodeName(node),), _SPREAD_S)
 
 
-def _pickled(program: CanaryProgram) -> bytes:
+def _pickled(driver: Driver) -> bytes:
     try:
-        data: bytes = cloudpickle.dumps(program)
+        data: bytes = cloudpickle.dumps(driver)
     except Exception as error:
         raise OptionError(f"The driver can't be sent to other processes: {error}") from error
     return data

@@ -170,7 +170,7 @@ class ProgramJob(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag
     """What the workers of a program share.
 
     Attributes:
-        program: a `canary_core.program.Program`, by cloudpickle.
+        driver: by cloudpickle.
         controller: the address of its controller.
         folder: of snapshots and results, relative to a node's storage folder.
         tables: the session's tables when the program began, by name in lower case.
@@ -178,7 +178,7 @@ class ProgramJob(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag
         working_folder: the front end's working directory; empty if it has none.
     """
 
-    program: bytes
+    driver: bytes
     controller: str
     folder: str
     tables: dict[str, tuple[StoredPartition, ...]]
@@ -191,7 +191,7 @@ class WorkerFigures(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         tasks: the number of tasks that it has run.
-        busy_s: the seconds that it spent in them.
+        busy_s: the seconds that it spent in batches of them.
         cpu_s: the CPU time of its thread.
     """
 

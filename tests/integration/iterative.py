@@ -37,7 +37,9 @@ def logistic(run: Run) -> Any:
     """Logistic regression over the table "points": the weights, and the iterations it took."""
     points = run.map(matrix, run.table("points"))
     weights = run.single(np.zeros(4))
-    for number in range(ITERATIONS):
+    number = 0
+    while number < ITERATIONS:
+        number += 1
         changes = run.map(gradient, points, run.broadcast(weights))
         weights = run.map(descend, weights, run.reduce(np.add, changes))
         if run.signal(lambda w: bool(np.abs(w).sum() > 1e6), weights):
@@ -67,8 +69,8 @@ def exchange(run: Run) -> Any:
     counts = []
     for _ in range(3):
         dealt = run.gather(_merged, run.scatter(_deal, numbers, partitions=4))
-        for _ in range(2):
-            counts.append(run.reduce(operator.add, run.update(_count, seen, dealt)))
+        updated = [run.update(_count, seen, dealt) for _ in range(2)]
+        counts += [run.reduce(operator.add, each) for each in updated]
         numbers = run.map(lambda part: part + 1, numbers)
     return {"counts": counts, "seen": run.map(dict, seen), "left": numbers}
 

@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from minishark.errors import (
     QueryCancelledError,
     ResourceError,
 )
-from minishark.programs.program import Program
+from minishark.programs.program import Program, ProgramProgress
 from minishark.session.session import Session
 from minishark.worker.program_files import ProgramFiles
 from minishark.worker.protocol import StoredPartition
@@ -70,6 +70,11 @@ def _expected(session: Session, driver: Any, partitions: int) -> Any:
     }
     files = ProgramFiles(runtime.cluster.store(), "", tables)
     return run_sequentially(driver, partitions=partitions, source=files.table)
+
+
+def _total(run: Run) -> Any:
+    """The sum of the partitions' numbers."""
+    return run.reduce(operator.add, run.load(int))
 
 
 def _same(found: Any, expected: Any) -> None:
@@ -166,18 +171,22 @@ def test_an_exception_has_its_place(session: Session) -> None:
     with pytest.raises(KeyError) as caught_key:
         session.program(failing_driver).result(60)
     assert "in the driver" in caught_key.value.__notes__[0]
-    assert 4 == session.program(lambda run: run.reduce(max, run.load(int)), partitions=5).result(60)
+    assert 10 == session.program(_total, partitions=5).result(60)
 
 
 def test_misuse_is_an_error(session: Session) -> None:
     """Of `run`, of tables, of options."""
+
+    def mixed(run: Run) -> Any:
+        return run.map(operator.add, run.load(int), run.single(1))
+
     with pytest.raises(ProgramError, match="broadcast"):
-        session.program(lambda run: run.map(operator.add, run.load(int), run.single(1))).result(60)
-    with pytest.raises(CatalogError, match="no table called 'nowhere'.*points"):
+        session.program(mixed).result(60)
+    with pytest.raises(CatalogError, match=r"no table called 'nowhere'.*points"):
         session.program(lambda run: run.table("nowhere")).result(60)
-    for options in ({"workers": 0}, {"partitions": -1}, {"snapshot_s": 0.0}, {"balancer": "magic"}):
+    for wrong in ({"workers": 0}, {"partitions": -1}, {"snapshot_s": 0.0}, {"balancer": "magic"}):
         with pytest.raises(OptionError):
-            session.program(failing, **options)
+            session.program(failing, **wrong)
     with pytest.raises(OptionError, match="2 slots"):
         session.program(failing, workers=3)
     with pytest.raises(OptionError, match="function"):
@@ -204,7 +213,7 @@ def test_cancel_leaves_a_usable_session(session: Session, tmp_path: Path) -> Non
     """Also while functions run that do not end; slots are free afterwards."""
     running = session.program(endless(str(tmp_path / "begun")))
     until((tmp_path / "begun").exists, "the first task")
-    with pytest.raises(TimeoutError, match="still runs after 0.1 s"):
+    with pytest.raises(TimeoutError, match=r"still runs after 0\.1 s"):
         running.result(0.1)
     began_s = time.monotonic()
     running.cancel()
@@ -263,20 +272,28 @@ def _kill_one(session: Session, killed: set[int]) -> int:
 def _survive(session: Session, running: Program, kills: int) -> list[float]:
     """Kill workers while a program runs; the seconds until it was as far again as before."""
     killed: set[int] = set()
-    took: list[float] = []
-    for _ in range(kills):
-        until(lambda: running.done() or running.progress.workers == 2, "both workers")
-        snapshot = running.progress.snapshot or 0
-        until(lambda: running.done() or (running.progress.snapshot or 0) > snapshot, "a snapshot")
-        if running.done():
-            break
-        stage, rollbacks = running.progress.stage, running.progress.rollbacks
-        _kill_one(session, killed)
-        began_s = time.monotonic()
-        until(lambda: running.done() or running.progress.rollbacks > rollbacks, "a rollback")
-        until(lambda: running.done() or running.progress.stage >= stage, "what was lost")
-        took.append(time.monotonic() - began_s)
-    return took
+    took = [_one_death(session, running, killed) for _ in range(kills)]
+    return [seconds for seconds in took if seconds is not None]
+
+
+def _one_death(session: Session, running: Program, killed: set[int]) -> float | None:
+    """Kill a worker once there is a new snapshot; None if the program ended before."""
+
+    def comes(what: str, holds: Callable[[ProgramProgress], bool]) -> bool:
+        until(lambda: running.done() or holds(running.progress), what)
+        return not running.done()
+
+    before = running.progress.snapshot or 0
+    if not comes("both workers and a snapshot", lambda now: now.workers == 2) or not comes(
+        "a snapshot", lambda now: (now.snapshot or 0) > before
+    ):
+        return None
+    then = running.progress
+    _kill_one(session, killed)
+    began_s = time.monotonic()
+    comes("a rollback", lambda now: now.rollbacks > then.rollbacks)
+    comes("what was lost", lambda now: now.stage >= then.stage)
+    return time.monotonic() - began_s
 
 
 def test_workers_die(own: Session) -> None:
@@ -316,7 +333,7 @@ with minishark.connect(nodes=2, executors_per_node=1) as session:
         running.result()
     except KeyboardInterrupt:
         assert session.sql("SELECT 1 AS x").collect()[0].x == 1
-        assert session.program(lambda run: run.reduce(max, run.load(int)), partitions=3).result(30) == 2
+        assert session.program(lambda run: run.load(int), partitions=3).result(30) == [0, 1, 2]
         print("usable", file=sys.stderr)
 """
 
