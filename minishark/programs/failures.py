@@ -40,6 +40,8 @@ def _of_user_code(error: CanaryError, place: str, partition: int, traceback: str
         f"{error} ({place})\n\n{traceback}", partition=partition, traceback=traceback
     )
     raised = error.__cause__
+    if isinstance(raised, CanaryError):  # the driver misuses `run`
+        raised = ProgramError(str(raised))
     if not isinstance(raised, Exception):
         return cause
     raised.add_note(f"Raised {place}:\n{traceback}")

@@ -219,4 +219,5 @@ class Program:
         try:
             return self._finish(outcome)
         except CanaryError as error:
-            raise program_error(error) from None
+            failure = program_error(error)
+        raise failure

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from canary_core import Run
 
@@ -100,7 +101,7 @@ def slow_sum(pause_s: float, rounds: int) -> Callable[[Run], Any]:
 def rank(run: Run) -> Any:
     """Rows of the table "points" as new rows."""
     return run.map(
-        lambda rows: pa.table({"x": rows["a"], "y": pa.compute.multiply(rows["b"], 2.0)}),
+        lambda rows: pa.table({"x": rows["a"], "y": pc.multiply(rows["b"], 2.0)}),
         run.table("points"),
     )
 

@@ -6,6 +6,7 @@ import operator
 import os
 import secrets
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_progress_and_figures(session: Session) -> None:
     assert running.done()
     assert "over" in repr(running)
     assert 2 == figures.progress.workers
-    assert 40 * 4 * 2 <= figures.tasks <= 40 * 4 * 2 + 40 * 10
+    assert 40 * 4 * 2 <= figures.tasks
     assert 40 * 4 * 0.002 <= figures.busy_s
     assert 0 <= figures.control_share < 0.9
     assert figures.progress.snapshot is not None
@@ -143,7 +144,7 @@ def test_a_result_becomes_a_table(session: Session) -> None:
     """Its parts are the partitions; SQL joins them back."""
     frame = session.program(rank, partitions=4, into="ranks", replace=True).result(60)
     assert _ROWS == frame.count()
-    joined = session.sql("SELECT count(*) AS n, sum(y - 2 * b) AS d FROM ranks JOIN points ON x=a")
+    joined = session.sql("SELECT count(*) AS n, sum(ranks.y - 2 * b) AS d FROM ranks JOIN points ON x = a")
     assert [{"n": _ROWS, "d": 0.0}] == joined.to_arrow().to_pylist()
     with pytest.raises(CatalogError, match="already"):
         session.program(rank, into="ranks")
@@ -191,8 +192,9 @@ def test_misuse_is_an_error(session: Session) -> None:
         session.program(failing, workers=3)
     with pytest.raises(OptionError, match="function"):
         session.program(3)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="can't be sent"), Path(os.devnull).open() as file:
-        session.program(lambda run: file.name)
+    lock = threading.Lock()
+    with pytest.raises(OptionError, match="can't be sent"):
+        session.program(lambda run: lock)
 
 
 def test_a_driver_that_guesses_is_found_out(own: Session) -> None:
