@@ -106,6 +106,7 @@ class Worker(Machine[WorkerIn]):
     ) -> None:
         self.address = address_
         self.tasks = 0
+        self.busy_s = 0.0
         self._controller = controller
         self._driver = driver
         self._source = source or no_tables
@@ -177,6 +178,16 @@ class Worker(Machine[WorkerIn]):
             assert part.blocked or not part.frees
         assert counts == {size: count for size, count in self._counts.items() if count}
 
+    @property
+    def stages(self) -> int:
+        """How many stages its driver has recorded."""
+        return self._replica.end if self._replica is not None else 0
+
+    @property
+    def iterations(self) -> int:
+        """How many signals its driver has got."""
+        return len(self._signals)
+
     def gauges(self) -> dict[str, float]:
         """Sizes of internal tables."""
         return {
@@ -240,6 +251,7 @@ class Worker(Machine[WorkerIn]):
             if after - started > SLICE_S:
                 break
         self._busy_s += before - started
+        self.busy_s += before - started
 
     def _combine_leaves(self, replica: Replica) -> None:
         """Send leaves that wait in vain for a neighbour, which has gone to another worker."""

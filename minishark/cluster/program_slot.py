@@ -68,7 +68,8 @@ class ProgramSlot:
         finally:
             self._worker = None
         cpu_s = time.thread_time() - cpu_s
-        return WorkerFigures(worker.machine.tasks, worker.machine.busy_s, cpu_s)
+        did = worker.machine
+        return WorkerFigures(did.tasks, did.stages, did.iterations, did.busy_s, cpu_s)
 
     def _mailbox(self, controller: str) -> Mailbox:
         """A mailbox that is reached as the controller is: over tcp, too, if it has a tcp route."""

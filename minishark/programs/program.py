@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from canary_core.errors import CanaryError
-from canary_core.protocol.messages import Outcome
+from canary_core.protocol.messages import Outcome, Progress
 from canary_core.runtime.control import ControlThread
 from minishark.errors import ExecutionError
 from minishark.programs.failures import program_error
@@ -53,7 +53,7 @@ class ProgramFigures:
     Attributes:
         progress: as it was at the end.
         tasks: how many tasks the workers ran; of those that died, it is not known.
-        busy_s: the seconds that they spent in tasks.
+        busy_s: the seconds that they spent in batches of tasks.
         cpu_s: the CPU time of the workers' threads.
     """
 
@@ -64,7 +64,7 @@ class ProgramFigures:
 
     @property
     def control_share(self) -> float:
-        """The part of the workers' CPU time that was spent outside tasks, from 0 to 1."""
+        """The part of the workers' CPU time outside batches of tasks, from 0 to 1."""
         return max(0.0, 1 - self.busy_s / self.cpu_s) if self.cpu_s else 0.0
 
 
@@ -154,15 +154,16 @@ class Program:
         elapsed_s = (self._ended_s or time.monotonic()) - self._began_s
         told = self._control.progress
         if told is None:
-            return ProgramProgress(elapsed_s=elapsed_s)
+            told = Progress(stage=0, iterations=0, workers=0, epoch=1, snapshot=0, moves=0, tasks=0)
+        # Workers that have ended know better than the controller's last report.
         return ProgramProgress(
-            stage=told.stage,
-            iterations=told.iterations,
-            tasks=told.tasks,
-            workers=told.workers,
+            stage=max(told.stage, *(each.stages for each in self._workers), 0),
+            iterations=max(told.iterations, *(each.iterations for each in self._workers), 0),
+            tasks=max(told.tasks, sum(each.tasks for each in self._workers)),
+            workers=max(told.workers, len(self._workers)),
             snapshot=told.snapshot or None,
             migrations=told.moves,
-            rollbacks=told.epoch - 1,
+            rollbacks=max(0, told.epoch - 1),
             elapsed_s=elapsed_s,
         )
 

@@ -191,11 +191,15 @@ class WorkerFigures(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         tasks: the number of tasks that it has run.
+        stages: the number of stages that its driver has recorded.
+        iterations: the number of signals that its driver has got.
         busy_s: the seconds that it spent in batches of them.
         cpu_s: the CPU time of its thread.
     """
 
     tasks: int
+    stages: int
+    iterations: int
     busy_s: float
     cpu_s: float
 

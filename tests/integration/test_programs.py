@@ -144,7 +144,9 @@ def test_a_result_becomes_a_table(session: Session) -> None:
     """Its parts are the partitions; SQL joins them back."""
     frame = session.program(rank, partitions=4, into="ranks", replace=True).result(60)
     assert _ROWS == frame.count()
-    joined = session.sql("SELECT count(*) AS n, sum(ranks.y - 2 * b) AS d FROM ranks JOIN points ON x = a")
+    joined = session.sql(
+        "SELECT count(*) AS n, sum(ranks.y - 2 * b) AS d FROM ranks JOIN points ON x = a"
+    )
     assert [{"n": _ROWS, "d": 0.0}] == joined.to_arrow().to_pylist()
     with pytest.raises(CatalogError, match="already"):
         session.program(rank, into="ranks")

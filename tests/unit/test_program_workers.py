@@ -55,7 +55,7 @@ class _Started:
 
 
 def _completed(tasks: int) -> tuple[JobEvent, JobEvent]:
-    figures = encode(WorkerFigures(tasks, 1.0, 2.0))
+    figures = encode(WorkerFigures(tasks, 2, 1, 1.0, 2.0))
     done = TaskCompleted(
         task_id=0, result=figures, node="n", executor="e", attempt=1, queue_s=0.0, run_s=1.0
     )
