@@ -107,6 +107,7 @@ class Worker(Machine[WorkerIn]):
         self.address = address_
         self.tasks = 0
         self.busy_s = 0.0
+        self.stages = self.iterations = 0  # known at the end: stages recorded, signals seen
         self._controller = controller
         self._driver = driver
         self._source = source or no_tables
@@ -177,16 +178,6 @@ class Worker(Machine[WorkerIn]):
             assert part.blocked == sorted(part.blocked)
             assert part.blocked or not part.frees
         assert counts == {size: count for size, count in self._counts.items() if count}
-
-    @property
-    def stages(self) -> int:
-        """How many stages its driver has recorded."""
-        return self._replica.end if self._replica is not None else 0
-
-    @property
-    def iterations(self) -> int:
-        """How many signals its driver has got."""
-        return len(self._signals)
 
     def gauges(self) -> dict[str, float]:
         """Sizes of internal tables."""
@@ -463,6 +454,7 @@ class Worker(Machine[WorkerIn]):
     def _end(self) -> None:
         self._ended = True
         if self._replica is not None:
+            self.stages, self.iterations = self._replica.end, len(self._signals)
             self._replica.close()
         self._forget()
 

@@ -211,7 +211,7 @@ class Mailbox:
         for inbox in self._inboxes:
             for _ in range(_BATCH):
                 # asked first, as an exception for an empty inbox costs more than a message
-                if not inbox.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                if not int(inbox.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                     break
                 frames = [memoryview(inbox.recv())]
                 while inbox.getsockopt(zmq.RCVMORE):
