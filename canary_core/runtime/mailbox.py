@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,7 +33,7 @@ _RECONNECT_MS = 5
 _RECONNECT_MAX_MS = 100
 _HEARTBEAT_MS = 1_000
 _SILENCE_MS = 5_000
-_POLL_EVERY_S = 0.05  # for new connections and deaths, while messages keep coming
+_EVENTS, _POLLIN, _RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 _BATCH = 256  # messages of one turn, so that a flood does not keep the loop from its tasks
 
 
@@ -90,7 +89,6 @@ class Mailbox:
         check_private(ipc)
         self._keys = keys
         self._lost: list[Route] = []
-        self._poll_at_s = 0.0
         self._ipc = ipc
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 4096)
@@ -178,24 +176,17 @@ class Mailbox:
     def receive(self, timeout_s: float) -> list[Frames]:
         """The messages that have come; waits for one at most so long, or until `wake`."""
         found: list[Frames] = []
-        self._take(found)
-        now = time.monotonic()
-        if found and now < self._poll_at_s:
-            return found
-        self._poll_at_s = now + _POLL_EVERY_S
-        self._poll(0.0 if found else timeout_s)
-        self._take(found)
-        return found
-
-    def _poll(self, timeout_s: float) -> None:
         timeout_ms = None if timeout_s == math.inf else math.ceil(timeout_s * 1000)
         for ready, _ in self._poller.poll(timeout_ms):
-            if ready == self._wake_r:
+            if ready in self._inboxes:
+                self._take(ready, found)
+            elif ready == self._wake_r:
                 os.read(self._wake_r, 4096)
             elif ready is self._zap and self._keys is not None:
                 self._zap.send_multipart(answer_admission(self._zap.recv_multipart(), self._keys))
             elif ready in self._monitors:
                 self._disconnect(ready)
+        return found
 
     def _disconnect(self, monitor: zmq.Socket[bytes]) -> None:
         """A process has died: it must not be called for ever."""
@@ -207,16 +198,14 @@ class Mailbox:
         monitor.close()
         peer.close()
 
-    def _take(self, found: list[Frames]) -> None:
-        for inbox in self._inboxes:
-            for _ in range(_BATCH):
-                # asked first, as an exception for an empty inbox costs more than a message
-                if not int(inbox.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-                    break
-                frames = [memoryview(inbox.recv())]
-                while inbox.getsockopt(zmq.RCVMORE):
-                    frames.append(inbox.recv(copy=False).buffer)
-                found.append(frames)
+    def _take(self, inbox: zmq.Socket[bytes], found: list[Frames]) -> None:
+        for _ in range(_BATCH):
+            frames = [memoryview(inbox.recv())]
+            while inbox.get(_RCVMORE):
+                frames.append(inbox.recv(copy=False).buffer)
+            found.append(frames)
+            if not int(inbox.get(_EVENTS)) & _POLLIN:
+                return
 
     def lost(self) -> list[Route]:
         """Processes whose connection broke since the last call: at once if a process dies."""
