@@ -422,9 +422,11 @@ class Worker(Machine[WorkerIn]):
                 f" {rules.silence_s:g} s",
             )
             return [Envelope(self._host_address, Ended(lost))]
-        if self._has_left():
-            self._end()
-            return [*out, *self._links.tick(now), Envelope(self._host_address, Ended(None))]
+        if self._is_leaving:
+            if self._is_through():
+                self._end()
+                out.append(Envelope(self._host_address, Ended(None)))
+            return out + self._links.tick(now)
         if self._reported_at is None:
             self._reported_at = now
         elif now - self._reported_at >= rules.report_s:
@@ -432,12 +434,17 @@ class Worker(Machine[WorkerIn]):
         self._ask_if_waiting(now)
         return out + self._links.tick(now)
 
-    def _has_left(self) -> bool:
-        """Whether this worker is no member any more, and nothing can come that it must forward."""
-        if not self._members or self.address in self._members:
-            return False
-        others = [each for each in self._members if each != self.address]
-        return all(each in self._farewells and self._links.is_idle(each) for each in others)
+    @property
+    def _is_leaving(self) -> bool:
+        """Whether this worker is no member any more."""
+        return bool(self._members) and self.address not in self._members
+
+    def _is_through(self) -> bool:
+        """Whether nothing can come that it must forward, and all that it said has arrived."""
+        others = (*self._members, self._controller)
+        return all(each in self._farewells for each in self._members) and all(
+            map(self._links.is_idle, others)
+        )
 
     def _tick_after_end(self, now: float) -> list[Envelope]:
         """Acknowledge the end, as often as the controller wants."""
@@ -543,7 +550,8 @@ class Worker(Machine[WorkerIn]):
     def _on_map_changed(self, body: MapChanged) -> None:
         if body.members:
             for gone in [each for each in self._members if each not in body.members]:
-                self._links.post(gone, Farewell())
+                if gone != self.address:
+                    self._links.post(gone, Farewell())
             self._set_members(body.members, body.hosts)
         for entry in (*body.created, *body.moved):
             self._exchange.map.learn(entry)
