@@ -218,16 +218,15 @@ class Controller(Machine[ControllerIn]):
         if isinstance(body, Ready):
             self._on_ready(body)
             return
-        member = self._members.get(sender)
-        if member is None:
-            if isinstance(body, Report) and self._running and sender not in self._released:
+        if sender not in self._members and sender not in self._released:
+            if isinstance(body, Report) and self._running:
                 self._links.post(sender, Rejoin(packet.born))
             return
         if packet.epoch != self._epoch:
             return
         match body:
             case Report():
-                self._on_report(sender, member, body)
+                self._on_report(sender, body)
             case WantGroup():
                 self._on_want_group(body.size)
             case Failed():
@@ -399,7 +398,10 @@ class Controller(Machine[ControllerIn]):
 
     # --- reports, and what follows from them ---------------------------------------------------
 
-    def _on_report(self, sender: Address, member: _Member, report: Report) -> None:
+    def _on_report(self, sender: Address, report: Report) -> None:
+        member = self._members.get(sender)
+        if member is None:
+            return  # it is leaving, and has nothing left that counts
         member.end, member.digest, member.signals = report.end, report.digest, report.signals
         member.has_partitions = bool(report.loads)
         member.reports += 1
