@@ -111,9 +111,9 @@ class Partition:
         if track is None:
             return replica.end
         if self.blocked:
-            return track.steps[self.blocked[0] - track.base][4].index
+            return track.at(self.blocked[0])[4].index
         if self.pc < track.end:
-            return track.steps[self.pc - track.base][4].index
+            return track.at(self.pc)[4].index
         return replica.end
 
 
@@ -184,7 +184,7 @@ def _drain_around(
     waiting, part.blocked = part.blocked, []
     ran = 0
     for pc in (*waiting, *range(part.pc, stop)):
-        step = track.steps[pc - track.base]
+        step = track.at(pc)
         if pc >= part.pc:
             part.frees.extend(step[3])
             part.pc = pc + 1

@@ -51,6 +51,10 @@ class Track:
         self.steps: list[Step] = []
         self.frees: list[int] = []  # values that the next step frees
 
+    def at(self, number: int) -> Step:
+        """A step by its number."""
+        return self.steps[number - self.base]
+
 
 class Replica:
     """A copy of the driver; its recorder.

@@ -205,8 +205,11 @@ class Worker(Machine[WorkerIn]):
             return 0
         if replica.waiting >= 0 and replica.waiting not in self._signals:
             return 0
-        slowest = min([part.first_unrun(replica) for part in self._exchange.parts.values()])
-        return min(slowest + WINDOW, self._floor + SPREAD)
+        parts = self._exchange.parts.values()
+        slowest = min([part.first_unrun(replica) for part in parts])
+        # One that came from a worker whose driver was further ahead needs ours to be as far.
+        needed = max([part.known for part in parts])
+        return min(max(slowest + WINDOW, needed), self._floor + SPREAD)
 
     def _work(self) -> None:
         replica = self._replica
