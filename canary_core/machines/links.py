@@ -26,7 +26,7 @@ from sparrow_core.protocol.machine import Envelope
 IN_FLIGHT_MAX = 1024  # packets that are not acknowledged; more wait
 ACK_AFTER = 32  # packets; else the timer acknowledges
 RESEND_S = 0.2
-RESEND_MAX_S = 3.2
+RESEND_MAX_S = 0.8
 RESEND_AT_ONCE_MAX = 64
 UNKNOWN = -1
 
