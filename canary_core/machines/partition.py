@@ -265,7 +265,9 @@ def _loaded(part: Partition, step: Step, effects: Effects) -> Any:
 
 def _load_again(part: Partition, replica: Replica, effects: Effects) -> None:
     for each in part.reload:
-        step = replica.loads[each]
+        step = replica.loads.get(each)
+        if step is None:
+            continue  # the driver has dropped it: nothing from here on reads it
         try:
             part.values[each] = _loaded(part, step, effects)
         except (Exception, SystemExit) as error:
