@@ -29,6 +29,7 @@ LAYERS = (
     "cluster",
     "query",
     "tables",
+    "programs",
     "dataframe",
     "functions",
     "tasks",
@@ -221,6 +222,7 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.query": vocabulary.__contains__,
         "minishark.tables": vocabulary.__contains__,
         "minishark.tasks": vocabulary.__contains__,
+        "minishark.programs": vocabulary.__contains__,
         "minishark.session": "sparrow_core.PLACEMENTS".__eq__,
         "minishark.cli": "sparrow_core.PLACEMENTS".__eq__,
     }
@@ -278,6 +280,7 @@ def _input_and_output(module: str) -> Iterator[str]:
 # front end that sent them. Whoever can reach these holds the cluster's keys.
 UNPICKLING = (
     "minishark.cluster.backend",
+    "minishark.cluster.program_slot",
     "minishark.worker.functions",
     "minishark.worker.run_task",
     "minishark.worker.scalars",

@@ -30,6 +30,7 @@ from minishark.errors import (
     ResourceError,
     TaskFailedError,
 )
+from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
@@ -38,7 +39,7 @@ from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
-from minishark.query.sinks import Layout, Sink
+from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.session.scratch_database import ScratchDatabase
 from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
@@ -75,6 +76,8 @@ class OpenQueries:
 
 Result = TypeVar("Result")
 
+_BESIDE_PROGRAMS_S = 0.05  # until a task may run on a node that it does not prefer
+_SLOTS_HELD = "Ran in the front end, as programs hold all slots."
 _DISK_WARNING = "There is no room in shared memory: shuffle data went to disk, which is slower."
 
 
@@ -97,7 +100,7 @@ class Engine:
         self.tables = Tables(
             cluster=cluster,
             planning=self.planning,
-            placement=placing,
+            placement=self._place_loads,
             partitions=options.partitions,
             warn=self.warn,
         )
@@ -107,6 +110,7 @@ class Engine:
             planning=self.planning, catalog=self.tables.catalog, options=options
         )
         self.placing = placing
+        self.programs = Programs(cluster, self.tables, placing)
         self.environment = Environment()
         self.open_queries = OpenQueries()
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
@@ -137,6 +141,7 @@ class Engine:
         if stopped:
             return False
         self.scratch.interrupt()
+        self.programs.stop()
         if self._replicator is not None:
             self._replicator.stop()
         self.cluster.close()
@@ -263,11 +268,31 @@ class Engine:
         # The cores are shared: several queries with a thread per core would only take turns.
         return 1 if self.on_hosts else max(1, self.planner.options.threads // max(1, queries))
 
+    def _place_loads(self) -> Placement:
+        """The placement of tasks that load tables."""
+        self.check_slots()
+        return self._placed()
+
+    def _placed(self) -> Placement:
+        """The placement of tasks: beside programs, which hold the slots of some nodes, anywhere."""
+        placed = self.placing()
+        if self.programs.slots and placed.wait_s is not None:
+            return replace(placed, wait_s=min(placed.wait_s, _BESIDE_PROGRAMS_S))
+        return placed
+
+    def check_slots(self) -> None:
+        """Raise ResourceError if programs hold all slots: tasks would wait for their ends."""
+        if self.programs.slots >= self.cluster.total_slots:
+            raise ResourceError(
+                "Programs hold all slots: wait for their results, cancel one, or start them with "
+                "fewer workers."
+            )
+
     def site(self, folder: str) -> Site:
         """Where the jobs of a query run, on nodes that have its folder."""
 
         def placement() -> Placement:
-            placed = self.placing()
+            placed = self._placed()
             self.cluster.make_folder(folder)
             return placed
 
@@ -317,6 +342,13 @@ class _Query(Generic[Result]):
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
         engine = self.engine
+        try:
+            engine.check_slots()
+        except ResourceError:
+            if not isinstance(self.sink, CollectRows | StreamRows):
+                raise
+            rows = engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+            return self.sink.accept(rows), self._metrics((), (*warnings, _SLOTS_HELD))
         output = self.sink.output(plan.physical, plan.columns)
         adaptation = Adaptation(
             plan=plan.physical,
