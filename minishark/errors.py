@@ -94,6 +94,10 @@ class TasksLostError(ExecutionError):
     """Tasks were lost with their nodes too often, or no live node has their input."""
 
 
+class TaskTimeoutError(ExecutionError, TimeoutError):
+    """A call of a Python function took longer than its timeout, and was stopped."""
+
+
 class PartitionsLostError(TasksLostError):
     """All replicas of partitions of a table are lost, and it can't be recomputed.
 

@@ -29,9 +29,9 @@ LAYERS = (
     "cluster",
     "query",
     "tables",
-    "display",
     "dataframe",
     "functions",
+    "tasks",
     "session",
     "tpch",
     "adapters",
@@ -220,6 +220,7 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.bench": lambda name: _is_in(name, "sparrow_core.lab"),
         "minishark.query": vocabulary.__contains__,
         "minishark.tables": vocabulary.__contains__,
+        "minishark.tasks": vocabulary.__contains__,
         "minishark.session": "sparrow_core.PLACEMENTS".__eq__,
         "minishark.cli": "sparrow_core.PLACEMENTS".__eq__,
     }
@@ -280,7 +281,7 @@ UNPICKLING = (
     "minishark.worker.functions",
     "minishark.worker.run_task",
     "minishark.worker.scalars",
-    "minishark.dataframe.items",
+    "minishark.worker.values",
 )
 UNSAFE_CALLS = frozenset({"os.system", "os.popen", "tempfile.mktemp"})
 UNPICKLERS = frozenset({"cloudpickle.loads", "cloudpickle.load", "pickle.loads", "pickle.load"})
@@ -322,7 +323,8 @@ def test_pickles_are_read_where_functions_run() -> None:
         module for module in _all_modules() for name, _ in _calls(module) if name in UNPICKLERS
     ]
     assert set(UNPICKLING) == set(users)
-    assert [] == [m for m in _all_modules() for name in _imports(m) if _is_in(name, "pickle")]
+    importers = {m for m in _all_modules() for name in _imports(m) if _is_in(name, "pickle")}
+    assert {"minishark.worker.values"} == importers
 
 
 def test_machines_do_not_know_their_drivers() -> None:

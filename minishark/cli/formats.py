@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from minishark.cli.options import FILE_FORMATS, TEXT_FORMATS
 from minishark.compiler.sql.connection import ConnectionUse
-from minishark.display import json_rows, text_rows
+from minishark.dataframe.show import json_rows, text_rows
 from minishark.errors import OptionError
 
 # Numbers that DuckDB writes but JSON does not have; strings are matched to skip them.

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from minishark.cli.formats import write_file, write_text
 from minishark.cli.options import FILE_FORMATS
-from minishark.display import print_table
+from minishark.dataframe.show import print_table
 from minishark.errors import OptionError
 
 _ROWS_MIN = 10  # of a table on the screen

@@ -106,6 +106,10 @@ class AttachedCluster:
         found = (store_of(node.name, node.attributes) for node in self._sparrow.nodes())
         return tuple(location for location in found if location is not None)
 
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        return self._sparrow.live_schedulers
+
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """How tasks are placed on the live nodes; ClusterError if there are none."""
         nodes = self._nodes()

@@ -19,6 +19,7 @@ from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StageTask, TaskProblem, decode_payload, decode_stage, encode
+from minishark.worker.python_tasks import MARK, PythonTasks
 from minishark.worker.run_task import TaskRunner
 from minishark.worker.store import Store
 from minishark.worker.task_errors import TaskError
@@ -62,6 +63,7 @@ class ExecutorRunner:
         self._store = Store(self._paths, config["node"], config.get("host", ""), files, meter)
         self._runner = TaskRunner(self._store, memory=memory, spill_folder=str(spill))
         self._stages: dict[str, StageTask] = {}
+        self._calls = PythonTasks(self._store, self._paths.disk / "run", config.get("keys"))
         self._own_process = "own_process" in config
         self._closing = threading.Event()
         self._tidying = threading.Thread(target=self._tidy, name="minishark-tidy", daemon=True)
@@ -74,11 +76,17 @@ class ExecutorRunner:
         while not self._closing.wait(_FIT_S):
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
                 self._runner.fit_memory()
+            gave_up_s = self._calls.gave_up_s if self._own_process else None
+            if gave_up_s is not None and time.monotonic() > gave_up_s + _FIT_S:
+                # The front end has been told; only the end of the process stops that call.
+                os._exit(_STUCK_STATUS)
             if time.monotonic() >= tidy_at_s:
                 self._runner.forget_removed()
                 tidy_at_s = time.monotonic() + _TIDY_S
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
+        if shared.startswith(MARK):
+            return self._call(job_id, shared, payload)
         stage = self._stages.get(job_id)
         if stage is None:
             stage = self._stages[job_id] = decode_stage(shared)
@@ -96,14 +104,28 @@ class ExecutorRunner:
             retryable = detail.problem is TaskProblem.INPUT and not detail.missing
             raise TaskFailure(str(error), encode(detail), retryable=retryable) from error
 
+    def _call(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
+        job = self._calls.job(job_id, shared)
+        if self._own_process and job.working_folder:
+            _work_in(job.working_folder)
+        try:
+            return self._calls.call(job, payload)
+        except TaskError as error:
+            # Files that are on their way, or folders that a new node lacks, may be there soon.
+            retryable = error.detail.problem in (TaskProblem.INPUT, TaskProblem.FOLDER)
+            raise TaskFailure(str(error), encode(error.detail), retryable=retryable) from error
+
     def cancel(self) -> None:
         """Interrupt the running task; called repeatedly from another thread until it ends."""
         # User code blocked in C does not react: the process exits then, and its node restarts it.
         self._connections.interrupted.set()
-        if self._runner.interrupt() > _STUCK_S and self._own_process:
+        ignored_s = max(self._runner.interrupt(), self._calls.interrupt())
+        if ignored_s > _STUCK_S and self._own_process:
             os._exit(_STUCK_STATUS)
 
     def forget(self, job_id: str) -> None:
+        if self._calls.forget(job_id):
+            return
         stage = self._stages.pop(job_id, None)
         if stage is not None:
             self._runner.forget(stage.folder)
@@ -113,6 +135,7 @@ class ExecutorRunner:
         """Stop the runner, and remove the session's folders if the session is dead."""
         self._closing.set()
         self._tidying.join(_TIDY_S)
+        self._calls.close()
         self._runner.close()
         self._connections.close()
         remove_if_orphaned(self._paths.memory)

@@ -116,6 +116,10 @@ class OwnCluster:
             self.close()
             raise
 
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        return self._sparrow.live_schedulers
+
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         from minishark.cluster.backend import Placement  # noqa: PLC0415 - see above
 

@@ -12,13 +12,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Generic, TypeVar
 
 import pyarrow as pa
 
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
+from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import (
@@ -33,7 +34,7 @@ from minishark.query.adaptation import Adaptation
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
 from minishark.query.locality import hosts_of
-from minishark.query.metrics import QueryMetrics, RevisionMetrics, StageMetrics
+from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
@@ -93,7 +94,6 @@ class Engine:
         }
         self.cluster = cluster
         self.planning = PlanningDatabase(limits)
-
         self.tables = Tables(
             cluster=cluster,
             planning=self.planning,
@@ -290,7 +290,8 @@ class _Query(Generic[Result]):
     engine: Engine  # what runs it
     sql: str  # its text
     sink: Sink[Result]  # what becomes of its rows
-    explained: bool = False  # whether metrics say why each task ran where it did
+    # Whether metrics say why each task ran where it did, and how the plan was changed.
+    explained: bool = False
     handlers: tuple[ProgressHandler, ...] = ()  # told of its progress, besides the engine's
     _started_s: float = field(default_factory=time.perf_counter)
     _planned_s: float = 0.0
@@ -321,7 +322,7 @@ class _Query(Generic[Result]):
             plan=plan.physical,
             catalog=plan.catalog,
             options=plan.options,
-            free_root=output.has_any_layout,
+            free_root=plan.has_any_layout,
         )
         with engine.query_folder() as folder:
             run = QueryRun(
@@ -341,7 +342,15 @@ class _Query(Generic[Result]):
             result = self.sink.finish(run)
         if run.uses_disk():
             engine.warn(_DISK_WARNING)
-        return result, self._metrics(run.metrics(), warnings, adaptation.revisions)
+        metrics = self._metrics(run.metrics(), warnings)
+        if adaptation.revisions:
+            shown = (plan.physical, adaptation.executed(run.stages)) if self.explained else ()
+            metrics = replace(
+                metrics,
+                revisions=tuple(adaptation.revisions),
+                plans=tuple(map(plan_text, shown)),
+            )
+        return result, metrics
 
     def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryMetrics]:
         """Run a statement that no executor accepts in the scratch database, which accepts more."""
@@ -357,18 +366,12 @@ class _Query(Generic[Result]):
         note = f"Ran in the front end, as an executor did not accept it: {rejected}"
         return result, self._metrics((), (note,))
 
-    def _metrics(
-        self,
-        stages: tuple[StageMetrics, ...],
-        warnings: tuple[str, ...],
-        revisions: Sequence[RevisionMetrics] = (),
-    ) -> QueryMetrics:
+    def _metrics(self, stages: tuple[StageMetrics, ...], warnings: tuple[str, ...]) -> QueryMetrics:
         return QueryMetrics(
             elapsed_s=time.perf_counter() - self._started_s,
             planning_s=self._planned_s - self._started_s,
             warnings=warnings,
             by_stage=stages,
-            revisions=tuple(revisions),
         )
 
     def _tell(self, progress: QueryProgress) -> None:

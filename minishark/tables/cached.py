@@ -72,6 +72,17 @@ class CachedTables:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def promise(self, plan: CachePlan) -> CachedRows:
+        """Register a table that is computed when a query reads it; `schema` is the query's."""
+        if plan.function is None:
+            sql, schema = as_stored(plan.sql, plan.schema), stored_schema(table_schema(plan.schema))
+        else:
+            sql = plan.sql
+            schema = tuple(Column(name, type_) for name, type_ in plan.function.returns)
+        check_layout(plan.layout)
+        names = [column.name for column in schema]
+        keys = named_columns("of the DataFrame", plan.layout.partition_by, names)
+        layout = replace(plan.layout, partition_by=keys)
+        plan = replace(plan, sql=sql, schema=schema, layout=layout)
         rows = self._register(CachedTable(plan), plan.schema)
         self.tables.publish(promised_table(rows.name, plan.schema), replace=False)
         return rows
@@ -168,20 +179,3 @@ class CachedTables:
                 raise PartitionsLostError("of a DataFrame", lost.partitions, lost.files, why)
             cached.repeats = self.tables.content(table)
             self._forget(lost.table, cached)
-
-
-def cache_plan(
-    sql: str,
-    schema: Schema,
-    layout: Layout,
-    function: TaskFunction | None = None,
-    needs: tuple[object, ...] = (),
-) -> CachePlan:
-    if function is None:
-        sql, columns = as_stored(sql, schema), stored_schema(table_schema(schema))
-    else:
-        columns = tuple(Column(name, type_) for name, type_ in function.returns)
-    check_layout(layout)
-    names = [column.name for column in columns]
-    keys = named_columns("of the DataFrame", layout.partition_by, names)
-    return CachePlan(sql, columns, replace(layout, partition_by=keys), function, needs)

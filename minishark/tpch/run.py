@@ -60,8 +60,17 @@ def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
     ) as session:
         load_s = _load(session, tables, options, reporter)
         with Reference(tables, session.total_slots) as reference:
-            outcomes = _run_queries(session, reference, queries, options.repetitions, reporter)
-        return Report(_parameters(options, session.total_slots), versions(), load_s, outcomes)
+            reporter.step("Running the queries")
+            outcomes = []
+            for number, text in queries.items():
+                outcome = _run_query(session, reference, number, text, options.repetitions)
+                outcomes.append(outcome)
+                reporter.progress(len(outcomes), len(queries))
+                reporter.detail(_one_line(outcome))
+                for warning in dict.fromkeys((*outcome.planned.warnings, *outcome.staged.warnings)):
+                    reporter.warning(f"Query {number}: {warning}")
+        parameters = _parameters(options, session.total_slots)
+        return Report(parameters, versions(), load_s, tuple(outcomes))
 
 
 def default_replicas(nodes: int) -> int:
@@ -101,25 +110,6 @@ def _load(
     for warning in session.warnings:
         reporter.warning(warning)
     return load_s
-
-
-def _run_queries(
-    session: Session,
-    reference: Reference,
-    queries: Mapping[int, str],
-    repetitions: int,
-    reporter: Reporter,
-) -> tuple[QueryOutcome, ...]:
-    reporter.step("Running the queries")
-    outcomes = []
-    for number, text in queries.items():
-        outcome = _run_query(session, reference, number, text, repetitions)
-        outcomes.append(outcome)
-        reporter.progress(len(outcomes), len(queries))
-        reporter.detail(_one_line(outcome))
-        for warning in dict.fromkeys((*outcome.planned.warnings, *outcome.staged.warnings)):
-            reporter.warning(f"Query {number}: {warning}")
-    return tuple(outcomes)
 
 
 def _run_query(

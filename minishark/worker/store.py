@@ -110,6 +110,35 @@ class Store:
                     self._tables.popitem(last=False)
         return table
 
+    @property
+    def node(self) -> str:
+        """The location of files that are written."""
+        return self._node
+
+    def local_path(self, item: FileSlice) -> Path | None:
+        """Where this host has a file, fetched if only others do; None if there is no room for it.
+
+        Raises:
+            InputMissingError: no location has it.
+        """
+        found = (self._find(item.file, node) for node in (self._node, *item.locations))
+        path = next(filter(None, found), None)
+        if path is None:
+            copy = f"{item.file}@{item.locations[0]}"
+            path = self._find(copy, self._node)
+            if path is None:
+                self._from_afar(item)
+                path = self._find(copy, self._node)
+        return path
+
+    def remove(self, item: FileSlice) -> None:
+        """Delete this host's copies of a file; whoever has mapped it can go on to read it."""
+        for node in dict.fromkeys((self._node, *item.locations)):
+            for name in (item.file, *(f"{item.file}@{each}" for each in item.locations)):
+                path = self._find(name, node)
+                if path is not None:
+                    path.unlink(missing_ok=True)
+
     def _slice(self, item: FileSlice) -> pa.Table:
         if item.inline:
             reader = pa.ipc.open_stream(item.inline)

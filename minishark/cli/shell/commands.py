@@ -17,7 +17,7 @@ from minishark.cli.data import sample_tables, tables_at
 from minishark.cli.options import FORMATS
 from minishark.cli.shell.interpreter import Interpreter, table_columns
 from minishark.dataframe import EXPLAIN_MODES
-from minishark.display import human_bytes
+from minishark.dataframe.show import human_bytes
 from minishark.errors import ClusterError, OptionError
 from minishark.expressions import quote
 from minishark.query.report import metrics_text

@@ -36,7 +36,7 @@ from minishark.cli.shell.interpreter import (
     split,
     table_columns,
 )
-from minishark.display import human_bytes
+from minishark.dataframe.show import human_bytes
 from minishark.errors import MinisharkError
 from minishark.session.session import Session
 
