@@ -34,7 +34,7 @@ MODULES = (
     "minishark.dataframe.window",
     "minishark.dataframe.writer",
     "minishark.dataframe.functions",
-    "minishark.dataframe.items",
+    "minishark.tasks.items",
     "minishark.dataframe.udf",
     "minishark.session.catalog",
     "minishark.session.connect",
