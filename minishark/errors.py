@@ -108,11 +108,7 @@ class PartitionsLostError(TasksLostError):
     """
 
     def __init__(
-        self,
-        table: str,
-        partitions: tuple[int, ...],
-        files: tuple[str, ...] = (),
-        why: str = "",
+        self, table: str, partitions: tuple[int, ...], files: tuple[str, ...] = (), why: str = ""
     ) -> None:
         numbers = ", ".join(map(str, partitions))
         several = "s" if len(partitions) > 1 else ""

@@ -91,7 +91,6 @@ class Connections:
         return socket
 
     def call(self, service: str, request: Request, timeout_s: float) -> Reply:
-        """The reply of one service; NoAnswerError if it is late or malformed."""
         with self.socket(service) as socket:
             socket.send(encode_message(request))
             return self.decoded(self.receive(socket, timeout_s)[0])
@@ -99,10 +98,8 @@ class Connections:
     def call_all(
         self, services: Sequence[str], request: Request, timeout_s: float
     ) -> dict[str, Reply]:
-        """The replies of several services, asked concurrently, by service.
-
-        Services that do not answer in time, or with a malformed reply, are left out.
-        """
+        """The replies of several services, asked concurrently, by service."""
+        # Services that do not answer in time, or with a malformed reply, are left out.
         waiting: dict[zmq.Socket[bytes], str] = {}
         found: dict[str, Reply] = {}
         poller = zmq.Poller()
@@ -129,7 +126,6 @@ class Connections:
 
     @staticmethod
     def decoded(frame: bytes) -> Reply:
-        """Decode a reply; NoAnswerError if it is malformed."""
         try:
             reply: Reply = decode_reply(frame)
         except MALFORMED as error:
@@ -137,7 +133,6 @@ class Connections:
         return reply
 
     def receive(self, socket: zmq.Socket[bytes], timeout_s: float) -> list[bytes]:
-        """The frames of the next reply; NoAnswerError if it is late, or on `interrupted`."""
         deadline = time.monotonic() + timeout_s
         while not socket.poll(_STEP_MS):
             if self.interrupted.is_set():
@@ -147,7 +142,6 @@ class Connections:
         return socket.recv_multipart()
 
     def close(self) -> None:
-        """Interrupt all pending requests and close the sockets; idempotent."""
         self.interrupted.set()
         with self._lock:
             self._closed = True

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphaned
+from minishark.cluster.machine import node_meter
 from minishark.cluster.remote_files import RemoteFiles
-from minishark.cluster.runner_config import node_meter
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
@@ -36,12 +36,10 @@ _FIT_S = 0.25
 
 
 def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
-    """A runner for one slot of an executor, configured by `runner_config`."""
     return ExecutorRunner(config, slot)
 
 
 def load_keys(folder: str | None) -> Keys | None:
-    """Read the keys in a folder; None for no folder. ClusterError if they can't be read."""
     if folder is None:
         return None
     try:
@@ -72,10 +70,8 @@ class ExecutorRunner:
         self._tidying.start()
 
     def _tidy(self) -> None:
-        """Fit DuckDB's memory limit to what stored files leave; release dropped tables.
-
-        Runs on its own thread: also during a task, and between tasks.
-        """
+        """Fit DuckDB's memory limit to what stored files leave; release dropped tables."""
+        # Runs on its own thread: also during a task, and between tasks.
         tidy_at_s = time.monotonic() + _TIDY_S
         while not self._closing.wait(_FIT_S):
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
@@ -89,7 +85,6 @@ class ExecutorRunner:
                 tidy_at_s = time.monotonic() + _TIDY_S
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
-        """Run one task; a TaskFailure has a `ProblemDetail` for the front end."""
         if shared.startswith(MARK):
             return self._call(job_id, shared, payload)
         stage = self._stages.get(job_id)
@@ -121,17 +116,14 @@ class ExecutorRunner:
             raise TaskFailure(str(error), encode(error.detail), retryable=retryable) from error
 
     def cancel(self) -> None:
-        """Interrupt the running task; called repeatedly from another thread until it ends.
-
-        User code blocked in C does not react: the process exits then, and its node restarts it.
-        """
+        """Interrupt the running task; called repeatedly from another thread until it ends."""
+        # User code blocked in C does not react: the process exits then, and its node restarts it.
         self._connections.interrupted.set()
         ignored_s = max(self._runner.interrupt(), self._calls.interrupt())
         if ignored_s > _STUCK_S and self._own_process:
             os._exit(_STUCK_STATUS)
 
     def forget(self, job_id: str) -> None:
-        """Release the files of a job that has ended."""
         if self._calls.forget(job_id):
             return
         stage = self._stages.pop(job_id, None)
@@ -151,10 +143,8 @@ class ExecutorRunner:
 
 
 def _work_in(folder: str) -> None:
-    """Resolve relative paths as the front end does; against the root if this host lacks `folder`.
-
-    A relative path then fails, instead of reading another file of the same name.
-    """
+    """Resolve relative paths as the front end does, or against the root if this host lacks it."""
+    # A relative path then fails, instead of reading another file of the same name.
     try:
         os.chdir(folder)
     except OSError:

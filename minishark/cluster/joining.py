@@ -42,10 +42,8 @@ def greet(connections: Connections, service: str) -> Welcome:
 
 
 def own_endpoint(service: str, folder: Path, name: str) -> str:
-    """An endpoint for a socket of this program, by the transport of its cluster's service.
-
-    That is ipc in `folder`, or any tcp port on the network interface towards the service.
-    """
+    """An endpoint for a socket of this program, by the transport of its cluster's service."""
+    # That is ipc in `folder`, or any tcp port on the network interface towards the service.
     if service.startswith("ipc://"):
         return f"ipc://{folder}/{name}.sock"
     host, _, port = service.removeprefix("tcp://").partition("/")[0].rpartition(":")
@@ -63,11 +61,7 @@ def open_schedulers(
     keys: Keys | None,
     complete: Callable[[Sequence[NodeStatus]], bool],
 ) -> RemoteCluster:
-    """Connect to a cluster's schedulers, at `listen`, and wait until enough nodes are known.
-
-    Raises:
-        ClusterError: no scheduler answers, or `complete` does not hold in time.
-    """
+    """Connect to a cluster's schedulers, at `listen`, and wait until enough nodes are known."""
     config = ClientConfig(silence_max_s=_SILENCE_MAX_S)
     schedulers = tuple(map(Address, welcome.schedulers))
     sparrow = RemoteCluster(schedulers, listen=listen, keys=keys, config=config)

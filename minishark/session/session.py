@@ -7,7 +7,6 @@ import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from minishark.cluster.backend import Cluster
@@ -27,12 +26,12 @@ from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import OptionError
-from minishark.lazy import imported
 from minishark.query.progress import ProgressHandler
 from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
-from minishark.session.options import check_placement
+from minishark.session.connect import check_placement
+from minishark.session.lazy import imported
 from minishark.session.runtime import Runtime
 from minishark.session.statements import Statements
 from minishark.tasks.broadcast import Broadcast
@@ -50,7 +49,7 @@ T = TypeVar("T")
 class _Builder:
     """`Session.builder`: a new builder at each access."""
 
-    def __get__(self, instance: object, owner: type) -> SessionBuilder[Session]:
+    def __get__(self, instance: object, owner: type) -> SessionBuilder:
         return SessionBuilder(imported("minishark.session.connect").connect, {})
 
 
@@ -63,11 +62,7 @@ class Session(CamelCase):
     builder = _Builder()
 
     def __init__(
-        self,
-        cluster: Cluster,
-        planner: PlannerOptions,
-        placement: str,
-        probe_ratio: float,
+        self, cluster: Cluster, planner: PlannerOptions, placement: str, probe_ratio: float
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(cluster, planner, placing)
@@ -474,10 +469,5 @@ class Session(CamelCase):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

@@ -51,12 +51,7 @@ def reservation_count(tasks: int, probe_ratio: float) -> int:
 
 
 def spread_reservations(rng: Random, nodes: Sequence[NodeName], count: int) -> dict[NodeName, int]:
-    """Spread `count` reservations over random nodes, evenly.
-
-    Returns:
-        Reservations by node: one each on `count` random nodes, or, when there are more
-        reservations than nodes, every node with floor or ceil of the mean.
-    """
+    """Spread `count` reservations evenly over random nodes: one each, or the mean, up or down."""
     # The paper assumes more nodes than reservations; small clusters need several on each.
     if count <= len(nodes):
         return dict.fromkeys(rng.sample(nodes, count), 1)

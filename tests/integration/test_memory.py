@@ -181,7 +181,7 @@ def test_disk_that_fills_up(run_with_mounts: Callable[..., str]) -> None:
             print("ResourceError", "full" in str(error))
     with minishark.connect(nodes=1, executors_per_node=1, single_task_rows=0) as session:
         failing(lambda: session.create_table("t", duckdb.sql(SOURCE), partitions=2))
-        session.create_table("small", duckdb.sql(SOURCE + " LIMIT 1000"), partition_by="id")
+        session.create_table("small", duckdb.sql(SOURCE + " LIMIT 600"), partition_by="id")
         pairs = "FROM small a, small b SELECT a.id, a.text, b.text"
         failing(session.sql(pairs + " ORDER BY a.text || b.text").to_arrow)
         failing(lambda: session.sql(f"COPY ({{pairs}}) TO '{target}/all.csv'"))
@@ -194,4 +194,4 @@ def test_disk_that_fills_up(run_with_mounts: Callable[..., str]) -> None:
     sizes = {"/mnt": "1m", "/dev/shm": "4m", str(target): "2m", str(scratch): "24m"}
     found = run_with_mounts(sizes, _HEAD + textwrap.dedent(program))
     full = ["ResourceError True"]
-    assert [*full * 3, "[]", "1000", "True", "[]"] == found.splitlines()
+    assert [*full * 3, "[]", "600", "True", "[]"] == found.splitlines()

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minishark.catalog import Catalog, Partition, Table
+from minishark.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
 from minishark.compiler.hints import with_ctes
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.options import PlannerOptions
@@ -26,7 +26,6 @@ from minishark.compiler.stages.fragment import HASH_SALT
 from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Input, ReadMode, Stage, TableInput
 from minishark.expressions import Column, Schema
-from minishark.statistics import ColumnStatistics, TableStatistics
 
 Row = tuple[object, ...]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
-from minishark.compiler.physical.distribution import in_one_task
 from minishark.compiler.physical.joins import (
     KEEPS_LEFT,
     KEEPS_RIGHT,
@@ -15,14 +14,11 @@ from minishark.compiler.physical.joins import (
     matching_keys,
     never_null,
 )
-from minishark.compiler.physical.plan import Distribution
+from minishark.compiler.physical.plan import Distribution, in_one_task
 
-BROADCAST_COST = 0.5
-"""Work per row that is broadcast; all costs are relative to `BUILD_COST`."""
-BUILD_COST = 1.0
-"""Work per row that is built into a hash table."""
-SHUFFLE_COST = 2.5
-"""Work per row that is shuffled."""
+BROADCAST_COST = 0.5  # work per row that is broadcast; all costs are relative to `BUILD_COST`
+BUILD_COST = 1.0  # work per row that is built into a hash table
+SHUFFLE_COST = 2.5  # work per row that is shuffled
 _FEWER = 4
 """A side this many times smaller stays smaller: DuckDB assumes that a filter keeps a fifth."""
 
@@ -53,25 +49,18 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class JoinCosts:
-    """The costs of the moves that bring the rows of a join together.
-
-    Attributes:
-        right: the right input, from which hash tables are built.
-        partitions: how many partitions a shuffle makes.
-        stage_cost: what one more stage costs, in rows built into a hash table.
-    """
+    """The costs of the moves that bring the rows of a join together."""
 
     left: Side
-    right: Side
-    partitions: int
-    stage_cost: float
+    right: Side  # the right input, from which hash tables are built
+    partitions: int  # how many partitions a shuffle makes
+    stage_cost: float  # what one more stage costs, in rows built into a hash table
 
     def cheapest(self, join: Join) -> JoinMove:
-        _, move = min(self._candidates(join))
+        _, move = min(self.candidates(join))
         return move
 
     def counting_pays(self, built: Side, probed: Side) -> bool:
-        """Whether storing a side, to know its size, saves a hash table over the other one."""
         if built.in_one_task or probed.in_one_task:
             return False
         tasks = probed.distribution.partitions
@@ -79,7 +68,8 @@ class JoinCosts:
         stored = 2 * self.stage_cost + built.rows / tasks * SHUFFLE_COST
         return probed.rows > _FEWER * built.rows and saved > stored
 
-    def _candidates(self, join: Join) -> Iterator[tuple[float, JoinMove]]:
+    def candidates(self, join: Join) -> Iterator[tuple[float, JoinMove]]:
+        """The moves that are possible, each with its cost."""
         yield self._gather(), JoinMove.GATHER
         if join.kind in KEEPS_LEFT and not self.left.in_one_task:
             yield self._broadcast(self.right, self.left), JoinMove.BROADCAST_RIGHT

@@ -65,6 +65,13 @@ def elapsed_s(plan: PhysicalPlan, threads: int = 1) -> float:
     return _work_s(plan, threads) + written + STAGE_S * _depth(plan)
 
 
+def stage_work_s(plan: PhysicalPlan) -> float:
+    """The estimated seconds that all tasks of the stage of `plan` take together, on one core."""
+    if isinstance(plan.operator, Exchange):
+        return _own_ns(plan) * _NS  # written by one stage, and read by another
+    return _own_ns(plan) * _NS + sum(map(stage_work_s, plan.children))
+
+
 def result_values(plan: PhysicalPlan) -> float:
     return plan.rows * len(plan.schema)
 

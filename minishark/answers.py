@@ -13,10 +13,14 @@ Limitation: where LIMIT cuts through rows with equal keys, SQL allows either row
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
+import duckdb
+import msgspec
 import pyarrow as pa
 
 # A sum of n doubles in another order has a relative error of about n * 1e-16.
@@ -35,10 +39,8 @@ Row = tuple[Hashable, Floats]
 def differences(
     expected: pa.Table, actual: pa.Table, *, ordered_by: Sequence[int] = ()
 ) -> list[str]:
-    """The differences between two answers, one sentence each; empty if they agree.
-
-    `ordered_by` has the positions of the ORDER BY columns, or of the first of them.
-    """
+    """The differences between two answers, one sentence each; empty if they agree."""
+    # `ordered_by` has the positions of the ORDER BY columns, or of the first of them.
     return (
         _schema_differences(expected.schema, actual.schema)
         or _count_differences(expected, actual)
@@ -64,7 +66,6 @@ def _count_differences(expected: pa.Table, actual: pa.Table) -> list[str]:
 
 
 def _row_differences(expected: Sequence[Row], actual: Sequence[Row]) -> list[str]:
-    """Differences of two multisets of rows."""
     wanted_by_key, found_by_key = _floats_by_key(expected), _floats_by_key(actual)
     missing: list[Row] = []
     surplus: list[Row] = []
@@ -136,8 +137,7 @@ def _examples(what: str, rows: list[Row]) -> list[str]:
 # floats. Rows are equal if their keys are equal and their floats are close.
 
 
-_FLOAT = object()
-"""Replaces a float in a row's key."""
+_FLOAT = object()  # replaces a float in a row's key
 
 
 def _rows(table: pa.Table) -> list[Row]:
@@ -169,7 +169,6 @@ def _frozen(value: object, floats: list[float]) -> Hashable:
 
 
 def _shown(row: Row) -> str:
-    """A row as text, with its floats in their places."""
     floats = iter(row[1])
 
     def restored(value: object) -> object:
@@ -234,3 +233,36 @@ def _plain_nested_type(
     ):
         return pa.list_(_plain_type(kind.value_type, temporal))
     return kind
+
+
+def output_order(
+    connection: duckdb.DuckDBPyConnection, text: str, names: Sequence[str]
+) -> tuple[int, ...]:
+    """Positions of the answer's columns in the top-level ORDER BY, first key first."""
+    # Stops at the first key that is no column of the answer (an expression, a column that is not
+    # selected, an ambiguous name): the keys before it still determine an order to check.
+    # fetchall, as a pending result would block the connection.
+    ((serialized,),) = connection.execute("SELECT json_serialize_sql($1)", [text]).fetchall()
+    tree = msgspec.json.decode(serialized)
+    if tree["error"]:
+        return ()
+    modifiers = tree["statements"][0]["node"].get("modifiers", [])
+    orders = [item["orders"] for item in modifiers if item["type"] == "ORDER_MODIFIER"]
+    indices: list[int] = []
+    for key in itertools.chain.from_iterable(orders):
+        index = _output_index(key["expression"], [name.lower() for name in names])
+        if index is None:
+            break
+        indices.append(index)
+    return tuple(indices)
+
+
+def _output_index(expression: dict[str, Any], names: list[str]) -> int | None:
+    match expression:
+        # A bare name resolves to a select alias before a table's column.
+        case {"class": "COLUMN_REF", "column_names": [str(name)]} if names.count(name.lower()) == 1:
+            return names.index(name.lower())
+        case {"class": "CONSTANT", "literal": {"kind": "INTEGER", "text": str(position)}}:
+            return int(position) - 1
+        case _:
+            return None
