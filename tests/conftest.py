@@ -18,7 +18,9 @@ import pytest
 
 from minishark.cluster.backend import Cluster
 from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
+from minishark.compiler.physical.costs import REFERENCE
 from minishark.compiler.physical.options import PlannerOptions
+from minishark.query import calibration
 from minishark.session import connect
 
 # Clusters end a moment after the test that closed or killed them.
@@ -78,6 +80,14 @@ def _a_task_for_each_partition() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connect, "planner_options", eager)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _the_same_costs_on_all_machines() -> Iterator[None]:
+    """Plans do not depend on the machine, and nothing is measured or kept in the user's folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "machine_costs", lambda: REFERENCE)
         yield
 
 
