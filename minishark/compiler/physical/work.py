@@ -72,6 +72,11 @@ def stage_work_s(plan: PhysicalPlan) -> float:
     return _own_ns(plan) * _NS + sum(map(stage_work_s, plan.children))
 
 
+def written_s(plan: PhysicalPlan) -> float:
+    """The estimated seconds that it takes to divide the rows of `plan` into buckets."""
+    return plan.rows * _MOVED_NS * _NS
+
+
 def result_values(plan: PhysicalPlan) -> float:
     return plan.rows * len(plan.schema)
 

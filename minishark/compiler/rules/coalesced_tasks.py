@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from minishark.compiler.physical.options import PlannerOptions
-from minishark.compiler.physical.work import stage_work_s
+from minishark.compiler.physical.work import stage_work_s, written_s
 from minishark.compiler.rules.rule import Phase, Rule
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 
@@ -72,7 +72,7 @@ def _groups(stages: Sequence[Stage]) -> dict[int, int]:
 
 
 def _tasks(stage: Stage, slots: int, own: CoalescedTasks) -> int:
-    work_s = stage_work_s(stage.plan)
+    work_s = stage_work_s(stage.plan) + written_s(stage.plan) * (stage.buckets > 0)
     at_once = min(slots, int(work_s / own.least_s))
     return max(1, min(stage.tasks, max(at_once, ceil(work_s / own.most_s))))
 
