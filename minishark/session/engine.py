@@ -47,6 +47,9 @@ from minishark.worker.memory import front_end_bytes
 OPEN_MAX = 1000
 
 
+_DISK_WARNING = "There is no room in shared memory: shuffle data went to disk, which is slower."
+
+
 class OpenQueries:
     """Counts the open queries of a session."""
 
@@ -73,8 +76,6 @@ class OpenQueries:
 
 
 Result = TypeVar("Result")
-
-_DISK_WARNING = "There is no room in shared memory: shuffle data went to disk, which is slower."
 
 
 class RefusedError(TaskFailedError):
