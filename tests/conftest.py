@@ -10,13 +10,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import psutil
 import pytest
 
+from minishark.cluster.backend import Cluster
 from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
 from minishark.compiler.physical.options import PlannerOptions
+from minishark.session import connect
 
 # Clusters end a moment after the test that closed or killed them.
 _GONE_S = 10.0
@@ -61,17 +64,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _a_task_for_each_partition() -> Iterator[None]:
-    """Sessions that distribute everything make a task for each partition, however small.
+    """Sessions that run everything in stages do so however small the data, as tests' data are.
 
-    Tests have little data. Those of a rule that saves tasks switch it on again.
+    Tests of what is saved for few rows switch it on again.
     """
-    make = PlannerOptions.eager
+    planned = connect.planner_options
 
-    def eager(partitions: int) -> PlannerOptions:
-        return make(partitions).without("coalesced_tasks")
+    def eager(cluster: Cluster, **options: Any) -> PlannerOptions:
+        if not options["single_task_rows"]:
+            options["disabled"] = frozenset(options["disabled"]) | {"coalesced_tasks"}
+        return planned(cluster, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PlannerOptions, "eager", eager)
+        patch.setattr(connect, "planner_options", eager)
         yield
 
 

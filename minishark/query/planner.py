@@ -60,6 +60,7 @@ class QueryPlan:
     stages: tuple[Stage, ...]  # what tasks run, in topological order
     catalog: Catalog  # the tables that it reads, as they were when planned
     options: PlannerOptions  # how it was planned
+    has_any_layout: bool  # whether any number of tasks may put the rows out
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -165,8 +166,8 @@ class QueryPlanner:
             physical = sink.shape(physical)
         stages = split(physical, options.disabled)
         # What other sinks do with a task's rows, users see: files, partitions, calls of a function.
-        is_seen = sink is not None and not sink.distributes_files
-        kept = {stages[-1].index: stages[-1].tasks} if is_seen else {}
+        has_any_layout = sink is None or sink.distributes_files
+        kept = {} if has_any_layout else {stages[-1].index: stages[-1].tasks}
         return QueryPlan(
             bound=bound,
             logical=logical,
@@ -174,6 +175,7 @@ class QueryPlanner:
             stages=with_tasks(stages, kept, options),
             catalog=tables,
             options=options,
+            has_any_layout=has_any_layout,
         )
 
     # Whether a plan still holds

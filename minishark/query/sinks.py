@@ -57,11 +57,6 @@ class Output:
             return self.columns
         return tuple(name for name, _ in self.function.returns)
 
-    @property
-    def has_any_layout(self) -> bool:
-        """Whether rows may be put out by any number of tasks: the front end gets all of them."""
-        return self.kind is OutputKind.RESULT and self.function is None
-
     def stage_task(self, task: StageTask, schema: Schema) -> StageTask:
         """The last stage's task description, completed; `schema` has its fragment's columns."""
         if self.kind is OutputKind.RESULT and self.function is None:

@@ -71,7 +71,11 @@ def connect(
             skip rows without a join partner), "group_runs" (aggregation of consecutive groups
             without hash tables), "join_sides" (build sides chosen by statistics),
             "prepared_fragments" (prepared statements for repeated queries), "inline_outputs"
-            (small outputs in messages), "coalesced_tasks" (several small partitions in one task).
+            (small outputs in messages), "coalesced_tasks" (several small partitions in one task);
+            and of those that change the plan while it runs, by the true sizes of complete stages:
+            "empty_inputs" (what has no rows is skipped), "join_switch" (shuffle instead of
+            broadcast, and back), "collapse" (one task for the rest), "skew_split" (several tasks
+            for a large bucket).
         memory_limit: for a new cluster, as "4GiB" or in bytes: executors with their DuckDBs, tables
             and shuffles in shared memory. The rest goes to disk. None for the environment variable
             MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
@@ -172,14 +176,16 @@ def planner_options(
     disabled: Collection[str],
 ) -> PlannerOptions:
     slots = cluster.total_slots
-    if not single_task_rows:
+    if not single_task_rows and "coalesced_tasks" in disabled:
         eager = PlannerOptions.eager(partitions or slots).without(*disabled)
         return replace(eager, slots=cluster.cores)
-    return PlannerOptions(
+    alone = partitions or not single_task_rows
+    options = PlannerOptions(
         partitions=partitions or slots,
         single_task_rows=single_task_rows,
-        threads=task_threads or (1 if partitions else slots),
+        threads=task_threads or (1 if alone else slots),
         slots=cluster.cores,
         task_bytes=cluster.task_bytes,
         disabled=frozenset(disabled),
     )
+    return options if single_task_rows else options.in_stages()

@@ -34,7 +34,6 @@ def require_matplotlib() -> None:
 
 
 def draw(chart: Chart, title: str, rows: Sequence[Row]) -> Any:
-    """A matplotlib figure of the rows."""
     require_matplotlib()
     import matplotlib as mpl  # noqa: PLC0415 - heavy, and optional
     from matplotlib.figure import Figure  # noqa: PLC0415

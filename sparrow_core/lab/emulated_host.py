@@ -30,10 +30,10 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the process."""
 
     name: str
-    endpoint: str
-    nodes: tuple[str, ...]  # names of its nodes, each with `slots` slots
+    folder: str  # of the sockets of all
+    nodes: tuple[str, ...] = ()  # names of its nodes, each with `slots` slots
     slots: int
-    own_schedulers: tuple[str, ...]  # names of its schedulers
+    own_schedulers: tuple[str, ...] = ()  # names of its schedulers
     schedulers: tuple[str, ...]  # addresses of all
     heartbeat_s: float
     policy: str
@@ -45,7 +45,6 @@ def host_node(
     driver: LocalDriver, name: NodeName, slots: int, schedulers: tuple[Address, ...],
     config: NodeMonitorConfig,
 ) -> None:  # fmt: skip
-    """Host a node with one executor whose slots sleep."""
     monitor = driver.address(f"monitor-{name}")
     driver.host(f"monitor-{name}", NodeMonitor(name, monitor, schedulers, config=config))
     at = driver.address(f"{name}-e0")
@@ -57,8 +56,7 @@ def host_node(
 
 
 def run_host(settings: HostSettings) -> None:
-    """Run the process until stdin ends."""
-    driver = ZmqDriver(settings.endpoint)
+    driver = ZmqDriver(f"ipc://{settings.folder}/{settings.name}.sock")
     schedulers = tuple(map(Address, settings.schedulers))
     for name in settings.own_schedulers:
         config = SchedulerConfig(

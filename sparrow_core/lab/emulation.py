@@ -54,24 +54,14 @@ class EmulatedCluster:
         self._addresses = tuple(address(schedulers_at, name) for name in names)
         self._children: list[subprocess.Popen[bytes]] = []
 
-        def host(name: str, nodes: tuple[str, ...], own: tuple[str, ...]) -> HostSettings:
-            return HostSettings(
-                name=name,
-                endpoint=f"ipc://{self._folder.name}/{name}.sock",
-                nodes=nodes,
-                slots=slots,
-                own_schedulers=own,
-                schedulers=self._addresses,
-                heartbeat_s=max(0.5, 0.01 * self._nodes),
-                policy=policy,
-                seed=seed,
-                audit_dir=self._audit_dir,
-            )
-
+        host = partial(
+            HostSettings, folder=self._folder.name, slots=slots, schedulers=self._addresses,
+            heartbeat_s=max(0.5, 0.01 * nodes), policy=policy, seed=seed, audit_dir=self._audit_dir,
+        )  # fmt: skip
         every = tuple(f"n{number}" for number in range(nodes))
         self._hosts = [
-            host("schedulers", (), tuple(names)),  # all in one process
-            *(host(f"nodes-{part}", every[part::processes], ()) for part in range(processes)),
+            host(name="schedulers", own_schedulers=tuple(names)),  # all in one process
+            *(host(name=f"nodes-{n}", nodes=every[n::processes]) for n in range(processes)),
         ]
         self.client = RemoteCluster(
             self._addresses, config=ClientConfig(silence_max_s=_SILENCE_MAX_S)
@@ -101,7 +91,6 @@ class EmulatedCluster:
         self.close()
 
     def close(self) -> None:
-        """Stop all processes and remove their files."""
         self._end()
         self._folder.cleanup()
 
@@ -148,8 +137,6 @@ def run_queries(
 
 
 class _QueryRuns:
-    """The state of running queries."""
-
     def __init__(self, cluster: Cluster, queries: Sequence[Query], advance: Advance) -> None:
         self._cluster = cluster
         self._pending = [Pending(query) for query in queries]

@@ -33,7 +33,6 @@ class Stream(Struct, frozen=True, kw_only=True):
     probe_ratio: float = 2.0
 
     def jobs(self, seed: int) -> list[Arrival]:
-        """The jobs, in order of arrival."""
         if self.demand <= 0:
             return []
         rng = Random(f"{seed} {self.user} {self.from_s}")

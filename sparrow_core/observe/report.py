@@ -49,8 +49,6 @@ class Report(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Run:
-    """An attempt on a node."""
-
     job: str
     node: str
     executor: str
@@ -60,8 +58,6 @@ class _Run:
 
 @dataclass(slots=True, kw_only=True)
 class _Log:
-    """Events of interest, by kind."""
-
     arrived: dict[str, AuditEvent] = field(default_factory=dict)
     ended: dict[str, AuditEvent] = field(default_factory=dict)
     runs: dict[tuple[str, int | None, int], _Run] = field(default_factory=dict)

@@ -27,7 +27,6 @@ class Placer(ABC):
     """The waiting tasks of one job, and where reservations for them go."""
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
-        """Start with no task; `rng` decides where reservations go."""
         self.waiting: OrderedDict[TaskId, TaskSpec] = OrderedDict()
         self._rng = rng
         self._probe_ratio = probe_ratio

@@ -23,6 +23,7 @@ from sparrow_core.protocol.messages import (
     InterruptTask,
     KnownNodes,
     Notify,
+    ReturnTask,
     SchedulerSilent,
     SlotDone,
     SlotIn,
@@ -97,6 +98,10 @@ class SimulatedSlot(Machine[SlotIn | SlotDone]):
                 return self._end(
                     SlotOutcome(key=msg.key, run_s=0.0, result=b"", message="interrupted")
                 )
+            case ReturnTask():
+                if msg.key not in self._queue:
+                    return []  # it has begun
+                return self._end(SlotOutcome(key=msg.key, run_s=0.0, result=b"", returned=True))
             case ForgetJob() | TellOutcomes():
                 return []
             case _:
@@ -211,11 +216,9 @@ class SimulatedCluster:
         world.host(self.client, Client(self.client, sink, self.schedulers, client))
 
     def start_scheduler(self, at: Address) -> None:
-        """Start or restart a scheduler process."""
         self.world.host(at, Scheduler(at, self.world.rng, self._scheduler_config))
 
     def start_node(self, name: NodeName) -> None:
-        """Start or restart a node's process and its executors."""
         at = self.monitor_of(name)
         monitor = NodeMonitor(
             name, at, self.schedulers,

@@ -49,8 +49,6 @@ class _Ask:
 
 
 class _Job:
-    """An open job at its scheduler."""
-
     __slots__ = (
         "at_s", "cancelled", "job_id", "last_s", "left", "placer", "reserved", "start",
     )  # fmt: skip

@@ -168,7 +168,6 @@ class _Ring:
         self._under_way: deque[tuple[float, Indexes, Floats]] = deque()
 
     def note(self, nodes: Indexes, reserved_at: float, ends: Floats) -> None:
-        """Add a reservation on each of these distinct nodes."""
         self._under_way.append((reserved_at, nodes, ends))
 
     def count(self, nodes: Indexes, at_s: float) -> Indexes:

@@ -166,7 +166,6 @@ class CentralQueue:
 def central_response_times_s(
     arrivals: Sequence[Arrival], slots: int, delay_s: float
 ) -> list[float]:
-    """The response times under an omniscient scheduler."""
     queue = CentralQueue(slots, delay_s)
     return [
         queue.run(each.at_s, [duration_of(task.payload) for task in each.job.tasks])

@@ -176,6 +176,13 @@ def test_soft_constraints_relieve_hot_partitions() -> None:
     assert hard.p95_ms > 1.2 * soft.p95_ms
 
 
+def test_kinds_without_a_job_have_no_row() -> None:
+    """With few jobs, none may be long."""
+    parameters = replace(EXPERIMENTS["sticky-srpt"].quick, short_share=1.0)
+    rows = beyond.sticky_srpt(parameters, 1, nothing)
+    assert {"short jobs: 10 tasks of 0.1 s"} == {row.panel for row in rows}
+
+
 def test_tasks_take_longer_away_from_home() -> None:
     """By their factor; tasks without homes are the same everywhere."""
     payload = payload_of(0.5, ("n1", "n22"), 1.5)

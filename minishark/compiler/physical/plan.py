@@ -150,10 +150,6 @@ class Share:
     last: int
     tasks: tuple[int, int] | None = None
 
-    def reads(self, task: int) -> bool:
-        """Whether it reads what a task has put out."""
-        return self.tasks is None or self.tasks[0] <= task < self.tasks[1]
-
 
 @dataclass(frozen=True, slots=True)
 class StageOutput(Exchange):

@@ -68,7 +68,9 @@ def _scaled_rows(plan: PhysicalPlan, children: tuple[PhysicalPlan, ...]) -> floa
         case ops.SetOperation():
             factor = sum(new.rows for new, _ in pairs) / sum(old.rows for _, old in pairs)
             return max(1.0, plan.rows * factor)
-        case ops.Limit() | ops.TopN():
+        case Boundaries():
+            return plan.rows
+        case ops.Limit() | ops.TopN() | SampleKeys():
             return min(plan.rows, children[0].rows)
         case operator if isinstance(operator, _GROUPING):
             # There are no more groups than values, however many rows have them.

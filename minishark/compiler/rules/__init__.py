@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from minishark.compiler.physical.options import PlannerOptions
-from minishark.compiler.rules.bucket_merge import BUCKET_MERGE
 from minishark.compiler.rules.coalesced_tasks import COALESCED_TASKS
 from minishark.compiler.rules.collapse import COLLAPSE
 from minishark.compiler.rules.eager_aggregation import EAGER_AGGREGATION
@@ -40,13 +39,11 @@ RULES: tuple[Rule, ...] = (
     PREPARED_FRAGMENTS,
     INLINE_OUTPUTS,
     COALESCED_TASKS,
+    # What is not computed at all needs no better moves, and what is moved otherwise may be little.
     EMPTY_INPUTS,
     JOIN_SWITCH,
     COLLAPSE,
-    # Last: they look at stages as they are to run. Large buckets first: what is left of them may be
-    # merged.
     SKEW_SPLIT,
-    BUCKET_MERGE,
 )
 
 

@@ -53,7 +53,7 @@ def coalesce(
     for stage in stages:
         root = group[stage.index]
         tasks[root] = max(tasks.get(root, 1), _tasks(stage, options.slots, own))
-    # What each task reads of these was decided by the true sizes of buckets.
+    # Parts of a large bucket were made to be tasks.
     kept = {stage.index: stage.tasks for stage in stages if _has_shares(stage)} | dict(kept)
     tasks |= {group[index]: count for index, count in kept.items() if index in group}
     return tuple(

@@ -217,19 +217,20 @@ def _large_and_small(
     small, large, kinds = (
         (right, left, KEEPS_LEFT) if right.rows <= left.rows else (left, right, KEEPS_RIGHT)
     )
-    may_change = join.kind in kinds and not _is_exact(small)
+    is_known = not isinstance(small.operator, StageOutput) and _is_known(small.children[0])
+    may_change = join.kind in kinds and not is_known
     if not may_change or not isinstance(large.operator, Shuffle):
         return None
     return (large, small) if large.rows * SHUFFLE_COST >= options.gain_min else None
 
 
-def _is_exact(plan: PhysicalPlan) -> bool:
-    """Whether the number of rows of a shuffled plan is that of a table."""
+def _is_known(plan: PhysicalPlan) -> bool:
+    """Whether the number of rows is that of a table or a complete stage."""
     match plan.operator:
-        case Shuffle() | Project():
-            return _is_exact(plan.children[0])
+        case Project():
+            return _is_known(plan.children[0])
         case operator:
-            return isinstance(operator, Scan)
+            return isinstance(operator, Scan | StageOutput)
 
 
 def _stage_number(plan: PhysicalPlan, shuffles: Mapping[int, Stage]) -> int:

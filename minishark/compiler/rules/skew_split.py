@@ -101,12 +101,13 @@ def _shares(
     size = situation.sizes[operator.stage]
     rows, total = size.bucket_rows, sum(size.bucket_rows)
     others = [situation.sizes[_stage(each)].bucket_rows for each in outputs if each is not output]
+    share = total / max(1, len(rows))  # what each task would have if all had the same
     found: list[Share] = []
     for bucket, count in enumerate(rows):
         mean = (total - count) / max(1, len(rows) - 1)
         read_again = sum(other[bucket] for other in others)
         is_large = count >= max(options.rows_min, options.ratio_min * mean, read_again)
-        parts = _parts(size, bucket, max(mean, options.rows_min / 2)) if is_large else []
+        parts = _parts(size, bucket, max(share, options.rows_min / 2)) if is_large else []
         found += [Share(bucket, bucket + 1, part) for part in parts] or [Share(bucket, bucket + 1)]
     return found if len(found) > len(rows) else []
 
@@ -182,8 +183,11 @@ def _torn(
         case ops.Aggregate() as aggregate if can_split(aggregate) and aggregate.groups:
             names = [column.name for column in plan.schema[: len(aggregate.groups)]]
             partial = placing.partial(aggregate, as_planned(found), names).plan
+            rows = min(partial.rows, plan.rows * len(shares))
+            partial = replace(partial, rows=rows)
             return _combined(plan, partial, FinalAggregate(aggregate))
-        case ops.Distinct():
+        # Over a stage's output it is the second of two phases: a third would change nothing.
+        case ops.Distinct() if found.children:
             partial = replace(plan, children=(found,), distribution=spread)
             return _combined(plan, partial, plan.operator)
     return None

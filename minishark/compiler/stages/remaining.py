@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from minishark.compiler.logical.operators import Cte, CteRef
 from minishark.compiler.physical.plan import (
+    Boundaries,
     Broadcast,
     Gather,
     Materialize,
@@ -39,6 +40,19 @@ def remaining(
         else:
             shuffled[id(stage.exchange)] = stage
     return _Remaining(shuffled, stored, sizes).rewritten(plan)
+
+
+def executed(plan: PhysicalPlan, stages: Mapping[int, Stage]) -> PhysicalPlan:
+    """`plan` with what `stages` have computed below their outputs; each of them once."""
+    left = dict(stages)
+
+    def expanded(node: PhysicalPlan) -> PhysicalPlan:
+        if isinstance(node.operator, StageOutput):
+            stage = left.pop(node.operator.stage, None)
+            return node if stage is None else replace(node, children=(expanded(stage.plan),))
+        return node.with_children(tuple(map(expanded, node.children)))
+
+    return expanded(plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,8 @@ class _Remaining:
                 if isinstance(child.operator, StageOutput):
                     return replace(child, distribution=plan.distribution)
                 return with_children(plan, (child,))
+            case Boundaries() if id(plan) in self.stored:
+                return self._output(plan, self.stored[id(plan)])
             case Shuffle() | RangeShuffle() if id(plan) in self.shuffled:
                 return self._output(plan, self.shuffled[id(plan)])
             case Broadcast() | Gather() | Materialize() if id(plan.children[0]) in self.stored:

@@ -50,6 +50,15 @@ def split(
     return tuple(stages)
 
 
+def with_tasks(
+    stages: Sequence[Stage], kept: Mapping[int, int], options: PlannerOptions
+) -> tuple[Stage, ...]:
+    """The stages with as many tasks as rules say; those that are `kept` have so many, by number."""
+    for rule, own in enabled(Phase.TASKS, options):
+        stages = rule.apply(stages, kept, options, own)
+    return tuple(stages)
+
+
 def _early_ctes(root: PhysicalPlan) -> frozenset[int]:
     """The common table expressions that filters need first, and those that these read."""
     definitions: dict[int, PhysicalPlan] = {}
@@ -68,21 +77,6 @@ def _early_ctes(root: PhysicalPlan) -> frozenset[int]:
             read = (plan.operator for plan in definitions[index].nodes())
             needed += [operator.index for operator in read if isinstance(operator, CteRef)]
     return frozenset(found)
-
-
-def with_tasks(
-    stages: Sequence[Stage], kept: Mapping[int, int], options: PlannerOptions
-) -> tuple[Stage, ...]:
-    """The stages with as many tasks as rules say.
-
-    Args:
-        stages: the stages, in an order in which they can run.
-        kept: the number of tasks of stages that have to stay as they are, by stage.
-        options: the options of physical planning.
-    """
-    for rule, own in enabled(Phase.TASKS, options):
-        stages = rule.apply(stages, kept, options, own)
-    return tuple(stages)
 
 
 @dataclass(slots=True)
