@@ -13,7 +13,6 @@ from canary_core.runtime.mailbox import Mailbox
 from sparrow_core.protocol.ids import Address, endpoint_of
 from sparrow_core.protocol.machine import Envelope, Machine
 
-WORKER = "worker"
 _LINGER_S = 0.5
 
 
@@ -42,6 +41,7 @@ class WorkerLoop:
         *,
         source: Source | None = None,
         host: str = "",
+        seat: int = 0,
     ) -> None:
         """Join a program.
 
@@ -51,11 +51,13 @@ class WorkerLoop:
             driver: The program, the same for all workers.
             source: What `run.table` reads.
             host: Workers with the same one die together: copies of snapshots go to others.
+            seat: A worker that takes the seat of an earlier one tells that this is dead.
         """
         self._controller = controller
+        name = f"worker-{seat}"
         self._loop = loop = PacketLoop(mailbox, on_lost=self._lost)
         self.machine = Worker(
-            loop.address(WORKER),
+            loop.address(name),
             controller,
             driver,
             source=source,
@@ -64,7 +66,7 @@ class WorkerLoop:
             born=int(time.time() * 1000),
         )
         loop.host("host", _Host(loop))
-        loop.host(WORKER, self.machine)
+        loop.host(name, self.machine)
 
     def run(self) -> None:
         """Work until the program is over, or `stop`."""

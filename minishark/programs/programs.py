@@ -28,11 +28,12 @@ from minishark.programs.run import ProgramRun
 from minishark.programs.workers import WorkerJobs
 from minishark.tables.tables import Tables
 from minishark.worker.program_files import keep_part
-from minishark.worker.protocol import ProgramJob, StoredPartition, encode
+from minishark.worker.protocol import ProgramJob, StoredPartition, TaskPayload, encode
 from sparrow_core import JobSpec, NodeName, TaskSpec
 
 _PARTITIONS_PER_WORKER = 4
 _WAIT_S = 1.0  # for all workers to come, before the program starts with those that have
+_SILENCE_S = 3600.0  # longer than any task: dead workers are noticed otherwise
 _SPREAD_S = 0.2  # until a worker may share a node with another
 
 
@@ -137,6 +138,7 @@ def _settings(
         partitions=size,
         workers=workers,
         wait_s=_WAIT_S,
+        silence_s=_SILENCE_S,
         balancer=options.balancer,
         snapshot_every=options.snapshot_every,
         snapshot_s=options.snapshot_s,
@@ -150,11 +152,11 @@ def _jobs(placement: Placement, shared: bytes, workers: int) -> list[JobSpec]:
     nodes = itertools.islice(itertools.cycle(placement.nodes), workers)
     return [
         JobSpec(
-            tasks=(TaskSpec(0, b"", (NodeName(node),), _SPREAD_S),),
+            tasks=(TaskSpec(0, encode(TaskPayload(seat, {})), (NodeName(node),), _SPREAD_S),),
             shared=shared,
             user=placement.user,
         )
-        for node in nodes
+        for seat, node in enumerate(nodes)
     ]
 
 

@@ -7,7 +7,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -50,22 +50,26 @@ class Functions:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        # The function itself is kept, or another could get its id.
-        self._known: OrderedDict[int, tuple[object, tuple[int, ...], Function]] = OrderedDict()
+        self._known: OrderedDict[int, tuple[_State, Function]] = OrderedDict()  # by id
 
     def pickled(self, fn: Callable[..., Any], label: str = "") -> Function:
         """A function in the form in which it is sent.
 
         Raises:
-            OptionError: it is not callable, or can't be pickled.
+            OptionError: it can't be pickled.
         """
-        parts = _parts(fn, {})
-        # A function takes along what its closure and its globals hold at that moment.
-        state = tuple(parts) if all(map(_never_changes, parts.values())) else None
         known = self._known.get(id(fn))
-        if known is not None and known[0] is fn and known[1] == state:
-            return known[2]
-        name = label or name_of(fn)
+        if known is not None and known[0].fn is fn and known[0].is_current():
+            return known[1]
+        function = self._pickled(fn, label or name_of(fn))
+        state = _State(fn)
+        if state.is_lasting:
+            self._known[id(fn)] = (state, function)
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return function
+
+    def _pickled(self, fn: Callable[..., Any], name: str) -> Function:
         with keeping() as kept:
             try:
                 value = dump(fn, self._files.put)
@@ -75,45 +79,82 @@ class Functions:
         if value.files:
             release = partial(self._files.release, value.files)
             weakref.finalize(function, release).atexit = False
-        if state is not None:
-            self._known[id(fn)] = (fn, state, function)
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
         return function
+
+
+class _State:
+    """What a function's pickle contains: code, defaults, closure and globals, at this moment.
+
+    Functions among these are pickled by value, too, unless they are found in a module.
+
+    Attributes:
+        fn: the function; kept, or another could get its id.
+        is_lasting: whether all of it is of kinds that never change themselves.
+    """
+
+    def __init__(self, fn: object) -> None:
+        self.fn = fn
+        self.is_lasting = True
+        self._functions: list[tuple[types.FunctionType, tuple[object, ...]]] = []
+        self._cells: list[tuple[types.CellType, object]] = []
+        self._globals: list[tuple[dict[str, Any], str, object]] = []
+        self._seen: dict[int, None] = {}
+        self._look_at(fn)
+
+    def is_current(self) -> bool:
+        """Whether the function still is what it was."""
+        try:
+            return (
+                all(_own_parts(fn) == parts for fn, parts in self._functions)
+                and all(cell.cell_contents is value for cell, value in self._cells)
+                and all(names[name] is value for names, name, value in self._globals)
+            )
+        except (KeyError, ValueError):  # a global or a closure's variable was deleted
+            return False
+
+    def _look_at(self, part: object) -> None:
+        if id(part) in self._seen or type(part) in _CONSTANT or _is_importable(part):
+            return
+        self._seen[id(part)] = None
+        if not isinstance(part, types.FunctionType) or part.__dict__ or part.__kwdefaults__:
+            self.is_lasting = False
+            return
+        own = _own_parts(part)
+        self._functions.append((part, own))
+        for default in part.__defaults__ or ():
+            self._look_at(default)
+        for cell in part.__closure__ or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:  # empty: it is assigned later
+                self.is_lasting = False
+                return
+            self._cells.append((cell, content))
+            self._look_at(content)
+        for name in _global_names(part.__code__):
+            if name in part.__globals__:
+                value = part.__globals__[name]
+                self._globals.append((part.__globals__, name, value))
+                self._look_at(value)
+            elif not hasattr(builtins, name):
+                self.is_lasting = False  # it may be defined later
+
+
+def _own_parts(fn: types.FunctionType) -> tuple[object, ...]:
+    return id(fn.__code__), id(fn.__defaults__)
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    """Names that code refers to, that of nested functions included; attributes are among them."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _global_names(constant)
 
 
 def name_of(fn: object) -> str:
     """What to call a function in messages."""
     return str(getattr(fn, "__qualname__", None) or type(fn).__name__)
-
-
-def _parts(fn: object, found: dict[int, object]) -> dict[int, object]:
-    """What the pickle of a function contains by value: code, defaults, closure, globals; by id.
-
-    Functions among them are pickled by value, too, with parts of their own.
-    """
-    if id(fn) in found:
-        return found
-    found[id(fn)] = fn
-    if not isinstance(fn, types.FunctionType) or _is_importable(fn):
-        return found
-    for part in (fn.__code__, *(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()):
-        _parts(part, found)
-    for cell in fn.__closure__ or ():
-        try:
-            _parts(cell.cell_contents, found)
-        except ValueError:  # empty: it is assigned later
-            found[id(cell)] = cell
-    for name in fn.__code__.co_names:
-        if name in fn.__globals__:
-            _parts(fn.__globals__[name], found)
-    return found
-
-
-def _never_changes(part: object) -> bool:
-    if isinstance(part, types.FunctionType) and not _is_importable(part):
-        return not part.__dict__  # its own parts are looked at, too
-    return type(part) in _CONSTANT or _is_importable(part)
 
 
 def _is_importable(fn: object) -> bool:
