@@ -271,7 +271,7 @@ class Worker(Machine[WorkerIn]):
 
     def _send(self, stage: Stage, arrivals: Arrivals) -> None:
         assert self._replica is not None
-        digest = self._replica.digest_of(stage.index) or UNTOLD
+        digest = stage.digest
         self._exchange.send(stage.index, digest, stage.target, arrivals)
 
     def _advance(self, replica: Replica, limit: int) -> None:
@@ -314,7 +314,7 @@ class Worker(Machine[WorkerIn]):
         """Tell the value of a signal to all copies of the driver."""
         assert self._replica is not None
         self._signals[stage.index] = value
-        digest = self._replica.digest_of(stage.index) or UNTOLD
+        digest = stage.digest
         frames = values.dumps_inside([value])
         for each in {**dict.fromkeys(self._members), **self._listeners}:
             if each != self.address:
