@@ -14,15 +14,20 @@ from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
 
 
 class FileSlice(msgspec.Struct, frozen=True, array_like=True):
-    """Record batches `first` to `last` (exclusive; None: to the end) of a stored Arrow file.
+    """Record batches `first` to `last` (exclusive; None: to the end) of a task's output or a table.
 
-    `file` is relative to the storage folder of each of the `locations`, which are nodes.
+    Attributes:
+        file: a stored Arrow file, relative to the storage folder of each of the locations; empty
+            for an output that travels in messages.
+        locations: the nodes that store it.
+        inline: such an output, as an Arrow IPC stream.
     """
 
     file: str
     locations: tuple[str, ...]
     first: int = 0
     last: int | None = None
+    inline: bytes = b""
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
@@ -110,7 +115,7 @@ class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
     suffix: str
 
 
-class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="stage"):
     """The description that the tasks of a stage share.
 
     Attributes:
@@ -158,6 +163,52 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     hints: FragmentHints = NO_FRAGMENT_HINTS
 
 
+class StoredPartition(msgspec.Struct, frozen=True, array_like=True):
+    """A partition of a table, for programs."""
+
+    file: str
+    locations: tuple[str, ...]
+    rows: int
+
+
+class ProgramJob(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="program"):
+    """What the workers of a program share.
+
+    Attributes:
+        driver: by cloudpickle.
+        controller: the address of its controller.
+        folder: of snapshots and results, relative to a node's storage folder.
+        tables: the session's tables when the program began, by name in lower case.
+        stores: where nodes keep their files, if not in the same folders as the executor.
+        working_folder: the front end's working directory; empty if it has none.
+    """
+
+    driver: bytes
+    controller: str
+    folder: str
+    tables: dict[str, tuple[StoredPartition, ...]]
+    stores: tuple[StoreLocation, ...] = ()
+    working_folder: str = ""
+
+
+class WorkerFigures(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker of a program has done.
+
+    Attributes:
+        tasks: the number of tasks that it has run.
+        stages: the number of stages that its driver has recorded.
+        iterations: the number of signals that its driver has got.
+        busy_s: the seconds that it spent in batches of them.
+        cpu_s: the CPU time of its thread.
+    """
+
+    tasks: int
+    stages: int
+    iterations: int
+    busy_s: float
+    cpu_s: float
+
+
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
     """One task of a stage.
 
@@ -182,15 +233,19 @@ class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
     rows: int
 
 
+def _joined(slices: tuple[BucketSlice, ...]) -> BucketSlice:
+    return BucketSlice(slices[0].first, slices[-1].last, sum(each.rows for each in slices))
+
+
 class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The outcome of a task.
 
     Attributes:
         rows: rows put out.
         nbytes: their size as Arrow data, in bytes.
-        file: the output file, relative to the node's storage folder; None for inline results. For
+        file: the output file, relative to the node's storage folder; None for inline output. For
             FILES, the task's entry in the target folder.
-        inline: the result as an Arrow IPC stream, if it is small.
+        inline: the output as an Arrow IPC stream, if it is small.
         buckets: one entry per bucket of each run, for BUCKETS; one per batch, for a PIECE that was
             cut.
         statistics: the partition's statistics as an Arrow IPC stream, for PARTITION.
@@ -210,9 +265,13 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     locations: tuple[str, ...] = ()
     runs: int = 1
 
-    def bucket(self, index: int) -> tuple[BucketSlice, ...]:
-        """Where the rows of a bucket are, one entry per run."""
-        return self.buckets[index :: len(self.buckets) // self.runs]
+    def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
+        """Where the rows of buckets are that follow one another: one entry per run."""
+        count = len(self.buckets) // self.runs
+        starts = range(0, len(self.buckets), count)
+        return tuple(
+            _joined(self.buckets[start + numbers.start : start + numbers.stop]) for start in starts
+        )
 
 
 class TaskProblem(StrEnum):
@@ -257,6 +316,8 @@ class ProblemDetail(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 encode = msgspec.msgpack.Encoder().encode
 decode_stage = msgspec.msgpack.Decoder(StageTask).decode
+decode_shared = msgspec.msgpack.Decoder(StageTask | ProgramJob).decode
 decode_payload = msgspec.msgpack.Decoder(TaskPayload).decode
 decode_outcome = msgspec.msgpack.Decoder(TaskOutcome).decode
+decode_figures = msgspec.msgpack.Decoder(WorkerFigures).decode
 decode_problem = msgspec.msgpack.Decoder(ProblemDetail).decode
