@@ -23,7 +23,7 @@ KINDS = (
 )  # fmt: skip
 
 
-class Stage(Struct, eq=False):
+class Stage(Struct, eq=False, kw_only=True):
     """One call of `run`; its index is also the id of the value that it makes.
 
     Attributes:

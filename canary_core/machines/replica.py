@@ -174,7 +174,7 @@ class Replica:
         index = self.end
         if index >= self._limit or self._closed:
             index = self._next()
-        stage = Stage(index, kind, fn, operands, size, target)
+        stage = Stage(index=index, kind=kind, fn=fn, operands=operands, size=size, target=target)
         if kind == stages.SINGLE:
             self._digester.fold_constant(stage, b"".join(values.dumps_inside(fn)))
         else:
@@ -280,7 +280,14 @@ class Replica:
             places.append((handle.partitions, len(group)))
             group.append(handle._id)  # noqa: SLF001 - its own handles
         index = self._next()
-        stage = Stage(index, stages.RETURN, (body, tuple(places), tuple(ids)), (), 1, 1)
+        stage = Stage(
+            index=index,
+            kind=stages.RETURN,
+            fn=(body, tuple(places), tuple(ids)),
+            operands=(),
+            size=1,
+            target=1,
+        )
         self._digester.fold_constant(stage, body + repr(ids).encode())
         self._append(stage)
         for size, group in ids.items():
