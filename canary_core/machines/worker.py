@@ -23,8 +23,9 @@ from canary_core.driver import Driver, Source
 from canary_core.machines import shelf as snapshots
 from canary_core.machines.exchange import UNTOLD, Arrivals, Exchange, Reductions
 from canary_core.machines.links import Links
+from canary_core.machines.moving import packed, unpacked
 from canary_core.machines.partition import Key, Partition, TaskError, drain, has_more
-from canary_core.machines.replica import TABLE, Replica
+from canary_core.machines.replica import Replica
 from canary_core.machines.shelf import Shelf, by_group
 from canary_core.protocol.messages import (
     Advance,
@@ -270,9 +271,7 @@ class Worker(Machine[WorkerIn]):
         self._send(stage, {0: nodes})
 
     def _send(self, stage: Stage, arrivals: Arrivals) -> None:
-        assert self._replica is not None
-        digest = stage.digest
-        self._exchange.send(stage.index, digest, stage.target, arrivals)
+        self._exchange.send(stage.index, stage.digest, stage.target, arrivals)
 
     def _advance(self, replica: Replica, limit: int) -> None:
         """Let the driver record more stages."""
@@ -312,13 +311,13 @@ class Worker(Machine[WorkerIn]):
 
     def tell(self, stage: Stage, value: Any) -> None:
         """Tell the value of a signal to all copies of the driver."""
-        assert self._replica is not None
         self._signals[stage.index] = value
-        digest = stage.digest
         frames = values.dumps_inside([value])
         for each in {**dict.fromkeys(self._members), **self._listeners}:
             if each != self.address:
-                self._links.post(each, SignalsKnown((stage.index,), digest, len(frames)), frames)
+                self._links.post(
+                    each, SignalsKnown((stage.index,), stage.digest, len(frames)), frames
+                )
 
     def give_back(self, stage: Stage, index: int, size: int, parts: list[Any]) -> None:
         """Send a partition's part of the result to the controller."""
@@ -580,37 +579,13 @@ class Worker(Machine[WorkerIn]):
         assert replica is not None
         part = self._exchange.remove(key)
         self._counts[part.size] -= 1
-        position = part.first_unrun(replica)
-        known = max(part.known, replica.end)
-        tables = [each for each in part.values if _is_table(replica, each)]
-        inside = {
-            "states": {each: part.values[each] for each in part.states if each in part.values},
-            "reload": [*part.reload, *tables],
-            "pc": part.pc,
-            "blocked": part.blocked,
-            "frees": part.frees,
-            "stored": part.stored,
-            "signals": self._signals if key == SINGLE_KEY else {},
-            "listeners": list(self._listeners) if key == SINGLE_KEY else [],
-        }
-        left_out = {*part.states, *tables}
-        outside = (
-            {each: value for each, value in part.values.items() if each not in left_out},
-            part.inbox,
-        )
-        first, second = values.dumps_inside(inside), values.dumps(outside)
         owner = self._exchange.map.owner(key)
         assert owner is not None
-        body = Moved(
-            size=part.size,
-            index=part.index,
-            version=self._exchange.map.version(key),
-            position=position,
-            known=known,
-            inside=len(first),
-            frames=len(first) + len(second),
-        )
-        self._links.post(owner, body, (*first, *second))
+        along: dict[str, Any] = {}
+        if key == SINGLE_KEY:  # whoever has it tells signals
+            along = {"signals": self._signals, "listeners": self._listeners}
+        body, frames = packed(part, replica, self._exchange.map.version(key), along)
+        self._links.post(owner, body, frames)
 
     def _on_moved(self, body: Moved, frames: Frames) -> None:
         key = (body.size, body.index)
@@ -622,17 +597,10 @@ class Worker(Machine[WorkerIn]):
             onward = structs.replace(body, version=routes.version(key))
             self._links.post(owner, onward, frames)
             return
-        inside = values.loads(frames[: body.inside])
-        kept, inbox = values.loads(frames[body.inside :])
-        part = Partition(*key)
-        part.values = kept | inside["states"]
-        part.states = dict.fromkeys(inside["states"])
-        part.inbox = inbox
-        part.reload, part.frees = inside["reload"], inside["frees"]
-        part.pc, part.blocked, part.stored = inside["pc"], inside["blocked"], inside["stored"]
-        part.position, part.known = body.position, body.known
-        self._signals.update(inside["signals"])
-        self._listeners.update(dict.fromkeys(inside["listeners"]))
+        part, along = unpacked(body, frames)
+        if along:
+            self._signals.update(along["signals"])
+            self._listeners.update(along["listeners"])
         self._attach(part)
 
     # --- signals -------------------------------------------------------------------------------
@@ -771,11 +739,6 @@ class Worker(Machine[WorkerIn]):
     @property
     def _host_address(self) -> Address:
         return address(endpoint_of(self.address), "host")
-
-
-def _is_table(replica: Replica, value: int) -> bool:
-    step = replica.loads.get(value)
-    return step is not None and step[0] == TABLE
 
 
 def _batch(last: int, took_s: float) -> int:

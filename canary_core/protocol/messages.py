@@ -21,8 +21,6 @@ from msgspec import Struct, field
 from sparrow_core.protocol.ids import Address
 from sparrow_core.protocol.messages import Message, Tick
 
-PROTOCOL_VERSION = 1
-
 
 class Record(Struct, frozen=True, array_like=True, gc=False):
     """Base of the parts of messages."""
