@@ -52,6 +52,15 @@ class TaskError(Exception):
         self.index = index
 
 
+class PackError(Exception):
+    """A value that has to travel or be stored can't be pickled; the cause says why."""
+
+    def __init__(self, stage: int, index: int) -> None:
+        super().__init__(stage, index)
+        self.stage = stage
+        self.index = index
+
+
 class Partition:
     """One partition of a group: its values, and where in the program it is.
 

@@ -24,7 +24,7 @@ from canary_core.machines import shelf as snapshots
 from canary_core.machines.exchange import UNTOLD, Arrivals, Exchange, Reductions
 from canary_core.machines.links import Links
 from canary_core.machines.moving import packed, unpacked
-from canary_core.machines.partition import Key, Partition, TaskError, drain, has_more
+from canary_core.machines.partition import Key, PackError, Partition, TaskError, drain, has_more
 from canary_core.machines.replica import Replica
 from canary_core.machines.shelf import Shelf, by_group
 from canary_core.protocol.messages import (
@@ -60,7 +60,7 @@ from canary_core.protocol.messages import (
     Work,
     WorkerIn,
 )
-from canary_core.results import driver_failure, task_failure
+from canary_core.results import driver_failure, pack_failure, task_failure
 from canary_core.sequential import no_tables
 from canary_core.stages import Stage
 from canary_core.values import NOTHING, Frames
@@ -153,24 +153,31 @@ class Worker(Machine[WorkerIn]):
         """Take a message; Work runs tasks."""
         if self._ended and not isinstance(msg, Packet):
             return self._tick_after_end(now) if isinstance(msg, Tick) else []
-        out: list[Envelope] = []
-        match msg:
-            case Work():
-                self._working = False
-                self._work()
-            case Packet():
-                out = self._on_packet(msg, now)
-            case Tick():
-                out = self._on_tick(msg, now)
-            case Leave():
-                self._links.post(self._controller, Leaving())
-            case _:
-                assert_never(msg)
+        try:
+            out = self._take(msg, now)
+        except PackError as error:
+            self._fail(pack_failure(error.stage, error.index, error.__cause__ or error))
+            out = []
         out += self._links.flush(now)
         if not self._working and self._has_work():
             self._working = True
             out.append(Envelope(self.address, Work()))
         return out
+
+    def _take(self, msg: WorkerIn, now: float) -> list[Envelope]:
+        match msg:
+            case Work():
+                self._working = False
+                self._work()
+            case Packet():
+                return self._on_packet(msg, now)
+            case Tick():
+                return self._on_tick(msg, now)
+            case Leave():
+                self._links.post(self._controller, Leaving())
+            case _:
+                assert_never(msg)
+        return []
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -584,7 +591,10 @@ class Worker(Machine[WorkerIn]):
         along: dict[str, Any] = {}
         if key == SINGLE_KEY:  # whoever has it tells signals
             along = {"signals": self._signals, "listeners": self._listeners}
-        body, frames = packed(part, replica, self._exchange.map.version(key), along)
+        try:
+            body, frames = packed(part, replica, self._exchange.map.version(key), along)
+        except Exception as error:
+            raise PackError(part.first_unrun(replica), part.index) from error
         self._links.post(owner, body, frames)
 
     def _on_moved(self, body: Moved, frames: Frames) -> None:
@@ -660,7 +670,10 @@ class Worker(Machine[WorkerIn]):
         stage, _ = part.cuts.popleft()
         groups = tuple([size for size, steps in replica.cuts.get(stage, {}).items() if steps])
         signals = {s: value for s, value in self._signals.items() if s < stage}
-        snapshot, frames = snapshots.snapshot_of(part, replica.loads, groups, signals)
+        try:
+            snapshot, frames = snapshots.snapshot_of(part, replica.loads, groups, signals)
+        except Exception as error:
+            raise PackError(stage, part.index) from error
         self._shelf.store(stage, part.key, snapshot, frames)
         part.stored = stage
         self._exchange.runnable[part.key] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import threading
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -324,6 +325,41 @@ def test_every_kind_of_task_may_fail(driver: Any) -> None:
     """None hangs or escapes, whatever is raised, returned or can't be pickled."""
     with pytest.raises((TaskFailed, DriverFailed)):
         simulated(driver).result(LIMIT_S)
+
+
+def _lock(_: int) -> Any:
+    return threading.Lock()
+
+
+@pytest.mark.parametrize(
+    "driver",
+    [
+        lambda r: r.reduce(lambda a, b: a, r.map(_lock, r.load(int))),
+        lambda r: r.scatter(lambda x: [x] * 8, r.map(_lock, r.load(int))),
+        lambda r: r.broadcast(r.map(_lock, r.single(1))),
+        lambda r: r.signal(_lock, r.single(1)),
+        lambda r: [r.map(_lock, r.load(int)), *(r.single(n) for n in range(9))],
+    ],
+)
+def test_a_value_that_cannot_be_pickled_is_a_failed_task(driver: Any) -> None:
+    """Where it has to travel, be stored, or come back."""
+    with pytest.raises(TaskFailed, match="pickle"):
+        simulated(driver, snapshot_every=3).result(LIMIT_S)
+
+
+def test_a_move_of_what_cannot_be_pickled_fails_the_program() -> None:
+    """A partition keeps it, which is fine until it has to move."""
+
+    def driver(r: Run) -> Any:
+        v = r.map(_lock, r.load(int))
+        for _ in range(100):
+            w = r.map(lambda x: spend(0.01), v)
+        return w
+
+    run = simulated(driver, balancer="none")
+    run.world.call(0.1, lambda: _move_other(run))
+    with pytest.raises(TaskFailed, match="pickle"):
+        run.result(LIMIT_S)
 
 
 def test_an_exception_in_the_driver_comes_back() -> None:
