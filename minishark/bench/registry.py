@@ -14,15 +14,15 @@ import msgspec
 from minishark.bench import live, load
 from minishark.bench.chaos import experiment as chaos
 from minishark.errors import OptionError
-from sparrow_core.lab import beyond, emulated, on_paper, placements, policies
+from sparrow_core.lab import table
 from sparrow_core.lab.charts import require_matplotlib
 from sparrow_core.lab.experiment import AnyExperiment
 from sparrow_core.lab.reports import PlotFormat, write_report
 from sparrow_core.lab.summary import Table, summary
 
-EXPERIMENTS: dict[str, AnyExperiment] = {
+EXPERIMENTS: dict[str, AnyExperiment] = table.EXPERIMENTS | {
     experiment.name: experiment
-    for module in (on_paper, placements, policies, beyond, emulated, live, chaos, load)
+    for module in (live, chaos, load)
     for experiment in module.EXPERIMENTS
 }
 
@@ -35,10 +35,8 @@ def find(name: str) -> AnyExperiment:
 
 
 def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[str]) -> Any:
-    """An experiment's parameters, or with `quick` its tiny ones, with changes.
-
-    Each change is `name=value`; the value is TOML: 0.8, [0.5, 0.9], "random".
-    """
+    """An experiment's parameters, or with `quick` its tiny ones, with changes."""
+    # Each change is `name=value`; the value is TOML: 0.8, [0.5, 0.9], "random".
     chosen = experiment.quick if quick else experiment.parameters
     values = msgspec.to_builtins(chosen)
     for change in changes:
@@ -77,7 +75,6 @@ def run_experiment(
     plot: PlotFormat,
     advance: Callable[[float], None],
 ) -> Report:
-    """Run an experiment and write its report."""
     require_matplotlib()  # before the work, not after it
     rows = experiment.run(parameters, seed, advance)
     files = write_report(experiment, parameters, seed, rows, folder, plot)
@@ -88,7 +85,6 @@ def run_experiment(
 
 
 def describe(experiment: AnyExperiment) -> dict[str, Any]:
-    """An experiment as plain data."""
     found = {name: getattr(experiment, name) for name in ("name", "title", "source", "kind")}
     parameters = json.loads(json.dumps(dataclasses.asdict(experiment.parameters)))
     return {**found, "parameters": parameters}
