@@ -56,6 +56,7 @@ CANARY_LAYERS = (
     "machines",
     "sim",
     "runtime",
+    "lab",
 )
 # The state machines. What they import, directly or not, is held to their rules.
 MACHINES = (
