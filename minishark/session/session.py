@@ -27,6 +27,7 @@ from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import OptionError
 from minishark.query.progress import ProgressHandler
+from minishark.query.run import working_folder
 from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
@@ -379,6 +380,7 @@ class Session(CamelCase):
             placement=engine.placing(),
             folder=self._runtime.calls.pool.files.folder,
             slots=cluster.total_slots,
+            working_folder=working_folder(),
         )
         return session_in_call, (address,)
 

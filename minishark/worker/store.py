@@ -131,6 +131,10 @@ class Store:
                 path = self._find(copy, self._node)
         return path
 
+    def has_folder(self, folder: str) -> bool:
+        """Whether this node has a folder for files."""
+        return (self._paths.memory / self._node / folder).exists()
+
     def remove(self, item: FileSlice) -> None:
         """Delete this host's copies of a file; whoever has mapped it can go on to read it."""
         for node in dict.fromkeys((self._node, *item.locations)):
