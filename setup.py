@@ -54,13 +54,20 @@ setup(
     ],
     python_requires=">=3.11",
     packages=[
-        *find_packages(include=["minishark", "minishark.*", "sparrow_core", "sparrow_core.*"]),
+        *find_packages(
+            include=[
+                f"{package}{inside}"
+                for package in ("minishark", "sparrow_core", "canary_core")
+                for inside in ("", ".*")
+            ]
+        ),
         *RESOURCES,
     ],
     package_dir=RESOURCES,
     package_data={
         "minishark": ["py.typed"],
         "sparrow_core": ["py.typed"],
+        "canary_core": ["py.typed"],
         "sparrow_core.lab": ["*.json"],
         "minishark._resources.queries": ["*.sql"],
         "minishark._resources.sample": ["*.parquet"],
@@ -71,6 +78,7 @@ setup(
         "pyarrow>=20",
         "pyzmq>=26",
         "cloudpickle>=3",
+        "greenlet>=3.1",
         "msgspec>=0.19",
         "numpy>=1.26",
         "click>=8",

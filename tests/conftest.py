@@ -18,7 +18,9 @@ import pytest
 
 from minishark.cluster.backend import Cluster
 from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
+from minishark.compiler.physical.costs import REFERENCE
 from minishark.compiler.physical.options import PlannerOptions
+from minishark.query import calibration
 from minishark.session import connect
 
 # Clusters end a moment after the test that closed or killed them.
@@ -46,9 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
     Bytecode is written even if the environment says otherwise: each of several hundred processes
     would compile the packages anew. Temporary files go to a folder of the run's own, which must be
     empty at its end; only pytest keeps its `tmp_path`s where they can be looked at. Hypothesis has
-    no deadlines: nothing is asserted of time, and the machine may be busy.
+    no deadlines: nothing is asserted of time, and the machine may be busy. It tries fewer examples
+    than by default, as each run tries others.
     """
-    hypothesis.settings.register_profile("tests", deadline=None)
+    hypothesis.settings.register_profile("tests", deadline=None, max_examples=60)
     hypothesis.settings.load_profile("tests")
     sys.dont_write_bytecode = False
     gc.disable()  # until all tests are collected: next to nothing of that is garbage
@@ -77,6 +80,14 @@ def _a_task_for_each_partition() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connect, "planner_options", eager)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _the_same_costs_on_all_machines() -> Iterator[None]:
+    """Plans do not depend on the machine, and nothing is measured or kept in the user's folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "machine_costs", lambda: REFERENCE)
         yield
 
 

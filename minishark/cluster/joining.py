@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from minishark.cluster.connections import Connections, NoAnswerError
-from minishark.cluster.executor import load_keys
+from minishark.cluster.connections import Connections, NoAnswerError, load_keys
 from minishark.cluster.wire import Failure, Hello, Welcome, own_versions
 from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError

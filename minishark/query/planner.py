@@ -5,20 +5,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from minishark.catalog import Catalog, Table
 from minishark.compiler.logical.operators import Statement
 from minishark.compiler.logical.plan import LogicalPlan, called_functions
-from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
 from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import QueryError
+from minishark.query import calibration
 from minishark.query.files import NamedFiles
 from minishark.query.sinks import Sink
 from minishark.worker.protocol import ScalarFunction
@@ -161,6 +162,9 @@ class QueryPlanner:
         calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
         if files or on_hosts or calls_python:
             options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
+        if options.threads < options.slots and _rows(tables) > SINGLE_TASK_ROWS:
+            # One task or several, and how many: that depends on the machine.
+            options = replace(options, costs=calibration.machine_costs())
         physical = plan_physical(logical, tables, options)
         if sink is not None:
             physical = sink.shape(physical)
@@ -207,3 +211,7 @@ class QueryPlanner:
         if any(stage.varies for stage in plan.stages):
             return None
         return tuple(plan.tables.values())
+
+
+def _rows(tables: Catalog) -> int:
+    return sum(table.rows for table in tables)

@@ -98,7 +98,7 @@ class Runtime:
     def explain(self, sql: str, *, mode: str) -> str:
         with self.engine.up_to_date():
             if mode == "analyze":
-                return metrics_text(self.engine.run(sql, CollectRows())[1])
+                return metrics_text(self.engine.run(sql, CollectRows(), explained=True)[1])
             plan = self.planner.describe(sql, on_hosts=self.engine.on_hosts)
             return explain_text(plan, mode, threads=self.engine.threads(queries=1))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from minishark.compiler.physical.costs import REFERENCE, Costs
 from minishark.errors import OptionError
 
 SINGLE_TASK_ROWS = 150_000
@@ -25,6 +26,7 @@ class PlannerOptions:
     stage_cost: float = 100_000.0  # what one more stage costs, in rows built into a hash table
     sort_values: int = 8_000_000  # rows times columns that one task sorts; more in ranges
     threads: int = 1  # how many cores a task may use that runs alone
+    costs: Costs = REFERENCE  # what work costs on the machine
     slots: int = sys.maxsize  # how many tasks run at the same time, each on a core of its own
     task_bytes: float = math.inf  # memory of a task for hash tables and sorts
     disabled: frozenset[str] = frozenset()  # the names of the optimizer rules that are switched off
