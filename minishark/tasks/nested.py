@@ -30,7 +30,7 @@ from minishark.worker.python_tasks import SCOPE, PythonTasks
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionAddress:
     """How calls reach the session that they belong to.
 

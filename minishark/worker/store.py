@@ -128,7 +128,7 @@ class Store:
 
     def has_folder(self, folder: str) -> bool:
         """Whether this node has a folder for files."""
-        return (self._paths.memory / self._node / folder).exists()
+        return (self._paths.memory / self.node / folder).exists()
 
     def remove(self, item: FileSlice) -> None:
         """Delete this host's copies of a file; whoever has mapped it can go on to read it."""
