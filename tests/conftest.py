@@ -48,9 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
     Bytecode is written even if the environment says otherwise: each of several hundred processes
     would compile the packages anew. Temporary files go to a folder of the run's own, which must be
     empty at its end; only pytest keeps its `tmp_path`s where they can be looked at. Hypothesis has
-    no deadlines: nothing is asserted of time, and the machine may be busy.
+    no deadlines: nothing is asserted of time, and the machine may be busy. It tries fewer examples
+    than by default, as each run tries others.
     """
-    hypothesis.settings.register_profile("tests", deadline=None)
+    hypothesis.settings.register_profile("tests", deadline=None, max_examples=60)
     hypothesis.settings.load_profile("tests")
     sys.dont_write_bytecode = False
     gc.disable()  # until all tests are collected: next to nothing of that is garbage

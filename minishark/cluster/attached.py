@@ -18,10 +18,10 @@ from collections.abc import Collection
 import psutil
 import zmq
 
+from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster import wire
 from minishark.cluster.backend import Backend, Placement
-from minishark.cluster.connections import Connections
-from minishark.cluster.executor import load_keys
+from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import make_folders
 from minishark.cluster.joining import greet, open_schedulers, own_endpoint
 from minishark.cluster.machine import default_limit_bytes
@@ -59,7 +59,8 @@ class AttachedCluster:
         self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
         with contextlib.ExitStack() as undo:
             undo.callback(self._connections.close)
-            service = service_address(address, keys)
+            self._keys = keys
+            self._head = service = service_address(address, keys)
             welcome = greet(self._connections, service)
             self._folders = make_folders()
             undo.callback(self._folders.remove)
@@ -105,6 +106,10 @@ class AttachedCluster:
     def _nodes(self) -> tuple[StoreLocation, ...]:
         found = (store_of(node.name, node.attributes) for node in self._sparrow.nodes())
         return tuple(location for location in found if location is not None)
+
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        return self._sparrow.live_schedulers
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """How tasks are placed on the live nodes; ClusterError if there are none."""
@@ -203,6 +208,11 @@ class AttachedCluster:
             with contextlib.suppress(ResourceError, ClusterError, zmq.ZMQError):
                 self._ask_nodes(self._keep)
                 self._make_missing_folders()
+
+    def mailbox(self, name: str) -> Mailbox:
+        own = own_endpoint(self._head, self.scratch, name)
+        tcp = own if own.startswith("tcp://") else ""
+        return Mailbox(self.scratch / f"{name}.sock", self._host, tcp=tcp, keys=self._keys)
 
     def close(self) -> None:
         if self._closed or os.getpid() != self._keep.pid:  # after fork(), the parent owns it

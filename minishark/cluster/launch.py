@@ -21,8 +21,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from minishark.cluster.connections import Connections
-from minishark.cluster.executor import ALLOWED_KEYS, OWN_KEY, load_keys
+from minishark.cluster.connections import ALLOWED_KEYS, OWN_KEY, Connections, load_keys
 from minishark.cluster.folders import ClusterFolders, make_folders, remove_if_orphaned
 from minishark.cluster.joining import peer_session
 from minishark.cluster.machine import live_process, node_memory

@@ -21,6 +21,7 @@ from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, Node
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 
 if TYPE_CHECKING:
+    from canary_core.runtime.mailbox import Mailbox
     from minishark.cluster.backend import Backend, Placement
     from minishark.worker.store import Store
 
@@ -116,6 +117,10 @@ class OwnCluster:
             self.close()
             raise
 
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        return self._sparrow.live_schedulers
+
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         from minishark.cluster.backend import Placement  # noqa: PLC0415 - see above
 
@@ -152,6 +157,11 @@ class OwnCluster:
 
     def remove_folder(self, folder: str) -> None:
         self.paths.remove(folder, self.nodes)
+
+    def mailbox(self, name: str) -> Mailbox:
+        from canary_core.runtime.mailbox import Mailbox  # noqa: PLC0415 - see above
+
+        return Mailbox(self.scratch / f"{name}.sock")
 
     def close(self) -> None:
         if os.getpid() != self._pid:  # after fork(), the parent owns it

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from minishark.cluster.connections import Connections
-from minishark.cluster.executor import load_keys
+from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import inherit_folders, make_folders
 from minishark.cluster.machine import RUNNER, node_memory, runner_config
 from minishark.cluster.node_service import NodeService

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from minishark.cluster.executor import load_keys
+from minishark.cluster.connections import load_keys
 from minishark.cluster.joining import peer_session
 from minishark.cluster.node import service_address, store_of, this_host
 from minishark.cluster.wire import GetReport, Reply, Report, SessionReport

@@ -12,6 +12,7 @@ from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import Placer
 from minishark.compiler.physical.sizes import Situation, StageSize, TaskSize
 from minishark.compiler.stages.adapt import adapt
+from minishark.compiler.stages.remaining import executed
 from minishark.compiler.stages.stage import Stage
 from minishark.query.metrics import RevisionMetrics
 from minishark.worker.protocol import TaskOutcome
@@ -82,6 +83,10 @@ class Adaptation:
         self.revisions += (RevisionMetrics(*reason) for reason in revision.reasons)
         kept = (stage for stage in planned if stage.index in started)
         return (*kept, *revision.stages)
+
+    def executed(self, stages: Sequence[Stage]) -> PhysicalPlan:
+        """The plan as it ran, with what its stages computed below each of their outputs."""
+        return executed(self.plan, {stage.index: stage for stage in stages})
 
 
 def _size(outcome: TaskOutcome) -> TaskSize:

@@ -136,6 +136,8 @@ class QueryMetrics:
         warnings: sentences for the user.
         by_stage: its stages, in topological order; none if the front end ran it.
         revisions: how its plan was changed while it ran, in this order.
+        plans: the physical plan as it was made and as it ran, as text, if that was changed and the
+            query was to be explained.
     """
 
     elapsed_s: float
@@ -143,6 +145,7 @@ class QueryMetrics:
     warnings: tuple[str, ...] = ()
     by_stage: tuple[StageMetrics, ...] = ()
     revisions: tuple[RevisionMetrics, ...] = ()
+    plans: tuple[str, ...] = ()
 
     @property
     def stages(self) -> int:

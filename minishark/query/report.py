@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from minishark.compiler.logical.plan import plan_text
@@ -18,7 +18,16 @@ def metrics_text(metrics: QueryMetrics) -> str:
         f"{metrics.elapsed_s * 1e3:.1f} ms in all, {metrics.planning_s * 1e3:.1f} ms of it "
         f"planning; {_counted(metrics.stages, 'stage')}, {_counted(metrics.tasks, 'task')}"
     )
-    return "\n".join([*aligned(stage_rows(metrics)), total, *metrics.warnings])
+    return "\n".join([*aligned(stage_rows(metrics)), total, *_revised(metrics), *metrics.warnings])
+
+
+def _revised(metrics: QueryMetrics) -> Iterator[str]:
+    """How the plan was changed while the query ran, why, and both plans if they are known."""
+    if metrics.revisions:
+        yield "Revised while it ran:"
+    yield from (f"  {each.rule}: {each.reason}" for each in metrics.revisions)
+    for title, plan in zip(("Planned", "As it ran"), metrics.plans, strict=False):
+        yield f"{title}\n{plan}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -12,13 +12,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Generic, TypeVar
 
 import pyarrow as pa
 
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
+from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import (
@@ -29,15 +30,16 @@ from minishark.errors import (
     ResourceError,
     TaskFailedError,
 )
+from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
 from minishark.query.locality import hosts_of
-from minishark.query.metrics import QueryMetrics, RevisionMetrics, StageMetrics
+from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
-from minishark.query.sinks import Layout, Sink
+from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.session.scratch_database import ScratchDatabase
 from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
@@ -74,6 +76,8 @@ class OpenQueries:
 
 Result = TypeVar("Result")
 
+_BESIDE_PROGRAMS_S = 0.05  # until a task may run on a node that it does not prefer
+_SLOTS_HELD = "Ran in the front end, as programs hold all slots."
 _DISK_WARNING = "There is no room in shared memory: shuffle data went to disk, which is slower."
 
 
@@ -96,7 +100,7 @@ class Engine:
         self.tables = Tables(
             cluster=cluster,
             planning=self.planning,
-            placement=placing,
+            placement=self._place_loads,
             partitions=options.partitions,
             warn=self.warn,
         )
@@ -106,6 +110,7 @@ class Engine:
             planning=self.planning, catalog=self.tables.catalog, options=options
         )
         self.placing = placing
+        self.programs = Programs(cluster, self.tables, placing)
         self.environment = Environment()
         self.open_queries = OpenQueries()
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
@@ -136,6 +141,7 @@ class Engine:
         if stopped:
             return False
         self.scratch.interrupt()
+        self.programs.stop()
         if self._replicator is not None:
             self._replicator.stop()
         self.cluster.close()
@@ -262,11 +268,31 @@ class Engine:
         # The cores are shared: several queries with a thread per core would only take turns.
         return 1 if self.on_hosts else max(1, self.planner.options.threads // max(1, queries))
 
+    def _place_loads(self) -> Placement:
+        """The placement of tasks that load tables."""
+        self.check_slots()
+        return self._placed()
+
+    def _placed(self) -> Placement:
+        """The placement of tasks: beside programs, which hold the slots of some nodes, anywhere."""
+        placed = self.placing()
+        if self.programs.slots and placed.wait_s is not None:
+            return replace(placed, wait_s=min(placed.wait_s, _BESIDE_PROGRAMS_S))
+        return placed
+
+    def check_slots(self) -> None:
+        """Raise ResourceError if programs hold all slots: tasks would wait for their ends."""
+        if self.programs.slots >= self.cluster.total_slots:
+            raise ResourceError(
+                "Programs hold all slots: wait for their results, cancel one, or start them with "
+                "fewer workers."
+            )
+
     def site(self, folder: str) -> Site:
         """Where the jobs of a query run, on nodes that have its folder."""
 
         def placement() -> Placement:
-            placed = self.placing()
+            placed = self._placed()
             self.cluster.make_folder(folder)
             return placed
 
@@ -289,7 +315,8 @@ class _Query(Generic[Result]):
     engine: Engine  # what runs it
     sql: str  # its text
     sink: Sink[Result]  # what becomes of its rows
-    explained: bool = False  # whether metrics say why each task ran where it did
+    # Whether metrics say why each task ran where it did, and how the plan was changed.
+    explained: bool = False
     handlers: tuple[ProgressHandler, ...] = ()  # told of its progress, besides the engine's
     _started_s: float = field(default_factory=time.perf_counter)
     _planned_s: float = 0.0
@@ -315,6 +342,13 @@ class _Query(Generic[Result]):
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
         engine = self.engine
+        try:
+            engine.check_slots()
+        except ResourceError:
+            if not isinstance(self.sink, CollectRows | StreamRows):
+                raise
+            rows = engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+            return self.sink.accept(rows), self._metrics((), (*warnings, _SLOTS_HELD))
         output = self.sink.output(plan.physical, plan.columns)
         adaptation = Adaptation(
             plan=plan.physical,
@@ -340,7 +374,15 @@ class _Query(Generic[Result]):
             result = self.sink.finish(run)
         if run.uses_disk():
             engine.warn(_DISK_WARNING)
-        return result, self._metrics(run.metrics(), warnings, adaptation.revisions)
+        metrics = self._metrics(run.metrics(), warnings)
+        if adaptation.revisions:
+            shown = (plan.physical, adaptation.executed(run.stages)) if self.explained else ()
+            metrics = replace(
+                metrics,
+                revisions=tuple(adaptation.revisions),
+                plans=tuple(map(plan_text, shown)),
+            )
+        return result, metrics
 
     def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryMetrics]:
         """Run a statement that no executor accepts in the scratch database, which accepts more."""
@@ -356,18 +398,12 @@ class _Query(Generic[Result]):
         note = f"Ran in the front end, as an executor did not accept it: {rejected}"
         return result, self._metrics((), (note,))
 
-    def _metrics(
-        self,
-        stages: tuple[StageMetrics, ...],
-        warnings: tuple[str, ...],
-        revisions: Sequence[RevisionMetrics] = (),
-    ) -> QueryMetrics:
+    def _metrics(self, stages: tuple[StageMetrics, ...], warnings: tuple[str, ...]) -> QueryMetrics:
         return QueryMetrics(
             elapsed_s=time.perf_counter() - self._started_s,
             planning_s=self._planned_s - self._started_s,
             warnings=warnings,
             by_stage=stages,
-            revisions=tuple(revisions),
         )
 
     def _tell(self, progress: QueryProgress) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -28,12 +29,16 @@ from minishark.expressions import Schema
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import TablesPromisedError
 from minishark.query.report import explain_text, metrics_text
+from minishark.query.run import working_folder
 from minishark.query.sinks import ApplyFunction, CollectRows, Layout, StreamRows
 from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
 from minishark.tables.cached import CachedRows, CachePlan
+from minishark.tasks.files import Files
+from minishark.tasks.pool import CallPool
+from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
 
 
@@ -55,6 +60,13 @@ class Runtime:
         self.copy, self.write_checkpoint = self.files.copy, self.files.write_checkpoint
         self.register_function = self.definitions.register_function
         self.remove_function = self.definitions.remove_function
+        folder = cluster.folder("tasks")
+        files = Files(folder, cluster.store, partial(cluster.make_folder, folder))
+        pool = CallPool(cluster.backend, self._placement, files, working_folder=working_folder)
+        self.calls = Calls(pool, lambda: cluster.total_slots)
+
+    def _placement(self) -> Placement:
+        return self.engine.placing()  # which may change
 
     @property
     def is_stopped(self) -> bool:
@@ -86,7 +98,7 @@ class Runtime:
     def explain(self, sql: str, *, mode: str) -> str:
         with self.engine.up_to_date():
             if mode == "analyze":
-                return metrics_text(self.engine.run(sql, CollectRows())[1])
+                return metrics_text(self.engine.run(sql, CollectRows(), explained=True)[1])
             plan = self.planner.describe(sql, on_hosts=self.engine.on_hosts)
             return explain_text(plan, mode, threads=self.engine.threads(queries=1))
 

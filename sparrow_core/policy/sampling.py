@@ -23,6 +23,11 @@ def smoothed(mean_s: float | None, latest_s: float) -> float:
     return latest_s if mean_s is None else mean_s + _SMOOTHING * (latest_s - mean_s)
 
 
+def expected_s(task_s: float) -> float | None:
+    """The mean to start from, before a task has ended: an estimate, if it is below a round trip."""
+    return task_s if task_s <= _BRISK_S else None
+
+
 def batch_size(mean_s: float | None) -> int:
     """Tasks that a slot is woken up for: as many as take `BATCH_S` together."""
     return max(1, int(BATCH_S / mean_s)) if mean_s else 1

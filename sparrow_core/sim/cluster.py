@@ -23,6 +23,7 @@ from sparrow_core.protocol.messages import (
     InterruptTask,
     KnownNodes,
     Notify,
+    ReturnTask,
     SchedulerSilent,
     SlotDone,
     SlotIn,
@@ -97,6 +98,10 @@ class SimulatedSlot(Machine[SlotIn | SlotDone]):
                 return self._end(
                     SlotOutcome(key=msg.key, run_s=0.0, result=b"", message="interrupted")
                 )
+            case ReturnTask():
+                if msg.key not in self._queue:
+                    return []  # it has begun
+                return self._end(SlotOutcome(key=msg.key, run_s=0.0, result=b"", returned=True))
             case ForgetJob() | TellOutcomes():
                 return []
             case _:

@@ -212,7 +212,7 @@ _BYTES = st.one_of(
 
 
 @given(_BYTES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_decoders_give_a_message_or_say_that_it_is_none(data: bytes) -> None:
     """Whatever the bytes: nothing but those errors that receivers expect comes out."""
     decoders: Sequence[Callable[[bytes], object]] = (

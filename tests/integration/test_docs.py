@@ -35,7 +35,7 @@ MODULES = (
     "minishark.dataframe.window",
     "minishark.dataframe.writer",
     "minishark.dataframe.functions",
-    "minishark.dataframe.items",
+    "minishark.tasks.items",
     "minishark.dataframe.udf",
     "minishark.session.catalog",
     "minishark.session.connect",

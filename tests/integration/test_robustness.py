@@ -47,10 +47,20 @@ def _are_two(pids: list[int]) -> bool:
     return 2 == len(pids) == sum(map(psutil.pid_exists, pids))
 
 
+def _two_processes() -> Session:
+    """Every query has tasks for both, however few the rows."""
+    return minishark.connect(
+        nodes=2,
+        executors_per_node=1,
+        single_task_rows=0,
+        disabled_optimizations=["coalesced_tasks", "collapse"],
+    )
+
+
 @pytest.fixture
 def own_processes() -> Iterator[Session]:
     """A session of two nodes with one executor process each, and a table."""
-    with minishark.connect(nodes=2, executors_per_node=1, single_task_rows=0) as session:
+    with _two_processes() as session:
         _fill(session)
         yield session
 
@@ -58,7 +68,7 @@ def own_processes() -> Iterator[Session]:
 @pytest.fixture(scope="module")
 def shared_processes() -> Iterator[Session]:
     """The same, for tests after which it works as before."""
-    with minishark.connect(nodes=2, executors_per_node=1, single_task_rows=0) as session:
+    with _two_processes() as session:
         _fill(session)
         yield session
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from minishark.compiler.physical.plan import PhysicalPlan
+from minishark.compiler.physical.plan import PhysicalPlan, StageOutput
 from minishark.compiler.physical.sizes import Situation
 from minishark.compiler.rules import enabled
 from minishark.compiler.rules.rule import Phase
@@ -57,6 +57,8 @@ def adapt(
     options = situation.options
     kept = [stage for stage in planned if stage.index in started]
     left = remaining(plan, kept, situation.sizes)
+    if isinstance(left.operator, StageOutput):  # rows are stored as they were shuffled
+        return None
     reasons: list[tuple[str, str]] = []
     for rule, own in enabled(Phase.ADAPTIVE, options):
         revised = rule.apply(left, situation, own)

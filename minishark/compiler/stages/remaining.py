@@ -42,6 +42,19 @@ def remaining(
     return _Remaining(shuffled, stored, sizes).rewritten(plan)
 
 
+def executed(plan: PhysicalPlan, stages: Mapping[int, Stage]) -> PhysicalPlan:
+    """`plan` with what `stages` have computed below their outputs; each of them once."""
+    left = dict(stages)
+
+    def expanded(node: PhysicalPlan) -> PhysicalPlan:
+        if isinstance(node.operator, StageOutput):
+            stage = left.pop(node.operator.stage, None)
+            return node if stage is None else replace(node, children=(expanded(stage.plan),))
+        return node.with_children(tuple(map(expanded, node.children)))
+
+    return expanded(plan)
+
+
 @dataclass(frozen=True, slots=True)
 class _Remaining:
     """Rewrites a plan.

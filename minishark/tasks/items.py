@@ -1,29 +1,28 @@
 """Python objects over partitions: `session.parallelize(items).map(fn).reduce(fn)`.
 
-Each partition is one row of a cached table: its items, pickled. Transformations are only recorded;
-an action sends them together, and each task runs them as a chain of iterators over its items.
+Transformations are only recorded; an action sends them together, and each call runs them as a chain
+of iterators over the items of a partition. Items are pickled once. Small partitions travel with the
+calls, large ones stay in one file, which executors map.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import cloudpickle
-import pyarrow as pa
-
-from minishark.dataframe.applied import check_callable, pickled
-from minishark.dataframe.names import CamelCase, ident
-from minishark.dataframe.runtime import Runtime
+from minishark.dataframe.applied import check_callable
+from minishark.dataframe.names import CamelCase
 from minishark.errors import OptionError
-from minishark.tables.cached import CachedRows
-from minishark.worker.protocol import TaskFunction
-
-_RESULT = (("result", "BLOB"),)
+from minishark.tasks.call import CallOptions
+from minishark.tasks.pool import CallPool
+from minishark.tasks.results import MapPlan, Results
+from minishark.worker.python_tasks import SCOPE, EachOf
+from minishark.worker.values import Value, dump, load
 
 Transformation = Callable[[Iterator[Any]], Iterable[Any]]
 Action = Callable[[Iterator[Any]], Any]
@@ -31,20 +30,36 @@ Action = Callable[[Iterator[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Pipeline:
-    """What a task runs for each partition: the transformations, then the action."""
+    """What a call runs for a partition: the transformations, then the action."""
 
     transformations: tuple[Transformation, ...]
     action: Action
 
-    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
-        return [self._result(row) for batch in rows for row in batch.column(0)]
-
-    def _result(self, row: pa.Scalar) -> pa.Table:
-        items: Iterator[Any] = iter(cloudpickle.loads(row.as_py()))
+    def __call__(self, partition: Value) -> Any:
+        scope = SCOPE.get()
+        assert scope is not None
+        items: Iterator[Any] = iter(load(partition, scope.tasks.store))
         for transformation in self.transformations:
             items = iter(transformation(items))
-        data = cloudpickle.dumps(self.action(items))
-        return pa.table({"result": pa.array([data], pa.binary())})
+        return self.action(items)
+
+
+class Partitions:
+    """Pickled items; their files are removed when nobody refers to them any more.
+
+    Attributes:
+        pool: runs calls over them.
+        slots: how many calls run at once.
+        values: the items of each partition, a list.
+    """
+
+    def __init__(self, pool: CallPool, slots: int, values: tuple[Value, ...]) -> None:
+        self.pool = pool
+        self.slots = slots
+        self.values = values
+        files = [file for value in values for file in value.files]
+        if files:
+            weakref.finalize(self, partial(pool.files.release, files)).atexit = False
 
 
 class Items(CamelCase):
@@ -57,10 +72,9 @@ class Items(CamelCase):
     """
 
     def __init__(
-        self, runtime: Runtime, cached: CachedRows, transformations: tuple[Transformation, ...] = ()
+        self, partitions: Partitions, transformations: tuple[Transformation, ...] = ()
     ) -> None:
-        self._runtime = runtime
-        self._cached = cached
+        self._partitions = partitions
         self._transformations = transformations
 
     def map(self, fn: Callable[[Any], Any]) -> Items:
@@ -109,22 +123,37 @@ class Items(CamelCase):
 
     def take(self, count: int) -> list[Any]:
         """The first items."""
-        return self._chained("take", lambda items: list(itertools.islice(items, count)))[:count]
+        found: list[Any] = []
+        for first in self._run("take", lambda items: list(itertools.islice(items, count))):
+            found += first
+            if len(found) >= count:
+                break
+        return found[:count]
 
     @property
     def num_partitions(self) -> int:
         """The number of partitions."""
-        return len(self._runtime.partitions(self._cached.name))
+        return len(self._partitions.values)
 
     def _then(self, transformation: Transformation) -> Items:
-        return Items(self._runtime, self._cached, (*self._transformations, transformation))
+        return Items(self._partitions, (*self._transformations, transformation))
 
-    def _run(self, label: str, action: Action) -> list[Any]:
+    def _run(self, label: str, action: Action) -> Iterator[Any]:
         """The result of an action for each partition."""
-        pipeline = _Pipeline(self._transformations, action)
-        function = TaskFunction(label, pickled(label, pipeline), _RESULT)
-        rows = self._runtime.apply_function(f"FROM {ident(self._cached.name)}", function)
-        return [cloudpickle.loads(row) for row in rows.column("result").to_pylist()]
+        partitions = self._partitions
+        pool = partitions.pool
+        plan = MapPlan(
+            function=pool.functions.pickled(
+                EachOf(_Pipeline(self._transformations, action)), f"the function of {label}"
+            ),
+            options=CallOptions(),
+            items=iter(partitions.values),
+            chunksize=1,
+            total=len(partitions.values),
+            slots=partitions.slots,
+        )
+        with Results[Any](pool, plan) as results:
+            yield from results
 
     def _chained(self, label: str, action: Callable[[Iterator[Any]], list[Any]]) -> list[Any]:
         return list(itertools.chain.from_iterable(self._run(label, action)))
@@ -135,8 +164,8 @@ def _reduce(fn: Callable[[Any, Any], Any], items: Iterator[Any]) -> list[Any]:
     return [functools.reduce(fn, items, first) for first in itertools.islice(items, 1)]
 
 
-def chunks(items: Iterable[Any], count: int) -> pa.Table:
-    """Items as a table with one row for each of at most `count` partitions.
+def parallelize(pool: CallPool, slots: int, items: Iterable[Any], count: int) -> Items:
+    """Items in at most `count` partitions of about equal size.
 
     Raises:
         OptionError: an item can't be pickled.
@@ -145,5 +174,8 @@ def chunks(items: Iterable[Any], count: int) -> pa.Table:
     count = max(1, min(count, len(found)))
     ends = [len(found) * (i + 1) // count for i in range(count)]
     parts = [found[first:end] for first, end in zip([0, *ends[:-1]], ends, strict=True)]
-    data = [pickled("parallelize", part) for part in parts]
-    return pa.table({"items": pa.array(data, pa.binary())})
+    try:
+        values = tuple([dump(part, pool.files.put) for part in parts])
+    except Exception as error:
+        raise OptionError(f"Items can't be sent to other processes: {error}") from error
+    return Items(Partitions(pool, slots, values))
