@@ -1,10 +1,14 @@
 """What adaptive rules bring: skewed joins, and joins estimated a thousand times wrong.
 
-    python benchmarks/adaptive.py --rows 10_000_000 --repetitions 3 --json adaptive.json
+    python benchmarks/adaptive.py --rows 10_000_000 --executors 1 --queries skew
+    python benchmarks/adaptive.py --rows 5_000_000 --executors 8 --queries estimates
 
 Two sessions hold the same tables and run in stages of one thread each; one of them has no adaptive
 rules. Their runs alternate. CPU time is that of all processes. Answers are compared with DuckDB's
 before anything is measured, and the exit status is 1 if one differs.
+
+With two nodes of eight executors, a plan is that of sixteen slots. On fewer cores its CPU time
+still says how much work it is.
 
     skew           80 % of the rows have one key: a join and an aggregate, and an aggregate alone,
                    beside the same over rows whose keys are uniform
@@ -37,10 +41,10 @@ ADAPTIVE = tuple(rule.name for rule in RULES if rule.phase is Phase.ADAPTIVE)
 ON, OFF = "on", "off"
 
 TABLES = {
-    "uniform": "SELECT hash(i) % {keys} AS k, i % 1000 AS v FROM range({rows}) r(i)",
+    "uniform": "SELECT (hash(i) % {keys})::BIGINT AS k, i % 1000 AS v FROM range({rows}) r(i)",
     "skewed": (
-        "SELECT CASE WHEN i % 5 < 4 THEN 42 ELSE hash(i) % {keys} END AS k, i % 1000 AS v "
-        "FROM range({rows}) r(i)"
+        "SELECT CASE WHEN i % 5 < 4 THEN 42 ELSE (hash(i) % {keys})::BIGINT END AS k, "
+        "i % 1000 AS v FROM range({rows}) r(i)"
     ),
     # Of `tag`, all but a few contain an x; a, b and c are equal, which no statistics tell.
     "items": (
@@ -55,14 +59,19 @@ JOIN = (
 )
 AGGREGATE = "SELECT count(*) AS n, max(s) AS s FROM (SELECT k, sum(v) AS s FROM {fact} GROUP BY k)"
 FILTERED = "SELECT count(*) AS n, sum(f.v * d.w) AS s FROM uniform f JOIN items d ON f.k = d.k "
-QUERIES = {
+SKEW = {
     "join and aggregate, uniform": JOIN.format(fact="uniform"),
     "join and aggregate, skewed": JOIN.format(fact="skewed"),
     "aggregate, uniform": AGGREGATE.format(fact="uniform"),
     "aggregate, skewed": AGGREGATE.format(fact="skewed"),
+}
+ESTIMATES = {
     "overestimated": FILTERED + "WHERE NOT contains(d.tag, 'x')",
     "underestimated": FILTERED + "WHERE d.a = 0 AND d.b = 0 AND d.c = 0",
 }
+
+
+GROUPS = {"skew": SKEW, "estimates": ESTIMATES}
 
 
 class Measurement(msgspec.Struct, frozen=True):
@@ -78,7 +87,8 @@ class Measurement(msgspec.Struct, frozen=True):
 
 def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
-    sizes = {"rows": options.rows, "keys": options.rows * 3 // 10}
+    sizes = {"rows": options.rows, "keys": options.rows * options.keys // 100}
+    queries = GROUPS[options.queries]
     with ExitStack() as stack:
         judge = stack.enter_context(duckdb.connect(config={"threads": options.nodes}))
         sessions = {
@@ -89,9 +99,9 @@ def main(arguments: Sequence[str]) -> int:
             judge.execute(f"CREATE TABLE {name} AS {sql.format(**sizes)}")
             for session in sessions.values():
                 session.create_table(name, judge.table(name), partitions=options.partitions)
-        wrong = [text for text in QUERIES.values() if _differs(judge, sessions, text)]
+        wrong = [text for text in queries.values() if _differs(judge, sessions, text)]
         measured = {
-            name: _measure(sessions, text, options.repetitions) for name, text in QUERIES.items()
+            name: _measure(sessions, text, options.repetitions) for name, text in queries.items()
         }
     _print(measured)
     for text in wrong:
@@ -106,7 +116,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--executors", type=int, default=1, help="per node")
     parser.add_argument("--partitions", type=int, default=16)
+    parser.add_argument("--keys", type=int, default=100, help="different ones, in % of the rows")
+    parser.add_argument("--queries", choices=GROUPS, default="skew")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(arguments)
@@ -115,7 +128,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _session(options: argparse.Namespace, disabled: Sequence[str]) -> Session:
     return minishark.connect(
         nodes=options.nodes,
-        executors_per_node=1,
+        executors_per_node=options.executors,
         partitions=options.partitions,
         task_threads=1,
         disabled_optimizations=("one_task", *disabled),
@@ -163,7 +176,8 @@ def _print(measured: dict[str, dict[str, Measurement]]) -> None:
         cells = [f"{1e3 * wall:.0f}, {1e3 * cpu:.0f}" for wall, cpu in (off, on)]
         ratios = [f"{a / b:.2f}" for a, b in zip(off, on, strict=True)]
         print(f"| {name} | {' | '.join((*cells, *ratios))} |")
-    for kind in ("join and aggregate", "aggregate"):
+    kinds = ("join and aggregate", "aggregate")
+    for kind in kinds if f"{kinds[0]}, skewed" in measured else ():
         for name in (OFF, ON):
             skewed, uniform = (
                 measured[f"{kind}, {keys}"][name].best_s() for keys in ("skewed", "uniform")

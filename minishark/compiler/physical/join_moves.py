@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
+from minishark.compiler.logical.operators import Join, JoinKind
 from minishark.compiler.physical.joins import (
     KEEPS_LEFT,
     KEEPS_RIGHT,
@@ -70,15 +70,40 @@ class JoinCosts:
 
     def candidates(self, join: Join) -> Iterator[tuple[float, JoinMove]]:
         """The moves that are possible, each with its cost."""
-        yield self._gather(), JoinMove.GATHER
+        return ((self.cost(move), move) for move in self._possible(join))
+
+    def cost(self, move: JoinMove) -> float:
+        left, right = self.left, self.right
+        built = right.rows * BUILD_COST
+        match move:
+            case JoinMove.GATHER:
+                return self._gather()
+            case JoinMove.BROADCAST_RIGHT:
+                return self._broadcast(right, left)
+            case JoinMove.BROADCAST_LEFT:
+                return self._broadcast(left, right)
+            case JoinMove.SHUFFLE_BOTH:
+                return self._shuffle(left) + self._shuffle(right) + built
+            case JoinMove.SHUFFLE_RIGHT:
+                return self._shuffle(right) + built
+            case JoinMove.SHUFFLE_LEFT:
+                return self._shuffle(left) + built
+
+    def _possible(self, join: Join) -> Iterator[JoinMove]:
+        yield JoinMove.GATHER
         if join.kind in KEEPS_LEFT and not self.left.in_one_task:
-            yield self._broadcast(self.right, self.left), JoinMove.BROADCAST_RIGHT
+            yield JoinMove.BROADCAST_RIGHT
         if join.kind in KEEPS_RIGHT and not self.right.in_one_task:
-            yield self._broadcast(self.left, self.right), JoinMove.BROADCAST_LEFT
+            yield JoinMove.BROADCAST_LEFT
         keys = tuple(c for c in join.conditions if can_hash(c))
         # A mark that may be NULL depends on all right rows, not only on those with equal keys.
-        if keys and (join.kind is not JoinKind.MARK or never_null(join)):
-            yield from self._shuffles(keys)
+        if not keys or (join.kind is JoinKind.MARK and not never_null(join)):
+            return
+        yield JoinMove.SHUFFLE_BOTH
+        if matching_keys(self.left.distribution, [c.left for c in keys]) is not None:
+            yield JoinMove.SHUFFLE_RIGHT
+        if matching_keys(self.right.distribution, [c.right for c in keys]) is not None:
+            yield JoinMove.SHUFFLE_LEFT
 
     def _gather(self) -> float:
         """One core does all the work, so it counts as often as there are partitions."""
@@ -93,13 +118,5 @@ class JoinCosts:
         copies = kept.distribution.partitions
         return self.stage_cost + moved.rows * (BROADCAST_COST + copies * BUILD_COST)
 
-    def _shuffles(self, keys: tuple[JoinCondition, ...]) -> Iterator[tuple[float, JoinMove]]:
-        left, right = (
-            self.stage_cost + side.rows * SHUFFLE_COST for side in (self.left, self.right)
-        )
-        build = self.right.rows * BUILD_COST
-        yield left + right + build, JoinMove.SHUFFLE_BOTH
-        if matching_keys(self.left.distribution, [c.left for c in keys]) is not None:
-            yield right + build, JoinMove.SHUFFLE_RIGHT
-        if matching_keys(self.right.distribution, [c.right for c in keys]) is not None:
-            yield left + build, JoinMove.SHUFFLE_LEFT
+    def _shuffle(self, side: Side) -> float:
+        return self.stage_cost + side.rows * SHUFFLE_COST

@@ -47,7 +47,7 @@ class JoinSwitchOptions:
     """
 
     gain_min: float = 100_000.0
-    ratio_max: float = 0.7
+    ratio_max: float = 0.8
 
 
 def switched(plan: PhysicalPlan, situation: Situation, options: JoinSwitchOptions) -> Revised:
@@ -106,12 +106,9 @@ class _Switch:
             options.partitions,
             options.stage_cost,
         )
-        by_move = {move: cost for cost, move in costs.candidates(join)}
-        if present not in by_move:
-            return None
-        best = costs.cheapest(join)
-        limit = self._options.ratio_max * by_move[present]
-        if by_move[present] - by_move[best] < self._options.gain_min or by_move[best] > limit:
+        cost, best = min(costs.candidates(join))
+        now = costs.cost(present)
+        if now - cost < self._options.gain_min or cost > self._options.ratio_max * now:
             return None
         sides = as_planned(left), as_planned(right)
         found = self._placing.place(join, sides, plan.schema).plan
