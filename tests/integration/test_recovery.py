@@ -129,16 +129,16 @@ def test_outputs_in_messages_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> No
 
     def lose(run: QueryRun, stage: int) -> None:
         del stage
-        for file in _files(session, f"{run.folder}/*.arrow"):
+        for file in _files(own, f"{run.folder}/*.arrow"):
             file.unlink()
         run._jobs._recover("for a test")
 
-    with minishark.connect(in_process=True, nodes=2, partitions=3, single_task_rows=0) as session:
+    with minishark.connect(in_process=True, nodes=2, partitions=3, single_task_rows=0) as own:
         rows = pa.table({"k": [i % 8 for i in range(600)], "x": range(600)})
-        session.create_table("t", rows, partition_by="k", partitions=3)
+        own.create_table("t", rows, partition_by="k", partitions=3)
         monkeypatch.setattr(TaskRunner, "run", failing)
         _when_a_stage_ends(monkeypatch, lose)
-        frame = session.sql(sql)
+        frame = own.sql(sql)
         found = frame.to_arrow().to_pylist()
     assert [{"k": k, "n": 75 - (k == 0)} for k in range(8)] == found
     assert {} == _remade(frame)
