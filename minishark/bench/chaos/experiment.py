@@ -98,6 +98,7 @@ def _session(testbed: Testbed, parameters: Chaos) -> Iterator[tuple[Session, str
         executors_per_node=None if address else executors,
         partitions=parameters.partitions,
         single_task_rows=0,
+        disabled_optimizations=["coalesced_tasks"],  # many tasks, though the tables are small
     )
     try:
         yield session, address
