@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SCALE ?= 0.1
-SOURCES := minishark sparrow_core tests benchmarks docs examples setup.py
+SOURCES := minishark sparrow_core canary_core tests benchmarks docs examples setup.py
 
 .PHONY: help tpch test test-all style format types check bench ratchet wheel lock clean
 

@@ -15,12 +15,14 @@ BENCH = ["matplotlib>=3.8"]
 NOTEBOOK = ["ipython>=8"]
 IBIS = ["ibis-framework>=12"]
 SPARK = ["sqlframe>=4.10"]
+JOBLIB = ["joblib>=1.5"]
 TEST = [
     *TPCH,
     *BENCH,
     *NOTEBOOK,
     *IBIS,
     *SPARK,
+    *JOBLIB,
     "hypothesis>=6.100",
     "ipykernel>=6",
     "jupysql>=0.11",
@@ -52,13 +54,20 @@ setup(
     ],
     python_requires=">=3.11",
     packages=[
-        *find_packages(include=["minishark", "minishark.*", "sparrow_core", "sparrow_core.*"]),
+        *find_packages(
+            include=[
+                f"{package}{inside}"
+                for package in ("minishark", "sparrow_core", "canary_core")
+                for inside in ("", ".*")
+            ]
+        ),
         *RESOURCES,
     ],
     package_dir=RESOURCES,
     package_data={
         "minishark": ["py.typed"],
         "sparrow_core": ["py.typed"],
+        "canary_core": ["py.typed"],
         "sparrow_core.lab": ["*.json"],
         "minishark._resources.queries": ["*.sql"],
         "minishark._resources.sample": ["*.parquet"],
@@ -69,6 +78,7 @@ setup(
         "pyarrow>=20",
         "pyzmq>=26",
         "cloudpickle>=3",
+        "greenlet>=3.1",
         "msgspec>=0.19",
         "numpy>=1.26",
         "click>=8",
@@ -83,6 +93,7 @@ setup(
         "notebook": NOTEBOOK,
         "ibis": IBIS,
         "spark": SPARK,
+        "joblib": JOBLIB,
         "pandas": ["pandas>=2"],
         "polars": ["polars>=1"],
         "test": TEST,

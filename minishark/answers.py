@@ -137,8 +137,7 @@ def _examples(what: str, rows: list[Row]) -> list[str]:
 # floats. Rows are equal if their keys are equal and their floats are close.
 
 
-_FLOAT = object()
-"""Replaces a float in a row's key."""
+_FLOAT = object()  # replaces a float in a row's key
 
 
 def _rows(table: pa.Table) -> list[Row]:

@@ -15,9 +15,7 @@ class ColumnStatistics(msgspec.Struct, frozen=True):
     """Statistics of one column."""
 
     null_fraction: float = 0.0  # the share of rows that are NULL, from 0 to 1
-    # The estimated number of distinct values that are not NULL; None where it was not measured
-    # (nested types).
-    distinct: int | None = None
+    distinct: int | None = None  # estimated, without NULL; None where not measured (nested types)
     # The smallest value as text, such that CAST(text AS the column's type) gives it; None where
     # there is none or it was not measured.
     minimum: str | None = None
@@ -41,8 +39,7 @@ class Partition:
     locations: tuple[str, ...]
     rows: int
     bytes: int  # the size of one replica
-    # For ranges of files that a query names, which no node stores: SQL for its rows.
-    relation: str = ""
+    relation: str = ""  # SQL for the rows of ranges of files, which no node stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +49,10 @@ class Table:
     name: str
     schema: Schema
     partitions: tuple[Partition, ...]  # its partitions, at least one
-    # Rows are in partition `hash(partition_by) % len(partitions)`; if it is empty, in any.
-    partition_by: tuple[str, ...]
+    partition_by: tuple[str, ...]  # rows are in partition `hash(partition_by) % len(partitions)`
     statistics: TableStatistics
-    # The declared number of nodes per partition; where nodes die, others get copies.
-    replicas: int = 1
-    # False for a cached table whose rows are computed when they are first needed.
-    is_computed: bool = True
+    replicas: int = 1  # the declared number; where nodes die, others get copies
+    is_computed: bool = True  # False for a cached table that is computed when first needed
 
     @property
     def folder(self) -> str:

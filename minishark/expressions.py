@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
-Names: TypeAlias = Sequence[str]
-"""The SQL text of each input column, by position."""
+Names: TypeAlias = Sequence[str]  # the SQL text of each input column, by position
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +256,7 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-_SYNTAX = frozenset(["coalesce"])
-"""Syntax that looks like a function, but can't be quoted as one."""
+_SYNTAX = frozenset(["coalesce"])  # syntax that looks like a function, but can't be quoted as one
 
 
 def render(expression: Expression, names: Names) -> str:

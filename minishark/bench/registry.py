@@ -14,15 +14,15 @@ import msgspec
 from minishark.bench import live, load
 from minishark.bench.chaos import experiment as chaos
 from minishark.errors import OptionError
-from sparrow_core.lab import beyond, emulated, on_paper, placements, policies
+from sparrow_core.lab import table
 from sparrow_core.lab.charts import require_matplotlib
 from sparrow_core.lab.experiment import AnyExperiment
 from sparrow_core.lab.reports import PlotFormat, write_report
 from sparrow_core.lab.summary import Table, summary
 
-EXPERIMENTS: dict[str, AnyExperiment] = {
+EXPERIMENTS: dict[str, AnyExperiment] = table.EXPERIMENTS | {
     experiment.name: experiment
-    for module in (on_paper, placements, policies, beyond, emulated, live, chaos, load)
+    for module in (live, chaos, load)
     for experiment in module.EXPERIMENTS
 }
 

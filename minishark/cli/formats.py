@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from minishark.cli.options import FILE_FORMATS, TEXT_FORMATS
 from minishark.compiler.sql.connection import ConnectionUse
-from minishark.display import json_rows, text_rows
+from minishark.dataframe.show import json_rows, text_rows
 from minishark.errors import OptionError
 
 # Numbers that DuckDB writes but JSON does not have; strings are matched to skip them.
@@ -22,7 +22,6 @@ _NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
 
 
 def write_text(table: pa.Table, form: str, stream: TextIO) -> None:
-    """Write a result in one of TEXT_FORMATS."""
     # Values are cast to text by DuckDB. NULL is an empty field in CSV and TSV (an empty string is
     # quoted), and null in JSON, as are NaN and infinities.
     match form:

@@ -117,7 +117,7 @@ def _needed(text: str, tables: Mapping[str, str]) -> Mapping[str, str]:
     """The tables that the statements of a script read, so that only these are loaded."""
     import duckdb
 
-    from minishark.cli.shell.splitting import split
+    from minishark.cli.shell.interpreter import split
     from minishark.tpch.tables import tables_of_query
 
     needed: dict[str, str] = {}

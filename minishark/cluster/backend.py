@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 import cloudpickle
 import msgspec
 
+from canary_core.runtime.mailbox import Mailbox
 from minishark.errors import (
     ClusterError,
     DataError,
@@ -36,11 +37,21 @@ from sparrow_core import (
     JobId,
     JobSpec,
     NodeStatus,
+    SparrowError,
     TaskCompleted,
     TaskFailed,
+    TaskId,
+    TaskLost,
+    TasksReturned,
 )
 
-JobEvent: TypeAlias = TaskCompleted | TaskFailed | JobFinished | JobFailed
+JobEvent: TypeAlias = (
+    TaskCompleted | TaskFailed | TaskLost | TasksReturned | JobFinished | JobFailed
+)
+
+
+BackendError: TypeAlias = SparrowError
+"""What a backend raises when it is closed."""
 
 
 class FragmentRejectedError(Exception):
@@ -65,6 +76,15 @@ class Backend(Protocol):
     def cancel(self, job_id: JobId) -> None:
         """Stop a job; its last event is a JobFailed of kind "cancelled"."""
 
+    def withdraw(self, job_id: JobId, tasks: Sequence[TaskId], *, stop: bool) -> None:
+        """Drop tasks that have not begun; with `stop`, also interrupt those that have.
+
+        Without it, a TasksReturned names those that were dropped.
+        """
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back on the thread of `on_event`; SparrowError if there is none any more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
@@ -73,8 +93,7 @@ class Placement:
     policy: str  # "sparrow" (batch sampling with late binding), "batch", "per_task" or "random"
     probe_ratio: float  # reservations per task
     nodes: tuple[str, ...]  # names of the live nodes, in order
-    # The owner of the tasks, for nodes that share their slots fairly between users.
-    user: str = "default"
+    user: str = "default"  # whose tasks they are, for nodes that share their slots fairly
     # Seconds until a task may run on a node that it does not prefer; None for never, unless all
     # preferred nodes are dead.
     wait_s: float | None = None
@@ -84,23 +103,19 @@ class Placement:
 class Cluster(Protocol):
     """Nodes and their storage, as a session uses them: its own cluster, or a shared one."""
 
-    warnings: tuple[str, ...]
-    """Sentences for the user."""
+    warnings: tuple[str, ...]  # sentences for the user
 
     paths: StorePaths
     """The folders of the session's files, and of nodes without folders of their own."""
 
-    scratch: Path
-    """A folder on disk that is removed with the session."""
+    scratch: Path  # a folder on disk that is removed with the session
 
     memory_limit_bytes: int
     """Memory limit of the nodes on this machine together; the default for a shared cluster."""
 
-    task_bytes: int
-    """Memory that each task can use at least."""
+    task_bytes: int  # memory that each task can use at least
 
-    loses_files: bool
-    """Whether files are lost with the nodes that store them."""
+    loses_files: bool  # whether files are lost with the nodes that store them
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -117,6 +132,10 @@ class Cluster(Protocol):
     @property
     def backend(self) -> Backend:
         """Runs tasks."""
+
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        """The schedulers' addresses, for tasks that submit tasks."""
 
     @property
     def store_name(self) -> str:
@@ -149,6 +168,9 @@ class Cluster(Protocol):
     def remove_folder(self, folder: str) -> None:
         """Delete a folder on every node; tasks that still write to it fail."""
 
+    def mailbox(self, name: str) -> Mailbox:
+        """A mailbox of the session, which executors can reach; the caller closes it."""
+
     def close(self) -> None:
         """Stop the session's own cluster, or disconnect; remove all files. Idempotent."""
 
@@ -180,11 +202,11 @@ def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
             return function_error(detail, event.node)
 
 
-def function_error(detail: ProblemDetail, node: str) -> Exception:
+def function_error(detail: ProblemDetail, node: str, place: str = "") -> Exception:
     """The exception that a user's function raised; a FunctionError if it can't be unpickled."""
     # It carries the remote traceback and the partition in a note, and a FunctionError with them as
     # attributes as its cause.
-    place = f"in partition {detail.partition} on {node}"
+    place = place or f"in partition {detail.partition} on {node}"
     note = f"\n\n{detail.traceback}" if detail.traceback else ""
     cause = FunctionError(
         f"{detail.message} ({place}){note}",

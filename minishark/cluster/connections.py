@@ -6,19 +6,34 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import zmq
 
 from minishark.cluster.wire import Reply, Request, decode_reply, encode_message
 from minishark.errors import ClusterError
+from sparrow_core import SparrowError
 from sparrow_core.protocol.errors import InsecureTransport
-from sparrow_core.runtime.transport.keys import Keys, split_endpoint
+from sparrow_core.runtime.transport.keys import Keys, read_keys, split_endpoint
 
 _IDLE_MAX = 8  # sockets kept for each service
 _STEP_MS = 100
 _CLOSE_S = 5.0
 _HEARTBEAT_MS = 2_000
+
+
+OWN_KEY = "own.key"
+ALLOWED_KEYS = "allowed.keys"
+
+
+def load_keys(folder: str | None) -> Keys | None:
+    if folder is None:
+        return None
+    try:
+        return read_keys(Path(folder, OWN_KEY), Path(folder, ALLOWED_KEYS))
+    except SparrowError as error:
+        raise ClusterError(f"Can't use the keys in {folder}: {error}") from error
 
 
 class NoAnswerError(Exception):

@@ -21,8 +21,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from minishark.cluster.connections import Connections
-from minishark.cluster.executor import ALLOWED_KEYS, OWN_KEY, load_keys
+from minishark.cluster.connections import ALLOWED_KEYS, OWN_KEY, Connections, load_keys
 from minishark.cluster.folders import ClusterFolders, make_folders, remove_if_orphaned
 from minishark.cluster.joining import peer_session
 from minishark.cluster.machine import live_process, node_memory
@@ -77,15 +76,12 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: str = DEFAULT_NAME  # the name by which other programs of the user find it
     nodes: int = 2
     executors_per_node: int = 1  # executor processes of each node
-    # Limit of all nodes together; None for a share of the machine's.
-    memory_limit_bytes: int | None = None
+    memory_limit_bytes: int | None = None  # of all nodes; None for a share of the machine's
     # `tcp://host:port` of the first node, for clusters of several machines; each further node takes
     # the next two ports. None for ipc, on this machine only.
     listen: str | None = None
-    # The interface to bind to, if not that of `listen`, such as `tcp://0.0.0.0`.
-    bind: str | None = None
-    # Addresses of the cluster's nodes with schedulers; empty to start a new cluster.
-    join: tuple[str, ...] = ()
+    bind: str | None = None  # the interface, if not that of `listen`: `tcp://0.0.0.0`
+    join: tuple[str, ...] = ()  # the cluster's nodes with schedulers; empty for a new cluster
     keys: str | None = None  # the folder of the cluster's keys, for tcp
 
     def check(self) -> None:
@@ -116,7 +112,6 @@ def state_folder() -> Path:
 
 
 def resolve(cluster: str, keys: str | None) -> tuple[str, str | None]:
-    """The address of a cluster, and the folder of its keys."""
     # `cluster` is an address, or the name or record file of a cluster on this machine; without
     # `keys` its own folder of keys counts, or MINISHARK_KEYS in the environment.
     address, known = cluster, None

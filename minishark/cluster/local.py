@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minishark.cluster.folders import ClusterFolders, make_folders
-from minishark.cluster.machine import node_memory
-from minishark.cluster.runner_config import RUNNER, node_meter, runner_config
+from minishark.cluster.machine import RUNNER, node_memory, node_meter, runner_config
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.cores import usable_cores
 from minishark.worker.paths import StorePaths
@@ -22,6 +21,7 @@ from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, Node
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 
 if TYPE_CHECKING:
+    from canary_core.runtime.mailbox import Mailbox
     from minishark.cluster.backend import Backend, Placement
     from minishark.worker.store import Store
 
@@ -37,20 +37,13 @@ class ClusterOptions:
     executors_per_node: int  # executor processes per node; each runs one task at a time
     schedulers: int = 1
     in_process: bool = False  # run everything on threads of this process, for tests and debugging
-    # Limit of all nodes together; None for a share of the machine's.
-    memory_limit_bytes: int | None = None
+    memory_limit_bytes: int | None = None  # of all nodes; None for a share of the machine's
 
     def check(self) -> None:
         for name in ("nodes", "executors_per_node", "schedulers"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise OptionError(f"{name} must be a whole number, at least 1.")
-
-
-def default_options() -> ClusterOptions:
-    cores = usable_cores()
-    nodes = min(2, cores)
-    return ClusterOptions(nodes, max(1, cores // nodes))
 
 
 class OwnCluster:
@@ -66,6 +59,7 @@ class OwnCluster:
         self.task_bytes = self._memory.task_bytes
         self._pid = os.getpid()
         self.nodes = tuple(f"node-{i}" for i in range(options.nodes))
+        self.store_name = self.nodes[0]  # where files go that the session itself writes
         self.total_slots = options.nodes * options.executors_per_node
         self.cores = min(self.total_slots, usable_cores())
         self._folders: ClusterFolders = make_folders()
@@ -76,6 +70,7 @@ class OwnCluster:
         self.warnings: tuple[str, ...] = (warning,) if warning else ()
         try:
             self._sparrow = self._start(options)
+            self.backend: Backend = self._sparrow
         except BaseException:
             self._folders.remove()
             raise
@@ -123,13 +118,8 @@ class OwnCluster:
             raise
 
     @property
-    def backend(self) -> Backend:
-        return self._sparrow
-
-    @property
-    def store_name(self) -> str:
-        """The location of files that the session itself writes: the first node."""
-        return self.nodes[0]
+    def schedulers(self) -> tuple[str, ...]:
+        return self._sparrow.live_schedulers
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         from minishark.cluster.backend import Placement  # noqa: PLC0415 - see above
@@ -167,6 +157,11 @@ class OwnCluster:
 
     def remove_folder(self, folder: str) -> None:
         self.paths.remove(folder, self.nodes)
+
+    def mailbox(self, name: str) -> Mailbox:
+        from canary_core.runtime.mailbox import Mailbox  # noqa: PLC0415 - see above
+
+        return Mailbox(self.scratch / f"{name}.sock")
 
     def close(self) -> None:
         if os.getpid() != self._pid:  # after fork(), the parent owns it

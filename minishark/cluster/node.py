@@ -19,12 +19,10 @@ from pathlib import Path
 
 import msgspec
 
-from minishark.cluster.connections import Connections
-from minishark.cluster.executor import load_keys
+from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import inherit_folders, make_folders
-from minishark.cluster.machine import node_memory
+from minishark.cluster.machine import RUNNER, node_memory, runner_config
 from minishark.cluster.node_service import NodeService
-from minishark.cluster.runner_config import RUNNER, runner_config
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.paths import StorePaths
@@ -56,13 +54,10 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # this node only.
     heads: tuple[str, ...] = ()
     executors: int = 1
-    # Limit of its executors and files in shared memory together; None for a share of the machine's.
-    memory_limit_bytes: int | None = None
-    # The interface to bind to over tcp if not that of `listen`, `tcp://address`.
-    bind: str | None = None
+    memory_limit_bytes: int | None = None  # executors and files; None for a machine's share
+    bind: str | None = None  # the interface for tcp, if not that of `listen`
     keys: str | None = None  # the folder of `own.key` and `allowed.keys`, needed for tcp
-    # Existing folders in shared memory and on disk; None to make them.
-    folders: tuple[str, str] | None = None
+    folders: tuple[str, str] | None = None  # in shared memory and on disk; None to make them
     locks: tuple[int, ...] = ()  # inherited file descriptors that hold the locks of `folders`
     wait_s: float = 30.0  # seconds to wait for a head to answer
 

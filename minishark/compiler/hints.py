@@ -26,9 +26,7 @@ class KeyFilter:
     whole: bool  # whether the keys of all its partitions count, not only those of the scan's own
     low: int
     high: int
-    # The largest share of the rows, from 0 to 1, that is worth copying; if more rows have a key,
-    # all of them are read.
-    copied_max: float
+    copied_max: float  # if more of the rows than this share have a key, all are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,7 @@ class GroupRuns:
 class ScanHints:
     """Hints of a scan."""
 
-    # Those columns of the scan that are dictionary codes, each with the text column that it encodes
-    dictionary_codes: tuple[tuple[str, str], ...] = ()
+    dictionary_codes: tuple[tuple[str, str], ...] = ()  # columns of codes, and their text columns
     key_filter: KeyFilter | None = None
     group_runs: GroupRuns | None = None  # the groups of its rows, if they may be stored as runs
 
@@ -113,9 +110,7 @@ class InputGroupRuns(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
     values: tuple[tuple[str, str], ...]
     sum_max: int
     hashed: str  # a SELECT of the groups from the input's rows
-    # A SELECT of the groups from runs of which several may have the same key. Runs are called
-    # `runs` and have the same columns.
-    merged: str
+    merged: str  # of the groups from several runs of one key, in a relation `runs` like this
     single: str  # a SELECT of the groups from runs each of which is a group
 
     @property
@@ -133,12 +128,9 @@ class FragmentHints(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     dictionary_codes: tuple[DictionaryCodes, ...] = ()  # columns that inputs get in addition
     ctes: tuple[EarlyCte, ...] = ()  # relations that a task computes first, in this order
-    # Which rows of inputs a task drops, once their keys are known.
-    key_filters: tuple[InputKeyFilter, ...] = ()
+    key_filters: tuple[InputKeyFilter, ...] = ()  # rows of inputs that a task drops
     group_runs: tuple[InputGroupRuns, ...] = ()  # groups of inputs that may be stored as runs
-    # Whether DuckDB builds each join's hash table from its right side, instead of choosing a side
-    # itself.
-    build_sides: bool = False
+    build_sides: bool = False  # whether DuckDB builds from the right sides of joins
     aggregates_early: bool = False  # whether DuckDB may push aggregates below joins
     prepares: bool = False  # whether a fragment that comes again is prepared
     inline_bytes: int = 0  # an output below this size travels in messages; 0 for none

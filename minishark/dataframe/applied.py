@@ -17,7 +17,6 @@ from minishark.worker.protocol import TaskFunction
 def task_function(
     label: str, function: Function, schema: SchemaLike, keys: tuple[int, ...] = ()
 ) -> TaskFunction:
-    """A function of a task's rows, with the schema of its result."""
     # `label` is the method that the user called, `keys` are the positions of the grouping columns.
     returns = declared_columns(schema)
     for name, type_ in returns:
@@ -27,7 +26,6 @@ def task_function(
 
 
 def pickled(label: str, function: Any) -> bytes:
-    """A function by cloudpickle."""
     try:
         data: bytes = cloudpickle.dumps(function)
     except Exception as error:

@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 class Level(IntEnum):
     """The precedence of an expression's outermost operator, as far as all SQL dialects agree."""
 
-    ATOM = 0
-    """Needs no parentheses anywhere."""
-    CONDITION = 1
-    """A comparison: needs none beside AND and OR."""
+    ATOM = 0  # needs no parentheses anywhere
+    CONDITION = 1  # a comparison: needs none beside AND and OR
     AND = 2
     OR = 3
     OTHER = 4
@@ -50,12 +48,9 @@ class Level(IntEnum):
 class Kind(IntEnum):
     """Which SELECTs an expression may stand in."""
 
-    ROW = 0
-    """A scalar expression whose columns are all known references."""
-    GROUP = 1
-    """An aggregate: the SELECT has one row per group."""
-    FREE = 2
-    """The user's SQL text, or something like unnest: needs a SELECT of its own."""
+    ROW = 0  # a scalar expression whose columns are all known references
+    GROUP = 1  # an aggregate: the SELECT has one row per group
+    FREE = 2  # the user's SQL text, or something like unnest: needs a SELECT of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +79,8 @@ class Call:
     function: str
     arguments: Column  # the text in the parentheses
     condition: Column | None = None  # of FILTER; None for all rows
-    # The text in the parentheses of OVER; None for an aggregate over groups.
-    window: Column | None = None
-    # Whether to filter out NULLs for a function that does not ignore them.
-    skips_nulls: bool = False
+    window: Column | None = None  # the text in the parentheses of OVER; None over groups
+    skips_nulls: bool = False  # whether to filter out NULLs that the function would take
     certain: bool = True  # False if it may be a scalar function after all, as a macro may be
 
     @property
@@ -122,7 +115,6 @@ class Call:
         return combine(*wrapped, bare=True)
 
     def filtered(self, condition: Column) -> Call:
-        """The call with another FILTER condition."""
         if self.window is not None:
             return self._filtered_inside(condition)
         if self.name in WINDOWS_ONLY:

@@ -22,8 +22,7 @@ WINDOW_FUNCTIONS = (
     "nth_value",
 )
 """Not listed by duckdb_functions()."""
-WINDOWS_ONLY = frozenset({*WINDOW_FUNCTIONS, "lag", "lead", "fill"})
-"""Invalid without OVER."""
+WINDOWS_ONLY = frozenset({*WINDOW_FUNCTIONS, "lag", "lead", "fill"})  # invalid without OVER
 
 _PREFIX = "SELECT "
 _CALL = re.compile(r'(\w+|"\w+")\s*\((.*)\)', re.DOTALL)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from minishark.dataframe.names import ident
-from minishark.dataframe.runtime import CachedRows, Runtime
+from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.query.metrics import QueryMetrics
+from minishark.tables.cached import CachedRows
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
@@ -38,8 +39,7 @@ class LazyQuery:
     select: Select | QueryText | None = None  # the query; None for local rows
     explain: str | None = None  # "plan" or "analyze" if the rows are an EXPLAIN of `select`
     local_rows: pa.Table | None = None  # the answer of a statement that has run in the front end
-    # Handles of cached rows, which live as long as a query that reads them.
-    held: tuple[object, ...] = ()
+    held: tuple[object, ...] = ()  # handles of cached rows, which live as long as their readers
     verified: bool = False  # whether every answer is compared with plain DuckDB's
     persisted: Persisted | None = None  # set while `persist` is in effect
     metrics: QueryMetrics | None = None  # of the last run that ended
@@ -57,7 +57,7 @@ class LazyQuery:
         if not self.is_distributed:
             rows = self.local_rows if self.local_rows is not None else self.explanation()
             cached = self.runtime.store_rows(rows)
-            self.held = (*self.held, cached.handle)
+            self.held = (*self.held, cached)
             self.select = relation(ident(cached.name), cached.schema, cached.name)
             self.local_rows = self.explain = None
         assert self.select is not None, "only local rows have no SELECT"

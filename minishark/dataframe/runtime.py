@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -15,19 +14,11 @@ from minishark.expressions import Schema
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.progress import QueryProgress
 from minishark.query.sinks import Layout
+from minishark.tables.cached import CachedRows
 from minishark.worker.protocol import ScalarFunction, TaskFunction
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
-
-
-@dataclass(frozen=True, slots=True)
-class CachedRows:
-    """An unnamed table in the cluster that DataFrames read."""
-
-    name: str  # the table's internal name, for SQL
-    schema: Schema
-    handle: object  # the table is dropped once nothing references this
 
 
 class Cancellation:

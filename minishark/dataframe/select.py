@@ -42,8 +42,7 @@ class Attribute:
     name: str  # what users call it
     type: str
     ids: frozenset[int]  # its identities; a USING column has those of both sides
-    # Aliases of DataFrames, in lower case, that may qualify its name.
-    qualifiers: frozenset[str] = frozenset()
+    qualifiers: frozenset[str] = frozenset()  # aliases of DataFrames, in lower case
 
 
 def new_attribute(name: str, type_: str = "") -> Attribute:
@@ -454,13 +453,10 @@ def parenthesized(query: str) -> str:
     """A query in parentheses, indented unless that would change a literal."""
     if "\n" not in query and len(query) < _LINE_MAX and "--" not in query:
         return f"({query})"
-    return f"(\n{_indented(query)}\n)"
-
-
-def _indented(query: str) -> str:
     marks = [start for start, _ in duckdb.tokenize(query)]
     tokens = (query[a:b].rstrip() for a, b in itertools.pairwise([*marks, len(query)]))
-    return query if any("\n" in token for token in tokens) else textwrap.indent(query, "  ")
+    inside = query if any("\n" in token for token in tokens) else textwrap.indent(query, "  ")
+    return f"(\n{inside}\n)"
 
 
 def _folded(texts: Sequence[str], separator: str) -> str:

@@ -9,11 +9,14 @@ from msgspec import structs
 from minishark.catalog import Partition, Table
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.errors import PartitionsLostError
+from minishark.query.locality import CLOSE_SHARE
 from minishark.worker.protocol import FileSlice, TaskOutcome
 
 
 def preferred_nodes(stage: Stage, tables: Mapping[str, Table], index: int) -> frozenset[str]:
     """The nodes that store most of the table data that task `index` reads; none if it reads none.
+
+    Of several partitions, many nodes have about as much: tasks must not all go to one of them.
 
     Tables that all tasks read whole count only if the task has no partitions of its own: they say
     the same for all tasks, and would send them all to one node.
@@ -27,8 +30,8 @@ def preferred_nodes(stage: Stage, tables: Mapping[str, Table], index: int) -> fr
     for partition in own or whole:
         for node in partition.locations:
             stored[node] = stored.get(node, 0) + partition.bytes + 1  # empty ones count, too
-    most = max(stored.values(), default=0)
-    return frozenset(node for node, size in stored.items() if size == most)
+    least = CLOSE_SHARE * max(stored.values(), default=0)
+    return frozenset(node for node, size in stored.items() if size >= least)
 
 
 def read_partitions(

@@ -231,11 +231,10 @@ class JobBuilder:
             own = self.graph.at(item.stage, index)
             assert own is not None, "a stage runs when those that it reads are complete"
             return [own.outcome], [own.node], None
-        outputs = self.graph.outputs(item.stage)
-        buckets = stage.partitions_of(index) if item.mode is ReadMode.BUCKET else None
-        if item.shares:
-            share = item.shares[index]
-            outputs = [each for i, each in enumerate(outputs) if share.reads(i)]
+        outputs, buckets = self.graph.outputs(item.stage), None
+        if item.mode is ReadMode.BUCKET:
+            share = stage.share(item, index)
+            outputs = outputs[slice(*share.tasks)] if share.tasks else outputs
             buckets = range(share.first, share.last)
         return [each.outcome for each in outputs], [each.node for each in outputs], buckets
 

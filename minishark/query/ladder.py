@@ -20,8 +20,7 @@ from minishark.cluster.backend import FragmentRejectedError
 from minishark.errors import ExecutionError, PartitionsLostError
 from minishark.query.planner import TablesPromisedError
 
-RESTORES_MAX = 3
-"""How often one query restores the same table, whose nodes may keep dying."""
+RESTORES_MAX = 3  # how often one query restores the same table, whose nodes may keep dying
 
 Plan = TypeVar("Plan")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -63,7 +62,8 @@ def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
             rungs.compute(promised.names)
             continue
         try:
-            result = rungs.execute(plan, _notes(rejected))
+            note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
+            result = rungs.execute(plan, (note,) if rejected is not None else ())
         except (FragmentRejectedError, ExecutionError) as error:
             if not planned_again and not rungs.is_current(plan):
                 # Its tables were replaced while it ran, and the old files are gone; or files that
@@ -90,9 +90,3 @@ def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
         if planned_again:
             raise ExecutionError("The files that the query reads keep changing; run it later.")
         planned_again, rejected = True, None
-
-
-def _notes(rejected: FragmentRejectedError | None) -> tuple[str, ...]:
-    if rejected is None:
-        return ()
-    return (f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}",)

@@ -12,14 +12,13 @@ from minishark.worker.protocol import StoreLocation, TaskOutcome
 
 # Hosts with at least this share of the maximum are preferred as well: of a shuffle's output all
 # hosts store about as much, and tasks must not all go to the one with a few bytes more.
-_CLOSE_SHARE = 0.75
+CLOSE_SHARE = 0.75
 
 Holding = tuple[Sequence[str], float]
 """A part of a task's input: the nodes that store it, and its size in bytes."""
 
 
 def replica_locations(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
-    """The nodes that should store a partition."""
     # They follow each other, from one that depends only on the partition's number. So partitions of
     # the same number are on the same nodes, and joins of tables partitioned alike are local.
     return tuple(nodes[(partition + i) % len(nodes)] for i in range(min(replicas, len(nodes))))
@@ -40,7 +39,7 @@ def near(holdings: Iterable[Holding], hosts: Mapping[str, str]) -> frozenset[str
     most = max(held.values(), default=0.0)
     if not most:
         return frozenset()
-    least = _CLOSE_SHARE * most
+    least = CLOSE_SHARE * most
     return frozenset(node for node, host in hosts.items() if held.get(host, 0.0) >= least)
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from minishark.catalog import Catalog, Table
 from minishark.compiler.logical.operators import Statement
-from minishark.compiler.logical.plan import LogicalPlan
-from minishark.compiler.logical.volatile import called_functions
-from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.logical.plan import LogicalPlan, called_functions
+from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
 from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import QueryError
+from minishark.query import calibration
 from minishark.query.files import NamedFiles
 from minishark.query.sinks import Sink
 from minishark.worker.protocol import ScalarFunction
@@ -84,8 +84,7 @@ class QueryPlanner:
     planning: PlanningDatabase  # binds and optimizes statements
     catalog: Catalog  # the tables in the cluster
     options: PlannerOptions  # the options of physical planning
-    # Python functions that SQL may call, by name.
-    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)
+    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)  # Python's, by name
     files: NamedFiles = field(init=False)  # the tables that stand for files
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -159,8 +158,15 @@ class QueryPlanner:
         for name in (*bound.tables, *logical.tables):
             tables.add(files.get(name.lower()) or self.catalog.get(name))
         options = self.options if sink is None else sink.options(self.options)
-        if files or on_hosts or self._calls_python(logical):
+        python = self.functions.keys()
+        calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
+        if files or on_hosts or calls_python:
             options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
+        if calls_python:
+            options = options.without("collapse")  # few rows may take a function long
+        if options.threads < options.slots and _rows(tables) > SINGLE_TASK_ROWS:
+            # One task or several, and how many: that depends on the machine.
+            options = replace(options, costs=calibration.machine_costs())
         physical = plan_physical(logical, tables, options)
         if sink is not None:
             physical = sink.shape(physical)
@@ -177,10 +183,6 @@ class QueryPlanner:
             options=options,
             has_any_layout=has_any_layout,
         )
-
-    def _calls_python(self, logical: LogicalPlan) -> bool:
-        names = self.functions.keys()
-        return bool(names) and not names.isdisjoint(called_functions(logical))
 
     # Whether a plan still holds
 
@@ -211,3 +213,7 @@ class QueryPlanner:
         if any(stage.varies for stage in plan.stages):
             return None
         return tuple(plan.tables.values())
+
+
+def _rows(tables: Catalog) -> int:
+    return sum(table.rows for table in tables)

@@ -14,14 +14,11 @@ from minishark.query.planner import QueryPlan
 
 
 def metrics_text(metrics: QueryMetrics) -> str:
-    rows = stage_rows(metrics)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     total = (
         f"{metrics.elapsed_s * 1e3:.1f} ms in all, {metrics.planning_s * 1e3:.1f} ms of it "
         f"planning; {_counted(metrics.stages, 'stage')}, {_counted(metrics.tasks, 'task')}"
     )
-    return "\n".join([*lines, total, *_revised(metrics), *metrics.warnings])
+    return "\n".join([*aligned(stage_rows(metrics)), total, *_revised(metrics), *metrics.warnings])
 
 
 def _revised(metrics: QueryMetrics) -> Iterator[str]:
@@ -31,6 +28,12 @@ def _revised(metrics: QueryMetrics) -> Iterator[str]:
     yield from (f"  {each.rule}: {each.reason}" for each in metrics.revisions)
     for title, plan in zip(("Planned", "As it ran"), metrics.plans, strict=False):
         yield f"{title}\n{plan}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line per row, with all columns right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
 
 
 def stage_rows(metrics: QueryMetrics) -> list[tuple[str, ...]]:

@@ -96,7 +96,7 @@ class QueryRun:
             last=self._last.index,
             output=self.output,
             folder=self.folder,
-            working_folder=_working_folder(),
+            working_folder=working_folder(),
             environment=self.environment,
             threads=self.threads,
             explained=self.explained,
@@ -291,7 +291,7 @@ def _drained(tables: deque[pa.Table]) -> Iterator[pa.RecordBatch]:
         yield from tables.popleft().to_batches()
 
 
-def _working_folder() -> str:
+def working_folder() -> str:
     try:
         return os.getcwd()  # noqa: PTH109
     except FileNotFoundError:  # it was removed

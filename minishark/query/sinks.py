@@ -30,13 +30,10 @@ Result_co = TypeVar("Result_co", covariant=True)
 class Layout:
     """How a table's rows are to be partitioned and replicated."""
 
-    # Columns whose hash decides a row's partition; none keeps the query's order.
-    partition_by: tuple[str, ...] = ()
-    # The number of partitions; None for as many as the query has, or its size asks.
-    partitions: int | None = None
+    partition_by: tuple[str, ...] = ()  # columns to hash; none keeps the query's order
+    partitions: int | None = None  # None for as many as the query has, or its size asks
     replicas: int = 1  # the number of nodes that store each partition
-    # Whether partitions are to be of equal size, however the query's rows are spread.
-    even: bool = False
+    even: bool = False  # whether partitions are to be of equal size, whatever the query's are
     ranges: tuple[str, ...] = ()  # columns to range-partition by, in their sort order
 
 
@@ -44,12 +41,10 @@ class Layout:
 class Output:
     """What the tasks of the last stage do with their rows."""
 
-    # Result rows for the front end, pieces for a later reader, partitions, or files.
-    kind: OutputKind
+    kind: OutputKind  # result rows, pieces for a later reader, partitions, or files
     columns: tuple[str, ...]  # the names of the stage's columns, as users know them
     function: TaskFunction | None = None  # a Python function to which the rows are passed first
-    # For RESULT, whether DuckDB's types stay instead of those that users get.
-    lossless: bool = False
+    lossless: bool = False  # for RESULT, whether DuckDB's types stay
     cuts: int = 0  # for PIECE, the minimum number of record batches to cut a task's rows into
     folder: str = ""  # for PARTITION, the table's folder, relative to a node's storage folder
     replicas: int = 0  # for PARTITION, the number of nodes that store each

@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
+from minishark.cluster.local import ClusterOptions, OwnCluster
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions, check_partitions
 from minishark.errors import OptionError
 from minishark.session.lazy import imported
+from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
 from sparrow_core import PLACEMENTS
 
@@ -116,7 +117,16 @@ def connect(
         return begin(_attached(cluster, keys))
     if keys is not None:
         raise OptionError("keys go with the address of a cluster.")
-    options = _own_options(nodes, executors_per_node, schedulers, in_process, memory_limit)
+    cores = usable_cores()
+    few = min(2, cores)  # two nodes, so that partitions have replicas, and a slot for each core
+    count = few if nodes is None else nodes
+    options = ClusterOptions(
+        count,
+        max(1, cores // few) if executors_per_node is None else executors_per_node,
+        (1 if count == 1 else 2) if schedulers is None else schedulers,
+        in_process,
+        None if memory_limit is None else parse_size(memory_limit),
+    )
     with contextlib.ExitStack() as undo:
         own = OwnCluster(options)
         undo.callback(own.close)
@@ -135,24 +145,6 @@ def _attached(cluster: str, keys: str | Path | None) -> Cluster:
     return AttachedCluster(*resolve(cluster, None if keys is None else str(keys)))
 
 
-def _own_options(
-    nodes: int | None,
-    executors_per_node: int | None,
-    schedulers: int | None,
-    in_process: bool,
-    memory_limit: int | str | None,
-) -> ClusterOptions:
-    chosen = default_options()
-    node_count = chosen.nodes if nodes is None else nodes
-    return ClusterOptions(
-        node_count,
-        chosen.executors_per_node if executors_per_node is None else executors_per_node,
-        (1 if node_count == 1 else 2) if schedulers is None else schedulers,
-        in_process,
-        None if memory_limit is None else parse_size(memory_limit),
-    )
-
-
 def check_placement(placement: str, probe_ratio: object) -> None:
     if placement not in PLACEMENTS:
         raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
@@ -163,11 +155,8 @@ def check_placement(placement: str, probe_ratio: object) -> None:
 def check_optimizations(task_threads: int | None, disabled: Collection[str]) -> None:
     if task_threads is not None and task_threads < 1:
         raise OptionError("task_threads must be at least 1.")
-    if disabled:
-        _check_rules(disabled)
-
-
-def _check_rules(disabled: Collection[str]) -> None:
+    if not disabled:
+        return
     from minishark.compiler.rules import RULES  # noqa: PLC0415 - `connect` is light
 
     names = {rule.name for rule in RULES}
@@ -187,14 +176,16 @@ def planner_options(
     disabled: Collection[str],
 ) -> PlannerOptions:
     slots = cluster.total_slots
-    if not single_task_rows:
+    if not single_task_rows and "coalesced_tasks" in disabled:
         eager = PlannerOptions.eager(partitions or slots).without(*disabled)
         return replace(eager, slots=cluster.cores)
-    return PlannerOptions(
+    alone = partitions or not single_task_rows
+    options = PlannerOptions(
         partitions=partitions or slots,
         single_task_rows=single_task_rows,
-        threads=task_threads or (1 if partitions else slots),
+        threads=task_threads or (1 if alone else slots),
         slots=cluster.cores,
         task_bytes=cluster.task_bytes,
         disabled=frozenset(disabled),
     )
+    return options if single_task_rows else options.in_stages()

@@ -30,8 +30,7 @@ class Definitions:
 
     engine: Engine  # runs statements, and has the environment
     named: NamedTables  # the tables, whose names views can't have
-    # The DataFrames that are views, by name in lower case; they keep what they read.
-    views: dict[str, DataFrame] = field(default_factory=dict)
+    views: dict[str, DataFrame] = field(default_factory=dict)  # by name in lower case
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def define(self, sql: str) -> None:
@@ -60,26 +59,21 @@ class Definitions:
 
     def set_variable(self, sql: str) -> None:
         """Run a SET VARIABLE, whose value may come from a query."""
-        engine = self.engine
-        with engine.up_to_date():
-            self._compute_inputs(sql)
-            known = engine.scratch.set_variable(sql, engine.loaded_tables, engine.tables.read)
-            engine.planning.define(known)
-            self._add_setting(known)
+        with self.engine.up_to_date():
+            self._add_setting(self._evaluated(sql, self.engine.scratch.set_variable))
 
     def create_enum(self, sql: str) -> None:
-        engine = self.engine
-        with engine.up_to_date():
-            self._compute_inputs(sql)
-            known = engine.scratch.create_enum(sql, engine.loaded_tables, engine.tables.read)
-            engine.planning.define(known)
-            self._add_definition(known)
+        with self.engine.up_to_date():
+            self._add_definition(self._evaluated(sql, self.engine.scratch.create_enum))
 
-    def _compute_inputs(self, sql: str) -> None:
-        """Compute promised tables that the value of a variable or an ENUM is made of."""
-        found = _VALUE.search(sql)
+    def _evaluated(self, sql: str, run: Callable[[str], str]) -> str:
+        """The statement with the value of its query, which may read promised tables."""
+        engine, found = self.engine, _VALUE.search(sql)
         if found is not None:  # as a SELECT, in which views are seen through
-            self.engine.compute(self.engine.planning.tables_in(f"SELECT {sql[found.end() :]}"))
+            engine.compute(engine.planning.tables_in(f"SELECT {sql[found.end() :]}"))
+        known = run(sql)
+        engine.planning.define(known)
+        return known
 
     def _add_definition(self, sql: str) -> None:
         with self._lock:

@@ -30,24 +30,54 @@ from minishark.errors import (
     ResourceError,
     TaskFailedError,
 )
+from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
-from minishark.query.limits import OpenQueries
 from minishark.query.locality import hosts_of
 from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
-from minishark.query.sinks import Layout, Sink
+from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.session.scratch_database import ScratchDatabase
 from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
 from minishark.worker.memory import front_end_bytes
 
+OPEN_MAX = 1000
+
+
+class OpenQueries:
+    """Counts the open queries of a session."""
+
+    def __init__(self, open_max: int = OPEN_MAX) -> None:
+        self.open_max = open_max
+        self.count = 0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count one open query (ResourceError if too many are open)."""
+        with self._lock:
+            if self.count >= self.open_max:
+                raise ResourceError(
+                    f"The session has {self.count:,} queries open, which is its limit: wait for "
+                    "some of them, ask from fewer threads, or use another session."
+                )
+            self.count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.count -= 1
+
+
 Result = TypeVar("Result")
 
+_BESIDE_PROGRAMS_S = 0.05  # until a task may run on a node that it does not prefer
+_SLOTS_HELD = "Ran in the front end, as programs hold all slots."
 _DISK_WARNING = "There is no room in shared memory: shuffle data went to disk, which is slower."
 
 
@@ -59,10 +89,7 @@ class Engine:
     """Runs queries over a cluster's tables; safe to use from several threads."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        options: PlannerOptions,
-        placing: Callable[[], Placement],
+        self, cluster: Cluster, options: PlannerOptions, placing: Callable[[], Placement]
     ) -> None:
         limits = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
@@ -70,19 +97,20 @@ class Engine:
         }
         self.cluster = cluster
         self.planning = PlanningDatabase(limits)
-        self.scratch = ScratchDatabase(limits)
         self.tables = Tables(
             cluster=cluster,
             planning=self.planning,
-            placement=placing,
+            placement=self._place_loads,
             partitions=options.partitions,
             warn=self.warn,
         )
+        self.scratch = ScratchDatabase(limits, lambda: self.loaded_tables, self.tables.read)
         self.cached = CachedTables(self.tables)
         self.planner = QueryPlanner(
             planning=self.planning, catalog=self.tables.catalog, options=options
         )
         self.placing = placing
+        self.programs = Programs(cluster, self.tables, placing)
         self.environment = Environment()
         self.open_queries = OpenQueries()
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
@@ -113,6 +141,7 @@ class Engine:
         if stopped:
             return False
         self.scratch.interrupt()
+        self.programs.stop()
         if self._replicator is not None:
             self._replicator.stop()
         self.cluster.close()
@@ -135,11 +164,6 @@ class Engine:
     def up_to_date(self) -> Iterator[None]:
         """What every statement relies on: an open session, and tables as last written."""
         self.check_open()
-        self._load_changed()
-        yield
-
-    def _load_changed(self) -> None:
-        """Load tables that statements have changed, and drop cached ones that nobody needs."""
         with self.loading:
             self.cached.sweep()
             for table in self.scratch.changed():
@@ -148,6 +172,7 @@ class Engine:
                 elif table.name in self.tables.catalog:
                     self.tables.drop(table.name)
                 self.scratch.loaded(table)
+        yield
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -191,7 +216,7 @@ class Engine:
     def query_in_front_end(self, sql: str, *, lossless: bool = False) -> pa.Table:
         """Run a query in the scratch database, over all rows of the cluster's tables."""
         self.compute(self.planning.tables_in(sql))
-        return self.scratch.query(sql, self.loaded_tables, self.tables.read, lossless=lossless)
+        return self.scratch.query(sql, lossless=lossless)
 
     def compute(self, names: Sequence[str], handlers: tuple[ProgressHandler, ...] = ()) -> None:
         """Compute those of the tables that are only promised."""
@@ -243,11 +268,31 @@ class Engine:
         # The cores are shared: several queries with a thread per core would only take turns.
         return 1 if self.on_hosts else max(1, self.planner.options.threads // max(1, queries))
 
+    def _place_loads(self) -> Placement:
+        """The placement of tasks that load tables."""
+        self.check_slots()
+        return self._placed()
+
+    def _placed(self) -> Placement:
+        """The placement of tasks: beside programs, which hold the slots of some nodes, anywhere."""
+        placed = self.placing()
+        if self.programs.slots and placed.wait_s is not None:
+            return replace(placed, wait_s=min(placed.wait_s, _BESIDE_PROGRAMS_S))
+        return placed
+
+    def check_slots(self) -> None:
+        """Raise ResourceError if programs hold all slots: tasks would wait for their ends."""
+        if self.programs.slots >= self.cluster.total_slots:
+            raise ResourceError(
+                "Programs hold all slots: wait for their results, cancel one, or start them with "
+                "fewer workers."
+            )
+
     def site(self, folder: str) -> Site:
         """Where the jobs of a query run, on nodes that have its folder."""
 
         def placement() -> Placement:
-            placed = self.placing()
+            placed = self._placed()
             self.cluster.make_folder(folder)
             return placed
 
@@ -297,6 +342,13 @@ class _Query(Generic[Result]):
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
         engine = self.engine
+        try:
+            engine.check_slots()
+        except ResourceError:
+            if not isinstance(self.sink, CollectRows | StreamRows):
+                raise
+            rows = engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+            return self.sink.accept(rows), self._metrics((), (*warnings, _SLOTS_HELD))
         output = self.sink.output(plan.physical, plan.columns)
         adaptation = Adaptation(
             plan=plan.physical,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,8 +40,12 @@ class FileWriter:
                 return self.engine.scratch.copy(self.engine.query_in_front_end(query), target)
             copy = parsed_copy(target, split_arguments)
             if copy is not None and survives_arrow(schema):
-                with contextlib.suppress(RefusedError):
-                    return counted(self._copy_in_tasks(query, schema, copy))
+                with contextlib.suppress(RefusedError), staging_folder(copy) as staging:
+                    check = partial(check_options, copy=copy, schema=schema, to=staging)
+                    self.engine.planning.check(check)
+                    written, _ = self.engine.run(query, WriteFiles(copy, staging))
+                    publish(copy, staging, written)
+                    return counted(sum(item.rows for item in written))
             rows, _ = self.engine.run(query, CollectRows(lossless=True))
             return self.engine.scratch.copy(rows, target)
 
@@ -52,13 +57,6 @@ class FileWriter:
             if not self.engine.scratch.has_own:
                 raise
             return None
-
-    def _copy_in_tasks(self, query: str, schema: Schema, copy: Copy) -> int:
-        with staging_folder(copy) as staging:
-            self.engine.planning.check(lambda con: check_options(con, copy, schema, staging))
-            written, _ = self.engine.run(query, WriteFiles(copy, staging))
-            publish(copy, staging, written)
-        return sum(item.rows for item in written)
 
     def write_checkpoint(self, sql: str, path: str) -> str:
         """Write a query's rows to Parquet files in a new folder; a query that reads them back."""

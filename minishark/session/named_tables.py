@@ -55,7 +55,9 @@ class NamedTables:
                 self.store_query(name, data.sql(), layout, replace=replace)
                 return
             self._check_new(name, replace=replace)
-            if isinstance(data, duckdb.DuckDBPyRelation) and not _survives_arrow(data):
+            if isinstance(data, duckdb.DuckDBPyRelation) and not kept_by_arrow(
+                map(str, data.types)
+            ):
                 columns = zip(data.columns, map(str, data.types), strict=True)
                 engine.scratch.put(name, columns, arrow_table(data))
                 engine.warn(
@@ -68,7 +70,6 @@ class NamedTables:
                 self._publish(table, replace=replace)
 
     def _check_new(self, name: str, *, replace: bool) -> None:
-        """Raise CatalogError if no table can have that name."""
         self.engine.tables.check_new(name, replace=replace)
         if not replace and name.lower() in self.engine.scratch.own_tables:
             raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
@@ -117,15 +118,11 @@ class NamedTables:
         if engine.scratch.is_elsewhere or (target is not None and not target.is_main):
             return self.run_in_scratch(sql)
         engine.compute(engine.planning.tables_in(sql))
-        return engine.scratch.write(sql, target, engine.loaded_tables, engine.tables.read)
+        return engine.scratch.write(sql, target)
 
     def run_in_scratch(self, sql: str) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ..."""
         engine = self.engine
         with engine.up_to_date():
             engine.compute(engine.planning.tables_in(sql))
-            return engine.scratch.run(sql, engine.loaded_tables, engine.tables.read)
-
-
-def _survives_arrow(relation: duckdb.DuckDBPyRelation) -> bool:
-    return kept_by_arrow(map(str, relation.types))
+            return engine.scratch.run(sql)

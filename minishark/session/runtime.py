@@ -12,7 +12,9 @@ DataFrames hold the runtime, not the session; it implements `minishark.dataframe
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,19 +23,23 @@ from minishark.answers import differences, output_order
 from minishark.catalog import Partition
 from minishark.cluster.backend import Cluster, Placement
 from minishark.compiler.physical.options import PlannerOptions
-from minishark.dataframe import CachedRows, Cancellation, DataFrame
+from minishark.dataframe import Cancellation
 from minishark.errors import VerificationError
 from minishark.expressions import Schema
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import TablesPromisedError
 from minishark.query.report import explain_text, metrics_text
+from minishark.query.run import working_folder
 from minishark.query.sinks import ApplyFunction, CollectRows, Layout, StreamRows
 from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
-from minishark.tables.cached import cache_plan
-from minishark.worker.protocol import ScalarFunction, TaskFunction
+from minishark.tables.cached import CachedRows, CachePlan
+from minishark.tasks.files import Files
+from minishark.tasks.pool import CallPool
+from minishark.tasks.verbs import Calls
+from minishark.worker.protocol import TaskFunction
 
 
 class Runtime:
@@ -49,6 +55,18 @@ class Runtime:
         self.cluster, self.tables = self.engine.cluster, self.engine.tables
         self.planning, self.planner = self.engine.planning, self.engine.planner
         self.scratch = self.engine.scratch
+        self.create_table, self.insert = self.named.create, self.named.insert
+        self.create_view = self.definitions.create_view
+        self.copy, self.write_checkpoint = self.files.copy, self.files.write_checkpoint
+        self.register_function = self.definitions.register_function
+        self.remove_function = self.definitions.remove_function
+        folder = cluster.folder("tasks")
+        files = Files(folder, cluster.store, partial(cluster.make_folder, folder))
+        pool = CallPool(cluster.backend, self._placement, files, working_folder=working_folder)
+        self.calls = Calls(pool, lambda: cluster.total_slots)
+
+    def _placement(self) -> Placement:
+        return self.engine.placing()  # which may change
 
     @property
     def is_stopped(self) -> bool:
@@ -86,11 +104,8 @@ class Runtime:
 
     def verify(self, sql: str, answer: pa.Table) -> None:
         expected = self.engine.query_in_front_end(sql)
-        connection = self.planning.connection()
-        try:
+        with contextlib.closing(self.planning.connection()) as connection:
             order = output_order(connection, sql, expected.column_names)
-        finally:
-            connection.close()
         found = differences(expected, answer, ordered_by=order)
         if found:
             raise VerificationError(f"The answer is not plain DuckDB's: {' '.join(found)}")
@@ -101,35 +116,11 @@ class Runtime:
     def table_names(self) -> list[str]:
         return self.named.names
 
-    def create_table(
-        self,
-        name: str,
-        data: Any,
-        *,
-        layout: Layout,
-        replace: bool = False,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        self.named.create(name, data, layout=layout, replace=replace, on_progress=on_progress)
-
-    def insert(self, name: str, query: str) -> None:
-        self.named.insert(name, query)
-
-    def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
-        self.definitions.create_view(name, frame, replace=replace)
-
-    def copy(self, query: str, target: str) -> pa.Table:
-        return self.files.copy(query, target)
-
-    def write_checkpoint(self, sql: str, path: str) -> str:
-        return self.files.write_checkpoint(sql, path)
-
     # Cached rows
 
     def store_rows(self, rows: Any, *, partitions: int | None = None) -> CachedRows:
         self.engine.check_open()
-        handle = self.engine.cached.load(rows, partitions)
-        return CachedRows(handle.name, self.tables.catalog.get(handle.name).schema, handle)
+        return self.engine.cached.load(rows, partitions)
 
     def cache_query(
         self,
@@ -139,9 +130,7 @@ class Runtime:
         function: TaskFunction | None = None,
         needs: tuple[object, ...] = (),
     ) -> CachedRows:
-        plan = cache_plan(sql, self.bind(sql), layout, function, needs)
-        handle = self.engine.cached.promise(plan)
-        return CachedRows(handle.name, plan.schema, handle)
+        return self.engine.cached.promise(CachePlan(sql, self.bind(sql), layout, function, needs))
 
     def materialize(self, cached: CachedRows) -> None:
         self.engine.check_open()
@@ -173,9 +162,3 @@ class Runtime:
                     self.engine.compute(promised.names)
                 else:
                     return plan.stages[-1].tasks
-
-    def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
-        self.definitions.register_function(function, fn)
-
-    def remove_function(self, name: str) -> None:
-        self.definitions.remove_function(name)

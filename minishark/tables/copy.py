@@ -23,7 +23,7 @@ import duckdb
 
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.repartition import in_one_partition
-from minishark.errors import DataError, MinisharkError, ResourceError
+from minishark.errors import DataError, ResourceError
 from minishark.expressions import Schema, numbered, quote, quote_text
 from minishark.query.run import QueryRun
 from minishark.query.sinks import Output, Sink
@@ -87,14 +87,6 @@ def _string(text: str) -> str | None:
     return double.replace('""', '"') if single is None else single.replace("''", "'")
 
 
-def _is_named_here(copy: Copy) -> bool:
-    """Whether files can be named by its pattern without DuckDB."""
-    pattern = copy.pattern
-    if not pattern or "/" in pattern:
-        return False
-    return not (copy.has("append") and copy.is_numbered)  # DuckDB's error
-
-
 def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | None:
     """The parsed text after TO; None for what the front end's DuckDB must write itself."""
     # These are remote targets and devices, options without parentheses, RETURN_FILES and
@@ -113,7 +105,9 @@ def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | No
         options[option[1].lower()] = option[2] or "true"
     copy = Copy(Path(os.path.expanduser(path)).absolute(), options)  # noqa: PTH111 - as DuckDB
     asks_more = any(copy.has(option) for option in _FRONT_END_OPTIONS)
-    return None if asks_more or not _is_named_here(copy) else copy
+    is_named = bool(copy.pattern) and "/" not in copy.pattern
+    is_error = copy.has("append") and copy.is_numbered  # DuckDB says so
+    return None if asks_more or is_error or not is_named else copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +180,9 @@ def _writing(copy: Copy) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _write_error(copy, error) from error
-
-
-def _write_error(copy: Copy, error: OSError) -> MinisharkError:
-    sentence = f"Can't write {copy.path}: {error.strerror}."
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return ResourceError(sentence) if full else DataError(sentence)
+        sentence = f"Can't write {copy.path}: {error.strerror}."
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise (ResourceError(sentence) if full else DataError(sentence)) from error
 
 
 def check_options(con: duckdb.DuckDBPyConnection, copy: Copy, schema: Schema, to: Path) -> None:

@@ -52,8 +52,7 @@ class TableSource:
     relations: tuple[str, ...] = ()  # pieces that are SQL relations, such as `read_parquet('a')`
     slices: tuple[FileSlice, ...] = ()  # pieces that are stored Arrow files
     rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
-    # The user's files that the relations read; the table can be loaded from them again.
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # of the user: the table can be loaded from them again
 
     def payloads(self) -> list[TaskPayload]:
         """One task per piece."""
@@ -169,8 +168,12 @@ class TableLoader:
     def _dividing(self) -> StageTask:
         schema = self.source.schema
         names = [f"in0.{quote(column.name)}" for column in schema]
+        positions = {column.name.lower(): i for i, column in enumerate(schema)}
+        keys = [positions[name.lower()] for name in self.layout.partition_by]
+        columns = [ColumnRef(i, schema[i].type) for i in keys]
+        bucket = bucket_column(columns, names, self.layout.partitions)
         return StageTask(
-            sql=f"SELECT {_columns(schema)}, {_bucket(schema, self.layout, names)} FROM in0",
+            sql=f"SELECT {_columns(schema)}, {bucket} FROM in0",
             types=tuple(column.type for column in schema),
             output=OutputKind.BUCKETS,
             folder=f"{self.folder}-buckets",
@@ -228,7 +231,6 @@ class TableLoader:
 
 
 def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
-    """The table whose partitions tasks have stored, one each."""
     partitions = tuple(
         Partition(
             index=i,
@@ -245,12 +247,6 @@ def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
 
 def _columns(schema: Schema) -> str:
     return ", ".join(f"in0.{quote(c.name)} AS c{i}" for i, c in enumerate(schema))
-
-
-def _bucket(schema: Schema, layout: TableLayout, names: Sequence[str]) -> str:
-    positions = {column.name.lower(): i for i, column in enumerate(schema)}
-    keys = [positions[name.lower()] for name in layout.partition_by]
-    return bucket_column([ColumnRef(i, schema[i].type) for i in keys], names, layout.partitions)
 
 
 def _measured(outcome: TaskOutcome) -> pa.Table:

@@ -26,8 +26,7 @@ from minishark.query.locality import replica_locations
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
 
-COPIES_AT_ONCE = 2
-"""Bound on concurrent copies, which compete with queries for disk and network."""
+COPIES_AT_ONCE = 2  # bound on concurrent copies, which compete with queries for disk and network
 
 _INTERVAL_S = 1.0
 
@@ -78,9 +77,7 @@ class Replicator:
 
     cluster: Cluster  # copies files
     tables: Callable[[], Iterable[Table]]  # gives all tables, with the last known locations
-    # Gives the storage folders of nodes, by name, as they were when a table was loaded; this class
-    # updates them.
-    homes: Callable[[Table], dict[str, str]]
+    homes: Callable[[Table], dict[str, str]]  # nodes' folders when it was loaded; updated here
     # Called when locations of a partition change: table, index, new nodes, former nodes.
     moved: Callable[[Table, int, Sequence[str], Sequence[str]], None]
     _stopped: threading.Event = field(default_factory=threading.Event)

@@ -17,12 +17,7 @@ from minishark.catalog import Table
 from minishark.cluster.backend import FilesLostError
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
-from minishark.compiler.physical.repartition import (
-    hash_columns,
-    hashed_on,
-    ranged_on,
-    together,
-)
+from minishark.compiler.physical.repartition import hash_columns, hashed_on, ranged_on, together
 from minishark.errors import CatalogError
 from minishark.expressions import Column, Schema, numbered
 from minishark.query.run import QueryRun
@@ -123,7 +118,6 @@ class StoreAsTable(Sink[Table]):
         return self.tables.build(self.name, self.folder, rows, self.layout)
 
     def _loaded(self, run: QueryRun) -> Table:
-        """The table, loaded from the pieces that the query's tasks have left."""
         source, size = _pieces(run, self.schema)
         layout = self.tables.layout(self.layout, size)
         with self.tables.temporary_folders(self.folder):

@@ -61,20 +61,11 @@ class Tables:
     _homes: dict[str, dict[str, str]] = field(default_factory=dict)
     _restoring: threading.Lock = field(default_factory=threading.Lock)
 
-    def create(
-        self,
-        name: str,
-        data: Any,
-        layout: Layout,
-        *,
-        replace: bool = False,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> None:
+    def create(self, name: str, data: Any, layout: Layout, *, replace: bool = False) -> None:
         self.check_new(name, replace=replace)
         check_layout(layout)
         with self.folder() as folder:
-            table = self.build(name, folder, data, layout, on_progress=on_progress)
-            self.publish(table, replace=replace)
+            self.publish(self.build(name, folder, data, layout), replace=replace)
 
     def build(
         self,
@@ -99,7 +90,6 @@ class Tables:
             return table
 
     def check_new(self, name: str, *, replace: bool) -> None:
-        """Raise CatalogError if no table can have that name."""
         if not name or "\0" in name:
             raise CatalogError("A table needs a name, without zero bytes.")
         if name in self.catalog and not replace:
@@ -150,18 +140,16 @@ class Tables:
                 return self._stored_rows(table)
             except (InputMissingError, OSError) as error:
                 if self.is_current(table):  # else it was replaced, or its replicas moved
-                    self._restored(table, error)
+                    files = error.files if isinstance(error, InputMissingError) else ()
+                    lost = lost_partitions(table, files)
+                    if lost is None:
+                        raise
+                    self.restore(lost)
         return self._stored_rows(self.catalog.get(name))
 
     def _stored_rows(self, table: Table) -> pa.Table:
         slices = tuple(FileSlice(p.file, p.locations) for p in table.partitions)
         return self.cluster.store().read(slices)
-
-    def _restored(self, table: Table, error: InputMissingError | OSError) -> None:
-        lost = isinstance(error, InputMissingError) and lost_partitions(table, error.files)
-        if not lost:
-            raise error
-        self.restore(lost)
 
     # Replication and restoring
 
@@ -273,13 +261,10 @@ class Tables:
             self.warn(
                 f"There is no room in shared memory: table {name} is on disk, which is slower."
             )
-        connection = self.planning.connection()
-        try:
-            columns = [(column.name, column.type) for column in schema]
-            size = sum(partition.bytes for partition in loaded.partitions)
+        columns = [(column.name, column.type) for column in schema]
+        size = sum(partition.bytes for partition in loaded.partitions)
+        with contextlib.closing(self.planning.connection()) as connection:
             statistics = merge_statistics(connection, loaded.measured, columns, size)
-        finally:
-            connection.close()
         return Table(
             name=name,
             schema=schema,

@@ -67,7 +67,12 @@ def generate(scale: float, root: Path, *, parts: int, on_progress: OnProgress) -
     generator = _find_generator()
     with _unfinished_folder(root, target.name) as unfinished:
         expected = round(scale * BYTES_PER_SCALE)
-        _check_free_space(root, expected)
+        free = shutil.disk_usage(root).free
+        if free < expected:
+            raise ResourceError(
+                f"The data needs about {expected / 1e6:,.0f} MB, and {root} has only "
+                f"{free / 1e6:,.0f} MB free: choose a smaller scale, or another folder with --data."
+            )
         _run_generator(
             [generator, "parquet", "--quiet", "--scale-factor", scale_text(scale),
              "--parts", str(parts), "--output-dir", str(unfinished)],
@@ -195,15 +200,6 @@ def _written_bytes(folder: Path) -> int:
     return total
 
 
-def _check_free_space(root: Path, expected: int) -> None:
-    free = shutil.disk_usage(root).free
-    if free < expected:
-        raise ResourceError(
-            f"The data needs about {_megabytes(expected)} MB, and {root} has only "
-            f"{_megabytes(free)} MB free: choose a smaller scale, or another folder with --data."
-        )
-
-
 def _check_complete(folder: Path) -> None:
     for table in TABLES:
         if not any((folder / table.name).glob("*.parquet")):
@@ -227,7 +223,3 @@ def _folder_error(folder: Path, error: OSError) -> MinisharkError:
     return DataError(
         f"Can't write to the data folder {folder} ({error.strerror}): name another with --data."
     )
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.0f}"

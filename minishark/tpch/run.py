@@ -20,8 +20,7 @@ from minishark.tpch.generate import default_parts, generate, scale_folder
 from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import QUERY_COUNT, load_queries
 from minishark.tpch.reference import Reference
-from minishark.tpch.report import QueryOutcome, Report, Runs
-from minishark.tpch.reporter import Reporter
+from minishark.tpch.report import QueryOutcome, Report, Reporter, Runs
 from minishark.tpch.tables import load_tables, tpch_tables
 
 if TYPE_CHECKING:
@@ -34,19 +33,16 @@ class TpchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a run."""
 
     scale: float = 0.1
-    # Numbers from 1 to 22, in the order in which they run.
-    queries: tuple[int, ...] = tuple(range(1, QUERY_COUNT + 1))
+    queries: tuple[int, ...] = tuple(range(1, QUERY_COUNT + 1))  # in the order in which they run
     nodes: int = 2
     executors: int = 1  # executors of each node
-    # Partitions of each partitioned table; None for the session's default.
-    partitions: int | None = None
+    partitions: int | None = None  # of each large table; None for the session's default
     replicas: int | None = None  # replicas of each partition; None for 2, or 1 on one node
     placement: str = "sparrow"  # a placement policy of `minishark.connect`
     repetitions: int = 1
     data: Path | None = None  # the folder of generated data; None for the default one
     cluster: str | None = None  # name or address of a running cluster; None starts a local one
-    # Bytes that the local cluster may use; None for 75 % of the machine's.
-    memory_limit: int | None = None
+    memory_limit: int | None = None  # of the local cluster, in bytes; None for 75 %
 
 
 def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
@@ -64,8 +60,17 @@ def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
     ) as session:
         load_s = _load(session, tables, options, reporter)
         with Reference(tables, session.total_slots) as reference:
-            outcomes = _run_queries(session, reference, queries, options.repetitions, reporter)
-        return Report(_parameters(options, session.total_slots), versions(), load_s, outcomes)
+            reporter.step("Running the queries")
+            outcomes = []
+            for number, text in queries.items():
+                outcome = _run_query(session, reference, number, text, options.repetitions)
+                outcomes.append(outcome)
+                reporter.progress(len(outcomes), len(queries))
+                reporter.detail(_one_line(outcome))
+                for warning in dict.fromkeys((*outcome.planned.warnings, *outcome.staged.warnings)):
+                    reporter.warning(f"Query {number}: {warning}")
+        parameters = _parameters(options, session.total_slots)
+        return Report(parameters, versions(), load_s, tuple(outcomes))
 
 
 def default_replicas(nodes: int) -> int:
@@ -105,25 +110,6 @@ def _load(
     for warning in session.warnings:
         reporter.warning(warning)
     return load_s
-
-
-def _run_queries(
-    session: Session,
-    reference: Reference,
-    queries: Mapping[int, str],
-    repetitions: int,
-    reporter: Reporter,
-) -> tuple[QueryOutcome, ...]:
-    reporter.step("Running the queries")
-    outcomes = []
-    for number, text in queries.items():
-        outcome = _run_query(session, reference, number, text, repetitions)
-        outcomes.append(outcome)
-        reporter.progress(len(outcomes), len(queries))
-        reporter.detail(_one_line(outcome))
-        for warning in dict.fromkeys((*outcome.planned.warnings, *outcome.staged.warnings)):
-            reporter.warning(f"Query {number}: {warning}")
-    return tuple(outcomes)
 
 
 def _run_query(

@@ -11,7 +11,7 @@ import duckdb
 import msgspec
 
 from minishark.errors import DataError
-from minishark.tpch.reporter import Reporter
+from minishark.tpch.report import Reporter
 
 if TYPE_CHECKING:
     from minishark.session.session import Session
@@ -81,7 +81,6 @@ def load_tables(
 
 
 def create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str]) -> None:
-    """Create the same tables in DuckDB, as views over the files."""
     for name, path in tables.items():
         quoted_name = name.replace('"', '""')
         quoted_path = path.replace("'", "''")

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from minishark.cli.app import run
 from minishark.cli.console import open_reporter
-from minishark.display import print_table
+from minishark.dataframe.show import print_table
 from minishark.errors import MinisharkError
 from minishark.tpch.generate import scale_folder
 from minishark.tpch.locations import sample_folder

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import duckdb
 import pytest
-from oracle import frame_divergences
+from oracle import answer, divergences, frame_divergences
 
 import minishark
 from minishark.cluster.backend import JobEvent
@@ -105,7 +105,7 @@ def test_revised_answers_are_duckdbs(
     """The rule has its turn, says why, and EXPLAIN ANALYZE shows both plans."""
     sql = FIRED[rule]
     frame = session.sql(sql)
-    assert [] == frame_divergences(frame, judge, sql)
+    assert [] == frame_divergences(frame, answer(judge, FIRED[rule]))
     (found, *_) = frame.metrics().revisions
     assert rule == found.rule
     assert found.reason[-1] != "."
@@ -127,7 +127,7 @@ def test_a_rule_that_is_off_revises_nothing(
     planner = session._runtime.planner
     monkeypatch.setattr(planner, "options", planner.options.without(rule))
     frame = session.sql(FIRED[rule])
-    assert [] == frame_divergences(frame, judge, FIRED[rule])
+    assert [] == frame_divergences(frame, answer(judge, FIRED[rule]))
     assert () == frame.metrics().revisions
 
 
@@ -150,7 +150,7 @@ def test_losses_after_a_revision_change_nothing(
 
     monkeypatch.setattr(QueryRun, "on_event", hooked)
     frame = session.sql(FIRED[rule])
-    assert [] == frame_divergences(frame, judge, FIRED[rule])
+    assert [] == frame_divergences(frame, answer(judge, FIRED[rule]))
     assert lost
     reasons = [each.reason for each in frame.metrics().revisions]
     assert len(reasons) == len(set(reasons)) > 0
@@ -170,4 +170,4 @@ def test_tables_keep_the_partitions_that_they_declare(
     assert (3, (KEYS[rule],)) == (len(table.partitions), table.partition_by)
     judge.execute(f"CREATE OR REPLACE VIEW kept AS {FIRED[rule]}")
     again = f"SELECT count(*) AS n FROM kept a JOIN kept b USING ({KEYS[rule]})"
-    assert [] == frame_divergences(session.sql(again), judge, again)
+    assert [] == divergences(session, judge, again)

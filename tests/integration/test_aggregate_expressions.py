@@ -248,7 +248,7 @@ BINARY: list[Callable[[Made, Made], Made]] = [
 EXPRESSIONS = st.recursive(st.sampled_from(NUMBERS), _combined, max_leaves=5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=4), st.sampled_from(sorted(CONTEXTS)))
 def test_any_expression_is_its_sql(
     toy_session: Session, plain: duckdb.DuckDBPyConnection, made: list[Made], context: str

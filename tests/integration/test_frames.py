@@ -253,8 +253,8 @@ def test_many_threads_build_and_run_frames(toy_session: Session, t: DataFrame) -
         return mine.join(t, mine.n == t.id).select("n", "tens", t.id).collect()
 
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(run, range(24)))
-    assert [[(n, n * 10, n)] for n in range(24)] == found
+        found = list(threads.map(run, range(16)))
+    assert [[(n, n * 10, n)] for n in range(16)] == found
 
 
 def test_rows_without_names_are_not_listed(toy_session: Session) -> None:

@@ -76,6 +76,11 @@ def test_node_that_holds_most_is_preferred() -> None:
     assert ("b", "c") == (preferred(0, (T, OWN), (U, OWN)), preferred(1, (T, OWN), (U, OWN)))
     far = table("far", (99, "z"))
     assert "z" == preferred(0, (T, OWN), (far, OWN))
+    close = table("close", (1, "a"), (1, "d"))
+    assert ("ab", "bc") == (
+        preferred(0, (T, OWN), (close, OWN)),
+        preferred(1, (T, OWN), (close, OWN)),
+    )
 
 
 def test_tables_read_whole_do_not_decide() -> None:

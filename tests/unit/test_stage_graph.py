@@ -330,7 +330,7 @@ def stage_lists(draw: st.DrawFn) -> list[StageNode]:
     return stages
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(stages=stage_lists(), seed=st.integers(0, 2**32), losses=st.integers(0, 8))
 def test_answers_are_made_of_one_version_of_each_output(
     stages: list[StageNode], seed: int, losses: int

@@ -21,8 +21,7 @@ import psutil
 
 import minishark
 from minishark.bench.chaos.findings import FIGURES, Findings, verdict
-from minishark.bench.chaos.injector import Injector
-from minishark.bench.chaos.schedule import KINDS, plan_faults
+from minishark.bench.chaos.injector import KINDS, Injector, plan_faults
 from minishark.bench.chaos.testbed import ClusterKind, Testbed, open_testbed
 from minishark.bench.chaos.work import Done, Work, Worker, work_list
 from minishark.bench.tpch_data import Silent, tpch_folder
@@ -44,15 +43,13 @@ class Chaos:
 
     faults: int = 150
     seconds: float = 300.0
-    kinds: tuple[str, ...] = KINDS  # of faults, from `minishark.bench.chaos.schedule.KINDS`
+    kinds: tuple[str, ...] = KINDS  # of faults, from `minishark.bench.chaos.injector.KINDS`
     # "own" (the session's) or "hosts" (nodes that share nothing but the network, here the loopback
     # with keys, and that an operator restarts).
     cluster: ClusterKind = "own"
     scale: float = 0.01  # TPC-H's scale factor; 0 for the bundled sample
     data: str = ""  # folder of generated data; "" for the default
-    # Of TPC-H; besides, there are shuffles, sorts, and statements that load, persist, create and
-    # write rows.
-    queries: tuple[int, ...] = tuple(range(1, 23))
+    queries: tuple[int, ...] = tuple(range(1, 23))  # of TPC-H; statements that write come on top
     nodes: int = 3  # of the cluster, two of them with a scheduler
     executors: int = 1  # of each node
     partitions: int = 4  # of each large table, on `replicas` nodes

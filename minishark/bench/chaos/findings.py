@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from minishark.bench.chaos.injector import Injected
-from minishark.bench.chaos.schedule import Fault
+from minishark.bench.chaos.injector import Fault, Injected
 from minishark.bench.chaos.work import Done
 from sparrow_core.lab.experiment import Verdict
 from sparrow_core.lab.rows import Point, Row, distribution, percentile
@@ -27,8 +26,7 @@ class Findings:
 
     injected: Sequence[Injected]
     skipped: Sequence[Fault]  # faults without a possible victim
-    # Statements before the first fault; `done` during faults, `after` after the last.
-    quiet: Sequence[Done]
+    quiet: Sequence[Done]  # before the first fault; `done` during faults, `after` after the last
     done: Sequence[Done]
     after: Sequence[Done]
     hung: Sequence[str]  # statements that did not end in time

@@ -9,11 +9,59 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from random import Random
 
-from minishark.bench.chaos.schedule import Fault
 from minishark.bench.chaos.testbed import Testbed
 from minishark.cluster.status import NodeState
-from minishark.errors import ClusterError
+from minishark.errors import ClusterError, OptionError
+
+KINDS = (
+    "executor-kill",
+    "executor-stop",
+    "node-kill",
+    "node-stop",
+    "head-kill",
+    "head-stop",
+    "session-kill",
+)
+"""Victims are an executor, a node without a scheduler, a head (a node with one), or the program of
+another session. A kill is SIGKILL; a stop is SIGSTOP, then SIGCONT after a while."""
+
+_STOP_MIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A scheduled fault."""
+
+    at_s: float  # seconds from the start
+    kind: str  # one of KINDS
+    draw: float  # from 0 to 1; selects one of the possible victims
+    stopped_s: float  # how long the process is stopped; 0 for a kill
+
+    @property
+    def role(self) -> str:
+        """Kind of victim: "executor", "node", "head" or "session"."""
+        return self.kind.partition("-")[0]
+
+
+def plan_faults(
+    seed: int, count: int, seconds: float, kinds: Sequence[str], stop_max_s: float
+) -> tuple[Fault, ...]:
+    """Faults at random times within `seconds`, in order; all kinds have equal probability."""
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown or not kinds:
+        raise OptionError(f"Unknown kinds of faults {unknown}; choose from {', '.join(KINDS)}.")
+    if count < 1 or seconds <= 0 or stop_max_s < _STOP_MIN_S:
+        raise OptionError(f"Set faults and seconds above 0, and stop_max_s to {_STOP_MIN_S}.")
+    rng = Random(f"chaos {seed}")
+    times = sorted(rng.uniform(0, seconds) for _ in range(count))
+    faults = []
+    for at_s in times:
+        kind = rng.choice(list(kinds))
+        draw, stopped_s = rng.random(), rng.uniform(_STOP_MIN_S, stop_max_s)
+        faults.append(Fault(at_s, kind, draw, stopped_s if kind.endswith("-stop") else 0.0))
+    return tuple(faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +79,7 @@ class Scene:
     nodes: Sequence[NodeState]
     heads: Collection[str]  # the names of those with a scheduler
     session: int | None  # the process id of the other session, if it runs
-    # Processes that must not be hit again: stopped ones, and killed ones that are still reported.
-    hit: Collection[int]
+    hit: Collection[int]  # not to be hit again: stopped, or killed and still reported
 
     def candidates(self, role: str) -> tuple[Victim, ...]:
         match role:

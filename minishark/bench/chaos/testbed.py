@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
+from unittest.mock import patch
 
 import msgspec
 import psutil
@@ -182,7 +183,7 @@ def open_testbed() -> Iterator[Testbed]:
     (folder / "written").mkdir()
     own = {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder), _MARK: testbed.mark}
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
-    with _environment(own):
+    with patch.dict(os.environ, own):
         try:
             yield testbed
         finally:
@@ -194,22 +195,8 @@ def open_testbed() -> Iterator[Testbed]:
             tempfile.tempdir = before
 
 
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
 def _start_host(options: StartOptions) -> ClusterRecord:
-    with _environment({HOST_VARIABLE: options.name}):
+    with patch.dict(os.environ, {HOST_VARIABLE: options.name}):
         return start_cluster(options)
 
 

@@ -40,8 +40,7 @@ class Work:
     """A statement with its right answer."""
 
     name: str  # a TPC-H query's number, or what it does
-    # Runs it, given the number of the worker; returns the answer.
-    ask: Callable[[Session, int], pa.Table]
+    ask: Callable[[Session, int], pa.Table]  # runs it for the worker of that number
     expected: pa.Table  # plain DuckDB's answer
     order: tuple[int, ...] = ()  # the columns by which the answer is ordered
 

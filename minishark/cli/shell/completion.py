@@ -26,8 +26,7 @@ class Names:
     columns: Mapping[str, Sequence[str]]  # columns by table or view
     functions: Sequence[str]
     keywords: Sequence[str]  # SQL keywords, in upper case
-    # Arguments by dot-command: words, or "*path", "*table" or "*statement".
-    commands: Mapping[str, Sequence[str]]
+    commands: Mapping[str, Sequence[str]]  # by dot-command, as `Command.arguments`
 
 
 @dataclass(frozen=True, slots=True)

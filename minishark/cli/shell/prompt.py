@@ -29,9 +29,14 @@ from rich.console import Console
 from minishark.cli.options import debugging
 from minishark.cli.shell.commands import COMMANDS
 from minishark.cli.shell.completion import Names, suggestions
-from minishark.cli.shell.interpreter import Interpreter, error_text, table_columns
-from minishark.cli.shell.splitting import is_complete, split
-from minishark.display import human_bytes
+from minishark.cli.shell.interpreter import (
+    Interpreter,
+    error_text,
+    is_complete,
+    split,
+    table_columns,
+)
+from minishark.dataframe.show import human_bytes
 from minishark.errors import MinisharkError
 from minishark.session.session import Session
 

@@ -27,8 +27,7 @@ from minishark.expressions import (
 _RANGE_SELECTIVITY = 0.3
 _OTHER_SELECTIVITY = 0.25
 _SEMI_SELECTIVITY = 0.5
-_PREFIX_SELECTIVITY = 0.01
-"""Of text with a prefix of three letters or more."""
+_PREFIX_SELECTIVITY = 0.01  # of text with a prefix of three letters or more
 _BELOW = ("<", "<=")
 
 

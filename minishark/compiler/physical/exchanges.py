@@ -61,8 +61,7 @@ class Exchanges:
     """Puts exchanges over plans that are not distributed as they must be."""
 
     partitions: int  # how many partitions a shuffle makes
-    # A stored relation of at most this many rows is read by every task as it is.
-    read_whole_rows: int
+    read_whole_rows: int  # stored relations of at most this many are read by every task
 
     def shuffled(
         self, child: Planned, keys: tuple[Expression, ...], partitions: int | None = None
@@ -96,10 +95,10 @@ class Exchanges:
         self, plan: PhysicalPlan, exchange: Broadcast | Gather, distribution: Distribution
     ) -> PhysicalPlan:
         """All rows of `plan`, for each task or for one."""
-        # What is stored already and small is read in place, and filtered by each reader, which is
-        # cheaper than a stage that stores it again.
         if isinstance(plan.operator, StageOutput):
             return replace(plan, distribution=Replicated())
+        # What is stored already and small is read in place, and filtered by each reader, which is
+        # cheaper than a stage that stores it again.
         if self.is_stored(plan):
             match plan.operator:
                 # The exchange moves down to what is stored; these are computed by each reader.

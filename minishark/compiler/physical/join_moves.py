@@ -16,12 +16,9 @@ from minishark.compiler.physical.joins import (
 )
 from minishark.compiler.physical.plan import Distribution, in_one_task
 
-BROADCAST_COST = 0.5
-"""Work per row that is broadcast; all costs are relative to `BUILD_COST`."""
-BUILD_COST = 1.0
-"""Work per row that is built into a hash table."""
-SHUFFLE_COST = 2.5
-"""Work per row that is shuffled."""
+BROADCAST_COST = 0.5  # work per row that is broadcast; all costs are relative to `BUILD_COST`
+BUILD_COST = 1.0  # work per row that is built into a hash table
+SHUFFLE_COST = 2.5  # work per row that is shuffled
 _FEWER = 4
 """A side this many times smaller stays smaller: DuckDB assumes that a filter keeps a fifth."""
 

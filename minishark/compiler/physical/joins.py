@@ -116,7 +116,10 @@ def join_distribution(
     # Unmatched rows of one side have NULL for the keys of the other one, in any partition.
     if not isinstance(base, Hashed) or join.kind is JoinKind.FULL:
         return Spread(base.partitions)
-    return moved(_equated(join, left, right, left_width), _join_places(join, left_width))
+    kept = list(join.left_output) if join.keeps_left_columns else []
+    if join.keeps_right_columns:
+        kept += [i + left_width for i in join.right_output]
+    return moved(_equated(join, left, right, left_width), positions_of(kept))
 
 
 def _equated(join: Join, left: Distribution, right: Distribution, width: int) -> Hashed:
@@ -148,11 +151,3 @@ def _closed(key: frozenset[int], pairs: Sequence[tuple[int, int]]) -> frozenset[
     for _ in pairs:
         key = key.union(*(pair for pair in pairs if not key.isdisjoint(pair)))
     return key
-
-
-def _join_places(join: Join, width: int) -> dict[int, tuple[int, ...]]:
-    """(left ++ right) column -> output columns."""
-    kept = list(join.left_output) if join.keeps_left_columns else []
-    if join.keeps_right_columns:
-        kept += [i + width for i in join.right_output]
-    return positions_of(kept)

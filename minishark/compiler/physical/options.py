@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from minishark.compiler.physical.costs import REFERENCE, Costs
 from minishark.errors import OptionError
 
 SINGLE_TASK_ROWS = 150_000
@@ -19,19 +20,15 @@ class PlannerOptions:
     """The options of physical planning."""
 
     partitions: int  # how many partitions a shuffle makes
-    # A query whose tables hold at most this many rows runs in one task.
-    single_task_rows: int = SINGLE_TASK_ROWS
-    # Partial results of at most this many rows are gathered instead of shuffled.
-    gather_rows: int = 50_000
-    # A stored relation of at most this many rows is read by every task as it is.
-    read_whole_rows: int = 20_000
+    single_task_rows: int = SINGLE_TASK_ROWS  # tables with at most so many run in one task
+    gather_rows: int = 50_000  # at most so many partial results are not shuffled
+    read_whole_rows: int = 20_000  # stored relations up to here are read by every task
     stage_cost: float = 100_000.0  # what one more stage costs, in rows built into a hash table
-    # The most rows times columns that are sorted in one task; more are sorted in ranges.
-    sort_values: int = 8_000_000
+    sort_values: int = 8_000_000  # rows times columns that one task sorts; more in ranges
     threads: int = 1  # how many cores a task may use that runs alone
+    costs: Costs = REFERENCE  # what work costs on the machine
     slots: int = sys.maxsize  # how many tasks run at the same time, each on a core of its own
-    # The memory that a task has for hash tables and sorts before it spills, in bytes.
-    task_bytes: float = math.inf
+    task_bytes: float = math.inf  # memory of a task for hash tables and sorts
     disabled: frozenset[str] = frozenset()  # the names of the optimizer rules that are switched off
     everywhere: bool = False  # whether rules apply wherever they can, however small the data
     # Options of rules, by name, that replace their defaults.

@@ -150,10 +150,6 @@ class Share:
     last: int
     tasks: tuple[int, int] | None = None
 
-    def reads(self, task: int) -> bool:
-        """Whether it reads what a task has put out."""
-        return self.tasks is None or self.tasks[0] <= task < self.tasks[1]
-
 
 @dataclass(frozen=True, slots=True)
 class StageOutput(Exchange):
@@ -190,13 +186,11 @@ class SampleKeys(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Boundaries(BaseOperator):
+class Boundaries(BaseOperator, order_matters=False):
     """One row: the first sort key of each range but the first, so that ranges are about equal.
 
     NULLs where there is no sample.
     """
-
-    order_matters = False
 
     partitions: int
 

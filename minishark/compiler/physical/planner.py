@@ -56,15 +56,11 @@ from minishark.compiler.rules.one_task import Place
 from minishark.compiler.rules.rule import Phase
 from minishark.expressions import AggregateCall, Column, ColumnRef, Expression, Schema, is_volatile
 
-_UNNESTED_LENGTH = 10
-"""The assumed length of a list: nothing is measured about nested columns."""
-_OWN_CTES = 1_000_000
-"""DuckDB numbers its common table expressions far below."""
+_UNNESTED_LENGTH = 10  # the assumed length of a list: nothing is measured about nested columns
+_OWN_CTES = 1_000_000  # DuckDB numbers its common table expressions far below
 
 
 def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
-    """The physical plan of `logical`."""
-
     def place(*, whole: bool) -> PhysicalPlan:
         return Placer(catalog, options, whole=whole).plan(logical).plan
 

@@ -77,8 +77,7 @@ def in_one_partition(plan: PhysicalPlan) -> PhysicalPlan:
     return PhysicalPlan(Gather(), (plan,), plan.schema, Single(), plan.rows)
 
 
-SAMPLE_ROWS = 2_000
-"""Sampled keys per partition: ranges then differ by a few percent in size."""
+SAMPLE_ROWS = 2_000  # sampled keys per partition: ranges then differ by a few percent in size
 
 _SAMPLE_SCHEMA = (Column("key", "BLOB"), Column("rows", "DOUBLE"))
 _NAME = "rows to sort"

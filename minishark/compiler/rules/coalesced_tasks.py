@@ -12,10 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 
 from minishark.compiler.physical.options import PlannerOptions
-from minishark.compiler.physical.work import stage_work_s, written_s
+from minishark.compiler.physical.work import (
+    LEAST_TASK_S,
+    MOST_TASK_S,
+    stage_work_s,
+    useful_tasks,
+)
 from minishark.compiler.rules.rule import Phase, Rule
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 
@@ -30,8 +34,8 @@ class CoalescedTasks:
             cores balance the load, and less has to be done again after a loss.
     """
 
-    least_s: float = 5e-3
-    most_s: float = 0.1
+    least_s: float = LEAST_TASK_S
+    most_s: float = MOST_TASK_S
 
 
 def coalesce(
@@ -52,11 +56,17 @@ def coalesce(
     tasks: dict[int, int] = {}
     for stage in stages:
         root = group[stage.index]
-        tasks[root] = max(tasks.get(root, 1), _tasks(stage, options.slots, own))
+        tasks[root] = max(tasks.get(root, 1), _tasks(stage, options, own))
+    # Parts of a large bucket were made to be tasks.
+    kept = {stage.index: stage.tasks for stage in stages if _has_shares(stage)} | dict(kept)
     tasks |= {group[index]: count for index, count in kept.items() if index in group}
     return tuple(
         replace(stage, tasks=min(stage.tasks, tasks[group[stage.index]])) for stage in stages
     )
+
+
+def _has_shares(stage: Stage) -> bool:
+    return any(isinstance(item, StageInput) and item.shares for item in stage.inputs)
 
 
 def _groups(stages: Sequence[Stage]) -> dict[int, int]:
@@ -71,10 +81,9 @@ def _groups(stages: Sequence[Stage]) -> dict[int, int]:
     return group
 
 
-def _tasks(stage: Stage, slots: int, own: CoalescedTasks) -> int:
-    work_s = stage_work_s(stage.plan) + written_s(stage.plan) * (stage.buckets > 0)
-    at_once = min(slots, int(work_s / own.least_s))
-    return max(1, min(stage.tasks, max(at_once, ceil(work_s / own.most_s))))
+def _tasks(stage: Stage, options: PlannerOptions, own: CoalescedTasks) -> int:
+    work_s = stage_work_s(stage.plan, options.costs)
+    return min(stage.tasks, useful_tasks(work_s, options.slots, own.least_s, own.most_s))
 
 
 COALESCED_TASKS = Rule(

@@ -22,8 +22,7 @@ import duckdb
 from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.expressions import quote, quote_text
 
-ROWS_CAP = 600_000
-"""The most rows of a miniature; benchmarks/miniature.py compares other caps."""
+ROWS_CAP = 600_000  # the most rows of a miniature; benchmarks/miniature.py compares other caps
 
 _KNEE = 1_000
 _KEY_SHARE = 0.9  # at least this share of distinct values: all differ, within the sketch's error
@@ -122,7 +121,12 @@ class Miniatures:
         if self._is_fresh:
             return
         factor = self.factor
-        stale = [key for key in self._tables if not self._is_current(key, factor)]
+        stale = []
+        for key, (_, _, statistics) in self._tables.items():
+            made = self._made.get(key)
+            # No factor changes a small table.
+            if made is None or (made != factor and statistics.rows > _KNEE):
+                stale.append(key)
         self.version += 1
         for name in self._dropped.values():
             con.execute(f"DROP TABLE IF EXISTS {quote(name)}")
@@ -131,11 +135,6 @@ class Miniatures:
             create_miniature(con, *self._tables[key], factor)
             self._made[key] = factor
         self._is_fresh = True
-
-    def _is_current(self, key: str, factor: float) -> bool:
-        made = self._made.get(key)
-        small = self._tables[key][2].rows <= _KNEE
-        return made is not None and (small or made == factor)
 
 
 def _column(

@@ -154,32 +154,23 @@ def _lower_physical(type_: str, value: Any) -> Literal:
             text = repr(real) if plain else quote_text(str(real))  # SQL reads a bare -0.0 as 0.0
             return Literal(f"CAST({text} AS {type_})", type_, real)
         case "DATE":
-            return _lower_date(_integer(value))
+            try:
+                day = dt.date(1970, 1, 1) + dt.timedelta(days=_integer(value))
+            except OverflowError:
+                raise PlanNotLowered("constant DATE outside of the years 1 to 9999") from None
+            return Literal(f"DATE '{day.isoformat()}'", "DATE", day.isoformat())
         case "INTERVAL":
             parts = {unit: int((value or {}).get(unit, 0)) for unit in ("months", "days", "micros")}
             if abs(parts["micros"]) >= _INT64_MAX:
                 raise PlanNotLowered("constant INTERVAL at the limits of its type")
             text = f"{parts['months']} months {parts['days']} days {parts['micros']} microseconds"
             return Literal(f"CAST({quote_text(text)} AS INTERVAL)", type_)
+        case "TIMESTAMP" if abs(micros := _integer(value)) == _INT64_MAX:
+            return Literal(f"TIMESTAMP '{'' if micros > 0 else '-'}infinity'", "TIMESTAMP")
         case "TIMESTAMP":
-            return _lower_timestamp(_integer(value))
+            return Literal(f"make_timestamp(CAST({_integer(value)} AS BIGINT))", "TIMESTAMP")
         case _:
             raise PlanNotLowered(f"constant of type {type_}")
-
-
-def _lower_date(days: int) -> Literal:
-    try:
-        day = dt.date(1970, 1, 1) + dt.timedelta(days=days)
-    except OverflowError:
-        raise PlanNotLowered("constant DATE outside of the years 1 to 9999") from None
-    return Literal(f"DATE '{day.isoformat()}'", "DATE", day.isoformat())
-
-
-def _lower_timestamp(microseconds: int) -> Literal:
-    if abs(microseconds) == _INT64_MAX:
-        text = "infinity" if microseconds > 0 else "-infinity"
-        return Literal(f"TIMESTAMP '{text}'", "TIMESTAMP")
-    return Literal(f"make_timestamp(CAST({microseconds} AS BIGINT))", "TIMESTAMP")
 
 
 def _integer(value: Any) -> int:

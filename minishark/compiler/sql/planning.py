@@ -21,9 +21,13 @@ import pyarrow as pa
 
 from minishark.catalog import Table
 from minishark.compiler.logical.operators import Statement
-from minishark.compiler.logical.plan import LogicalPlan, make_plan
+from minishark.compiler.logical.plan import (
+    LogicalPlan,
+    called_functions,
+    make_plan,
+    volatile_reason,
+)
 from minishark.compiler.logical.rewrite import rewrite
-from minishark.compiler.logical.volatile import called_functions, volatile_reason
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
@@ -95,8 +99,7 @@ class BoundStatement:
 
     sql: str  # its text, without the semicolon
     schema: Schema
-    # The catalog's tables that it reads, and possibly more that its text mentions.
-    tables: tuple[str, ...]
+    tables: tuple[str, ...]  # of the catalog: those that it reads, and perhaps more
 
 
 class PlanningDatabase:

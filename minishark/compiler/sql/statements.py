@@ -147,8 +147,7 @@ COUNTED = (Definition, Setting, Write, CopyTo, Prepare, Deallocate)
 more."""
 
 _TYPES = duckdb.StatementType
-_MAIN = (("main",), ("memory",), ("memory", "main"))
-"""Qualifiers of the cluster's tables."""
+_MAIN = (("main",), ("memory",), ("memory", "main"))  # qualifiers of the cluster's tables
 _INSTEAD = {
     "TRANSACTION": "each statement is a transaction of its own",
     "VACUUM": "statistics are measured when a table is loaded",
@@ -202,11 +201,12 @@ def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedSt
 def _classified(
     con: duckdb.DuckDBPyConnection, parsed: duckdb.Statement, type_: duckdb.StatementType, sql: str
 ) -> ParsedStatement:
-    if type_ == _TYPES.SELECT and _is_common(without_comments_around(sql)):
-        return Query(sql, parsed)  # to look at its tokens takes half as long as to parse it
-    cursor = TokenCursor(sql)
     if type_ == _TYPES.SELECT:
-        return _select(sql, cursor, parsed)
+        text = without_comments_around(sql).lower()
+        if not (any(word in text for word in _UNCOMMON) or _DESC_OF_QUERY.search(text)):
+            return Query(sql, parsed)  # to look at its tokens takes half as long as to parse it
+        return _select(sql, TokenCursor(sql), parsed)
+    cursor = TokenCursor(sql)
     if type_ == _TYPES.EXPLAIN:
         return _explain(con, cursor)
     first = cursor.word()
@@ -223,12 +223,6 @@ def _classified(
     name = type_.name.replace("_", " ")
     instead = _INSTEAD.get(type_.name, "it runs SELECT, CREATE, INSERT, UPDATE, DELETE and COPY")
     raise UnsupportedError(f"minishark does not run {name} statements: {instead}.")
-
-
-def _is_common(sql: str) -> bool:
-    """Whether a SELECT needs no closer look."""
-    text = sql.lower()
-    return not (any(word in text for word in _UNCOMMON) or _DESC_OF_QUERY.search(text))
 
 
 def _select(sql: str, cursor: TokenCursor, parsed: duckdb.Statement) -> ParsedStatement:

@@ -38,10 +38,6 @@ def sql_tokens(sql: str) -> list[Token]:
     return [token for token in texts if token[2] != duckdb.token_type.comment]
 
 
-def unquoted(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name
-
-
 class TokenCursor:
     """Reads a statement token by token."""
 
@@ -103,7 +99,8 @@ class TokenCursor:
     def name(self) -> tuple[str, ...]:
         parts = []
         while self.next.startswith('"') or self.next.isidentifier():
-            parts.append(unquoted(self.next))
+            name = self.next
+            parts.append(name[1:-1].replace('""', '"') if name.startswith('"') else name)
             self._at += 1
             if not self.skip("."):
                 break

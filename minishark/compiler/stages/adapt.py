@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from minishark.compiler.physical.plan import PhysicalPlan
+from minishark.compiler.physical.plan import PhysicalPlan, StageOutput
 from minishark.compiler.physical.sizes import Situation
 from minishark.compiler.rules import enabled
 from minishark.compiler.rules.rule import Phase
 from minishark.compiler.stages.remaining import remaining
 from minishark.compiler.stages.split import split, with_tasks
-from minishark.compiler.stages.stage import Stage, StageInput
+from minishark.compiler.stages.stage import Stage
 
 _OTHER_TASKS = 1.3
 """A number of tasks this many times larger or smaller is worth the change."""
@@ -57,6 +57,8 @@ def adapt(
     options = situation.options
     kept = [stage for stage in planned if stage.index in started]
     left = remaining(plan, kept, situation.sizes)
+    if isinstance(left.operator, StageOutput):  # rows are stored as they were shuffled
+        return None
     reasons: list[tuple[str, str]] = []
     for rule, own in enabled(Phase.ADAPTIVE, options):
         revised = rule.apply(left, situation, own)
@@ -78,12 +80,6 @@ def _divided(
 ) -> tuple[Stage, ...]:
     """The stages with as many tasks as their sizes ask for."""
     kept = {stage.index: stage.tasks for stage in started}
-    # Parts of a large bucket were made to be tasks.
-    kept |= {stage.index: stage.tasks for stage in stages if _has_shares(stage)}
     if not situation.free_root:
         kept[stages[-1].index] = stages[-1].tasks
     return with_tasks(stages, kept, situation.options)
-
-
-def _has_shares(stage: Stage) -> bool:
-    return any(isinstance(item, StageInput) and item.shares for item in stage.inputs)

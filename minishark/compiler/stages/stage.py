@@ -106,6 +106,13 @@ class Stage:
         count = max(self.tasks, self.plan.distribution.partitions)
         return range(task * count // self.tasks, (task + 1) * count // self.tasks)
 
+    def share(self, item: StageInput, task: int) -> Share:
+        """What a task reads of a stage's buckets."""
+        if item.shares:
+            return item.shares[task]
+        numbers = self.partitions_of(task)
+        return Share(numbers.start, numbers.stop)
+
     @cached_property
     def aggregates_early(self) -> bool:
         """Whether DuckDB may push aggregates below joins.

@@ -1,0 +1,1 @@
+"""State machines without input or output: workers and their controller."""

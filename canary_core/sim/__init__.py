@@ -1,0 +1,1 @@
+"""Programs, workers and a controller in simulated time, with faults."""

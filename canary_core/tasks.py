@@ -1,0 +1,55 @@
+"""What the functions of a program are called for, in workers and in the sequential runner alike."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from canary_core.errors import InvalidCall, TaskFailed
+from canary_core.stages import Stage
+
+
+def pieces_by_target(pieces: Any, targets: int) -> list[tuple[int, Any]]:
+    """What a scatter function returned, as pairs in order of the targets.
+
+    Raises:
+        InvalidCall: It is neither a mapping nor a sequence, or an index is out of range.
+    """
+    if isinstance(pieces, Mapping):
+        pairs = sorted(pieces.items())
+        if pairs and not (pairs[0][0] >= 0 and pairs[-1][0] < targets):
+            raise InvalidCall(
+                f"a scatter function returned targets {pairs[0][0]} to {pairs[-1][0]};"
+                f" there are {targets} partitions, from 0"
+            )
+        return [(int(target), piece) for target, piece in pairs]
+    if hasattr(pieces, "__len__") and not isinstance(pieces, str | bytes):
+        if len(pieces) != targets:
+            raise InvalidCall(
+                f"a scatter function returned {len(pieces)} pieces for {targets} partitions"
+            )
+        return [(target, piece) for target, piece in enumerate(pieces) if piece is not None]
+    raise InvalidCall(
+        "a scatter function returns a mapping from target to piece, or a sequence with a piece"
+        f" for each target, not {type(pieces).__name__}"
+    )
+
+
+def task_failed(stage: Stage, partition: int, error: BaseException) -> TaskFailed:
+    """What a user is told of an exception in a function; not raised here."""
+    failed = TaskFailed(
+        f"{stage.call}, stage {stage.index}, partition {partition}: "
+        f"{type(error).__name__}: {error}",
+        stage=stage.index,
+        call=stage.call,
+        partition=partition,
+        traceback=traceback_of(error),
+    )
+    failed.__cause__ = error
+    return failed
+
+
+def traceback_of(error: BaseException) -> str:
+    """The text of an exception, as Python prints it."""
+    return "".join(traceback.format_exception(error))
