@@ -213,7 +213,7 @@ class ToyCluster:
             case ReadMode.BUCKET:
                 assert not isinstance(item, TableInput)
                 share = item.shares[index] if item.shares else Share(index, index + 1)
-                every = pa.concat_tables(part for i, part in enumerate(parts) if share.reads(i))
+                every = pa.concat_tables(parts[slice(*share.tasks)] if share.tasks else parts)
                 numbers = every.column("bucket")
                 kept = every.filter(
                     pc.and_(pc.greater_equal(numbers, share.first), pc.less(numbers, share.last))
