@@ -1,0 +1,36 @@
+"""A system that is measured in a process of its own: cases come as JSON, so do its measurements."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from minishark.bench.canary.cases import Case, Measured
+
+
+def serve(run: Callable[[Case], Measured], *, answers: bool = True) -> None:
+    """Run the cases of a file (the first argument), and write what was measured to the second.
+
+    Args:
+        run: Runs a case.
+        answers: Whether this process writes; of MPI's ranks, one does.
+    """
+    cases = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=list[Case])
+    measured = [run(case) for case in cases]
+    if answers:
+        Path(sys.argv[2]).write_bytes(msgspec.json.encode(measured))
+
+
+def cpu_s_of_family(process: psutil.Process) -> float:
+    """CPU time of a process and all its descendants so far, also of those that have ended."""
+    total = 0.0
+    for each in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = each.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
