@@ -24,7 +24,7 @@ class Recorder(Protocol):
         """Take a signal stage and wait for its value."""
         ...
 
-    def release(self, value: int) -> None:
+    def release(self, value: int, size: int) -> None:
         """The driver holds no handle of this value any more; called at any time."""
         ...
 
@@ -41,7 +41,7 @@ class Value:
         self.partitions = partitions
 
     def __del__(self) -> None:
-        self._recorder.release(self._id)
+        self._recorder.release(self._id, self.partitions)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of stage {self._id}, {self.partitions} partitions>"

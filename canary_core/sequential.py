@@ -65,7 +65,8 @@ class _Eager:
         (value,) = self._parts[self.record(Kind.SIGNAL, fn, operands, 1, 1)]
         return values.copied(value)
 
-    def release(self, value: int) -> None:
+    def release(self, value: int, size: int) -> None:
+        del size
         self._parts.pop(value, None)
 
     def result(self, handle: Value) -> Any:

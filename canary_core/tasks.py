@@ -44,7 +44,12 @@ def task_failed(stage: Stage, partition: int, error: BaseException) -> TaskFaile
         stage=stage.index,
         call=stage.call,
         partition=partition,
-        traceback="".join(traceback.format_exception(error)),
+        traceback=traceback_of(error),
     )
     failed.__cause__ = error
     return failed
+
+
+def traceback_of(error: BaseException) -> str:
+    """The text of an exception, as Python prints it."""
+    return "".join(traceback.format_exception(error))

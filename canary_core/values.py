@@ -81,3 +81,13 @@ def load_tree(body: bytes, values: Sequence[Any]) -> Any:
             return values[place]
 
     return TreeUnpickler(io.BytesIO(body)).load()
+
+
+class _Nothing:
+    """What a source has sent to a target for which it has no piece: the target may stop waiting."""
+
+    def __reduce__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING = _Nothing()

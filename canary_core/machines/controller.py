@@ -1,0 +1,605 @@
+"""The controller: says which worker has which partitions, and nothing about tasks.
+
+Its messages are a heartbeat at a fixed period, and the partition map when workers come, leave, die
+or are unevenly busy. They do not grow with the number of tasks, stages or iterations.
+
+    gathering ─▶ running ─▶ ended
+        ▲          │ all workers are lost
+        └──────────┘
+
+A death begins an epoch: all workers continue from the last stage that is stored completely, or from
+the start. A controller that takes another's place asks nobody: workers see by its greater `born`
+that it is new, tell what snapshots they hold, and it begins an epoch from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, assert_never
+
+from msgspec import Struct, field
+
+from canary_core.machines.custody import Custody
+from canary_core.machines.links import Links
+from canary_core.machines.partition import Key
+from canary_core.policy.balance import BALANCERS, PlannedMove, WorkerLoad
+from canary_core.policy.placement import place, reassign
+from canary_core.protocol.messages import (
+    Advance,
+    Begin,
+    Body,
+    Call,
+    Cancel,
+    ControllerIn,
+    Drain,
+    End,
+    Entry,
+    Failed,
+    Failure,
+    Finished,
+    Leaving,
+    MapChanged,
+    Move,
+    Outcome,
+    Packet,
+    Part,
+    Progress,
+    Ready,
+    Rejoin,
+    Report,
+    ResultPart,
+    Rules,
+    Suspect,
+    TellTrail,
+    Trail,
+    WantGroup,
+    WorkerLost,
+)
+from canary_core.values import Frames
+from sparrow_core.protocol.ids import Address, address, endpoint_of
+from sparrow_core.protocol.machine import Envelope, Machine
+from sparrow_core.protocol.messages import Tick
+
+TICK_S = 0.05
+TRAIL_WAIT_S = 2.0
+SUSPICIONS_MAX = 5
+BALANCE_REPORTS = 5  # reports of each worker between two looks at the balance
+CUT_MARGIN = 32  # stages ahead of the fastest driver, at which a snapshot by time is first tried
+SINGLE_KEY: Key = (1, 0)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How a program is run.
+
+    Attributes:
+        partitions: The default number of partitions.
+        workers: The program starts when so many have come...
+        wait_s: ...or with those that came within so long.
+        patience_s: How long the controller waits for a first worker.
+        balancer: A name in policy.balance.BALANCERS.
+        report_s: The period of reports and heartbeats.
+        silence_s: A worker that was silent for so long is given up; longer than any task.
+        snapshot_every: Snapshots at multiples of this many stages.
+        snapshot_s: Snapshots about every so many seconds.
+        copies: How many workers hold each snapshot.
+        preferred: The machines that have the data of a partition index.
+    """
+
+    partitions: int
+    workers: int = 1
+    wait_s: float = 5.0
+    patience_s: float = 60.0
+    balancer: str = "straggler"
+    report_s: float = 0.1
+    silence_s: float = 30.0
+    snapshot_every: int | None = None
+    snapshot_s: float | None = None
+    copies: int = 2
+    preferred: Mapping[int, Sequence[str]] = {}
+
+
+class _Member(Struct):
+    """A worker of the current epoch."""
+
+    host: str
+    heard_at: float
+    end: int = 0
+    digest: int = 0
+    signals: int = 0
+    has_partitions: bool = False
+    reports: int = 0
+    span_s: float = 0.0
+    busy_s: dict[Key, float] = field(default_factory=dict)
+    leaving: bool = False
+
+
+class Controller(Machine[ControllerIn]):
+    """The controller's state machine.
+
+    Args:
+        address: Its own address; its host is the machine "host" of the same process.
+        settings: Of the program.
+        born: Greater than that of an earlier controller with this address.
+    """
+
+    inputs: ClassVar[Any] = ControllerIn
+
+    def __init__(self, address_: Address, settings: Settings, *, born: int = 0) -> None:
+        self.address = address_
+        self._settings = settings
+        self._links = Links(address_, born)
+        self._balance = BALANCERS[settings.balancer]
+        self._members: dict[Address, _Member] = {}
+        self._waiting: dict[Address, Ready] = {}  # workers that came before the start
+        self._released: dict[Address, None] = {}  # workers that leave, and forward what comes
+        self._running = False
+        self._outcome: Outcome | None = None
+        self._out: list[Envelope] = []
+        self._now = 0.0
+        self._gathering_since = 0.0
+        self._told_at = 0.0
+        self._epoch = 0
+        self._custody = Custody()
+        self._complete = 0
+        self._cuts: tuple[int, ...] = ()
+        self._cut_margin = CUT_MARGIN
+        self._cut_at = 0.0
+        self._rows: dict[Key, Entry] = {}
+        self._positions: dict[Key, int] = {}
+        self._seen_at: dict[Key, Address] = {}  # who reported a partition last
+        self._results: dict[Key, tuple[ResultPart, Frames]] = {}
+        self._trails: dict[Address, Trail] | None = None
+        self._trails_since = 0.0
+        self._suspicions = 0
+        self._moves = 0
+        self._tasks = 0
+
+    def on_message(self, msg: ControllerIn, now: float) -> list[Envelope]:
+        """Take a message."""
+        self._now = now
+        match msg:
+            case Packet():
+                self._on_packet(msg)
+            case Tick():
+                self._on_tick(msg)
+            case WorkerLost():
+                self._links.retain([each for each in self._everyone() if each != msg.worker])
+                self._lose(msg.worker)
+            case Drain():
+                self._drain(msg.worker)
+            case Move():
+                self._move([PlannedMove((msg.size, msg.index), msg.to)])
+            case Cancel():
+                self._fail("ProgramCancelled", "the program was cancelled")
+            case _:
+                assert_never(msg)
+        out, self._out = self._out, []
+        return out + self._links.flush(self._epoch, now)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        if self._running and self._outcome is None:
+            assert self._members
+            assert all(row.worker in self._members for row in self._rows.values())
+            sizes = {size for size, _ in self._rows}
+            assert len(self._rows) == sum(sizes)
+            assert self._positions.keys() == self._rows.keys()
+
+    def gauges(self) -> dict[str, float]:
+        """Sizes of internal tables."""
+        return {"workers": len(self._members), "partitions": len(self._rows)}
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def _on_packet(self, packet: Packet) -> None:
+        ready, out = self._links.receive(packet, self._now)
+        self._out += out
+        restarted, self._links.restarted = self._links.restarted, []
+        for each in restarted:
+            self._waiting.pop(each, None)
+            self._lose(each)
+        member = self._members.get(packet.sender)
+        if member is not None:
+            member.heard_at = self._now
+        for each_packet in ready:
+            place_ = 0
+            for body in each_packet.bodies:
+                count = getattr(body, "frames", 0)
+                frames = each_packet.frames[place_ : place_ + count]
+                place_ += count
+                self._on_body(each_packet, body, frames)
+
+    def _on_body(self, packet: Packet, body: Body, frames: Frames) -> None:
+        sender = packet.sender
+        if self._outcome is not None:
+            if isinstance(body, Ready):
+                self._links.post(sender, End(self._outcome.failure))
+            return
+        if isinstance(body, Ready):
+            self._on_ready(body)
+            return
+        member = self._members.get(sender)
+        if member is None:
+            if isinstance(body, Report) and self._running and sender not in self._released:
+                self._links.post(sender, Rejoin())
+            return
+        if packet.epoch != self._epoch:
+            return
+        match body:
+            case Report():
+                self._on_report(sender, member, body)
+            case WantGroup():
+                self._on_want_group(body.size)
+            case Failed():
+                self._finish(Outcome(body.failure))
+            case Suspect():
+                self._on_suspect()
+            case Trail():
+                self._on_trail(sender, body)
+            case ResultPart():
+                self._on_result_part(body, frames)
+            case Leaving():
+                self._drain(sender)
+            case _:
+                raise AssertionError(f"{type(body).__name__} is not for the controller")
+
+    def _on_tick(self, tick: Tick) -> None:
+        now, settings = self._now, self._settings
+        if tick.generation == 0:
+            self._gathering_since = self._told_at = self._cut_at = now
+        self._out.append(Envelope(self.address, Tick(tick.generation + 1), TICK_S))
+        self._out += self._links.tick(now)
+        if self._outcome is not None:
+            return
+        if not self._running:
+            waited_s = now - self._gathering_since
+            if self._waiting and waited_s >= settings.wait_s:
+                self._start()
+            elif waited_s >= settings.patience_s:
+                self._fail("WorkersLost", f"no worker has come within {settings.patience_s:g} s")
+            return
+        for worker, member in list(self._members.items()):
+            if now - member.heard_at > settings.silence_s:
+                self._lose(worker)
+        if self._trails is not None and now - self._trails_since > TRAIL_WAIT_S:
+            self._compare_trails()
+        if self._members and now - self._told_at >= settings.report_s:
+            self._told_at = now
+            self._release_leavers()
+            self._plan_cut()
+            self._tell_all()
+
+    # --- members -------------------------------------------------------------------------------
+
+    def _on_ready(self, ready: Ready) -> None:
+        if ready.worker in self._members:
+            return  # it repeats itself
+        if self._running:
+            self._join(ready)
+            return
+        self._waiting[ready.worker] = ready
+        self._custody.note(ready.worker, ready.held, ready.groups)
+        if len(self._waiting) >= self._settings.workers:
+            self._start()
+
+    def _start(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        self._running = True
+        self._epoch = max(self._epoch, *(ready.epoch for ready in waiting.values()))
+        self._members = {each: _Member(ready.host, self._now) for each, ready in waiting.items()}
+        self._begin_epoch()
+
+    def _join(self, ready: Ready) -> None:
+        """A worker comes while the program runs: it gets partitions when the balance asks for it.
+
+        Its epoch may be higher than ours if it knew a controller that we have never heard of.
+        """
+        self._members[ready.worker] = _Member(ready.host, self._now)
+        self._released.pop(ready.worker, None)
+        if ready.epoch >= self._epoch:
+            self._epoch = ready.epoch
+            self._begin_epoch()
+            return
+        self._links.post(ready.worker, self._begin(0, self._floor, self._cuts, joining=True))
+        self._announce_members([each for each in self._members if each != ready.worker])
+
+    def _announce_members(self, to: Sequence[Address]) -> None:
+        members, hosts = self._roll()
+        for each in to:
+            self._links.post(each, MapChanged((), (), members, hosts))
+
+    def _roll(self) -> tuple[tuple[Address, ...], tuple[str, ...]]:
+        return tuple(self._members), tuple([member.host for member in self._members.values()])
+
+    def _lose(self, worker: Address) -> None:
+        """A worker is dead, or silent, or has restarted: its partitions continue elsewhere."""
+        self._waiting.pop(worker, None)
+        self._released.pop(worker, None)
+        self._custody.lose(worker)
+        if self._members.pop(worker, None) is None or self._outcome is not None:
+            return
+        if self._members:
+            self._begin_epoch()
+        else:
+            self._running = False
+            self._gathering_since = self._now
+
+    def _everyone(self) -> list[Address]:
+        return [*self._members, *self._waiting, *self._released]
+
+    # --- epochs --------------------------------------------------------------------------------
+
+    def _begin_epoch(self) -> None:
+        """Continue from the last stage that is stored completely, with the members of now."""
+        self._epoch += 1
+        stage = self._custody.latest(1)
+        stored = self._custody.groups(stage)
+        sizes = sorted({1, self._settings.partitions, *stored})
+        owners = {key: row.worker for key, row in self._rows.items() if key[0] in sizes}
+        for size in sizes:
+            if (size, 0) not in owners:
+                owners.update(self._placed(size))
+        owners |= reassign(owners, self._stayers())
+        self._rows = {
+            key: Entry(*key, worker, 1, self._custody.holder(stage, key, worker))
+            for key, worker in sorted(owners.items())
+        }
+        self._custody.retain(0, stage)
+        self._complete = stage
+        self._cuts = ()
+        self._positions = dict.fromkeys(self._rows, stage)
+        self._seen_at = {}
+        self._results = {}
+        self._trails = None
+        for member in self._members.values():
+            member.end, member.digest, member.has_partitions = 0, 0, False
+            member.busy_s, member.reports, member.span_s = {}, 0, 0.0
+        begin = self._begin(stage, stage, (), joining=False)
+        for worker in self._members:
+            self._links.post(worker, begin)
+        for worker in self._released:  # all that they had to forward is of an earlier epoch
+            self._links.post(worker, End(None))
+        self._released = {}
+
+    def _begin(self, stage: int, floor: int, cuts: tuple[int, ...], *, joining: bool) -> Begin:
+        settings = self._settings
+        members, hosts = self._roll()
+        rules = Rules(
+            settings.partitions,
+            settings.snapshot_every or 0,
+            settings.copies,
+            settings.report_s,
+            settings.silence_s,
+        )
+        return Begin(
+            rules=rules,
+            stage=stage,
+            floor=floor,
+            entries=tuple(self._rows.values()),
+            members=members,
+            hosts=hosts,
+            cuts=cuts,
+            joining=joining,
+        )
+
+    def _placed(self, size: int) -> dict[Key, Address]:
+        hosts = {worker: member.host for worker, member in self._members.items()}
+        preferred = self._settings.preferred if size == self._settings.partitions else {}
+        workers = place(size, self._stayers(), hosts, preferred)
+        return {(size, index): worker for index, worker in enumerate(workers)}
+
+    def _stayers(self) -> list[Address]:
+        stayers = [each for each, member in self._members.items() if not member.leaving]
+        return stayers or list(self._members)
+
+    def _on_want_group(self, size: int) -> None:
+        if (size, 0) in self._rows:
+            return
+        created = tuple([Entry(*key, worker, 1) for key, worker in self._placed(size).items()])
+        for row in created:
+            self._rows[row.size, row.index] = row
+            self._positions[row.size, row.index] = self._floor
+        for worker in self._members:
+            self._links.post(worker, MapChanged(created, ()))
+
+    # --- reports, and what follows from them ---------------------------------------------------
+
+    def _on_report(self, sender: Address, member: _Member, report: Report) -> None:
+        member.end, member.digest, member.signals = report.end, report.digest, report.signals
+        member.has_partitions = bool(report.loads)
+        member.reports += 1
+        member.span_s += report.span_s
+        self._tasks += report.tasks
+        for load in report.loads:
+            key = (load.size, load.index)
+            if key in self._positions:
+                self._positions[key] = max(self._positions[key], load.position)
+                self._seen_at[key] = sender
+                member.busy_s[key] = member.busy_s.get(key, 0.0) + load.busy_s
+        self._custody.note(sender, report.held, report.groups)
+        if report.held:
+            complete = self._custody.latest(min(self._settings.copies, len(self._members)))
+            if complete > self._complete:
+                self._complete = complete
+                self._custody.retain(complete)
+        if all(each.reports >= BALANCE_REPORTS for each in self._members.values()):
+            self._rebalance()
+
+    @property
+    def _floor(self) -> int:
+        """All partitions have run the stages before it, as far as is known."""
+        return min(self._positions.values(), default=0)
+
+    def _rebalance(self) -> None:
+        loads = []
+        for worker, member in self._members.items():
+            here = {
+                k: member.busy_s.get(k, 0.0) for k, r in self._rows.items() if r.worker == worker
+            }
+            if not member.leaving:
+                loads.append(WorkerLoad(worker, here, member.span_s))
+            member.busy_s, member.reports, member.span_s = {}, 0, 0.0
+        self._move(self._balance(loads))
+
+    def _move(self, moves: Sequence[PlannedMove]) -> None:
+        """Change the map: whoever has a partition that is another's by the map sends it there."""
+        moved = []
+        for move in moves:
+            row = self._rows.get(move.key)
+            if row is not None and row.worker != move.to and move.to in self._members:
+                self._rows[move.key] = Entry(*move.key, move.to, row.version + 1)
+                moved.append(self._rows[move.key])
+        self._moves += len(moved)
+        if moved:
+            for worker in self._members:
+                self._links.post(worker, MapChanged((), tuple(moved)))
+
+    def _tell_all(self) -> None:
+        """The heartbeat."""
+        ends = [m for m in self._members.values() if m.has_partitions and m.end]
+        witness = min(ends, key=lambda member: member.end, default=None)
+        body = Advance(
+            floor=self._floor,
+            witness=witness.end if witness else 0,
+            digest=witness.digest if witness else 0,
+            complete=self._complete,
+            cuts=self._cuts,
+        )
+        for worker in self._members:
+            self._links.post(worker, body)
+        progress = Progress(
+            stage=self._floor,
+            iterations=max(member.signals for member in self._members.values()),
+            workers=len(self._members),
+            epoch=self._epoch,
+            snapshot=self._complete,
+            moves=self._moves,
+            tasks=self._tasks,
+        )
+        self._out.append(Envelope(self._host_address, progress))
+
+    def _plan_cut(self) -> None:
+        """Choose the stage of a snapshot by time: one that no partition has passed, with luck.
+
+        Workers learn of it when they may have passed it. Then the stage never becomes complete,
+        which the floor tells, and the next try has a wider margin.
+        """
+        if self._settings.snapshot_s is None:
+            return
+        if self._cuts and self._complete >= self._cuts[0]:
+            self._cuts, self._cut_margin = (), max(CUT_MARGIN, self._cut_margin // 2)
+        elif self._cuts and self._floor > self._cuts[0] + self._cut_margin:
+            self._cuts, self._cut_margin = (), self._cut_margin * 2
+            self._cut_at = self._now - self._settings.snapshot_s
+        if not self._cuts and self._now - self._cut_at >= self._settings.snapshot_s:
+            self._cut_at = self._now
+            ends = [member.end for member in self._members.values() if member.has_partitions]
+            self._cuts = (max(ends, default=0) + self._cut_margin,)
+
+    # --- workers that leave --------------------------------------------------------------------
+
+    def _drain(self, worker: Address) -> None:
+        """Take a worker's partitions; it is released when it has given all of them away."""
+        member = self._members.get(worker)
+        if member is None:
+            return
+        member.leaving = True
+        self._evacuate()
+
+    def _evacuate(self) -> None:
+        stayers = [each for each, member in self._members.items() if not member.leaving]
+        if stayers:
+            owners = {key: row.worker for key, row in self._rows.items()}
+            self._move([PlannedMove(k, to) for k, to in reassign(owners, stayers).items()])
+
+    def _release_leavers(self) -> None:
+        for worker in [each for each, member in self._members.items() if member.leaving]:
+            self._evacuate()
+            if self._can_go(worker):
+                everyone = list(self._members)
+                del self._members[worker]
+                self._custody.lose(worker)
+                self._released[worker] = None
+                self._announce_members(everyone)
+
+    def _can_go(self, worker: Address) -> bool:
+        """Whether a worker's partitions are known to be elsewhere, and the snapshot as well."""
+        if any(row.worker == worker for row in self._rows.values()):
+            return False
+        if any(self._seen_at.get(key) in {worker, None} for key in self._rows):
+            return False
+        return self._custody.latest(1, {worker}) >= self._complete
+
+    # --- results and divergence ----------------------------------------------------------------
+
+    def _on_result_part(self, body: ResultPart, frames: Frames) -> None:
+        self._results[body.size, body.index] = (body, frames)
+        single = self._results.get(SINGLE_KEY)
+        if single is None:
+            return
+        if any(part.digest != single[0].digest for part, _ in self._results.values()):
+            self._on_suspect()
+            return
+        sizes = {1, *(size for size, _ in single[0].handles)}
+        keys = [(size, index) for size in sorted(sizes) for index in range(size)]
+        if all(key in self._results for key in keys):
+            parts = tuple([Part(*key, self._results[key][1]) for key in keys])
+            self._finish(Outcome(None, single[0].tree, single[0].handles, parts))
+
+    def _on_suspect(self) -> None:
+        """Copies of the driver differ: ask all for their stages, to name the first that does."""
+        if self._trails is None:
+            self._trails, self._trails_since = {}, self._now
+            for worker in self._members:
+                self._links.post(worker, TellTrail())
+
+    def _on_trail(self, sender: Address, trail: Trail) -> None:
+        if self._trails is not None:
+            self._trails[sender] = trail
+            if self._trails.keys() >= self._members.keys():
+                self._compare_trails()
+
+    def _compare_trails(self) -> None:
+        trails, self._trails = self._trails or {}, None
+        self._suspicions += 1
+        stage, calls = first_difference(trails)
+        if calls:
+            told = "; ".join(f"{worker} called {call}" for worker, call in calls.items())
+            message = (
+                f"copies of the driver took different ways at stage {stage}: {told}. A driver may"
+                " depend on its signals only: no clock, no random numbers, no order of sets"
+            )
+        elif self._suspicions >= SUSPICIONS_MAX:
+            message = "copies of the driver took different ways; the stage is not known any more"
+        else:
+            return
+        failure = Failure(error="ProgramDiverged", message=message, stage=stage, calls=calls)
+        self._finish(Outcome(failure))
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def _fail(self, error: str, message: str) -> None:
+        if self._outcome is None:
+            self._finish(Outcome(Failure(error=error, message=message)))
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        for worker in self._everyone():
+            self._links.post(worker, End(outcome.failure))
+        self._out.append(Envelope(self._host_address, Finished(outcome)))
+
+    @property
+    def _host_address(self) -> Address:
+        return address(endpoint_of(self.address), "host")
+
+
+def first_difference(trails: Mapping[Address, Trail]) -> tuple[int, dict[str, str]]:
+    """The first stage at which workers' records differ, and what each called there."""
+    by_stage: dict[int, dict[Address, Call]] = {}
+    for worker, trail in trails.items():
+        for call in trail.calls:
+            by_stage.setdefault(call.stage, {})[worker] = call
+    for stage, calls in sorted(by_stage.items()):
+        if len({call.digest for call in calls.values()}) > 1:
+            return stage, {str(worker): call.call for worker, call in calls.items()}
+    return -1, {}

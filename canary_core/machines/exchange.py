@@ -1,0 +1,173 @@
+"""Who has which partition, and how data find their way there.
+
+Each row of the partition map has a version. A sender addresses data by its own map and says with
+which version. A worker that does not have the partition compares: if the sender's row is newer, or
+its own says that the partition is coming here, it holds the data until the partition comes; else
+it forwards them by its own map. So nobody has to agree with anybody on the map at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from canary_core import values
+from canary_core.machines.links import Links
+from canary_core.machines.partition import Key, Partition
+from canary_core.protocol.messages import Entry, Pieces
+from canary_core.tree import Node, combine
+from sparrow_core.protocol.ids import Address
+
+UNTOLD = 0  # instead of a digest
+Arrivals = dict[int, dict[Any, Any]]  # by target, by key
+
+
+class PartitionMap:
+    """A worker's rows of the partition map."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Key, Entry] = {}
+        self._sizes: set[int] = set()
+
+    def learn(self, entry: Entry) -> bool:
+        """Take a row if it is newer than what is known."""
+        key = (entry.size, entry.index)
+        known = self._rows.get(key)
+        if known is not None and known.version >= entry.version:
+            return False
+        self._rows[key] = entry
+        self._sizes.add(entry.size)
+        return True
+
+    def knows(self, size: int) -> bool:
+        """Whether this group has been placed."""
+        return size in self._sizes
+
+    def owner(self, key: Key) -> Address | None:
+        """Who has a partition, as far as is known."""
+        row = self._rows.get(key)
+        return None if row is None else row.worker
+
+    def version(self, key: Key) -> int:
+        """Of its row; 0 if it is not known."""
+        row = self._rows.get(key)
+        return 0 if row is None else row.version
+
+
+class Exchange:
+    """A worker's data on their way: what it sends, and what came before its partition."""
+
+    def __init__(self, address: Address, links: Links) -> None:
+        self.map = PartitionMap()
+        self.parts: dict[Key, Partition] = {}
+        self.runnable: dict[Key, None] = {}
+        self._address = address
+        self._links = links
+        self._held: dict[Key, dict[int, dict[Any, Any]]] = {}
+        # By stage: its digest, the size of the target group, and what goes where.
+        self._outgoing: dict[int, tuple[int, int, Arrivals]] = {}
+
+    def send(self, stage: int, digest: int, size: int, arrivals: Arrivals) -> None:
+        """Deliver what partitions here have sent; what goes elsewhere waits for `flush`."""
+        for target, pieces in arrivals.items():
+            part = self.parts.get((size, target))
+            if part is not None:
+                part.deliver(stage, pieces)
+                self.runnable[part.key] = None
+            else:
+                _, _, waiting = self._outgoing.setdefault(stage, (digest, size, {}))
+                waiting.setdefault(target, {}).update(pieces)
+
+    def flush(self) -> None:
+        """Post all that waits, in one message for each stage and worker."""
+        outgoing, self._outgoing = self._outgoing, {}
+        for stage, (digest, size, arrivals) in outgoing.items():
+            self._route(stage, digest, size, arrivals)
+
+    def _route(self, stage: int, digest: int, size: int, arrivals: Arrivals) -> None:
+        by_worker: dict[Address, Arrivals] = {}
+        for target, pieces in arrivals.items():
+            owner = self.map.owner((size, target))
+            if owner is None:  # a group that the controller has not placed yet
+                self._outgoing.setdefault(stage, (digest, size, {}))[2][target] = pieces
+            elif owner == self._address:
+                self._take(stage, (size, target), pieces)
+            else:
+                by_worker.setdefault(owner, {})[target] = pieces
+        for owner, part in by_worker.items():
+            self._post(owner, stage, digest, size, part)
+
+    def _post(self, owner: Address, stage: int, digest: int, size: int, arrivals: Arrivals) -> None:
+        frames = values.dumps(arrivals)
+        body = Pieces(
+            stage=stage,
+            digest=digest,
+            size=size,
+            targets=tuple(arrivals),
+            versions=tuple([self.map.version((size, target)) for target in arrivals]),
+            frames=len(frames),
+        )
+        self._links.post(owner, body, frames)
+
+    def receive(self, body: Pieces, frames: values.Frames) -> None:
+        """Take pieces for partitions here; hold or forward those for others."""
+        arrivals: Arrivals = values.loads(frames)
+        astray: Arrivals = {}
+        for target, version in zip(body.targets, body.versions, strict=True):
+            key = (body.size, target)
+            mine = self.map.owner(key) in {self._address, None}
+            if key in self.parts or mine or version > self.map.version(key):
+                self._take(body.stage, key, arrivals[target])
+            else:
+                astray[target] = arrivals[target]
+        if astray:
+            self._route(body.stage, body.digest, body.size, astray)
+
+    def _take(self, stage: int, key: Key, pieces: dict[Any, Any]) -> None:
+        part = self.parts.get(key)
+        if part is not None:
+            part.deliver(stage, pieces)
+            self.runnable[key] = None
+        else:
+            self._held.setdefault(key, {}).setdefault(stage, {}).update(pieces)
+
+    def add(self, part: Partition) -> None:
+        """A partition has come: it gets what was held for it."""
+        self.parts[part.key] = part
+        self.runnable[part.key] = None
+        for stage, pieces in self._held.pop(part.key, {}).items():
+            part.deliver(stage, pieces)
+
+    def remove(self, key: Key) -> Partition:
+        """A partition goes."""
+        self.runnable.pop(key, None)
+        return self.parts.pop(key)
+
+    def forward_held(self) -> None:
+        """After a change of the map: what was held for partitions that go elsewhere follows."""
+        astray = [key for key in self._held if self.map.owner(key) not in {self._address, None}]
+        for key in astray:
+            for stage, pieces in self._held.pop(key).items():
+                self._route(stage, UNTOLD, key[0], {key[1]: pieces})
+
+
+class Reductions:
+    """Leaves of reductions that wait to be combined with others of this worker."""
+
+    def __init__(self) -> None:
+        self._leaves: dict[int, dict[Node, Any]] = {}
+
+    def add(self, stage: int, index: int, value: Any) -> int:
+        """Take a leaf; returns how many the stage has now."""
+        leaves = self._leaves.setdefault(stage, {})
+        leaves[index, index + 1] = value
+        return len(leaves)
+
+    def pending(self) -> Iterable[int]:
+        """Stages that have leaves here."""
+        return tuple(self._leaves)
+
+    def take(self, stage: int, fn: Any, size: int) -> dict[Node, Any]:
+        """Combine as much as the tree allows; returns the values of the nodes."""
+        nodes, _ = combine(fn, self._leaves.pop(stage), 0, size)
+        return dict(nodes)

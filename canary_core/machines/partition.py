@@ -1,0 +1,296 @@
+"""A partition at its worker, and how its steps are run.
+
+Steps are run in the order of the program, but one that waits for data from elsewhere is set aside
+(`blocked`), and those after it are run if all that they read is there. Values never change, so that
+is safe for all but states: a step that updates a state waits for earlier ones that use it, and the
+other way round. While nothing is blocked, all operands are there by construction and nothing is
+checked: that path runs a task in some hundred nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from canary_core import values
+from canary_core.machines import replica as steps_of
+from canary_core.machines.replica import MANY, ONE, SPECIAL, TWO, Replica, Step, Track
+from canary_core.stages import Kind, Stage
+from canary_core.tasks import pieces_by_target
+from canary_core.tree import combine
+
+Key = tuple[int, int]  # (size of the group, index)
+
+
+class Effects(Protocol):
+    """What running a step does beyond its partition."""
+
+    def send(self, stage: Stage, index: int, pieces: Any) -> None:
+        """Send what a partition has for others: a value, or pairs of target and piece."""
+        ...
+
+    def tell(self, stage: Stage, value: Any) -> None:
+        """Tell the value of a signal to all copies of the driver."""
+        ...
+
+    def give_back(self, stage: Stage, index: int, size: int, parts: list[Any]) -> None:
+        """Send a partition's part of the result."""
+        ...
+
+    def read(self, table: str, index: int, partitions: int) -> Any:
+        """A partition of a table."""
+        ...
+
+
+class TaskError(Exception):
+    """A function raised; the cause is what it raised."""
+
+    def __init__(self, stage: Stage, index: int) -> None:
+        super().__init__(stage.call)
+        self.stage = stage
+        self.index = index
+
+
+class Partition:
+    """One partition of a group: its values, and where in the program it is.
+
+    Attributes:
+        pc: The number of the first step of its group that has not been looked at.
+        blocked: Steps before it that wait.
+        known: How many stages the driver must have recorded before its steps are all there: a
+            partition may come from a worker whose driver was ahead.
+        position: The first stage that it had not run when it came.
+        inbox: What has arrived, by stage and key.
+        frees: Values to free when nothing is blocked.
+        reload: Ids of values that are to be loaded again.
+        cuts: (stage, step) where it is to be stored; it runs no further before.
+        stored: The last stage at which it was.
+        blobs: The pickles of its values that a snapshot has made.
+        sent: The blobs that other workers hold, by worker.
+    """
+
+    __slots__ = (
+        "batch", "blobs", "blocked", "busy_s", "cuts", "frees", "inbox", "index", "key", "known",
+        "pc", "position", "reload", "sent", "size", "states", "stored", "values",
+    )  # fmt: skip
+
+    def __init__(self, size: int, index: int) -> None:
+        self.key: Key = (size, index)
+        self.size = size
+        self.index = index
+        self.values: dict[int, Any] = {}
+        self.states: dict[int, None] = {}
+        self.pc = 0
+        self.blocked: list[int] = []
+        self.known = 0
+        self.position = 0
+        self.inbox: dict[int, dict[Any, Any]] = {}
+        self.frees: list[int] = []
+        self.reload: list[int] = []
+        self.cuts: deque[tuple[int, int]] = deque()
+        self.stored = 0
+        self.batch = 1
+        self.busy_s = 0.0
+        self.blobs: dict[int, values.Frames] = {}
+        self.sent: dict[str, set[tuple[int, int]]] = {}
+
+    def deliver(self, stage: int, pieces: dict[Any, Any]) -> None:
+        """Take what a stage sends here; the same pieces may come again."""
+        here = self.inbox.get(stage)
+        if here is None:
+            self.inbox[stage] = pieces
+        else:
+            here.update(pieces)
+
+    def first_unrun(self, replica: Replica) -> int:
+        """The first stage that it has not run: all before it are over here."""
+        if replica.end < self.known:
+            return self.position
+        track = replica.tracks.get(self.size)
+        if track is None:
+            return replica.end
+        if self.blocked:
+            return track.steps[self.blocked[0] - track.base][4].index
+        if self.pc < track.end:
+            return track.steps[self.pc - track.base][4].index
+        return replica.end
+
+
+def drain(part: Partition, replica: Replica, effects: Effects, limit: int) -> int:
+    """Run steps of a partition until none is ready, or `limit` of them; returns how many.
+
+    Raises:
+        TaskError: A function raised.
+    """
+    if replica.end < part.known or part.size not in replica.tracks:
+        return 0
+    if part.reload:
+        _load_again(part, replica, effects)
+    track = replica.tracks[part.size]
+    stop = min(track.end, part.pc + limit)
+    if part.cuts:
+        stop = min(stop, part.cuts[0][1])
+    if part.blocked:
+        return _drain_around(part, track, replica, effects, stop)
+    first = part.pc
+    ran = _drain_straight(part, track, effects, stop)
+    if part.blocked:
+        ran += _drain_around(part, track, replica, effects, min(stop, first + limit))
+    return ran
+
+
+def _drain_straight(part: Partition, track: Track, effects: Effects, stop: int) -> int:
+    """The fast path: nothing is blocked."""
+    steps, base, held = track.steps, track.base, part.values
+    first = pc = part.pc - base
+    stop -= base
+    try:
+        while pc < stop:
+            code, fn, operands, frees, stage = steps[pc]
+            if frees:
+                for each in frees:
+                    held.pop(each, None)
+            if code == ONE:
+                held[stage.index] = fn(held[operands])
+            elif code == TWO:
+                held[stage.index] = fn(held[operands[0]], held[operands[1]])
+            elif code == MANY:
+                held[stage.index] = fn(*[held[each] for each in operands])
+            elif not _run_special(part, steps[pc], effects):
+                part.blocked.append(pc + base)
+                pc += 1
+                break
+            pc += 1
+    except (Exception, SystemExit) as error:
+        raise TaskError(steps[pc][4], part.index) from error
+    finally:
+        part.pc = pc + base
+    return pc - first
+
+
+def _drain_around(
+    part: Partition, track: Track, replica: Replica, effects: Effects, stop: int
+) -> int:
+    """Retry what waits, and run what does not depend on it."""
+    waiting, part.blocked = part.blocked, []
+    ran = 0
+    for pc in (*waiting, *range(part.pc, stop)):
+        step = track.steps[pc - track.base]
+        if pc >= part.pc:
+            part.frees.extend(step[3])
+            part.pc = pc + 1
+        if _is_ready(part, step, track, replica.states) and _run_any(part, step, effects):
+            ran += 1
+        else:
+            part.blocked.append(pc)
+    if not part.blocked:
+        for each in part.frees:
+            part.values.pop(each, None)
+        part.frees.clear()
+    return ran
+
+
+def _is_ready(part: Partition, step: Step, track: Track, states: set[int]) -> bool:
+    """Whether all that a step reads is there, and no blocked step before it minds."""
+    code, _, operands, _, stage = step
+    used = (operands,) if code == ONE else operands
+    for each in used:
+        if each not in part.values:
+            return False
+        if each in states and any(
+            each in _operands(track.steps[pc - track.base])
+            and (stage.kind is Kind.UPDATE or track.steps[pc - track.base][4].kind is Kind.UPDATE)
+            for pc in part.blocked
+        ):
+            return False
+    return True
+
+
+def _operands(step: Step) -> Iterable[int]:
+    return (step[2],) if step[0] == ONE else step[2]
+
+
+def _run_any(part: Partition, step: Step, effects: Effects) -> bool:
+    code, fn, _, _, stage = step
+    try:
+        if code >= SPECIAL:
+            return _run_special(part, step, effects)
+        part.values[stage.index] = fn(*[part.values[each] for each in _operands(step)])
+    except (Exception, SystemExit) as error:
+        raise TaskError(stage, part.index) from error
+    return True
+
+
+def _run_special(part: Partition, step: Step, effects: Effects) -> bool:
+    """Run a step that is more than a function of values; False if it has to wait."""
+    code, fn, operands, _, stage = step
+    held = part.values
+    if code == steps_of.RECEIVE:
+        return _receive(part, stage)
+    if code == steps_of.SEND:
+        effects.send(stage, part.index, _sent(part, stage))
+    elif code == steps_of.SIGNAL:
+        effects.tell(stage, fn(*[held[each] for each in operands]))
+    elif code == steps_of.STATE:
+        held[stage.index] = fn(*[held[each] for each in operands])
+        part.states[stage.index] = None
+    elif code == steps_of.RETURN:
+        effects.give_back(stage, part.index, part.size, [held[each] for each in operands])
+    else:
+        held[stage.index] = _loaded(part, step, effects)
+    return True
+
+
+def _loaded(part: Partition, step: Step, effects: Effects) -> Any:
+    code, fn, _, _, stage = step
+    if code == steps_of.LOAD:
+        return fn(part.index)
+    if code == steps_of.TABLE:
+        return effects.read(fn, part.index, stage.size)
+    return values.copied(fn)
+
+
+def _load_again(part: Partition, replica: Replica, effects: Effects) -> None:
+    for each in part.reload:
+        step = replica.loads[each]
+        try:
+            part.values[each] = _loaded(part, step, effects)
+        except (Exception, SystemExit) as error:
+            raise TaskError(step[4], part.index) from error
+    part.reload.clear()
+
+
+def _sent(part: Partition, stage: Stage) -> Any:
+    operands = [part.values[each] for each in stage.operands]
+    if stage.kind is Kind.SCATTER:
+        sent: Any = pieces_by_target(stage.fn(*operands), stage.target)
+    else:
+        sent = operands[0]
+    # What is sent of a state is what it is now, not what it becomes before it arrives.
+    return sent if part.states.keys().isdisjoint(stage.operands) else values.copied(sent)
+
+
+def _receive(part: Partition, stage: Stage) -> bool:
+    """Make the value of a stage that sends, if all of it has arrived."""
+    arrived = part.inbox.get(stage.index)
+    if arrived is None:
+        return False
+    if stage.kind is Kind.BROADCAST:
+        value = arrived[0]
+    elif stage.kind is Kind.SCATTER:
+        if len(arrived) < stage.size:
+            return False
+        value = [each for _, each in sorted_pieces(arrived) if each is not values.NOTHING]
+    else:
+        if sum(high - low for low, high in arrived) < stage.size:
+            return False
+        ((_, value),), _ = combine(stage.fn, arrived, 0, stage.size)
+    part.values[stage.index] = value
+    del part.inbox[stage.index]
+    return True
+
+
+def sorted_pieces(pieces: dict[int, Any]) -> list[tuple[int, Any]]:
+    """Pieces in order of their sources."""
+    return sorted(pieces.items(), key=lambda pair: pair[0])

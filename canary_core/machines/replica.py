@@ -1,0 +1,272 @@
+"""A worker's copy of the driver, and the steps that it makes for each group of partitions.
+
+The driver runs in a greenlet of its own: a call of `run` appends a stage, and where it has come far
+enough ahead of the partitions, or needs a signal that is not known yet, the greenlet is switched
+away from until `advance` resumes it. A driver is never restored: after a rollback, or at a worker
+that joins late, a fresh copy runs from its start with the signals that are known, and its stages
+before `retain_from` leave no steps. Rollback, migration and joining are this one mechanism.
+
+A stage becomes a step of the group that runs it, and if it sends, a second step of the group that
+receives. Steps are numbered for each group; the numbers are the same in all copies.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from canary_core import values
+from canary_core.driver import Driver, Run, Value
+from canary_core.errors import InvalidCall
+from canary_core.stages import SCALARS, Digester, Kind, Stage
+
+# How a step runs. Those below SPECIAL call a function of one, two or any number of values.
+ONE, TWO, MANY, SPECIAL = 0, 1, 2, 3
+LOAD, TABLE, SINGLE, STATE, SIGNAL, SEND, RECEIVE, RETURN = range(SPECIAL, SPECIAL + 8)
+_CODES = {
+    Kind.LOAD: LOAD,
+    Kind.TABLE: TABLE,
+    Kind.SINGLE: SINGLE,
+    Kind.STATE: STATE,
+    Kind.SIGNAL: SIGNAL,
+    Kind.BROADCAST: SEND,
+    Kind.REDUCE: SEND,
+    Kind.SCATTER: SEND,
+}
+# (code, function, operands (the only one itself, for ONE), values to free before, stage)
+Step = tuple[int, Any, Any, tuple[int, ...], Stage]
+
+
+class Track:
+    """The steps of a group; those before `base` are over everywhere, and gone."""
+
+    __slots__ = ("base", "frees", "steps")
+
+    def __init__(self) -> None:
+        self.base = 0
+        self.steps: list[Step] = []
+        self.frees: list[int] = []  # values that the next step frees
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.steps)
+
+
+class Replica:
+    """A copy of the driver; its recorder.
+
+    Attributes:
+        end: How many stages it has recorded.
+        tracks: The steps, by size of the group.
+        cuts: Stages at which partitions are to be stored: where that is in each group's steps.
+        signals: Known values of signals, by stage; shared with the worker.
+        waiting: The signal that it waits for, or -1.
+        returned: It has ended.
+        failure: It has raised this.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        partitions: int,
+        signals: dict[int, Any],
+        retain_from: int,
+        cut_every: int | None,
+    ) -> None:
+        self.end = 0
+        self.tracks: dict[int, Track] = {1: Track()}
+        self.cuts: dict[int, dict[int, int]] = {}
+        self.signals = signals
+        self.states: set[int] = set()
+        self.loads: dict[int, Step] = {}
+        self.waiting = -1
+        self.returned = False
+        self.failure: BaseException | None = None
+        self._retain_from = retain_from
+        self._cut_every = cut_every
+        self._due: set[int] = set()
+        self._released: deque[tuple[int, int]] = deque()  # loads, with the stage that freed them
+        self._limit = 0
+        self._closed = False
+        self._digester = Digester()
+        self._stages: list[Stage] = []
+        self._digests: list[int] = []
+        self._base = 0  # the stage of the first of these
+        self._greenlet = greenlet(self._run)
+        self._driver = driver
+        self._partitions = partitions
+
+    # --- what the worker asks ------------------------------------------------------------------
+
+    def advance(self, limit: int) -> bool:
+        """Resume the driver until it has recorded `limit` stages; whether it could do anything."""
+        if self.returned or self.failure is not None or self.end >= limit:
+            return False
+        if self.waiting >= 0 and self.waiting not in self.signals:
+            return False
+        self._limit = limit
+        self._greenlet.parent = getcurrent()
+        self._greenlet.switch()
+        return True
+
+    def close(self) -> None:
+        """Throw the driver away, wherever it is."""
+        self._closed = True
+        if self._greenlet and not self._greenlet.dead:
+            self._greenlet.parent = getcurrent()
+            self._greenlet.throw(GreenletExit)
+
+    def prune(self, floor: int) -> None:
+        """Forget stages that are over everywhere."""
+        self._retain_from = max(self._retain_from, floor)
+        for track in self.tracks.values():
+            over = 0
+            for step in track.steps:
+                if step[4].index >= floor:
+                    break
+                over += 1
+            del track.steps[:over]
+            track.base += over
+        over = max(0, min(floor, self.end) - self._base)
+        del self._stages[:over], self._digests[:over]
+        self._base += over
+        for stage in [stage for stage in self.cuts if stage < floor]:
+            del self.cuts[stage]
+        while self._released and self._released[0][0] < floor:
+            del self.loads[self._released.popleft()[1]]
+
+    def demand_cut(self, stage: int) -> None:
+        """Partitions are to be stored at this stage, unless the driver has passed it."""
+        self._due.add(stage)
+
+    def digest_at(self, end: int) -> int | None:
+        """The digest of the first `end` stages; None if it is not known (any more)."""
+        place = end - 1 - self._base
+        return self._digests[place] if 0 <= place < len(self._digests) else None
+
+    def digest_of(self, stage: int) -> int | None:
+        """The digest of the stages up to this one."""
+        return self.digest_at(stage + 1)
+
+    def stage_at(self, index: int) -> Stage:
+        """A stage that is not over yet."""
+        return self._stages[index - self._base]
+
+    @property
+    def digest(self) -> int:
+        """The digest of all stages so far."""
+        return self._digester.digest
+
+    def trail(self, most: int) -> list[tuple[int, int, str]]:
+        """The last stages: index, digest and call."""
+        pairs = list(zip(self._stages, self._digests, strict=True))[-most:]
+        return [(stage.index, digest, stage.call) for stage, digest in pairs]
+
+    # --- what the driver calls, in its greenlet ------------------------------------------------
+
+    def record(self, kind: Kind, fn: Any, operands: tuple[int, ...], size: int, target: int) -> int:
+        index = self._next()
+        stage = Stage(index, kind, fn, operands, size, target)
+        if kind is Kind.SINGLE:
+            digest = self._digester.fold_constant(stage, b"".join(values.dumps_inside(fn)))
+        else:
+            digest = self._digester.fold(stage)
+        self._append(stage, digest)
+        if kind is Kind.MAP or kind is Kind.UPDATE:
+            count = len(operands)
+            if count == 1:
+                self._step(size, (ONE, fn, operands[0]), stage)
+            else:
+                self._step(size, (TWO if count == 2 else MANY, fn, operands), stage)
+            return index
+        self._step(size, (_CODES[kind], fn, operands), stage)
+        if kind in {Kind.BROADCAST, Kind.REDUCE, Kind.SCATTER}:
+            self._step(target, (RECEIVE, fn, ()), stage)
+        elif kind is Kind.STATE:
+            self.states.add(index)
+        return index
+
+    def decide(self, fn: Callable[..., Any], operands: tuple[int, ...]) -> Any:
+        index = self.record(Kind.SIGNAL, fn, operands, 1, 1)
+        while index not in self.signals:
+            self.waiting = index
+            self._pause()
+        self.waiting = -1
+        value = self.signals[index]
+        return value if isinstance(value, SCALARS) else values.copied(value)
+
+    def release(self, value: int, size: int) -> None:
+        if not self._closed:
+            self.tracks[size].frees.append(value)
+            if value in self.loads:
+                self._released.append((self.end, value))
+
+    def _next(self) -> int:
+        while self.end >= self._limit:
+            self._pause()
+        if self._closed:
+            raise InvalidCall("the program is over; nothing can be called on this run")
+        return self.end
+
+    def _pause(self) -> None:
+        if self._closed:
+            raise GreenletExit
+        self._greenlet.parent.switch()
+
+    def _append(self, stage: Stage, digest: int) -> None:
+        index = stage.index
+        if (self._cut_every and index and index % self._cut_every == 0) or index in self._due:
+            self._due.discard(index)
+            self.cuts[index] = {size: track.end for size, track in self.tracks.items()}
+        if index >= self._retain_from:
+            self._stages.append(stage)
+            self._digests.append(digest)
+        else:
+            self._base = index + 1
+        self.end = index + 1
+
+    def _step(self, size: int, what: tuple[int, Any, Any], stage: Stage) -> None:
+        track = self.tracks.get(size)
+        if track is None:
+            track = self.tracks[size] = Track()
+        frees: tuple[int, ...] = ()
+        if track.frees:
+            frees = tuple(track.frees)
+            track.frees.clear()
+        step = (*what, frees, stage)
+        if what[0] == LOAD or what[0] == TABLE:
+            self.loads[stage.index] = step
+        if stage.index >= self._retain_from:
+            track.steps.append(step)
+        else:
+            track.base += 1
+
+    def _run(self) -> None:
+        try:
+            self._return(self._driver(Run(self, self._partitions)))
+        except GreenletExit:
+            return
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the driver is the user's
+            self.failure = error
+
+    def _return(self, tree: Any) -> None:
+        body, handles = values.dump_tree(tree, lambda item: isinstance(item, Value))
+        for handle in handles:
+            if handle._recorder is not self:  # noqa: SLF001 - its own handles
+                raise InvalidCall(f"the driver returned {handle!r} of another run")
+        ids: dict[int, list[int]] = {1: []}
+        places: list[tuple[int, int]] = []
+        for handle in handles:
+            group = ids.setdefault(handle.partitions, [])
+            places.append((handle.partitions, len(group)))
+            group.append(handle._id)  # noqa: SLF001 - its own handles
+        index = self._next()
+        stage = Stage(index, Kind.RETURN, (body, tuple(places)), (), 1, 1)
+        digest = self._digester.fold_constant(stage, body + repr(ids).encode())
+        self._append(stage, digest)
+        for size, group in ids.items():
+            self._step(size, (RETURN, None, tuple(group)), stage)
+        self.returned = True

@@ -1,0 +1,766 @@
+"""A worker: runs the program's stages on the partitions that it has.
+
+One `Work` message is one round: each partition that may have something to do runs what is ready,
+then the driver goes on until it is WINDOW stages ahead of the slowest partition here. So a task
+costs no message, no queue entry and no clock read; data for other workers leave at the end of the
+round, one message for each stage and peer.
+
+The controller is not asked for anything while a program runs. It may change the partition map (a
+partition that is another's by the map is sent there, with all that is its own), tell which stages
+are over everywhere (their records go), and begin a new epoch (all is dropped but snapshots, and
+partitions continue from these).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, assert_never
+
+from msgspec import structs
+
+from canary_core import values
+from canary_core.driver import Driver, Source
+from canary_core.machines import shelf as snapshots
+from canary_core.machines.exchange import UNTOLD, Arrivals, Exchange, Reductions
+from canary_core.machines.links import Links
+from canary_core.machines.partition import Key, Partition, TaskError, drain
+from canary_core.machines.replica import TABLE, Replica
+from canary_core.machines.shelf import Shelf, by_group
+from canary_core.protocol.messages import (
+    Advance,
+    AskSignals,
+    Begin,
+    Body,
+    Call,
+    End,
+    Ended,
+    Entry,
+    Failed,
+    Failure,
+    Farewell,
+    Keep,
+    Leave,
+    Leaving,
+    MapChanged,
+    Moved,
+    Packet,
+    PartitionLoad,
+    Pieces,
+    Ready,
+    Rejoin,
+    Report,
+    ResultPart,
+    SignalsKnown,
+    Suspect,
+    TellTrail,
+    Trail,
+    WantGroup,
+    Work,
+    WorkerIn,
+)
+from canary_core.results import driver_failure, task_failure
+from canary_core.sequential import no_tables
+from canary_core.stages import Kind, Stage
+from canary_core.values import NOTHING, Frames
+from sparrow_core.protocol.ids import Address, address, endpoint_of
+from sparrow_core.protocol.machine import Envelope, Machine
+from sparrow_core.protocol.messages import Tick
+
+WINDOW = 16  # stages that the driver is ahead of the slowest partition here
+SPREAD = 20_000  # ... and of the slowest anywhere, by the controller's last word
+SLICE_S = 0.005  # a round ends after about so long, so that messages are looked at
+BATCH_MAX = 1024  # tasks of a partition between two looks at the clock
+TICK_S = 0.05
+ASK_S = 0.25  # how long a driver waits for a signal before it asks
+TRAIL_MAX = 4096
+IN_FLIGHT_MAX_BYTES = 1 << 28  # no more tasks are run while so much is not acknowledged
+SINGLE_KEY: Key = (1, 0)
+
+
+class Worker(Machine[WorkerIn]):
+    """A worker's state machine.
+
+    Args:
+        address: Its own address; its host is the machine "host" of the same process.
+        controller: The controller's address.
+        driver: The program.
+        source: Reads partitions of tables.
+        clock: For load reports: seconds, of any origin.
+        host: The name of the machine; copies of snapshots go to other ones.
+        born: Greater than that of an earlier worker with this address.
+    """
+
+    inputs: ClassVar[Any] = WorkerIn
+
+    def __init__(
+        self,
+        address_: Address,
+        controller: Address,
+        driver: Driver,
+        *,
+        source: Source | None = None,
+        clock: Callable[[], float],
+        host: str = "",
+        born: int = 0,
+    ) -> None:
+        self.address = address_
+        self.tasks = 0
+        self._controller = controller
+        self._driver = driver
+        self._source = source or no_tables
+        self._clock = clock
+        self._host = host
+        self._born = born
+        self._links = Links(address_, born)
+        self._shelf = Shelf()
+        self._epoch = 0
+        self._heard_at = 0.0
+        self._working = False  # a Work message is on its way
+        self._ended = False
+        self._early: list[Packet] = []
+        self._begin: Begin | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop all that an epoch has made."""
+        self._exchange = Exchange(self.address, self._links)
+        self._reductions = Reductions()
+        self._counts: dict[int, int] = {}  # partitions here, by size of their group
+        self._signals: dict[int, Any] = {}
+        self._listeners: dict[Address, None] = {}
+        self._members: tuple[Address, ...] = ()
+        self._keepers: tuple[Address, ...] = ()
+        self._floor = 0
+        self._replica: Replica | None = None
+        self._expected: dict[int, int] = {}  # digests of stages that the driver has yet to record
+        self._wanted: set[int] = set()
+        self._farewells: dict[Address, None] = {}
+        self._cuts_known = 0
+        self._failed = False
+        self._waiting_since: float | None = None
+        self._reported_at: float | None = None
+        self._busy_s = 0.0
+        self._tasks_told = self.tasks
+
+    def on_message(self, msg: WorkerIn, now: float) -> list[Envelope]:
+        """Take a message; Work runs tasks."""
+        if self._ended and not isinstance(msg, Packet):
+            return self._tick_after_end(now) if isinstance(msg, Tick) else []
+        out: list[Envelope] = []
+        match msg:
+            case Work():
+                self._working = False
+                self._work()
+            case Packet():
+                out = self._on_packet(msg, now)
+            case Tick():
+                out = self._on_tick(msg, now)
+            case Leave():
+                self._links.post(self._controller, Leaving())
+            case _:
+                assert_never(msg)
+        out += self._links.flush(self._epoch, now)
+        if not self._working and self._has_work():
+            self._working = True
+            out.append(Envelope(self.address, Work()))
+        return out
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        counts: dict[int, int] = {}
+        for key, part in self._exchange.parts.items():
+            assert part.key == key
+            counts[key[0]] = counts.get(key[0], 0) + 1
+            assert part.pc >= 0
+            assert part.blocked == sorted(part.blocked)
+            assert part.blocked or not part.frees
+        assert counts == {size: count for size, count in self._counts.items() if count}
+
+    def gauges(self) -> dict[str, float]:
+        """Sizes of internal tables."""
+        return {
+            "partitions": len(self._exchange.parts),
+            "snapshot_bytes": self._shelf.nbytes,
+            "bytes_in_flight": self._links.bytes_in_flight,
+        }
+
+    # --- running tasks -------------------------------------------------------------------------
+
+    def _has_work(self) -> bool:
+        replica = self._replica
+        if replica is None or self._failed or self._ended:
+            return False
+        if self._links.bytes_in_flight > IN_FLIGHT_MAX_BYTES:
+            return False  # the next acknowledgement comes by a message
+        return bool(self._exchange.runnable) or self._can_advance(replica)
+
+    def _can_advance(self, replica: Replica) -> bool:
+        if not self._exchange.parts or replica.returned or replica.failure is not None:
+            return False
+        if replica.waiting >= 0 and replica.waiting not in self._signals:
+            return False
+        return replica.end < self._limit(replica)
+
+    def _limit(self, replica: Replica) -> int:
+        slowest = min([part.first_unrun(replica) for part in self._exchange.parts.values()])
+        return min(slowest + WINDOW, self._floor + SPREAD)
+
+    def _work(self) -> None:
+        replica = self._replica
+        if replica is None or self._failed or self._ended:
+            return
+        try:
+            self._run_partitions(replica)
+            self._combine_leaves(replica)
+        except TaskError as error:
+            self._fail(task_failure(error.stage, error.index, error.__cause__ or error))
+            return
+        if self._can_advance(replica):
+            self._advance(replica)
+        self._exchange.flush()
+
+    def _run_partitions(self, replica: Replica) -> None:
+        """Let each partition run what is ready, until a round's time is over."""
+        exchange, clock = self._exchange, self._clock
+        started = before = clock()
+        for key in list(exchange.runnable):
+            part = exchange.parts[key]
+            del exchange.runnable[key]
+            ran = drain(part, replica, self, part.batch)
+            after = clock()
+            took_s, before = after - before, after
+            self.tasks += ran
+            part.busy_s += took_s
+            if ran == part.batch:
+                exchange.runnable[key] = None
+                part.batch = min(2 * ran, BATCH_MAX) if took_s < SLICE_S / 8 else max(1, ran // 2)
+            if part.cuts and _is_at_cut(part, replica):
+                self._store(part, replica)
+            if after - started > SLICE_S:
+                break
+        self._busy_s += before - started
+
+    def _combine_leaves(self, replica: Replica) -> None:
+        """Send leaves that wait in vain for a neighbour, which has gone to another worker."""
+        for index in self._reductions.pending():
+            stage = replica.stage_at(index)
+            parts = self._exchange.parts.values()
+            here = [part for part in parts if part.size == stage.size]
+            if all(part.first_unrun(replica) > index for part in here):
+                self._send_leaves(stage)
+
+    def _send_leaves(self, stage: Stage) -> None:
+        try:
+            nodes = self._reductions.take(stage.index, stage.fn, stage.size)
+        except (Exception, SystemExit) as error:
+            raise TaskError(stage, 0) from error
+        self._send(stage, {0: nodes})
+
+    def _send(self, stage: Stage, arrivals: Arrivals) -> None:
+        assert self._replica is not None
+        digest = self._replica.digest_of(stage.index) or UNTOLD
+        self._exchange.send(stage.index, digest, stage.target, arrivals)
+
+    def _advance(self, replica: Replica) -> None:
+        """Let the driver record more stages."""
+        before = replica.end
+        replica.advance(self._limit(replica))
+        if replica.failure is not None:
+            self._fail(driver_failure(replica.failure, replica.end))
+            return
+        self._exchange.runnable.update(dict.fromkeys(self._exchange.parts))
+        for size in replica.tracks:
+            if not self._exchange.map.knows(size) and size not in self._wanted:
+                self._wanted.add(size)
+                self._links.post(self._controller, WantGroup(size))
+        if len(replica.cuts) != self._cuts_known:
+            self._cuts_known = len(replica.cuts)
+            for part in self._exchange.parts.values():
+                self._plan_cuts(part, replica)
+        if self._expected:
+            for index in range(before, replica.end):
+                self._compare(index, self._expected.pop(index, UNTOLD))
+
+    # --- effects of steps ----------------------------------------------------------------------
+
+    def send(self, stage: Stage, index: int, pieces: Any) -> None:
+        """Send what a partition has for others."""
+        if stage.kind is Kind.REDUCE:
+            if self._reductions.add(stage.index, index, pieces) == self._counts[stage.size]:
+                self._send_leaves(stage)
+        elif stage.kind is Kind.BROADCAST:
+            self._send(stage, {target: {0: pieces} for target in range(stage.target)})
+        else:
+            by_target = dict(pieces)
+            self._send(
+                stage,
+                {t: {index: by_target.get(t, NOTHING)} for t in range(stage.target)},
+            )
+
+    def tell(self, stage: Stage, value: Any) -> None:
+        """Tell the value of a signal to all copies of the driver."""
+        assert self._replica is not None
+        self._signals[stage.index] = value
+        digest = self._replica.digest_of(stage.index) or UNTOLD
+        frames = values.dumps_inside([value])
+        for each in {**dict.fromkeys(self._members), **self._listeners}:
+            if each != self.address:
+                self._links.post(each, SignalsKnown((stage.index,), digest, len(frames)), frames)
+
+    def give_back(self, stage: Stage, index: int, size: int, parts: list[Any]) -> None:
+        """Send a partition's part of the result to the controller."""
+        assert self._replica is not None
+        tree, handles = stage.fn if size == 1 else (b"", ())
+        frames = values.dumps(parts)
+        body = ResultPart(
+            size=size,
+            index=index,
+            stage=stage.index,
+            digest=self._replica.digest,
+            tree=tree,
+            handles=handles,
+            frames=len(frames),
+        )
+        self._links.post(self._controller, body, frames)
+
+    def read(self, table: str, index: int, partitions: int) -> Any:
+        """A partition of a table."""
+        return self._source(table, index, partitions)
+
+    def _fail(self, failure: Failure) -> None:
+        self._failed = True
+        self._links.post(self._controller, Failed(failure))
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def _on_packet(self, packet: Packet, now: float) -> list[Envelope]:
+        ready, out = self._links.receive(packet, now)
+        if self._ended:
+            return out
+        if packet.sender == self._controller:
+            self._heard_at = now
+        if self._controller in self._links.restarted:
+            self._links.restarted.clear()
+            self._announce()
+        for each in ready:
+            out += self._on_bodies(each, now)
+        return out
+
+    def _on_bodies(self, packet: Packet, now: float) -> list[Envelope]:
+        out: list[Envelope] = []
+        place = 0
+        for number, body in enumerate(packet.bodies):
+            count = getattr(body, "frames", 0)
+            frames = packet.frames[place : place + count]
+            place += count
+            if isinstance(body, Begin | Rejoin | End):
+                out += self._on_order(body, packet.epoch, now)
+            elif packet.epoch == self._epoch and self._begin is not None:
+                self._on_body(packet.sender, body, frames)
+            elif packet.epoch > self._epoch:
+                rest, left = packet.bodies[number:], packet.frames[place - count :]
+                self._early.append(structs.replace(packet, bodies=rest, frames=left))
+                break
+        return out
+
+    def _on_order(self, body: Begin | Rejoin | End, epoch: int, now: float) -> list[Envelope]:
+        match body:
+            case Begin():
+                if epoch > self._epoch:
+                    return self._on_begin(body, epoch, now)
+            case Rejoin():
+                if epoch >= self._epoch:
+                    self._rejoin()
+            case End():
+                self._end()
+                return [Envelope(self._host_address, Ended(body.failure))]
+            case _:
+                assert_never(body)
+        return []
+
+    def _on_body(self, sender: Address, body: Body, frames: Frames) -> None:
+        match body:
+            case Pieces():
+                self._compare(body.stage, body.digest)
+                self._exchange.receive(body, frames)
+            case SignalsKnown():
+                self._on_signals(body, frames)
+            case Moved():
+                self._on_moved(body, frames)
+            case MapChanged():
+                self._on_map_changed(body)
+            case Advance():
+                self._on_advance(body)
+            case AskSignals():
+                self._on_ask_signals(body)
+            case Keep():
+                self._on_keep(body, frames)
+            case TellTrail():
+                self._on_tell_trail()
+            case Farewell():
+                self._farewells[sender] = None
+            case _:
+                raise AssertionError(f"{type(body).__name__} is not for workers")
+
+    def _on_tick(self, tick: Tick, now: float) -> list[Envelope]:
+        if tick.generation == 0:
+            self._heard_at = now
+            self._announce()
+        out = [Envelope(self.address, Tick(tick.generation + 1), TICK_S)]
+        if self._begin is None:
+            return out + self._links.tick(now)
+        rules = self._begin.rules
+        if now - self._heard_at > rules.silence_s:
+            self._end()
+            lost = Failure(
+                error="ControllerLost",
+                message=f"the controller {self._controller} has been silent for"
+                f" {rules.silence_s:g} s",
+            )
+            return [Envelope(self._host_address, Ended(lost))]
+        if self._has_left():
+            self._end()
+            return [*out, *self._links.tick(now), Envelope(self._host_address, Ended(None))]
+        if self._reported_at is None:
+            self._reported_at = now
+        elif now - self._reported_at >= rules.report_s:
+            self._report(now)
+        self._ask_if_waiting(now)
+        return out + self._links.tick(now)
+
+    def _has_left(self) -> bool:
+        """Whether this worker is no member any more, and nothing can come that it must forward."""
+        if not self._members or self.address in self._members:
+            return False
+        others = [each for each in self._members if each != self.address]
+        return all(each in self._farewells and self._links.is_idle(each) for each in others)
+
+    def _tick_after_end(self, now: float) -> list[Envelope]:
+        """Acknowledge the end, as often as the controller wants."""
+        return [Envelope(self.address, Tick(1), TICK_S), *self._links.tick(now)]
+
+    def _announce(self) -> None:
+        """Tell the controller that this worker is there, and what it holds."""
+        held = by_group(self._shelf.inventory())
+        ready = Ready(self.address, self._host, self._epoch, held, self._shelf.groups())
+        self._links.post(self._controller, ready)
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._replica is not None:
+            self._replica.close()
+        self._forget()
+
+    def _rejoin(self) -> None:
+        """The controller has given this worker up: come back as a new one."""
+        self._born += 1
+        self._links = Links(self.address, self._born)
+        self._shelf = Shelf()
+        if self._replica is not None:
+            self._replica.close()
+        self._forget()
+        self._begin = None
+        self._announce()
+
+    # --- epochs --------------------------------------------------------------------------------
+
+    def _on_begin(self, begin: Begin, epoch: int, now: float) -> list[Envelope]:
+        signals = {s: value for s, value in self._signals.items() if s < begin.stage}
+        if self._replica is not None:
+            self._replica.close()
+        self._forget()
+        self._epoch, self._begin, self._floor = epoch, begin, begin.floor
+        self._signals = signals
+        self._heard_at = now
+        self._shelf.retain(0, begin.stage)
+        self._links.discard()
+        self._links.retain((*begin.members, self._controller))
+        self._replica = Replica(
+            self._driver,
+            begin.rules.partitions,
+            self._signals,
+            begin.floor,
+            begin.rules.snapshot_every or None,
+        )
+        for stage in begin.cuts:
+            self._replica.demand_cut(stage)
+        self._set_members(begin.members, begin.hosts)
+        for entry in begin.entries:
+            self._exchange.map.learn(entry)
+        if not begin.joining:
+            for entry in begin.entries:
+                self._place(entry, begin.stage)
+        early, self._early = self._early, []
+        out: list[Envelope] = []
+        for packet in early:
+            out += self._on_bodies(packet, now)
+        return out
+
+    def _place(self, entry: Entry, stage: int) -> None:
+        """Make a partition, restore it, or send its snapshot to the worker that shall have it."""
+        key = (entry.size, entry.index)
+        mine = entry.worker == self.address
+        if not entry.holder:
+            if mine:
+                self._attach(Partition(*key))
+        elif entry.holder == self.address:
+            snapshot, frames = self._shelf.get(stage, key)
+            if mine:
+                self._restore(key, stage)
+            else:
+                body, flat = snapshots.keep_message(key, stage, snapshot, frames, restore=True)
+                self._links.post(entry.worker, body, flat)
+
+    def _restore(self, key: Key, stage: int) -> None:
+        snapshot, frames = self._shelf.get(stage, key)
+        if key == SINGLE_KEY:
+            self._signals.update(snapshots.signals_of(frames))
+        self._attach(snapshots.restored(key, stage, snapshot, frames))
+
+    def _attach(self, part: Partition) -> None:
+        assert self._replica is not None
+        self._exchange.add(part)
+        self._counts[part.size] = self._counts.get(part.size, 0) + 1
+        self._plan_cuts(part, self._replica)
+
+    def _set_members(self, members: tuple[Address, ...], hosts: tuple[str, ...]) -> None:
+        """Note who takes part, and choose who keeps copies of snapshots: other hosts first."""
+        assert self._begin is not None
+        self._members = members
+        me = members.index(self.address) if self.address in members else 0
+        order = [*range(me + 1, len(members)), *range(me)]
+        order.sort(key=lambda place: hosts[place] == self._host)
+        copies = self._begin.rules.copies - 1
+        self._keepers = tuple([members[place] for place in order[:copies]])
+        for part in self._exchange.parts.values():
+            part.sent.clear()  # a keeper that was none for a while may have dropped blobs
+
+    # --- partitions that move ------------------------------------------------------------------
+
+    def _on_map_changed(self, body: MapChanged) -> None:
+        if body.members:
+            for gone in [each for each in self._members if each not in body.members]:
+                self._links.post(gone, Farewell())
+            self._set_members(body.members, body.hosts)
+        for entry in (*body.created, *body.moved):
+            self._exchange.map.learn(entry)
+        for entry in body.created:
+            self._place(entry, 0)
+        for entry in body.moved:
+            key = (entry.size, entry.index)
+            if key in self._exchange.parts and self._exchange.map.owner(key) != self.address:
+                self._ship(key)
+        self._exchange.forward_held()
+        self._exchange.flush()
+
+    def _ship(self, key: Key) -> None:
+        """Send a partition to the worker that has it by the map, with all that is its own."""
+        replica = self._replica
+        assert replica is not None
+        part = self._exchange.remove(key)
+        self._counts[part.size] -= 1
+        position = part.first_unrun(replica)
+        known = max(part.known, replica.end)
+        tables = [each for each in part.values if _is_table(replica, each)]
+        inside = {
+            "states": {each: part.values[each] for each in part.states if each in part.values},
+            "reload": [*part.reload, *tables],
+            "pc": part.pc,
+            "blocked": part.blocked,
+            "frees": part.frees,
+            "stored": part.stored,
+            "signals": self._signals if key == SINGLE_KEY else {},
+            "listeners": list(self._listeners) if key == SINGLE_KEY else [],
+        }
+        left_out = {*part.states, *tables}
+        outside = (
+            {each: value for each, value in part.values.items() if each not in left_out},
+            part.inbox,
+        )
+        first, second = values.dumps_inside(inside), values.dumps(outside)
+        owner = self._exchange.map.owner(key)
+        assert owner is not None
+        body = Moved(
+            size=part.size,
+            index=part.index,
+            version=self._exchange.map.version(key),
+            position=position,
+            known=known,
+            inside=len(first),
+            frames=len(first) + len(second),
+        )
+        self._links.post(owner, body, (*first, *second))
+
+    def _on_moved(self, body: Moved, frames: Frames) -> None:
+        key = (body.size, body.index)
+        routes = self._exchange.map
+        routes.learn(Entry(body.size, body.index, self.address, body.version))
+        owner = routes.owner(key)
+        if owner != self.address:
+            assert owner is not None  # it has moved on while it was on its way
+            onward = structs.replace(body, version=routes.version(key))
+            self._links.post(owner, onward, frames)
+            return
+        inside = values.loads(frames[: body.inside])
+        kept, inbox = values.loads(frames[body.inside :])
+        part = Partition(*key)
+        part.values = kept | inside["states"]
+        part.states = dict.fromkeys(inside["states"])
+        part.inbox = inbox
+        part.reload, part.frees = inside["reload"], inside["frees"]
+        part.pc, part.blocked, part.stored = inside["pc"], inside["blocked"], inside["stored"]
+        part.position, part.known = body.position, body.known
+        self._signals.update(inside["signals"])
+        self._listeners.update(dict.fromkeys(inside["listeners"]))
+        self._attach(part)
+
+    # --- signals -------------------------------------------------------------------------------
+
+    def _on_signals(self, body: SignalsKnown, frames: Frames) -> None:
+        self._compare(body.stages[-1], body.digest)
+        self._signals.update(zip(body.stages, values.loads(frames), strict=True))
+
+    def _ask_if_waiting(self, now: float) -> None:
+        """Ask for a signal that is overdue: it was told before this worker was a member."""
+        replica = self._replica
+        if replica is None or not self._exchange.parts or SINGLE_KEY in self._exchange.parts:
+            return
+        if replica.waiting < 0 or replica.waiting in self._signals:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            # One that joins has missed all signals so far: it asks with the next tick.
+            self._waiting_since = now if self._signals else now - ASK_S
+        elif now - self._waiting_since >= ASK_S:
+            self._waiting_since = now
+            digest = replica.digest_of(replica.waiting) or UNTOLD
+            version = self._exchange.map.version(SINGLE_KEY)
+            self._on_ask_signals(AskSignals(self.address, replica.waiting, digest, version))
+
+    def _on_ask_signals(self, body: AskSignals) -> None:
+        """Answer, or pass on to whoever has the single partition."""
+        self._compare(body.stage, body.digest)
+        owner = self._exchange.map.owner(SINGLE_KEY)
+        if SINGLE_KEY not in self._exchange.parts:
+            if owner is not None and owner != self.address:
+                self._links.post(owner, body)
+            return  # it is on its way here: the asker asks again
+        if body.asker == self.address:
+            return
+        self._listeners[body.asker] = None
+        known = {s: value for s, value in sorted(self._signals.items()) if s >= body.stage}
+        if known:
+            frames = values.dumps_inside(list(known.values()))
+            answer = SignalsKnown(tuple(known), UNTOLD, len(frames))
+            self._links.post(body.asker, answer, frames)
+
+    # --- snapshots -----------------------------------------------------------------------------
+
+    @staticmethod
+    def _plan_cuts(part: Partition, replica: Replica) -> None:
+        """Note where a partition is to be stored: cuts that it has not passed."""
+        planned = {stage for stage, _ in part.cuts}
+        for stage, steps in sorted(replica.cuts.items()):
+            step = steps.get(part.size)
+            if step is None or stage in planned or stage <= part.stored:
+                continue
+            if part.pc <= step:
+                part.cuts.append((stage, step))
+
+    def _store(self, part: Partition, replica: Replica) -> None:
+        """Store a partition, and send copies to others."""
+        stage, _ = part.cuts.popleft()
+        groups = tuple([size for size, steps in replica.cuts.get(stage, {}).items() if steps])
+        signals = {s: value for s, value in self._signals.items() if s < stage}
+        snapshot, frames = snapshots.snapshot_of(part, replica.loads, groups, signals)
+        self._shelf.store(stage, part.key, snapshot, frames)
+        part.stored = stage
+        self._exchange.runnable[part.key] = None
+        for keeper in self._keepers:
+            known = frozenset(part.sent.get(keeper, ()))
+            body, flat = snapshots.keep_message(part.key, stage, snapshot, frames, known=known)
+            self._links.post(keeper, body, flat)
+            part.sent[keeper] = set(snapshot.blobs)
+
+    def _on_keep(self, body: Keep, frames: Frames) -> None:
+        key = (body.size, body.index)
+        snapshot, brought = snapshots.kept(body, frames)
+        self._shelf.store(body.stage, key, snapshot, brought)
+        if body.restore:
+            self._restore(key, body.stage)
+
+    # --- reports and digests -------------------------------------------------------------------
+
+    def _report(self, now: float) -> None:
+        replica, parts = self._replica, self._exchange.parts.values()
+        assert replica is not None
+        assert self._reported_at is not None
+        loads = tuple(
+            [PartitionLoad(p.size, p.index, p.first_unrun(replica), p.busy_s) for p in parts]
+        )
+        groups = self._shelf.groups()
+        news = by_group(self._shelf.news)
+        report = Report(
+            end=replica.end,
+            digest=replica.digest,
+            busy_s=self._busy_s,
+            span_s=now - self._reported_at,
+            signals=len(self._signals),
+            tasks=self.tasks - self._tasks_told,
+            loads=loads,
+            held=news,
+            groups={held.stage: groups[held.stage] for held in news},
+        )
+        self._links.post(self._controller, report)
+        self._shelf.news.clear()
+        self._reported_at, self._busy_s, self._tasks_told = now, 0.0, self.tasks
+        for part in parts:
+            part.busy_s = 0.0
+
+    def _on_advance(self, body: Advance) -> None:
+        replica = self._replica
+        assert replica is not None
+        self._floor = body.floor
+        for stage in [stage for stage in self._expected if stage < body.floor]:
+            del self._expected[stage]
+        self._compare(body.witness - 1, body.digest)
+        for stage in body.cuts:
+            replica.demand_cut(stage)
+        replica.prune(body.floor)
+        self._cuts_known = len(replica.cuts)
+        self._shelf.retain(body.complete)
+
+    def _compare(self, stage: int, digest: int) -> None:
+        """Compare the digest of another copy of the driver with ours, now or when we get there."""
+        replica = self._replica
+        if digest == UNTOLD or replica is None or self._failed:
+            return
+        if stage >= replica.end:
+            if not replica.returned:
+                self._expected[stage] = digest
+                return
+        elif replica.digest_of(stage) in {digest, None}:
+            return
+        self._links.post(self._controller, Suspect(stage))
+
+    def _on_tell_trail(self) -> None:
+        assert self._replica is not None
+        calls = [Call(*each) for each in self._replica.trail(TRAIL_MAX)]
+        self._links.post(self._controller, Trail(tuple(calls), self._replica.end))
+
+    @property
+    def _host_address(self) -> Address:
+        return address(endpoint_of(self.address), "host")
+
+
+def _is_table(replica: Replica, value: int) -> bool:
+    step = replica.loads.get(value)
+    return step is not None and step[0] == TABLE
+
+
+def _is_at_cut(part: Partition, replica: Replica) -> bool:
+    """Whether a partition has run all before the stage at which it is to be stored."""
+    return (
+        part.pc >= part.cuts[0][1]
+        and replica.end >= part.known
+        and not (part.blocked or part.reload)
+    )
