@@ -51,9 +51,9 @@ def ranks_of(grid: pagerank.Grid, values: np.ndarray, number: int) -> pa.Table:
 def rank(vertices: int, run: minishark.Run) -> object:
     """The driver: ranks, as partitions of a table."""
     edges = run.map(edges_of, run.table("edges"))
-    ranks = pagerank.rank(run, edges, vertices, iterations=100, tolerance=1e-8)
-    grid = pagerank.grid_of(vertices, run.partitions)
-    return run.map(partial(ranks_of, grid), ranks, run.load(int))
+    graph = pagerank.cut(run, edges, vertices)
+    ranks = pagerank.rank(run, graph, iterations=100, tolerance=1e-8)
+    return run.map(partial(ranks_of, graph.grid), ranks, run.load(int))
 
 
 def run(session: Session, count: int = 50_000, pages: int = 2_000) -> list[tuple[str, float]]:

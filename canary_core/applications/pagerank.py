@@ -244,29 +244,45 @@ def next_ranks(
     return Ranks(received, moved, float(received[part.dangling].sum()))
 
 
-def rank(
-    run: Run, edges: Value, vertices: int, iterations: int, tolerance: float = 0.0
-) -> Value:
+@dataclass(frozen=True)
+class Cut:
+    """Handles of a graph that is cut: its blocks and slices."""
+
+    grid: Grid
+    blocks: Value
+    slices: Value
+
+
+def cut(run: Run, edges: Value, vertices: int) -> Cut:
+    """Cut a graph into a grid of as many blocks as the program has partitions: part of a driver.
+
+    Args:
+        run: The driver's.
+        edges: Partitions of sources and targets in any order; both are numbers of vertices.
+        vertices: How many there are.
+    """
+    grid, number = grid_of(vertices, run.partitions), run.load(int)
+    scattered = run.scatter(partial(by_block, grid), edges)
+    blocks = run.gather(partial(make_block, grid), scattered, number)
+    slices = run.gather(partial(make_slice, grid), run.scatter(_mirrors, blocks), number)
+    return Cut(grid, blocks, slices)
+
+
+def rank(run: Run, graph: Cut, iterations: int, tolerance: float = 0.0) -> Value:
     """The ranks by slice after some iterations: part of a driver. `in_order` sorts them.
 
     Args:
         run: The driver's.
-        edges: Partitions of sources and targets, cut anyhow; both are numbers of vertices.
-        vertices: How many there are.
+        graph: As `cut` made it.
         iterations: At most so many.
         tolerance: It ends when all ranks together change by less.
     """
-    grid = grid_of(vertices, run.partitions)
-    number = run.load(int)
-    blocks = run.gather(partial(make_block, grid), run.scatter(partial(by_block, grid), edges), number)
-    mirrors = run.scatter(_mirrors, blocks)
-    slices = run.gather(partial(make_slice, grid), mirrors, number)
-    ranks = run.map(first_ranks, slices)
+    ranks = run.map(first_ranks, graph.slices)
     totals = run.reduce(np.add, run.map(_totals, ranks))
     for _ in range(iterations):
-        along_rows = run.scatter(shares, slices, ranks)
-        along_columns = run.scatter(block_sums, blocks, along_rows)
-        ranks = run.map(_next_ranks, slices, ranks, along_columns, run.broadcast(totals))
+        along_rows = run.scatter(shares, graph.slices, ranks)
+        along_columns = run.scatter(block_sums, graph.blocks, along_rows)
+        ranks = run.map(_next_ranks, graph.slices, ranks, along_columns, run.broadcast(totals))
         totals = run.reduce(np.add, run.map(_totals, ranks))
         if run.signal(partial(_is_small, tolerance), totals):
             break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -41,23 +42,35 @@ def array_of(case: Case, result: Any) -> Any:
 def driver_of(case: Case, front_end: int) -> Callable[[Run], Any]:
     """A driver that returns the result and when its iterations began and ended."""
 
+    stamp = partial(_stamp, front_end)
+
     def driver(run: Run) -> tuple[Value, Value, Value]:
-        data = run.load(partial(edges, case) if is_graph(case) else summed(case).load)
-        began = run.map(partial(_stamp, front_end), run.reduce(_either, run.map(_nothing, data)))
-        result = _iterate(case, run, data, began)
+        iterate, data = _prepare(case, run)
+        began = run.map(stamp, run.reduce(_either, run.map(_nothing, data)))
+        # No partition's iterations begin before all partitions are there.
+        result = iterate(run.map(_first_of, data, run.broadcast(began)))
         last = run.reduce(_either, run.map(_nothing, result))
-        return result, began, run.map(partial(_stamp, front_end), last)
+        return result, began, run.map(stamp, last)
 
     return driver
 
 
-def _iterate(case: Case, run: Run, data: Value, began: Value) -> Value:
+def _prepare(case: Case, run: Run) -> tuple[Callable[[Value], Value], Value]:
+    """The iterations as a function of their data, and the data."""
     if is_graph(case):
-        return pagerank.rank(run, data, vertices(case), case.iterations)
+        graph = pagerank.cut(run, run.load(partial(edges, case)), vertices(case))
+
+        def iterate(slices: Value) -> Value:
+            return pagerank.rank(run, replace(graph, slices=slices), case.iterations)
+
+        return iterate, graph.slices
     kind = summed(case)
-    first = run.map(_first_of, run.single(kind.first), began)  # no earlier than all data are there
     fit = kmeans.fit if case.application == "k-means" else logistic.fit
-    return fit(run, data, first, case.iterations)
+
+    def iterate_sums(data: Value) -> Value:
+        return fit(run, data, run.single(kind.first), case.iterations)
+
+    return iterate_sums, run.load(kind.load)
 
 
 def _stamp(front_end: int, *after: object) -> Stamp:

@@ -1,0 +1,548 @@
+"""The figures in simulation: production machines, tasks and messages that take simulated time.
+
+What a task costs beside its own time is a parameter, measured by `canary-overhead`; so is what a
+packet costs its sender and its receiver.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+from statistics import fmean
+from typing import Any, ClassVar
+
+from msgspec import structs
+
+from canary_core.driver import Driver, Run, Value
+from canary_core.machines.controller import Settings
+from canary_core.protocol.messages import Packet, WorkerIn, WorkerLost
+from canary_core.sim.cluster import CONTROLLER, SimulatedRun, SimulatedWorker, spend
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.findings import Finding, mean_between, percent_under, times, value
+from sparrow_core.lab.rows import Point
+from sparrow_core.protocol.machine import Envelope, Machine
+from sparrow_core.protocol.messages import Message
+from sparrow_core.sim.network import Network
+
+_CENTRAL = "central scheduler (2,600 tasks/s)"
+_CANARY = "Canary"
+_IDEAL = "tasks alone"
+_CENTRAL_RATE = 2600.0  # of Spark 1.5.2, as the paper measured it
+_UNTIL_S = 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What the control plane costs, in microseconds.
+
+    Attributes:
+        task_us: Of a worker, per task, beside the task's own time.
+        packet_us: Of sender and receiver, per packet between workers.
+        network_us: From sender to receiver.
+    """
+
+    task_us: float = 0.7
+    packet_us: float = 30.0
+    network_us: float = 100.0
+
+
+class _Clock:
+    """When the iterations of one simulated program ended."""
+
+    def __init__(self) -> None:
+        self.ends_s: list[float] = []
+        self.run: SimulatedRun | None = None
+
+    def tick(self, _: object) -> bool:
+        """A signal's function: it runs once per iteration, at one worker."""
+        assert self.run is not None
+        self.ends_s.append(self.run.world.now)
+        return False
+
+    def iterations_s(self) -> list[float]:
+        """How long each took; the first, with which the data are loaded, is left out."""
+        return [after - before for before, after in pairwise(self.ends_s)]
+
+
+def simulate(
+    body: Callable[[Run, Value, Value], Value],
+    *,
+    workers: int,
+    partitions: int,
+    iterations: int,
+    costs: Costs,
+    settings: Settings = Settings(partitions=1, balancer="none"),
+    seed: int = 0,
+    prepare: Callable[[SimulatedRun], None] = lambda _: None,
+) -> tuple[list[float], SimulatedRun]:
+    """Run a program of iterations; returns how long each took, and the run.
+
+    Args:
+        body: An iteration: from the driver's run, its data and a single to the next single.
+        workers: All of them are there at the start.
+        partitions: In all.
+        iterations: That are measured.
+        costs: Of the control plane.
+        settings: For the controller; its counts are replaced.
+        seed: Of the network.
+        prepare: Called before the start, for instance to plan faults.
+    """
+    clock = _Clock()
+
+    def driver(run: Run) -> Value:
+        data, single = run.load(int), run.single(0)
+        for _ in range(iterations + 1):
+            single = body(run, data, single)
+            if run.signal(clock.tick, single):
+                break
+        return single
+
+    clock.run = _simulated(driver, workers, partitions, costs, settings, seed)
+    prepare(clock.run)
+    clock.run.result(_UNTIL_S)
+    return clock.iterations_s(), clock.run
+
+
+class _Wake(Message, frozen=True):
+    """A worker's time is its own again."""
+
+
+class _Inbox(Machine[WorkerIn]):
+    """A simulated worker whose packets cost time; messages wait in order while it is busy."""
+
+    inputs: ClassVar[Any] = SimulatedWorker.inputs
+
+    def __init__(self, worker: SimulatedWorker, packet_s: float) -> None:
+        self._worker = worker
+        self._packet_s = packet_s
+        self._busy_until = 0.0
+        self._waiting: deque[WorkerIn] = deque()
+
+    def on_message(self, msg: WorkerIn | _Wake, now: float) -> list[Envelope]:
+        """Deliver a message, or keep it for later."""
+        at = self._worker.machine.address
+        if not isinstance(msg, _Wake):
+            if now < self._busy_until or self._waiting:
+                self._waiting.append(msg)
+                wake = Envelope(at, _Wake(), self._busy_until - now)
+                return [wake] if len(self._waiting) == 1 else []
+            return self._deliver(msg, now)
+        out = self._deliver(self._waiting.popleft(), now)
+        if self._waiting:
+            out.append(Envelope(at, _Wake(), self._busy_until - now))
+        return out
+
+    def _deliver(self, msg: WorkerIn, now: float) -> list[Envelope]:
+        out = self._worker.on_message(msg, now)
+        packets = isinstance(msg, Packet) + sum(isinstance(each.msg, Packet) for each in out)
+        cost_s = packets * self._packet_s
+        self._busy_until = now + self._worker.spent_s + cost_s
+        if not packets:
+            return out
+        return [Envelope(each.to, each.msg, each.delay_s + cost_s) for each in out]
+
+
+def _simulated(
+    driver: Driver, workers: int, partitions: int, costs: Costs, settings: Settings, seed: int
+) -> SimulatedRun:
+    run = SimulatedRun(
+        driver,
+        structs.replace(settings, workers=workers, partitions=partitions),
+        workers=workers,
+        seed=seed,
+        network=Network(delay_s=costs.network_us / 1e6),
+    )
+    for at, worker in run.workers.items():
+        run.world.machines[at] = _Inbox(worker, costs.packet_us / 1e6)
+    return run
+
+
+def _map_and_reduce(
+    task_s: Callable[[int], float], costs: Costs, stages: int = 1
+) -> Callable[[Run, Value, Value], Value]:
+    """An iteration: a broadcast, so many maps, and a sum.
+
+    Args:
+        task_s: How long a task takes, by partition.
+        costs: Of the control plane.
+        stages: How many maps.
+    """
+    more_s = costs.task_us / 1e6
+
+    def work(index: int, *_: int) -> int:
+        spend(task_s(index) + more_s)
+        return index
+
+    def add(a: int, b: int) -> int:
+        spend(more_s)
+        return a + b
+
+    def body(run: Run, data: Value, single: Value) -> Value:
+        told = run.broadcast(single)
+        for _ in range(stages):
+            told = run.map(work, data, told)
+        return run.reduce(add, told)
+
+    return body
+
+
+# --- task throughput by cores ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Busy tasks without communication within an iteration, as in the paper's figure 5.
+
+    Attributes:
+        workers: Of one core each.
+        partitions: Per worker.
+        task_us: Each task's own time.
+        stages: Per iteration.
+        iterations: Measured.
+    """
+
+    workers: tuple[int, ...] = (1, 10, 36, 144, 288, 576, 1000)
+    partitions: int = 10
+    task_us: float = 6.6
+    stages: int = 1000
+    iterations: int = 1
+    costs: Costs = Costs()
+
+
+def throughput(parameters: Throughput, seed: int, advance: Advance) -> Sequence[Point]:
+    """Tasks per second of all workers together, and per worker."""
+    rows: list[Point] = []
+    task_s = parameters.task_us / 1e6
+    body = _map_and_reduce(lambda _: task_s, parameters.costs, parameters.stages)
+    total = sum(parameters.workers)
+    for workers in parameters.workers:
+        took_s, _ = simulate(
+            body, workers=workers, partitions=workers * parameters.partitions,
+            iterations=parameters.iterations, costs=parameters.costs, seed=seed,
+        )  # fmt: skip
+        rate = workers * parameters.partitions * parameters.stages / fmean(took_s)
+        ideal = workers / task_s
+        for series, y in ((_CANARY, rate), (_IDEAL, ideal), (_CENTRAL, min(ideal, _CENTRAL_RATE))):
+            rows.append(Point(panel="tasks per second", series=series, x=workers, y=y))
+        rows.append(Point(panel="of the ideal (%)", series=_CANARY, x=workers, y=100 * rate / ideal))
+        advance(workers / total)
+    return rows
+
+
+# --- iteration time against task length --------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskLengths:
+    """Iterations of a broadcast, a map and a sum, with tasks of various lengths.
+
+    Attributes:
+        workers: Of one core each.
+        partitions: Per worker.
+        tasks_us: Their lengths.
+        iterations: Measured per point.
+    """
+
+    workers: tuple[int, ...] = (100, 1000)
+    partitions: int = 10
+    tasks_us: tuple[float, ...] = (10.0, 100.0, 1000.0, 10_000.0, 100_000.0)
+    iterations: int = 5
+    costs: Costs = Costs()
+
+
+def task_lengths(parameters: TaskLengths, seed: int, advance: Advance) -> Sequence[Point]:
+    """Iteration times, beside the tasks' own time and a central scheduler."""
+    rows: list[Point] = []
+    part = steps(advance, len(parameters.workers) * len(parameters.tasks_us))
+    for workers in parameters.workers:
+        for task_us in parameters.tasks_us:
+            partitions = workers * parameters.partitions
+            took_s, _ = simulate(
+                _map_and_reduce(_always(task_us / 1e6), parameters.costs), workers=workers,
+                partitions=partitions, iterations=parameters.iterations,
+                costs=parameters.costs, seed=seed,
+            )  # fmt: skip
+            ideal_s = parameters.partitions * task_us / 1e6
+            central_s = max(ideal_s, partitions / _CENTRAL_RATE)
+            for series, y in ((_CANARY, fmean(took_s)), (_IDEAL, ideal_s), (_CENTRAL, central_s)):
+                rows.append(Point(panel=f"{workers} workers", series=series, x=task_us, y=1000 * y))
+            part(1.0)
+    return rows
+
+
+def _always(seconds: float) -> Callable[[int], float]:
+    return lambda _: seconds
+
+
+# --- more partitions than cores ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partitions:
+    """The same work cut into more and more partitions, some of which take twice as long.
+
+    Attributes:
+        workers: Of one core each.
+        partitions: Per worker.
+        work_ms: Of a worker per iteration, on average.
+        spread: The longest task of a stage over the shortest, drawn uniformly; the paper saw 2.
+        iterations: Per point; the second half is measured, after partitions have moved.
+    """
+
+    workers: int = 32
+    partitions: tuple[int, ...] = (1, 2, 4, 8, 16)
+    work_ms: float = 100.0
+    spread: float = 2.0
+    iterations: int = 40
+    balancers: tuple[str, ...] = ("none", "straggler")
+    costs: Costs = Costs()
+
+
+def partitions(parameters: Partitions, seed: int, advance: Advance) -> Sequence[Point]:
+    """Iteration times by partitions per core."""
+    rows: list[Point] = []
+    part = steps(advance, len(parameters.balancers) * len(parameters.partitions))
+    for balancer in parameters.balancers:
+        for each in parameters.partitions:
+            rng, count = Random(f"{seed} {each}"), parameters.workers * each
+            drawn = [1 + (parameters.spread - 1) * rng.random() for _ in range(count)]
+            unit_s = parameters.work_ms / 1000 * parameters.workers / sum(drawn)
+            took_s, _ = simulate(
+                _map_and_reduce(_scaled(drawn, unit_s), parameters.costs),
+                workers=parameters.workers, partitions=count, iterations=parameters.iterations,
+                costs=parameters.costs, seed=seed,
+                settings=Settings(partitions=1, balancer=balancer),
+            )  # fmt: skip
+            late_s = fmean(took_s[len(took_s) // 2 :])
+            rows.append(Point(panel="", series=_BALANCING[balancer], x=each, y=1000 * late_s))
+            part(1.0)
+    return rows
+
+
+_BALANCING = {"none": "partitions stay", "straggler": "partitions move", "even": "equal numbers"}
+
+
+def _scaled(drawn: Sequence[float], unit_s: float) -> Callable[[int], float]:
+    return lambda index: drawn[index] * unit_s
+
+
+# --- a straggler -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """One worker becomes slow, and later fast again.
+
+    Attributes:
+        workers: Of one core each.
+        partitions: Per worker.
+        task_ms: On a fast worker.
+        slowness: Of the straggler.
+        slow: The iterations between which it is slow.
+        iterations: In all.
+    """
+
+    workers: int = 20
+    partitions: int = 8
+    task_ms: float = 5.0
+    slowness: float = 4.0
+    slow: tuple[int, int] = (20, 80)
+    iterations: int = 120
+    balancers: tuple[str, ...] = ("none", "straggler")
+    costs: Costs = Costs()
+
+
+def straggler(parameters: Straggler, seed: int, advance: Advance) -> Sequence[Point]:
+    """The time of each iteration, with and without migration."""
+    rows: list[Point] = []
+    for balancer in parameters.balancers:
+        took_s = _with_straggler(parameters, balancer, seed)
+        for number, each in enumerate(took_s):
+            series = _BALANCING[balancer]
+            rows.append(Point(panel="", series=series, x=number, y=1000 * each))
+        advance(1 / len(parameters.balancers))
+    return rows
+
+
+def _with_straggler(parameters: Straggler, balancer: str, seed: int) -> list[float]:
+    slowed: list[SimulatedRun] = []
+    seen = 0
+
+    def watch(index: int) -> float:
+        """Partition 0 runs once per iteration, whoever has it."""
+        nonlocal seen
+        if index == 0:
+            begin, end = parameters.slow
+            victim = next(iter(slowed[0].workers.values()))
+            victim.slowness = parameters.slowness if begin <= seen - 1 < end else 1.0
+            seen += 1
+        return parameters.task_ms / 1000
+
+    took_s, _ = simulate(
+        _map_and_reduce(watch, parameters.costs), workers=parameters.workers,
+        partitions=parameters.workers * parameters.partitions,
+        iterations=parameters.iterations, costs=parameters.costs, seed=seed,
+        settings=Settings(partitions=1, balancer=balancer), prepare=slowed.append,
+    )  # fmt: skip
+    return took_s
+
+
+# --- snapshots and a death ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deaths:
+    """A worker dies once; the program goes back to its last snapshot.
+
+    Attributes:
+        workers: Of one core each.
+        partitions: Per worker.
+        task_ms: Of each task.
+        every: Iterations between snapshots; 0: none, it begins anew.
+        iterations: In all.
+        deaths: Programs per point; in each, the worker dies at another time.
+        noticed_s: After so long the controller knows.
+    """
+
+    workers: int = 20
+    partitions: int = 8
+    task_ms: float = 5.0
+    every: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 0)
+    iterations: int = 100
+    deaths: int = 8
+    noticed_s: float = 0.01
+    costs: Costs = Costs()
+
+
+_STAGES = 4  # of an iteration: broadcast, map, reduce, signal
+
+
+def deaths(parameters: Deaths, seed: int, advance: Advance) -> Sequence[Point]:
+    """The time that a death costs, in iterations."""
+    rows: list[Point] = []
+    part = steps(advance, len(parameters.every) * parameters.deaths)
+    for every in parameters.every:
+        plain_s, _ = _mortal(parameters, every, None, seed)
+        lost = []
+        for number in range(parameters.deaths):
+            at_s = plain_s * (number + Random(f"{seed} {number}").random()) / parameters.deaths
+            took_s, _ = _mortal(parameters, every, at_s, seed)
+            lost.append((took_s - plain_s) / (plain_s / parameters.iterations))
+            part(1.0)
+        x = every or parameters.iterations
+        rows.append(
+            Point(panel="", series="one death", x=x, y=fmean(lost), low=min(lost), high=max(lost))
+        )
+    return rows
+
+
+def _mortal(
+    parameters: Deaths, every: int, at_s: float | None, seed: int
+) -> tuple[float, SimulatedRun]:
+    """How long the program took with a death at that time, and its run."""
+
+    def prepare(run: SimulatedRun) -> None:
+        if at_s is not None:
+            victim = list(run.workers)[-1]
+            run.world.call(at_s, lambda: run.kill_worker(victim))
+            # Whoever started the process notices that it has died.
+            run.world.post(CONTROLLER, WorkerLost(victim), at_s + parameters.noticed_s)
+
+    settings = Settings(
+        partitions=1, balancer="none", snapshot_every=every * _STAGES or None
+    )  # fmt: skip
+    _, run = simulate(
+        _map_and_reduce(_always(parameters.task_ms / 1000), parameters.costs),
+        workers=parameters.workers, partitions=parameters.workers * parameters.partitions,
+        iterations=parameters.iterations, costs=parameters.costs, seed=seed, settings=settings,
+        prepare=prepare,
+    )  # fmt: skip
+    return run.world.now, run
+
+
+EXPERIMENTS = (
+    Experiment(
+        name="canary-throughput",
+        title="Tasks per second by cores; 10 partitions per core, tasks of 6.6 µs",
+        source="Canary, figure 5",
+        kind="simulated",
+        parameters=Throughput(),
+        quick=Throughput(workers=(1, 4), stages=50),
+        run=throughput,
+        chart=Chart(x="Workers of one core", y="", style="lines", log_x=True, same_y=False,
+                    figures=("of the ideal (%)",), log_y=True),
+        findings=(
+            Finding("million tasks per second, 1,000 workers (paper: 1,152 cores)", "120 to 127",
+                    lambda rows: value(_CANARY, 1000, "tasks")(rows) / 1e6),
+            Finding("of the ideal at 1,000 workers (%)", "82", value(_CANARY, 1000, "of the")),
+        ),
+    ),
+    Experiment(
+        name="canary-iteration",
+        title="Iteration time against task length; 10 partitions per core",
+        source="Canary, sections 2.2 and 5.3",
+        kind="simulated",
+        parameters=TaskLengths(),
+        quick=TaskLengths(workers=(4,), tasks_us=(100.0, 1000.0), iterations=2),
+        run=task_lengths,
+        chart=Chart(x="Task (µs)", y="Iteration (ms)", style="lines", log_x=True, log_y=True),
+        findings=tuple(
+            Finding(
+                f"central scheduler over Canary, {workers} workers, tasks of {name} (times)", "",
+                times(value(_CENTRAL, us, f"{workers} w"), value(_CANARY, us, f"{workers} w")),
+            )
+            for workers in (100, 1000)
+            for us, name in ((1000.0, "1 ms"), (100_000.0, "100 ms"))
+        ),
+    ),
+    Experiment(
+        name="canary-partitions",
+        title="The same work in more partitions; 32 workers, tasks that differ by up to 2 x",
+        source="Canary, figures 7 and 8",
+        kind="simulated",
+        parameters=Partitions(),
+        quick=Partitions(workers=4, partitions=(1, 4), iterations=20),
+        run=partitions,
+        chart=Chart(x="Partitions per core", y="Iteration (ms)", style="lines"),
+        findings=tuple(
+            Finding(
+                f"iteration with {count} partitions per core below one, {name} (%)",
+                "25" if balancer == "straggler" else "",
+                percent_under(value(name, count), value(name, 1)),
+            )
+            for balancer, name in list(_BALANCING.items())[:2]
+            for count in (4, 8)
+        ),
+    ),
+    Experiment(
+        name="canary-straggler",
+        title="One of 20 workers gets 4 times slower for 60 iterations",
+        source="Canary, sections 3.3 and 4.4",
+        kind="simulated",
+        parameters=Straggler(),
+        quick=Straggler(workers=4, partitions=4, iterations=30, slow=(5, 20)),
+        run=straggler,
+        chart=Chart(x="Iteration", y="Iteration (ms)", style="lines"),
+        findings=(
+            Finding("slow iterations without migration over fast ones (times)", "",
+                    times(mean_between(_BALANCING["none"], 50, 80), mean_between(_BALANCING["none"], 5, 20)),
+                    "{:.2f}"),
+            Finding("the same with migration", "",
+                    times(mean_between(_BALANCING["straggler"], 50, 80),
+                          mean_between(_BALANCING["straggler"], 5, 20)), "{:.2f}"),
+        ),
+    ),
+    Experiment(
+        name="canary-deaths",
+        title="A worker dies once in 100 iterations: time lost by the interval of snapshots",
+        source="Canary, section 3.3 (which was not measured)",
+        kind="simulated",
+        parameters=Deaths(),
+        quick=Deaths(workers=3, partitions=2, every=(2, 0), iterations=10, deaths=2),
+        run=deaths,
+        chart=Chart(x="Iterations between snapshots", y="Lost (iterations)", log_x=True),
+    ),
+)  # fmt: skip
