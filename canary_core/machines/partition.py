@@ -117,6 +117,14 @@ class Partition:
         return replica.end
 
 
+def has_more(part: Partition, replica: Replica) -> bool:
+    """Whether there are steps that the partition has not looked at, and may."""
+    track = replica.tracks.get(part.size)
+    if track is None or replica.end < part.known:
+        return False
+    return part.pc < (min(track.end, part.cuts[0][1]) if part.cuts else track.end)
+
+
 def drain(part: Partition, replica: Replica, effects: Effects, limit: int) -> int:
     """Run steps of a partition until none is ready, or `limit` of them; returns how many.
 

@@ -23,7 +23,7 @@ from canary_core.driver import Driver, Source
 from canary_core.machines import shelf as snapshots
 from canary_core.machines.exchange import UNTOLD, Arrivals, Exchange, Reductions
 from canary_core.machines.links import Links
-from canary_core.machines.partition import Key, Partition, TaskError, drain
+from canary_core.machines.partition import Key, Partition, TaskError, drain, has_more
 from canary_core.machines.replica import TABLE, Replica
 from canary_core.machines.shelf import Shelf, by_group
 from canary_core.protocol.messages import (
@@ -72,6 +72,7 @@ SLICE_S = 0.005  # a round ends after about so long, so that messages are looked
 BATCH_MAX = 1024  # tasks of a partition between two looks at the clock
 TICK_S = 0.05
 ASK_S = 0.25  # how long a driver waits for a signal before it asks
+ANNOUNCE_TICKS = 20
 TRAIL_MAX = 4096
 IN_FLIGHT_MAX_BYTES = 1 << 28  # no more tasks are run while so much is not acknowledged
 SINGLE_KEY: Key = (1, 0)
@@ -231,9 +232,9 @@ class Worker(Machine[WorkerIn]):
             took_s, before = after - before, after
             self.tasks += ran
             part.busy_s += took_s
-            if ran == part.batch:
+            if has_more(part, replica):
                 exchange.runnable[key] = None
-                part.batch = min(2 * ran, BATCH_MAX) if took_s < SLICE_S / 8 else max(1, ran // 2)
+                part.batch = _batch(part.batch, took_s)
             if part.cuts and _is_at_cut(part, replica):
                 self._store(part, replica)
             if after - started > SLICE_S:
@@ -405,9 +406,11 @@ class Worker(Machine[WorkerIn]):
     def _on_tick(self, tick: Tick, now: float) -> list[Envelope]:
         if tick.generation == 0:
             self._heard_at = now
-            self._announce()
         out = [Envelope(self.address, Tick(tick.generation + 1), TICK_S)]
         if self._begin is None:
+            # It may have told a controller that died since: it says again and again that it waits.
+            if tick.generation % ANNOUNCE_TICKS == 0:
+                self._announce()
             return out + self._links.tick(now)
         rules = self._begin.rules
         if now - self._heard_at > rules.silence_s:
@@ -755,6 +758,11 @@ class Worker(Machine[WorkerIn]):
 def _is_table(replica: Replica, value: int) -> bool:
     step = replica.loads.get(value)
     return step is not None and step[0] == TABLE
+
+
+def _batch(last: int, took_s: float) -> int:
+    """How many tasks a partition may run before the clock is looked at, after so many took long."""
+    return min(2 * last, BATCH_MAX) if took_s < SLICE_S / 8 else max(1, last // 2)
 
 
 def _is_at_cut(part: Partition, replica: Replica) -> bool:

@@ -20,6 +20,7 @@ from canary_core.protocol.messages import (
     Outcome,
     Progress,
     WorkerIn,
+    WorkerLost,
 )
 from canary_core.results import result_of
 from sparrow_core.protocol.ids import Address, address
@@ -157,6 +158,10 @@ class SimulatedRun:
         """A worker's process dies without a word."""
         self.world.kill(worker.partition("#")[0])
         self.workers.pop(worker, None)
+
+    def notice_death(self, worker: Address) -> None:
+        """The controller's host knows that a worker's process has died."""
+        self.world.post(CONTROLLER, WorkerLost(worker))
 
     def kill_controller(self) -> None:
         """The controller's process dies without a word."""
