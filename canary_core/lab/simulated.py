@@ -49,8 +49,8 @@ class Costs:
     network_us: float = 100.0
 
 
-class _Clock:
-    """When the iterations of one simulated program ended."""
+class Clock:
+    """When the iterations of one simulated program ended; the first one loads the data."""
 
     def __init__(self) -> None:
         self.ends_s: list[float] = []
@@ -62,8 +62,13 @@ class _Clock:
         self.ends_s.append(self.run.world.now)
         return False
 
+    @property
+    def iteration(self) -> int:
+        """The number of the present one; -1 for the first."""
+        return len(self.ends_s) - 1
+
     def iterations_s(self) -> list[float]:
-        """How long each took; the first, with which the data are loaded, is left out."""
+        """How long each took after the first."""
         return [after - before for before, after in pairwise(self.ends_s)]
 
 
@@ -76,6 +81,7 @@ def simulate(
     costs: Costs,
     settings: Settings = Settings(partitions=1, balancer="none"),
     seed: int = 0,
+    clock: Clock | None = None,
     prepare: Callable[[SimulatedRun], None] = lambda _: None,
 ) -> tuple[list[float], SimulatedRun]:
     """Run a program of iterations; returns how long each took, and the run.
@@ -88,9 +94,10 @@ def simulate(
         costs: Of the control plane.
         settings: For the controller; its counts are replaced.
         seed: Of the network.
+        clock: To be told by; a new one by default.
         prepare: Called before the start, for instance to plan faults.
     """
-    clock = _Clock()
+    clock = clock or Clock()
 
     def driver(run: Run) -> Value:
         data, single = run.load(int), run.single(0)
@@ -207,7 +214,7 @@ class Throughput:
     workers: tuple[int, ...] = (1, 10, 36, 144, 288, 576, 1000)
     partitions: int = 10
     task_us: float = 6.6
-    stages: int = 1000
+    stages: int = 300
     iterations: int = 1
     costs: Costs = Costs()
 
@@ -249,28 +256,37 @@ class TaskLengths:
     workers: tuple[int, ...] = (100, 1000)
     partitions: int = 10
     tasks_us: tuple[float, ...] = (10.0, 100.0, 1000.0, 10_000.0, 100_000.0)
-    iterations: int = 5
+    iterations: int = 3
     costs: Costs = Costs()
 
 
 def task_lengths(parameters: TaskLengths, seed: int, advance: Advance) -> Sequence[Point]:
     """Iteration times, beside the tasks' own time and a central scheduler."""
     rows: list[Point] = []
-    part = steps(advance, len(parameters.workers) * len(parameters.tasks_us))
     for workers in parameters.workers:
-        for task_us in parameters.tasks_us:
-            partitions = workers * parameters.partitions
-            took_s, _ = simulate(
-                _map_and_reduce(_always(task_us / 1e6), parameters.costs), workers=workers,
-                partitions=partitions, iterations=parameters.iterations,
-                costs=parameters.costs, seed=seed,
-            )  # fmt: skip
+        took_s = _lengths_in_turn(parameters, workers, seed)
+        for task_us, own_s in zip(parameters.tasks_us, took_s, strict=True):
             ideal_s = parameters.partitions * task_us / 1e6
-            central_s = max(ideal_s, partitions / _CENTRAL_RATE)
-            for series, y in ((_CANARY, fmean(took_s)), (_IDEAL, ideal_s), (_CENTRAL, central_s)):
+            central_s = max(ideal_s, workers * parameters.partitions / _CENTRAL_RATE)
+            for series, y in ((_CANARY, own_s), (_IDEAL, ideal_s), (_CENTRAL, central_s)):
                 rows.append(Point(panel=f"{workers} workers", series=series, x=task_us, y=1000 * y))
-            part(1.0)
+        advance(workers / sum(parameters.workers))
     return rows
+
+
+def _lengths_in_turn(parameters: TaskLengths, workers: int, seed: int) -> list[float]:
+    """Mean iteration times by length of tasks; one program has all of them, one after another."""
+    clock, each, lengths = Clock(), parameters.iterations, parameters.tasks_us
+
+    def task_s(_: int) -> float:
+        return lengths[max(0, clock.iteration) // each] / 1e6
+
+    took_s, _ = simulate(
+        _map_and_reduce(task_s, parameters.costs), workers=workers,
+        partitions=workers * parameters.partitions, iterations=each * len(lengths),
+        costs=parameters.costs, seed=seed, clock=clock,
+    )  # fmt: skip
+    return [fmean(took_s[first : first + each]) for first in range(0, len(took_s), each)]
 
 
 def _always(seconds: float) -> Callable[[int], float]:
@@ -368,24 +384,19 @@ def straggler(parameters: Straggler, seed: int, advance: Advance) -> Sequence[Po
 
 
 def _with_straggler(parameters: Straggler, balancer: str, seed: int) -> list[float]:
-    slowed: list[SimulatedRun] = []
-    seen = 0
+    clock, (begin, end) = Clock(), parameters.slow
 
-    def watch(index: int) -> float:
-        """Partition 0 runs once per iteration, whoever has it."""
-        nonlocal seen
-        if index == 0:
-            begin, end = parameters.slow
-            victim = next(iter(slowed[0].workers.values()))
-            victim.slowness = parameters.slowness if begin <= seen - 1 < end else 1.0
-            seen += 1
+    def task_s(_: int) -> float:
+        assert clock.run is not None
+        victim = next(iter(clock.run.workers.values()))
+        victim.slowness = parameters.slowness if begin <= clock.iteration < end else 1.0
         return parameters.task_ms / 1000
 
     took_s, _ = simulate(
-        _map_and_reduce(watch, parameters.costs), workers=parameters.workers,
+        _map_and_reduce(task_s, parameters.costs), workers=parameters.workers,
         partitions=parameters.workers * parameters.partitions,
         iterations=parameters.iterations, costs=parameters.costs, seed=seed,
-        settings=Settings(partitions=1, balancer=balancer), prepare=slowed.append,
+        settings=Settings(partitions=1, balancer=balancer), clock=clock,
     )  # fmt: skip
     return took_s
 
@@ -421,46 +432,57 @@ _STAGES = 4  # of an iteration: broadcast, map, reduce, signal
 
 
 def deaths(parameters: Deaths, seed: int, advance: Advance) -> Sequence[Point]:
-    """The time that a death costs, in iterations."""
+    """The iterations that are repeated after a death, and how long it takes to go on."""
     rows: list[Point] = []
     part = steps(advance, len(parameters.every) * parameters.deaths)
     for every in parameters.every:
-        plain_s, _ = _mortal(parameters, every, None, seed)
-        lost = []
+        found = []
         for number in range(parameters.deaths):
-            at_s = plain_s * (number + Random(f"{seed} {number}").random()) / parameters.deaths
-            took_s, _ = _mortal(parameters, every, at_s, seed)
-            lost.append((took_s - plain_s) / (plain_s / parameters.iterations))
+            share = (number + Random(f"{seed} {number}").random()) / parameters.deaths
+            found.append(_after_a_death(parameters, every, share, seed))
             part(1.0)
         x = every or parameters.iterations
-        rows.append(
-            Point(panel="", series="one death", x=x, y=fmean(lost), low=min(lost), high=max(lost))
-        )
+        for panel, values in zip(("repeated iterations", "until new ones (ms)"), zip(*found)):
+            rows.append(
+                Point(panel=panel, series="one death", x=x, y=fmean(values),
+                      low=min(values), high=max(values))
+            )  # fmt: skip
     return rows
 
 
-def _mortal(
-    parameters: Deaths, every: int, at_s: float | None, seed: int
-) -> tuple[float, SimulatedRun]:
-    """How long the program took with a death at that time, and its run."""
+def _after_a_death(
+    parameters: Deaths, every: int, share: float, seed: int
+) -> tuple[float, float]:
+    """Repeated iterations, and milliseconds from the death to the end of the first new one.
 
-    def prepare(run: SimulatedRun) -> None:
-        if at_s is not None:
-            victim = list(run.workers)[-1]
-            run.world.call(at_s, lambda: run.kill_worker(victim))
-            # Whoever started the process notices that it has died.
-            run.world.post(CONTROLLER, WorkerLost(victim), at_s + parameters.noticed_s)
+    Args:
+        parameters: Of the experiment.
+        every: Iterations between snapshots.
+        share: Of the program, roughly, when a worker dies.
+        seed: Of the network.
+    """
+    alone_s = parameters.iterations * parameters.partitions * parameters.task_ms / 1000
+    died_s, clock = share * alone_s, Clock()
 
-    settings = Settings(
-        partitions=1, balancer="none", snapshot_every=every * _STAGES or None
-    )  # fmt: skip
-    _, run = simulate(
+    def kill(run: SimulatedRun) -> None:
+        victim = list(run.workers)[-1]
+        run.world.call(died_s, lambda: run.kill_worker(victim))
+        # Whoever started the process notices that it has died.
+        run.world.post(CONTROLLER, WorkerLost(victim), died_s + parameters.noticed_s)
+
+    simulate(
         _map_and_reduce(_always(parameters.task_ms / 1000), parameters.costs),
         workers=parameters.workers, partitions=parameters.workers * parameters.partitions,
-        iterations=parameters.iterations, costs=parameters.costs, seed=seed, settings=settings,
-        prepare=prepare,
+        iterations=parameters.iterations, costs=parameters.costs, seed=seed, clock=clock,
+        settings=Settings(
+            partitions=1, balancer="none", snapshot_every=every * _STAGES or None
+        ),
+        prepare=kill,
     )  # fmt: skip
-    return run.world.now, run
+    before = sum(end <= died_s for end in clock.ends_s)
+    # A repeated iteration asks its signal again, unless the snapshot knows it.
+    repeated = len(clock.ends_s) - parameters.iterations - 1
+    return float(repeated), 1000 * (clock.ends_s[before + repeated] - died_s)
 
 
 EXPERIMENTS = (
@@ -543,6 +565,7 @@ EXPERIMENTS = (
         parameters=Deaths(),
         quick=Deaths(workers=3, partitions=2, every=(2, 0), iterations=10, deaths=2),
         run=deaths,
-        chart=Chart(x="Iterations between snapshots", y="Lost (iterations)", log_x=True),
+        chart=Chart(x="Iterations between snapshots", y="", style="lines", log_x=True,
+                    same_y=False),
     ),
 )  # fmt: skip
