@@ -10,9 +10,10 @@
     ├── ExecutionError        the statement failed during execution
     │   ├── TaskFailedError       a task raised; carries the task's message
     │   ├── FunctionError         a user's function failed, or returned what its schema excludes
+    │   ├── ProgramError          a program's driver is not deterministic, or misuses `run`
     │   ├── TasksLostError        nodes died, with running tasks or with their input
     │   │   └── PartitionsLostError   all replicas of a table's partition are lost
-    │   ├── ResourceError         out of memory, shared memory or disk
+    │   ├── ResourceError         out of memory, shared memory, disk or slots
     │   └── VerificationError     the answer differs from plain DuckDB's
     ├── QueryCancelledError   the query was cancelled
     └── ClusterError          the cluster did not start, or does not answer
@@ -90,6 +91,13 @@ class FunctionError(ExecutionError):
         self.traceback = traceback
 
 
+class ProgramError(ExecutionError):
+    """A program's driver misuses `run`, or its copies diverged as it depends on more than signals.
+
+    Its `__cause__` is the `canary_core.CanaryError` with stages and calls.
+    """
+
+
 class TasksLostError(ExecutionError):
     """Tasks were lost with their nodes too often, or no live node has their input."""
 
@@ -122,7 +130,7 @@ class PartitionsLostError(TasksLostError):
 
 
 class ResourceError(ExecutionError):
-    """Memory, shared memory or disk is exhausted."""
+    """Memory, shared memory or disk is exhausted, or programs hold all slots."""
 
 
 class VerificationError(ExecutionError):

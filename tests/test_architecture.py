@@ -32,6 +32,7 @@ LAYERS = (
     "cluster",
     "query",
     "tables",
+    "programs",
     "display",
     "dataframe",
     "functions",
@@ -218,6 +219,7 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.bench": lambda name: _is_in(name, "sparrow_core.lab"),
         "minishark.query": vocabulary.__contains__,
         "minishark.tables": vocabulary.__contains__,
+        "minishark.programs": vocabulary.__contains__,
         "minishark.session": "sparrow_core.PLACEMENTS".__eq__,
         "minishark.cli": "sparrow_core.PLACEMENTS".__eq__,
     }
@@ -270,6 +272,7 @@ def test_machines_do_no_input_or_output(module: str) -> None:
 # front end that sent them. Whoever can reach these holds the cluster's keys.
 UNPICKLING = (
     "minishark.cluster.backend",
+    "minishark.cluster.program_slot",
     "minishark.worker.functions",
     "minishark.worker.run_task",
     "minishark.worker.scalars",

@@ -106,6 +106,8 @@ class Worker(Machine[WorkerIn]):
     ) -> None:
         self.address = address_
         self.tasks = 0
+        self.busy_s = 0.0
+        self.stages = self.iterations = 0  # known at the end: stages recorded, signals seen
         self._controller = controller
         self._driver = driver
         self._source = source or no_tables
@@ -240,6 +242,7 @@ class Worker(Machine[WorkerIn]):
             if after - started > SLICE_S:
                 break
         self._busy_s += before - started
+        self.busy_s += before - started
 
     def _combine_leaves(self, replica: Replica) -> None:
         """Send leaves that wait in vain for a neighbour, which has gone to another worker."""
@@ -451,6 +454,7 @@ class Worker(Machine[WorkerIn]):
     def _end(self) -> None:
         self._ended = True
         if self._replica is not None:
+            self.stages, self.iterations = self._replica.end, len(self._signals)
             self._replica.close()
         self._forget()
 

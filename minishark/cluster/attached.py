@@ -18,6 +18,7 @@ from collections.abc import Collection
 import psutil
 import zmq
 
+from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.connections import Connections
 from minishark.cluster.executor import load_keys
@@ -77,7 +78,8 @@ class AttachedCluster:
         self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
         with contextlib.ExitStack() as undo:
             undo.callback(self._connections.close)
-            service = service_address(address, keys)
+            self._keys = keys
+            self._head = service = service_address(address, keys)
             welcome = greet(self._connections, service)
             self._folders = make_folders()
             undo.callback(self._folders.remove)
@@ -227,6 +229,11 @@ class AttachedCluster:
             with contextlib.suppress(ResourceError, ClusterError, zmq.ZMQError):
                 self._ask_nodes(self._keep)
                 self._make_missing_folders()
+
+    def mailbox(self, name: str) -> Mailbox:
+        own = own_endpoint(self._head, self.scratch, name)
+        tcp = own if own.startswith("tcp://") else ""
+        return Mailbox(self.scratch / f"{name}.sock", self._host, tcp=tcp, keys=self._keys)
 
     def close(self) -> None:
         """Disconnect and remove all files of the session; idempotent."""

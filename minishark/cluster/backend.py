@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 import cloudpickle
 import msgspec
 
+from canary_core.runtime.mailbox import Mailbox
 from minishark.errors import (
     ClusterError,
     DataError,
@@ -155,6 +156,9 @@ class Cluster(Protocol):
 
     def remove_folder(self, folder: str) -> None:
         """Delete a folder on every node; tasks that still write to it fail."""
+
+    def mailbox(self, name: str) -> Mailbox:
+        """A mailbox of the session, which executors can reach; the caller closes it."""
 
     def close(self) -> None:
         """Stop the session's own cluster, or disconnect; remove all files. Idempotent."""

@@ -13,12 +13,20 @@ import pyarrow as pa
 
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphaned
+from minishark.cluster.program_slot import ProgramSlot
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.runner_config import node_meter
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
-from minishark.worker.protocol import StageTask, TaskProblem, decode_payload, decode_stage, encode
+from minishark.worker.protocol import (
+    ProgramJob,
+    StageTask,
+    TaskProblem,
+    decode_payload,
+    decode_shared,
+    encode,
+)
 from minishark.worker.run_task import TaskRunner
 from minishark.worker.store import Store
 from minishark.worker.task_errors import TaskError
@@ -27,7 +35,7 @@ from sparrow_core.runtime.transport.keys import Keys, read_keys
 
 OWN_KEY = "own.key"
 ALLOWED_KEYS = "allowed.keys"
-_STAGES_MAX = 256
+_JOBS_MAX = 256
 _STUCK_S = 1.0
 _STUCK_STATUS = 75
 _TIDY_S = 2.0
@@ -59,11 +67,13 @@ class ExecutorRunner:
         make_spill_folder(self._paths.disk / config["node"])
         memory = NodeMemory(int(config["memory_limit_bytes"]), int(config["slots"]))
         meter = node_meter(self._paths, config["node"], memory)
-        self._connections = Connections(load_keys(config.get("keys")))
+        keys = load_keys(config.get("keys"))
+        self._connections = Connections(keys)
         files = RemoteFiles(self._connections) if "host" in config else None
         self._store = Store(self._paths, config["node"], config.get("host", ""), files, meter)
         self._runner = TaskRunner(self._store, memory=memory, spill_folder=str(spill))
-        self._stages: dict[str, StageTask] = {}
+        self._programs = ProgramSlot(self._store, config, keys)
+        self._jobs: dict[str, StageTask | ProgramJob] = {}
         self._own_process = "own_process" in config
         self._closing = threading.Event()
         self._tidying = threading.Thread(target=self._tidy, name="minishark-tidy", daemon=True)
@@ -84,17 +94,19 @@ class ExecutorRunner:
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
         """Run one task; a TaskFailure has a `ProblemDetail` for the front end."""
-        stage = self._stages.get(job_id)
-        if stage is None:
-            stage = self._stages[job_id] = decode_stage(shared)
-            if len(self._stages) > _STAGES_MAX:
-                del self._stages[next(iter(self._stages))]
+        job = self._jobs.get(job_id)
+        if job is None:
+            job = self._jobs[job_id] = decode_shared(shared)
+            if len(self._jobs) > _JOBS_MAX:
+                del self._jobs[next(iter(self._jobs))]
         self._connections.interrupted.clear()
-        if self._own_process and stage.working_folder:
-            _work_in(stage.working_folder)
+        if self._own_process and job.working_folder:
+            _work_in(job.working_folder)
         try:
-            self._store.meet(stage.stores)
-            return encode(self._runner.run(stage, decode_payload(payload)))
+            self._store.meet(job.stores)
+            if isinstance(job, ProgramJob):
+                return encode(self._programs.run(job))
+            return encode(self._runner.run(job, decode_payload(payload)))
         except TaskError as error:
             # Lost files are not retried here: the front end must have them recomputed first.
             detail = error.detail
@@ -107,14 +119,15 @@ class ExecutorRunner:
         User code blocked in C does not react: the process exits then, and its node restarts it.
         """
         self._connections.interrupted.set()
-        if self._runner.interrupt() > _STUCK_S and self._own_process:
+        ignored_s = max(self._runner.interrupt(), self._programs.interrupt())
+        if ignored_s > _STUCK_S and self._own_process:
             os._exit(_STUCK_STATUS)
 
     def forget(self, job_id: str) -> None:
         """Release the files of a job that has ended."""
-        stage = self._stages.pop(job_id, None)
-        if stage is not None:
-            self._runner.forget(stage.folder)
+        job = self._jobs.pop(job_id, None)
+        if job is not None:
+            self._runner.forget(job.folder)
             pa.default_memory_pool().release_unused()
 
     def close(self) -> None:

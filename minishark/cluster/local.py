@@ -22,6 +22,7 @@ from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, Node
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 
 if TYPE_CHECKING:
+    from canary_core.runtime.mailbox import Mailbox
     from minishark.cluster.backend import Backend, Placement
     from minishark.worker.store import Store
 
@@ -175,6 +176,11 @@ class OwnCluster:
 
     def remove_folder(self, folder: str) -> None:
         self.paths.remove(folder, self.nodes)
+
+    def mailbox(self, name: str) -> Mailbox:
+        from canary_core.runtime.mailbox import Mailbox  # noqa: PLC0415 - see above
+
+        return Mailbox(self.scratch / f"{name}.sock")
 
     def close(self) -> None:
         """Stop all processes and remove all files; idempotent."""

@@ -29,6 +29,7 @@ from minishark.errors import (
     ResourceError,
     TaskFailedError,
 )
+from minishark.programs.programs import Programs
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
 from minishark.query.limits import OpenQueries
@@ -37,7 +38,7 @@ from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
-from minishark.query.sinks import Layout, Sink
+from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.session.scratch_database import ScratchDatabase
 from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
@@ -46,6 +47,7 @@ from minishark.worker.memory import front_end_bytes
 
 Result = TypeVar("Result")
 
+_SLOTS_HELD = "Ran in the front end, as programs hold all slots."
 _DISK_WARNING = "There is no room in shared memory: shuffle data went to disk, which is slower."
 
 
@@ -72,7 +74,7 @@ class Engine:
         self.tables = Tables(
             cluster=cluster,
             planning=self.planning,
-            placement=placing,
+            placement=self._place_loads,
             partitions=options.partitions,
             warn=self.warn,
         )
@@ -81,6 +83,7 @@ class Engine:
             planning=self.planning, catalog=self.tables.catalog, options=options
         )
         self.placing = placing
+        self.programs = Programs(cluster, self.tables, placing)
         self.environment = Environment()
         self.open_queries = OpenQueries()
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
@@ -113,6 +116,7 @@ class Engine:
         if stopped:
             return False
         self.scratch.interrupt()
+        self.programs.stop()
         if self._replicator is not None:
             self._replicator.stop()
         self.cluster.close()
@@ -265,6 +269,19 @@ class Engine:
         """
         return 1 if self.on_hosts else max(1, self.planner.options.threads // max(1, queries))
 
+    def _place_loads(self) -> Placement:
+        """The placement of tasks that load tables."""
+        self.check_slots()
+        return self.placing()
+
+    def check_slots(self) -> None:
+        """Raise ResourceError if programs hold all slots: tasks would wait for their ends."""
+        if self.programs.slots >= self.cluster.total_slots:
+            raise ResourceError(
+                "Programs hold all slots: wait for their results, cancel one, or start them with "
+                "fewer workers."
+            )
+
     def site(self, folder: str) -> Site:
         """Where the jobs of a query run, on nodes that have its folder."""
 
@@ -329,8 +346,19 @@ class _Query(Generic[Result]):
         self.engine.restore(lost)
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
-        """Run a plan's stages on the cluster."""
+        """Run a plan's stages on the cluster, or in the front end while programs hold all slots.
+
+        Raises:
+            ResourceError: programs do, and the sink needs tasks.
+        """
         engine = self.engine
+        try:
+            engine.check_slots()
+        except ResourceError:
+            if not isinstance(self.sink, CollectRows | StreamRows):
+                raise
+            rows = engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+            return self.sink.accept(rows), self._metrics((), (*warnings, _SLOTS_HELD))
         with engine.query_folder() as folder:
             run = QueryRun(
                 stages=plan.stages,

@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from canary_core.driver import Driver
 from minishark.cluster.backend import Cluster
 from minishark.cluster.status import NodeState, node_states
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
@@ -28,6 +29,9 @@ from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import OptionError
 from minishark.lazy import imported
+from minishark.programs.program import Program
+from minishark.programs.programs import ProgramOptions
+from minishark.programs.result_table import IntoTable
 from minishark.query.progress import ProgressHandler
 from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
@@ -279,6 +283,67 @@ class Session(CamelCase):
     def udf(self) -> UserFunctions:
         """Python functions that SQL can call: `session.udf.register(...)`, `@session.udf(...)`."""
         return UserFunctions(self._runtime)
+
+    def program(
+        self,
+        driver: Driver,
+        *,
+        partitions: int | None = None,
+        workers: int | None = None,
+        snapshot_every: int | None = None,
+        snapshot_s: float | None = None,
+        copies: int = 2,
+        balancer: str = "straggler",
+        into: str | None = None,
+        replace: bool = False,
+    ) -> Program:
+        """Start an iterative program over partitioned data; docs/canary.md has the model.
+
+        Each worker runs a copy of the driver and derives from it the tasks for its partitions, so
+        that a task costs about a microsecond. A worker takes a slot until the program is over.
+
+        Args:
+            driver: a function of a `canary_core.Run`, whose calls name partitioned values and what
+                is computed from them; control flow may depend on `run.signal` alone.
+            partitions: the default number of partitions; None for four per worker.
+            workers: how many slots it takes; None for all. It starts with those that are free,
+                and others join.
+            snapshot_every: stages between two snapshots, to which it goes back if a worker dies;
+                None for none: it then starts again.
+            snapshot_s: seconds between two snapshots, instead.
+            copies: the number of workers that keep each snapshot.
+            balancer: how partitions move from slow workers to others, a name of
+                `canary_core.BALANCERS`; "none" leaves them where they are.
+            into: the name of a table that the result becomes: the driver returns one value, whose
+                parts are Arrow tables. They do not pass through this process.
+            replace: whether `into` may replace a table.
+
+        Raises:
+            CatalogError: there is a table called `into` already.
+            OptionError: an argument is invalid, or the driver can't be pickled.
+
+        Examples:
+            >>> def total(run):
+            ...     points = run.table("points")
+            ...     return run.reduce(operator.add, run.map(len, points))
+            >>> session.program(total, partitions=4).result()
+            1000
+        """
+        options = ProgramOptions(
+            partitions=partitions,
+            workers=workers,
+            snapshot_every=snapshot_every,
+            snapshot_s=snapshot_s,
+            copies=copies,
+            balancer=balancer,
+        )
+        runtime = self._runtime
+        with runtime.engine.up_to_date():
+            if into is None:
+                return runtime.engine.programs.start(driver, options)
+            runtime.tables.check_new(into, replace=replace)
+            table = IntoTable(into, Layout(), replace, partial(self.table, into))
+            return runtime.engine.programs.start(driver, options, table)
 
     # The cluster
 

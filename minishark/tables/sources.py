@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import DataError, ResourceError
-from minishark.expressions import Column, quote_text
+from minishark.expressions import Column, Schema, quote_text
 from minishark.query.files import ROW_NUMBER, row_ranges
 from minishark.tables.load import TableSource
 from minishark.worker.outputs import BATCH_ROWS
@@ -166,17 +166,7 @@ def memory_source(
         DataError: DuckDB can't read a column.
         ResourceError: the disk is full.
     """
-    connection = planning.connection()
-    try:
-        connection.register("source", table)
-        relation = connection.table("source")
-        names, types = relation.columns, [str(type_) for type_ in relation.types]
-        connection.unregister("source")
-    except duckdb.Error as error:
-        raise DataError(f"DuckDB can't read the table: {error}") from error
-    finally:
-        connection.close()
-    schema = tuple(Column(n, t) for n, t in zip(names, types, strict=True))
+    schema = table_schema(table, planning)
     rows = max(1, min(BATCH_ROWS, -(-table.num_rows // pieces)))
     batches = table.combine_chunks().to_batches(rows)
     file = f"{folder}/source.arrow"
@@ -189,3 +179,22 @@ def memory_source(
     slices = tuple(FileSlice(file, (store_name,), i, i + 1) for i in range(len(batches)))
     source = TableSource(schema, slices=slices or (FileSlice(file, (store_name,)),))
     return source, SourceSize(stored.bytes, stored.rows)
+
+
+def table_schema(table: pa.Table, planning: PlanningDatabase) -> Schema:
+    """The columns of a table as DuckDB reads them.
+
+    Raises:
+        DataError: it can't read a column.
+    """
+    connection = planning.connection()
+    try:
+        connection.register("source", table)
+        relation = connection.table("source")
+        names, types = relation.columns, [str(type_) for type_ in relation.types]
+        connection.unregister("source")
+    except duckdb.Error as error:
+        raise DataError(f"DuckDB can't read the table: {error}") from error
+    finally:
+        connection.close()
+    return tuple(Column(n, t) for n, t in zip(names, types, strict=True))

@@ -110,7 +110,7 @@ class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
     suffix: str
 
 
-class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="stage"):
     """The description that the tasks of a stage share.
 
     Attributes:
@@ -156,6 +156,52 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     working_folder: str = ""
     threads: int = 1
     hints: FragmentHints = NO_FRAGMENT_HINTS
+
+
+class StoredPartition(msgspec.Struct, frozen=True, array_like=True):
+    """A partition of a table, for programs."""
+
+    file: str
+    locations: tuple[str, ...]
+    rows: int
+
+
+class ProgramJob(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="program"):
+    """What the workers of a program share.
+
+    Attributes:
+        driver: by cloudpickle.
+        controller: the address of its controller.
+        folder: of snapshots and results, relative to a node's storage folder.
+        tables: the session's tables when the program began, by name in lower case.
+        stores: where nodes keep their files, if not in the same folders as the executor.
+        working_folder: the front end's working directory; empty if it has none.
+    """
+
+    driver: bytes
+    controller: str
+    folder: str
+    tables: dict[str, tuple[StoredPartition, ...]]
+    stores: tuple[StoreLocation, ...] = ()
+    working_folder: str = ""
+
+
+class WorkerFigures(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker of a program has done.
+
+    Attributes:
+        tasks: the number of tasks that it has run.
+        stages: the number of stages that its driver has recorded.
+        iterations: the number of signals that its driver has got.
+        busy_s: the seconds that it spent in batches of them.
+        cpu_s: the CPU time of its thread.
+    """
+
+    tasks: int
+    stages: int
+    iterations: int
+    busy_s: float
+    cpu_s: float
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
@@ -257,6 +303,8 @@ class ProblemDetail(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 encode = msgspec.msgpack.Encoder().encode
 decode_stage = msgspec.msgpack.Decoder(StageTask).decode
+decode_shared = msgspec.msgpack.Decoder(StageTask | ProgramJob).decode
 decode_payload = msgspec.msgpack.Decoder(TaskPayload).decode
 decode_outcome = msgspec.msgpack.Decoder(TaskOutcome).decode
+decode_figures = msgspec.msgpack.Decoder(WorkerFigures).decode
 decode_problem = msgspec.msgpack.Decoder(ProblemDetail).decode

@@ -79,7 +79,7 @@ class Store:
         """
         self.meter = meter or StorageMeter(paths.memory / node)
         self._paths = paths
-        self._node = node
+        self.node = node
         self._host = host
         self._fetcher = fetcher
         self._stores: dict[str, StoreLocation] = {}
@@ -122,7 +122,7 @@ class Store:
         key = (item.file, item.locations)
         reader = self._open.get(key)
         if reader is None:
-            near_first = sorted(item.locations, key=lambda node: node != self._node)
+            near_first = sorted(item.locations, key=lambda node: node != self.node)
             found = (self._find(item.file, node) for node in near_first)
             path = next((path for path in found if path is not None), None)
             if path is None:
@@ -145,11 +145,11 @@ class Store:
     def _is_far(self, node: str) -> bool:
         """Whether the node is on another host; this node never is, even if it has moved."""
         peer = self._stores.get(node)
-        return peer is not None and node != self._node and peer.host != self._host
+        return peer is not None and node != self.node and peer.host != self._host
 
     def _paths_of(self, node: str) -> StorePaths:
         peer = self._stores.get(node)
-        if peer is None or node == self._node:  # it may have been restarted since
+        if peer is None or node == self.node:  # it may have been restarted since
             return self._paths
         return StorePaths(Path(peer.memory), Path(peer.disk))
 
@@ -157,7 +157,7 @@ class Store:
         """A slice that only other hosts have; a whole file is copied for the node's executors."""
         if item.first or item.last is not None or not item.locations:
             return self._fetched(item)
-        copy = FileSlice(f"{item.file}@{item.locations[0]}", (self._node,))
+        copy = FileSlice(f"{item.file}@{item.locations[0]}", (self.node,))
         reader = self._reader(copy)
         if reader is not None:
             return self._batches(reader, copy)
@@ -199,7 +199,7 @@ class Store:
         with self._lock:
             files = [file for file, _ in self._open]
             files += [item.file for slices in self._tables for item in slices]
-        roots = [place / self._node for place in (self._paths.memory, self._paths.disk)]
+        roots = [place / self.node for place in (self._paths.memory, self._paths.disk)]
         folders = dict.fromkeys([*(file.rpartition("/")[0] for file in files), *others])
         gone = [each for each in folders if not any((root / each).exists() for root in roots)]
         for folder in gone:
@@ -223,7 +223,7 @@ class Store:
             OSError: the disk is full too.
         """
         memory, disk = (
-            place / self._node / file for place in (self._paths.memory, self._paths.disk)
+            place / self.node / file for place in (self._paths.memory, self._paths.disk)
         )
         try:
             if self._stores:
@@ -235,15 +235,15 @@ class Store:
             if memory.parent.exists():
                 raise
             folder = file.rpartition("/")[0]
-            raise FolderMissingError(f"{self._node} has no folder {folder}") from error
+            raise FolderMissingError(f"{self.node} has no folder {folder}") from error
         assert writer.stored is not None
         return writer.stored
 
     def _make_folder_of_stranger(self, file: str) -> None:
         """Create the folder of `file` if this node does not know its session yet."""
         session, _, _ = file.partition("/")
-        if not (self._paths.memory / self._node / session).exists():
-            self._paths.make(file.rpartition("/")[0], (self._node,))
+        if not (self._paths.memory / self.node / session).exists():
+            self._paths.make(file.rpartition("/")[0], (self.node,))
 
     def replicate(self, stored: StoredFile, file: str, nodes: Sequence[str]) -> tuple[str, ...]:
         """Replicate a file to other nodes: a link on the same host, a copy on others.
@@ -254,14 +254,14 @@ class Store:
             The nodes that have it now, in the order of `nodes`.
         """
         held = [node for node in nodes if self._give(stored, file, node)]
-        return tuple(held) if self._node in held else (self._node, *held)
+        return tuple(held) if self.node in held else (self.node, *held)
 
     def _give(self, stored: StoredFile, file: str, node: str) -> bool:
-        if node == self._node:
+        if node == self.node:
             return True
         try:
             if self._is_far(node) and self._fetcher is not None:
-                own = self._stores.get(self._node)
+                own = self._stores.get(self.node)
                 if own is None:  # it came later than the task's stage
                     return False
                 self._fetcher.replicate(file, own, self._stores[node])

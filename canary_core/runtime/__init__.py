@@ -1,0 +1,1 @@
+"""Drivers of the machines: sockets, threads and clocks. Only `mailbox` imports zmq."""

@@ -1,0 +1,75 @@
+"""The loop of a process of a program: delivers packets between its machines and other processes.
+
+In each turn it takes what the sockets bring, then what its machines have sent themselves in the
+last turn. A worker that always has a task to run thus hears of messages after each batch of tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from canary_core.protocol.messages import Packet
+from canary_core.runtime.mailbox import Frames, Mailbox, route_of
+from sparrow_core.protocol.errors import InsecureTransport
+from sparrow_core.protocol.ids import endpoint_of
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.runtime.transport.local_driver import LocalDriver
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[str, Packet]).decode
+_MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class PacketLoop(LocalDriver):
+    """Delivers between the machines that it hosts and those of other processes."""
+
+    def __init__(self, mailbox: Mailbox, on_lost: Callable[[str], None] = lambda _: None) -> None:
+        """Deliver to and from a mailbox; `on_lost` is told the endpoint of a process that died."""
+        super().__init__(mailbox.route.endpoint)
+        self.malformed = 0
+        self._mailbox = mailbox
+        self._on_lost = on_lost
+
+    def _wake(self) -> None:
+        self._mailbox.wake()
+
+    def _wait(self, timeout_s: float) -> None:
+        for frames in self._mailbox.receive(timeout_s):
+            self._accept(frames)
+        for route in self._mailbox.lost():
+            self._on_lost(route.endpoint)
+
+    def _accept(self, frames: Frames) -> None:
+        try:
+            name, packet = _decode(frames[0])
+        except _MALFORMED:
+            self.malformed += 1
+            return
+        if len(frames) > 1:
+            packet = structs.replace(packet, frames=tuple(frames[1:]))
+        self._local.append((name, packet))
+
+    def _route(self, envelope: Envelope) -> None:
+        if not envelope.delay_s and endpoint_of(envelope.to) == self.endpoint:
+            self._posted.append(envelope)  # for the next turn, after what the sockets bring
+        else:
+            super()._route(envelope)
+
+    def _take_posted(self) -> None:
+        for _ in range(len(self._posted)):
+            super()._route(self._posted.popleft())
+
+    def _queue_remote(self, endpoint: str, name: str, msg: Any) -> None:
+        header = _encode((name, structs.replace(msg, frames=()) if msg.frames else msg))
+        try:
+            self._mailbox.send(route_of(endpoint), header, msg.frames)
+        except (InsecureTransport, ValueError):  # no route from here: as if it were lost
+            self.undeliverable += 1
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close the sockets, after `run` has returned."""
+        self._mailbox.close(linger_s)

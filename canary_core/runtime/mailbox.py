@@ -1,0 +1,226 @@
+"""A process's mailbox: multipart ZeroMQ messages over ipc on its host, over tcp from others.
+
+The first frame of a message is its header, the others are buffers that follow it without being
+copied into it (pickle protocol 5). One inbox for each transport, one outgoing socket for each peer:
+messages between two processes arrive once and in order as long as both live. Everything but `wake`
+belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import zmq
+
+from sparrow_core.protocol.errors import InsecureTransport
+from sparrow_core.runtime.transport.keys import (
+    Keys,
+    answer_admission,
+    check_private,
+    split_endpoint,
+)
+
+Data = bytes | memoryview
+Frames = list[memoryview]
+
+_RECONNECT_MS = 5
+_RECONNECT_MAX_MS = 100
+_HEARTBEAT_MS = 1_000
+_SILENCE_MS = 5_000
+_EVENTS, _POLLIN, _RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
+_BATCH = 256  # messages of one turn, so that a flood does not keep the loop from its tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a process receives messages.
+
+    Attributes:
+        host: processes with the same host reach each other over ipc.
+        ipc: `ipc://path`.
+        tcp: `tcp://host:port/<public key>`; empty if there is only one host.
+    """
+
+    host: str
+    ipc: str
+    tcp: str = ""
+
+    @property
+    def endpoint(self) -> str:
+        """The route as text, which is the first part of the addresses of a process's machines."""
+        return f"{self.host}|{self.ipc}|{self.tcp}"
+
+
+@lru_cache(4096)
+def route_of(endpoint: str) -> Route:
+    """The inverse of `Route.endpoint`; ValueError for other texts."""
+    host, ipc, tcp = endpoint.split("|")
+    return Route(host, ipc, tcp)
+
+
+class Mailbox:
+    """Sends to routes, and receives what others send to its own."""
+
+    def __init__(
+        self,
+        ipc: Path,
+        host: str = "",
+        *,
+        tcp: str = "",
+        keys: Keys | None = None,
+    ) -> None:
+        """Bind the inboxes.
+
+        Args:
+            ipc: The socket's path, in a folder of mode 0700.
+            host: An id of this host.
+            tcp: `tcp://address:port` ("*": any free port), to be reached from other hosts.
+            keys: Needed for tcp.
+
+        Raises:
+            InsecureTransport: tcp without keys, or a socket in a folder open to others.
+        """
+        check_private(ipc)
+        self._keys = keys
+        self._lost: list[Route] = []
+        self._ipc = ipc
+        self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, 4096)
+        self._poller = zmq.Poller()
+        self._peers: dict[str, zmq.Socket[bytes]] = {}
+        self._monitors: dict[zmq.Socket[bytes], Route] = {}
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(self._wake_w, False)
+        self._poller.register(self._wake_r, zmq.POLLIN)
+        self._zap: zmq.Socket[bytes] | None = None
+        try:
+            self._inboxes = [self._bound(f"ipc://{ipc}")]
+            self.route = Route(host, f"ipc://{ipc}", self._bind_tcp(tcp) if tcp else "")
+        except BaseException:
+            self.close()
+            raise
+
+    def _bound(self, endpoint: str, keys: Keys | None = None) -> zmq.Socket[bytes]:
+        inbox = self._context.socket(zmq.PULL)
+        inbox.setsockopt(zmq.LINGER, 0)
+        # No limit of its own: what may be on its way is bounded by how far workers run ahead.
+        inbox.setsockopt(zmq.RCVHWM, 0)
+        if keys is not None:
+            inbox.setsockopt(zmq.CURVE_SERVER, 1)
+            inbox.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
+            inbox.setsockopt(zmq.ZAP_DOMAIN, b"canary")
+        inbox.bind(endpoint)
+        self._poller.register(inbox, zmq.POLLIN)
+        return inbox
+
+    def _bind_tcp(self, endpoint: str) -> str:
+        if self._keys is None:
+            raise InsecureTransport(f"{endpoint}: tcp needs keys")
+        # Bound before the first connection, which is authenticated here.
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.bind("inproc://zeromq.zap.01")
+        self._poller.register(self._zap, zmq.POLLIN)
+        inbox = self._bound(endpoint, self._keys)
+        self._inboxes.append(inbox)
+        return f"{inbox.getsockopt_string(zmq.LAST_ENDPOINT)}/{self._keys.public}"
+
+    def send(self, to: Route, header: Data, buffers: Sequence[Data] = ()) -> None:
+        """Send a message; one to a dead process is dropped in the end.
+
+        Large buffers are not copied: they must not change until they are on their way.
+
+        Raises:
+            InsecureTransport: The route is not authenticated, or leads to another host while this
+                process has no keys.
+        """
+        where = self._endpoint_of(to)
+        peer = self._peers.get(where)
+        if peer is None:
+            peer = self._peers[where] = self._connected(where)
+            monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            self._monitors[monitor] = to
+            self._poller.register(monitor, zmq.POLLIN)
+        if buffers:
+            peer.send_multipart([header, *buffers], zmq.NOBLOCK, copy=False)
+        else:
+            peer.send(header, zmq.NOBLOCK)
+
+    def _endpoint_of(self, to: Route) -> str:
+        return to.ipc if to.host == self.route.host else to.tcp
+
+    def _connected(self, endpoint: str) -> zmq.Socket[bytes]:
+        where, key = split_endpoint(endpoint)
+        if key is not None and self._keys is None:
+            raise InsecureTransport(f"{endpoint}: tcp needs keys")
+        peer = self._context.socket(zmq.PUSH)
+        peer.setsockopt(zmq.LINGER, 0)
+        peer.setsockopt(zmq.SNDHWM, 0)
+        peer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        peer.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        if key is not None and self._keys is not None:
+            peer.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+            peer.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
+            peer.setsockopt(zmq.CURVE_SERVERKEY, key)
+            peer.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self._keys.public))
+            peer.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
+        peer.connect(where)
+        return peer
+
+    def receive(self, timeout_s: float) -> list[Frames]:
+        """The messages that have come; waits for one at most so long, or until `wake`."""
+        found: list[Frames] = []
+        timeout_ms = None if timeout_s == math.inf else math.ceil(timeout_s * 1000)
+        for ready, _ in self._poller.poll(timeout_ms):
+            if ready in self._inboxes:
+                self._take(ready, found)
+            elif ready == self._wake_r:
+                os.read(self._wake_r, 4096)
+            elif ready is self._zap and self._keys is not None:
+                self._zap.send_multipart(answer_admission(self._zap.recv_multipart(), self._keys))
+            elif ready in self._monitors:
+                self._disconnect(ready)
+        return found
+
+    def _disconnect(self, monitor: zmq.Socket[bytes]) -> None:
+        """A process has died: it must not be called for ever."""
+        route = self._monitors.pop(monitor)
+        self._lost.append(route)
+        self._poller.unregister(monitor)
+        peer = self._peers.pop(self._endpoint_of(route))
+        peer.disable_monitor()
+        monitor.close()
+        peer.close()
+
+    def _take(self, inbox: zmq.Socket[bytes], found: list[Frames]) -> None:
+        for _ in range(_BATCH):
+            frames = [memoryview(inbox.recv())]
+            while inbox.get(_RCVMORE):
+                frames.append(inbox.recv(copy=False).buffer)
+            found.append(frames)
+            if not int(inbox.get(_EVENTS)) & _POLLIN:
+                return
+
+    def lost(self) -> list[Route]:
+        """Processes whose connection broke since the last call: at once if a process dies."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def wake(self) -> None:
+        """Make `receive` return soon. Thread-safe."""
+        with contextlib.suppress(OSError):  # full, so it wakes anyway; or closed
+            os.write(self._wake_w, b"\0")
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close everything, and remove the socket's file; what is not sent yet has `linger_s`."""
+        self._context.destroy(linger=round(linger_s * 1000))
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+        self._wake_w = -1  # a late `wake` must not write to a reused descriptor
+        self._ipc.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Iterative programs over the session's tables: `session.program`."""

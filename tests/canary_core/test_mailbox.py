@@ -1,0 +1,128 @@
+"""Mailboxes: multipart messages over ipc and over tcp with keys, and deaths of peers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from canary_core.runtime.mailbox import Frames, Mailbox, Route, route_of
+from sparrow_core.protocol.errors import InsecureTransport
+from sparrow_core.runtime.transport.keys import Keys, generate
+
+_ANY_PORT = "tcp://127.0.0.1:*"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A private folder with a short path."""
+    with tempfile.TemporaryDirectory() as found:
+        yield Path(found)
+
+
+def _keys() -> Keys:
+    keys = generate()
+    return structs.replace(keys, allowed=(keys.public,))
+
+
+def _received(mailbox: Mailbox, count: int = 1, timeout_s: float = 10.0) -> list[Frames]:
+    found: list[Frames] = []
+    deadline = time.monotonic() + timeout_s
+    while len(found) < count and time.monotonic() < deadline:
+        found += mailbox.receive(0.05)
+    return found
+
+
+@pytest.mark.parametrize("hosts", [("one", "one"), ("one", "other")])
+def test_messages_arrive_once_and_in_order(folder: Path, hosts: tuple[str, str]) -> None:
+    """Over ipc on a host and over tcp between hosts, with empty, small and large buffers."""
+    keys = _keys()
+    left = Mailbox(folder / "l.sock", hosts[0], tcp=_ANY_PORT, keys=keys)
+    right = Mailbox(folder / "r.sock", hosts[1], tcp=_ANY_PORT, keys=keys)
+    large = os.urandom(3 << 20)
+    for number in range(300):
+        left.send(right.route, f"{number}".encode(), [b"", b"x" * number] if number % 2 else [])
+    left.send(right.route, b"large", [memoryview(large), b"end"])
+    found = _received(right, 301)
+    assert [f"{n}" for n in range(300)] == [bytes(each[0]).decode() for each in found[:300]]
+    assert [2 * (n % 2) for n in range(300)] == [len(each) - 1 for each in found[:300]]
+    assert [b"large", large, b"end"] == [bytes(frame) for frame in found[300]]
+    left.close()
+    right.close()
+    assert [] == list(folder.iterdir())
+
+
+def test_a_stranger_is_not_admitted(folder: Path) -> None:
+    """A key that is not on the list reaches nobody, and neither does a process without keys."""
+    inside = Mailbox(folder / "i.sock", "one", tcp=_ANY_PORT, keys=_keys())
+    stranger = Mailbox(folder / "s.sock", "other", tcp=_ANY_PORT, keys=_keys())
+    stranger.send(inside.route, b"let me in")
+    assert [] == _received(inside, timeout_s=1.0)
+    bare = Mailbox(folder / "b.sock", "third")
+    with pytest.raises(InsecureTransport):
+        bare.send(inside.route, b"let me in")
+    with pytest.raises(InsecureTransport):
+        Mailbox(folder / "c.sock", tcp=_ANY_PORT)
+    for mailbox in (inside, stranger, bare):
+        mailbox.close()
+
+
+def test_a_socket_needs_a_private_folder(folder: Path) -> None:
+    """Others could read and write messages."""
+    folder.chmod(0o755)
+    with pytest.raises(InsecureTransport, match="0700"):
+        Mailbox(folder / "m.sock")
+
+
+_PEER = """
+import sys, time
+from pathlib import Path
+from canary_core.runtime.mailbox import Mailbox, route_of
+mailbox = Mailbox(Path(sys.argv[1]))
+mailbox.send(route_of(sys.argv[2]), mailbox.route.endpoint.encode())
+while True:
+    mailbox.receive(1.0)
+"""
+
+
+def test_the_death_of_a_peer_is_noticed_at_once(folder: Path) -> None:
+    """Whoever has sent it a message learns of it, and is not told twice."""
+    own = Mailbox(folder / "o.sock")
+    peer = subprocess.Popen([sys.executable, "-c", _PEER, folder / "p.sock", own.route.endpoint])
+    ((name,),) = _received(own, timeout_s=30.0)
+    route = route_of(bytes(name).decode())
+    own.send(route, b"hello")
+    own.receive(0.3)
+    assert [] == own.lost()
+    peer.send_signal(signal.SIGKILL)
+    peer.wait()
+    lost: list[Route] = []
+    began_s = time.monotonic()
+    while not lost and time.monotonic() < began_s + 10:
+        own.receive(0.05)
+        lost += own.lost()
+    assert [route] == lost
+    assert time.monotonic() < began_s + 1
+    own.send(route, b"to nobody")  # is dropped
+    own.receive(0.2)
+    assert [] == own.lost()
+    own.close()
+
+
+def test_wake_ends_a_wait(folder: Path) -> None:
+    """Also before the wait begins, and after the end it does nothing."""
+    mailbox = Mailbox(folder / "m.sock")
+    mailbox.wake()
+    began_s = time.monotonic()
+    assert [] == mailbox.receive(10.0)
+    assert time.monotonic() < began_s + 5
+    mailbox.close()
+    mailbox.wake()
