@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 import minishark
+from canary_core import Run
 from canary_core.applications import kmeans
 from minishark import Session
 
@@ -38,7 +39,7 @@ def array_of(rows: pa.Table) -> np.ndarray:
     return np.stack([rows["x"].to_numpy(), rows["y"].to_numpy()])
 
 
-def cluster(run: minishark.Run) -> object:
+def cluster(run: Run) -> object:
     """The driver: the centers after at most 50 iterations."""
     parts = run.map(array_of, run.table("points"))
     return kmeans.fit(run, parts, run.single(START), iterations=50, tolerance=1e-9)

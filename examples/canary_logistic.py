@@ -11,14 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 import minishark
+from canary_core import Run
 from canary_core.applications import logistic
 from minishark import Session
 
 FEATURES = """
     SELECT (age - avg(age) OVER ()) / stddev(age) OVER () AS age,
         (ln(income) - avg(ln(income)) OVER ()) / stddev(ln(income)) OVER () AS income,
-        CASE WHEN plan = 'trial' THEN 1.0 ELSE 0.0 END AS on_trial,
-        1.0 AS constant,
+        (plan = 'trial')::DOUBLE AS on_trial,
+        1::DOUBLE AS constant,
         churned::DOUBLE AS churned
     FROM customers
 """
@@ -41,7 +42,7 @@ def points_of(rows: pa.Table) -> logistic.Points:
     return logistic.Points(features, rows["churned"].to_numpy())
 
 
-def train(run: minishark.Run) -> object:
+def train(run: Run) -> object:
     """The driver: the weights after at most 200 steps."""
     points = run.map(points_of, run.table("features"))
     start = run.single(np.zeros(len(NAMES)))

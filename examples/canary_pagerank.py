@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 import minishark
+from canary_core import Run
 from canary_core.applications import pagerank
 from minishark import Session
 
@@ -48,7 +49,7 @@ def ranks_of(grid: pagerank.Grid, values: np.ndarray, number: int) -> pa.Table:
     return pa.table({"vertex": np.arange(number, grid.vertices, grid.slices), "rank": values})
 
 
-def rank(vertices: int, run: minishark.Run) -> object:
+def rank(vertices: int, run: Run) -> object:
     """The driver: ranks, as partitions of a table."""
     edges = run.map(edges_of, run.table("edges"))
     graph = pagerank.cut(run, edges, vertices)
@@ -62,7 +63,7 @@ def run(session: Session, count: int = 50_000, pages: int = 2_000) -> list[tuple
     session.create_table("pages", session.sql(PAGES))
     session.create_table("edges", session.sql(EDGES))
     vertices = session.table("pages").count()
-    session.program(partial(rank, vertices), partitions=4).to_table("ranks")
+    session.program(partial(rank, vertices), partitions=4, into="ranks").result()
     return [(row[0], row[1]) for row in session.sql(BEST).collect()]
 
 

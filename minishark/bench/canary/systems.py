@@ -23,7 +23,7 @@ _ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "PYSPARK_PYTHON": sys.executable,
 }  # fmt: skip
-_MODULES = {"mpi4py": "mpi", "Ray": "ray_actors", "PySpark": "spark"}
+_MODULES = {"NumPy": "plain", "minishark": "own", "mpi4py": "mpi", "Ray": "ray_actors", "PySpark": "spark"}
 _PACKAGES = {"mpi4py": "mpi4py", "Ray": "ray", "PySpark": "pyspark"}
 
 
