@@ -29,6 +29,7 @@ from sparrow_core.sim.network import Network
 
 _CENTRAL = "central scheduler (2,600 tasks/s)"
 _CANARY = "Canary"
+_WITH_BARRIER = "Canary, with broadcast, sum and signal"
 _IDEAL = "tasks alone"
 _CENTRAL_RATE = 2600.0  # of Spark 1.5.2, as the paper measured it
 _UNTIL_S = 1e6
@@ -72,8 +73,11 @@ class Clock:
         return [after - before for before, after in pairwise(self.ends_s)]
 
 
+Body = Callable[[Run, Value, Value, int], Value]  # ... with data, a single, its number: a single
+
+
 def simulate(
-    body: Callable[[Run, Value, Value], Value],
+    body: Body,
     *,
     workers: int,
     partitions: int,
@@ -87,7 +91,7 @@ def simulate(
     """Run a program of iterations; returns how long each took, and the run.
 
     Args:
-        body: An iteration: from the driver's run, its data and a single to the next single.
+        body: An iteration.
         workers: All of them are there at the start.
         partitions: In all.
         iterations: That are measured.
@@ -101,8 +105,8 @@ def simulate(
 
     def driver(run: Run) -> Value:
         data, single = run.load(int), run.single(0)
-        for _ in range(iterations + 1):
-            single = body(run, data, single)
+        for number in range(-1, iterations):
+            single = body(run, data, single, number)
             if run.signal(clock.tick, single):
                 break
         return single
@@ -168,18 +172,18 @@ def _simulated(
 
 
 def _map_and_reduce(
-    task_s: Callable[[int], float], costs: Costs, stages: int = 1
-) -> Callable[[Run, Value, Value], Value]:
-    """An iteration: a broadcast, so many maps, and a sum.
+    task_s: Callable[[int], float], costs: Costs, stages: Callable[[int], int] = lambda _: 1
+) -> Body:
+    """An iteration: a broadcast, some maps, and a sum.
 
     Args:
         task_s: How long a task takes, by partition.
         costs: Of the control plane.
-        stages: How many maps.
+        stages: How many maps, by iteration.
     """
     more_s = costs.task_us / 1e6
 
-    def work(index: int, *_: int) -> int:
+    def work(index: int, _: int) -> int:
         spend(task_s(index) + more_s)
         return index
 
@@ -187,9 +191,9 @@ def _map_and_reduce(
         spend(more_s)
         return a + b
 
-    def body(run: Run, data: Value, single: Value) -> Value:
+    def body(run: Run, data: Value, single: Value, number: int) -> Value:
         told = run.broadcast(single)
-        for _ in range(stages):
+        for _ in range(stages(number)):
             told = run.map(work, data, told)
         return run.reduce(add, told)
 
@@ -207,35 +211,41 @@ class Throughput:
         workers: Of one core each.
         partitions: Per worker.
         task_us: Each task's own time.
-        stages: Per iteration.
-        iterations: Measured.
+        stages: Of an iteration; those of another one are half as many.
     """
 
     workers: tuple[int, ...] = (1, 10, 36, 144, 288, 576, 1000)
     partitions: int = 10
     task_us: float = 6.6
     stages: int = 300
-    iterations: int = 1
     costs: Costs = Costs()
 
 
 def throughput(parameters: Throughput, seed: int, advance: Advance) -> Sequence[Point]:
-    """Tasks per second of all workers together, and per worker."""
+    """Tasks per second of all workers together, and their share of what tasks alone would reach."""
     rows: list[Point] = []
-    task_s = parameters.task_us / 1e6
-    body = _map_and_reduce(lambda _: task_s, parameters.costs, parameters.stages)
-    total = sum(parameters.workers)
+    task_s, stages = parameters.task_us / 1e6, parameters.stages
+    body = _map_and_reduce(
+        _always(task_s), parameters.costs, lambda number: stages if number == 1 else stages // 2
+    )
     for workers in parameters.workers:
-        took_s, _ = simulate(
-            body, workers=workers, partitions=workers * parameters.partitions,
-            iterations=parameters.iterations, costs=parameters.costs, seed=seed,
+        tasks = workers * parameters.partitions * stages
+        (half_s, whole_s), _ = simulate(
+            body, workers=workers, partitions=workers * parameters.partitions, iterations=2,
+            costs=parameters.costs, seed=seed,
         )  # fmt: skip
-        rate = workers * parameters.partitions * parameters.stages / fmean(took_s)
         ideal = workers / task_s
-        for series, y in ((_CANARY, rate), (_IDEAL, ideal), (_CENTRAL, min(ideal, _CENTRAL_RATE))):
-            rows.append(Point(panel="tasks per second", series=series, x=workers, y=y))
-        rows.append(Point(panel="of the ideal (%)", series=_CANARY, x=workers, y=100 * rate / ideal))
-        advance(workers / total)
+        rates = {
+            _CANARY: (tasks - tasks // 2) / (whole_s - half_s),
+            _WITH_BARRIER: tasks / whole_s,
+            _IDEAL: ideal,
+            _CENTRAL: min(ideal, _CENTRAL_RATE),
+        }
+        for series, rate in rates.items():
+            rows.append(Point(panel="tasks per second", series=series, x=workers, y=rate))
+            share = 100 * rate / ideal
+            rows.append(Point(panel="of the ideal (%)", series=series, x=workers, y=share))
+        advance(workers / sum(parameters.workers))
     return rows
 
 
