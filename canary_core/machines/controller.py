@@ -65,6 +65,7 @@ TRAIL_WAIT_S = 2.0
 SUSPICIONS_MAX = 5
 BALANCE_REPORTS = 5  # reports of each worker between two looks at the balance
 CUT_MARGIN = 32  # stages ahead of the fastest driver, at which a snapshot by time is first tried
+EPOCH_BITS = 20
 SINGLE_KEY: Key = (1, 0)
 
 
@@ -119,7 +120,7 @@ class Controller(Machine[ControllerIn]):
     Args:
         address: Its own address; its host is the machine "host" of the same process.
         settings: Of the program.
-        born: Greater than that of an earlier controller with this address.
+        born: Greater than that of an earlier controller with this address, below 2**42.
     """
 
     inputs: ClassVar[Any] = ControllerIn
@@ -127,7 +128,7 @@ class Controller(Machine[ControllerIn]):
     def __init__(self, address_: Address, settings: Settings, *, born: int = 0) -> None:
         self.address = address_
         self._settings = settings
-        self._links = Links(address_, born)
+        self._links = Links(address_, born, lambda _: False)
         self._balance = BALANCERS[settings.balancer]
         self._members: dict[Address, _Member] = {}
         self._waiting: dict[Address, Ready] = {}  # workers that came before the start
@@ -138,7 +139,7 @@ class Controller(Machine[ControllerIn]):
         self._now = 0.0
         self._gathering_since = 0.0
         self._told_at = 0.0
-        self._epoch = 0
+        self._epoch = born << EPOCH_BITS  # greater than any of a predecessor
         self._custody = Custody()
         self._complete = 0
         self._cuts: tuple[int, ...] = ()
@@ -221,7 +222,7 @@ class Controller(Machine[ControllerIn]):
         member = self._members.get(sender)
         if member is None:
             if isinstance(body, Report) and self._running and sender not in self._released:
-                self._links.post(sender, Rejoin())
+                self._links.post(sender, Rejoin(packet.born))
             return
         if packet.epoch != self._epoch:
             return
@@ -285,21 +286,15 @@ class Controller(Machine[ControllerIn]):
     def _start(self) -> None:
         waiting, self._waiting = self._waiting, {}
         self._running = True
-        self._epoch = max(self._epoch, *(ready.epoch for ready in waiting.values()))
         self._members = {each: _Member(ready.host, self._now) for each, ready in waiting.items()}
         self._begin_epoch()
 
     def _join(self, ready: Ready) -> None:
-        """A worker comes while the program runs: it gets partitions when the balance asks for it.
-
-        Its epoch may be higher than ours if it knew a controller that we have never heard of.
-        """
+        """A worker comes while the program runs: it gets partitions when the balance asks for it."""
+        if ready.epoch > self._epoch:
+            return  # it knows a controller that has taken our place
         self._members[ready.worker] = _Member(ready.host, self._now)
         self._released.pop(ready.worker, None)
-        if ready.epoch >= self._epoch:
-            self._epoch = ready.epoch
-            self._begin_epoch()
-            return
         self._links.post(ready.worker, self._begin(0, self._floor, self._cuts, joining=True))
         self._announce_members([each for each in self._members if each != ready.worker])
 
@@ -332,6 +327,7 @@ class Controller(Machine[ControllerIn]):
     def _begin_epoch(self) -> None:
         """Continue from the last stage that is stored completely, with the members of now."""
         self._epoch += 1
+        self._links.discard()  # what was posted in this call is of the epoch before
         stage = self._custody.latest(1)
         stored = self._custody.groups(stage)
         sizes = sorted({1, self._settings.partitions, *stored})
@@ -471,7 +467,7 @@ class Controller(Machine[ControllerIn]):
             stage=self._floor,
             iterations=max(member.signals for member in self._members.values()),
             workers=len(self._members),
-            epoch=self._epoch,
+            epoch=self._epoch & ((1 << EPOCH_BITS) - 1),
             snapshot=self._complete,
             moves=self._moves,
             tasks=self._tasks,

@@ -5,14 +5,14 @@ that come too early wait, within a bound; duplicates are dropped. All bodies for
 `on_message` makes travel in one packet. Acknowledgements ride on packets, or follow with the timer.
 
 A peer that restarts (a controller takes another's place) is a new incarnation: `born` is greater.
-Both directions of the link begin anew, what was not acknowledged is sent again under new numbers
-(epochs tell what of it is out of date), and `restarted` names the peer.
+Both directions of the link begin anew, and `restarted` names the peer. What it has not acknowledged
+is sent again under new numbers if `renews` says so (epochs tell what of it is out of date).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import islice
 
 from msgspec import Struct, structs
@@ -54,10 +54,11 @@ class _Link:
 class Links:
     """All links of a machine."""
 
-    def __init__(self, address: Address, born: int) -> None:
+    def __init__(self, address: Address, born: int, renews: Callable[[Address], bool]) -> None:
         self.restarted: list[Address] = []
         self._address = address
         self._born = born
+        self._renews = renews
         self._links: dict[Address, _Link] = {}
         self._pending: dict[Address, tuple[list[Body], list[memoryview]]] = {}
 
@@ -86,7 +87,8 @@ class Links:
             return [], []  # of an incarnation that is gone
         if packet.born > link.born:
             if link.born != UNKNOWN:
-                self._links[packet.sender] = link = self._renewed(link)
+                link = _renewed(link) if self._renews(packet.sender) else _Link()
+                self._links[packet.sender] = link
                 self.restarted.append(packet.sender)
             link.born = packet.born
         if packet.to_born not in {UNKNOWN, self._born}:
@@ -137,14 +139,6 @@ class Links:
             link = self._links[peer] = _Link()
         return link
 
-    @staticmethod
-    def _renewed(old: _Link) -> _Link:
-        link = _Link()
-        for packet in [*(sent.packet for sent in old.sent), *old.backlog]:
-            link.last_sent += 1
-            link.backlog.append(structs.replace(packet, seq=link.last_sent))
-        return link
-
     def _send(self, to: Address, link: _Link, now: float) -> list[Envelope]:
         out: list[Envelope] = []
         while link.backlog and len(link.sent) < IN_FLIGHT_MAX:
@@ -192,3 +186,11 @@ class Links:
             bodies=bodies,
             frames=frames,
         )
+
+
+def _renewed(old: _Link) -> _Link:
+    link = _Link()
+    for packet in [*(sent.packet for sent in old.sent), *old.backlog]:
+        link.last_sent += 1
+        link.backlog.append(structs.replace(packet, seq=link.last_sent))
+    return link

@@ -114,7 +114,7 @@ class Worker(Machine[WorkerIn]):
         self._clock = clock
         self._host = host
         self._born = born
-        self._links = Links(address_, born)
+        self._links = self._new_links()
         self._shelf = Shelf()
         self._epoch = 0
         self._heard_at = 0.0
@@ -144,6 +144,10 @@ class Worker(Machine[WorkerIn]):
         self._reported_at: float | None = None
         self._busy_s = 0.0
         self._tasks_told = self.tasks
+
+    def _new_links(self) -> Links:
+        # A new controller has no use for what its predecessor was told.
+        return Links(self.address, self._born, lambda peer: peer != self._controller)
 
     def on_message(self, msg: WorkerIn, now: float) -> list[Envelope]:
         """Take a message; Work runs tasks."""
@@ -373,7 +377,7 @@ class Worker(Machine[WorkerIn]):
                 if epoch > self._epoch:
                     return self._on_begin(body, epoch, now)
             case Rejoin():
-                if epoch >= self._epoch:
+                if body.born == self._born:
                     self._rejoin()
             case End():
                 self._end()
@@ -461,7 +465,7 @@ class Worker(Machine[WorkerIn]):
     def _rejoin(self) -> None:
         """The controller has given this worker up: come back as a new one."""
         self._born += 1
-        self._links = Links(self.address, self._born)
+        self._links = self._new_links()
         self._shelf = Shelf()
         if self._replica is not None:
             self._replica.close()

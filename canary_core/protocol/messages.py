@@ -274,7 +274,9 @@ class TellTrail(Message, frozen=True):
 
 
 class Rejoin(Message, frozen=True):
-    """The controller does not count the receiver among its workers: it is to be Ready again."""
+    """The controller does not count this incarnation of a worker as its own: be Ready again."""
+
+    born: int
 
 
 class End(Message, frozen=True):

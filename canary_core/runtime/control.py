@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import traceback
 from typing import Any, ClassVar
 
@@ -53,7 +52,7 @@ class ControlThread:
         self._loop = PacketLoop(mailbox, on_lost=self._lost)
         self._host = _Host()
         self.address = self._loop.address(_CONTROLLER)
-        self.machine = Controller(self.address, settings, born=time.time_ns())
+        self.machine = Controller(self.address, settings)
         self._loop.host(_HOST, self._host)
         self._loop.host(_CONTROLLER, self.machine)
         self._thread = threading.Thread(target=self._run, name="canary-control", daemon=True)

@@ -61,7 +61,7 @@ class WorkerLoop:
             source=source,
             clock=time.perf_counter,
             host=host,
-            born=time.time_ns(),
+            born=int(time.time() * 1000),
         )
         loop.host("host", _Host(loop))
         loop.host(WORKER, self.machine)
