@@ -128,7 +128,7 @@ class Controller(Machine[ControllerIn]):
     def __init__(self, address_: Address, settings: Settings, *, born: int = 0) -> None:
         self.address = address_
         self._settings = settings
-        self._links = Links(address_, born, lambda _: False)
+        self._links = Links(address_, born)
         self._balance = BALANCERS[settings.balancer]
         self._members: dict[Address, _Member] = {}
         self._waiting: dict[Address, Ready] = {}  # workers that came before the start
@@ -164,7 +164,6 @@ class Controller(Machine[ControllerIn]):
             case Tick():
                 self._on_tick(msg)
             case WorkerLost():
-                self._links.retain([each for each in self._everyone() if each != msg.worker])
                 self._lose(msg.worker)
             case Drain():
                 self._drain(msg.worker)
@@ -175,7 +174,7 @@ class Controller(Machine[ControllerIn]):
             case _:
                 assert_never(msg)
         out, self._out = self._out, []
-        return out + self._links.flush(self._epoch, now)
+        return out + self._links.flush(now)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -219,16 +218,15 @@ class Controller(Machine[ControllerIn]):
         if isinstance(body, Ready):
             self._on_ready(body)
             return
-        member = self._members.get(sender)
-        if member is None:
-            if isinstance(body, Report) and self._running and sender not in self._released:
+        if sender not in self._members and sender not in self._released:
+            if isinstance(body, Report) and self._running:
                 self._links.post(sender, Rejoin(packet.born))
             return
         if packet.epoch != self._epoch:
             return
         match body:
             case Report():
-                self._on_report(sender, member, body)
+                self._on_report(sender, body)
             case WantGroup():
                 self._on_want_group(body.size)
             case Failed():
@@ -290,7 +288,7 @@ class Controller(Machine[ControllerIn]):
         self._begin_epoch()
 
     def _join(self, ready: Ready) -> None:
-        """A worker comes while the program runs: it gets partitions when the balance asks for it."""
+        """A worker comes while the program runs: it gets partitions when the balance says so."""
         if ready.epoch > self._epoch:
             return  # it knows a controller that has taken our place
         self._members[ready.worker] = _Member(ready.host, self._now)
@@ -327,7 +325,7 @@ class Controller(Machine[ControllerIn]):
     def _begin_epoch(self) -> None:
         """Continue from the last stage that is stored completely, with the members of now."""
         self._epoch += 1
-        self._links.discard()  # what was posted in this call is of the epoch before
+        self._links.begin(self._epoch, lambda _: True)
         stage = self._custody.latest(1)
         stored = self._custody.groups(stage)
         sizes = sorted({1, self._settings.partitions, *stored})
@@ -400,7 +398,10 @@ class Controller(Machine[ControllerIn]):
 
     # --- reports, and what follows from them ---------------------------------------------------
 
-    def _on_report(self, sender: Address, member: _Member, report: Report) -> None:
+    def _on_report(self, sender: Address, report: Report) -> None:
+        member = self._members.get(sender)
+        if member is None:
+            return  # it is leaving, and has nothing left that counts
         member.end, member.digest, member.signals = report.end, report.digest, report.signals
         member.has_partitions = bool(report.loads)
         member.reports += 1

@@ -5,14 +5,15 @@ that come too early wait, within a bound; duplicates are dropped. All bodies for
 `on_message` makes travel in one packet. Acknowledgements ride on packets, or follow with the timer.
 
 A peer that restarts (a controller takes another's place) is a new incarnation: `born` is greater.
-Both directions of the link begin anew, and `restarted` names the peer. What it has not acknowledged
-is sent again under new numbers if `renews` says so (epochs tell what of it is out of date).
+Both directions of the link begin anew, what was not acknowledged is gone, and `restarted` names the
+peer. Between workers links live no longer than an epoch: what an earlier one sent is out of date,
+and two workers need not remember each other while one of them is thought dead.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from itertools import islice
 
 from msgspec import Struct, structs
@@ -54,11 +55,11 @@ class _Link:
 class Links:
     """All links of a machine."""
 
-    def __init__(self, address: Address, born: int, renews: Callable[[Address], bool]) -> None:
+    def __init__(self, address: Address, born: int) -> None:
+        self.epoch = 0
         self.restarted: list[Address] = []
         self._address = address
         self._born = born
-        self._renews = renews
         self._links: dict[Address, _Link] = {}
         self._pending: dict[Address, tuple[list[Body], list[memoryview]]] = {}
 
@@ -68,14 +69,14 @@ class Links:
         bodies.append(body)
         buffers.extend(frames)
 
-    def flush(self, epoch: int, now: float) -> list[Envelope]:
+    def flush(self, now: float) -> list[Envelope]:
         """Packets of all that was posted."""
         out: list[Envelope] = []
         pending, self._pending = self._pending, {}
         for to, (bodies, frames) in pending.items():
             link = self._link(to)
             link.last_sent += 1
-            packet = self._packet(link, link.last_sent, epoch, tuple(bodies), tuple(frames))
+            packet = self._packet(link, link.last_sent, tuple(bodies), tuple(frames))
             link.backlog.append(packet)
             out += self._send(to, link, now)
         return out
@@ -87,8 +88,7 @@ class Links:
             return [], []  # of an incarnation that is gone
         if packet.born > link.born:
             if link.born != UNKNOWN:
-                link = _renewed(link) if self._renews(packet.sender) else _Link()
-                self._links[packet.sender] = link
+                self._links[packet.sender] = link = _Link()
                 self.restarted.append(packet.sender)
             link.born = packet.born
         if packet.to_born not in {UNKNOWN, self._born}:
@@ -112,16 +112,11 @@ class Links:
                 out.append(self._acknowledge(to, link))
         return out
 
-    def retain(self, peers: Collection[Address]) -> None:
-        """Forget all other peers: they are dead, or will be new when they come back."""
-        for peer in [peer for peer in self._links if peer not in peers]:
-            del self._links[peer]
-        for peer in [peer for peer in self._pending if peer not in peers]:
-            del self._pending[peer]
-
-    def discard(self) -> None:
-        """Forget what was posted and not flushed: it is of an epoch that is over."""
+    def begin(self, epoch: int, keeps: Callable[[Address], bool]) -> None:
+        """Forget what was posted and not flushed, and the links that do not outlive an epoch."""
+        self.epoch = epoch
         self._pending.clear()
+        self._links = {peer: link for peer, link in self._links.items() if keeps(peer)}
 
     def is_idle(self, peer: Address) -> bool:
         """Whether the peer has acknowledged all."""
@@ -171,26 +166,16 @@ class Links:
 
     def _acknowledge(self, to: Address, link: _Link) -> Envelope:
         link.unacknowledged = 0
-        return Envelope(to, self._packet(link, 0, 0, (), ()))
+        return Envelope(to, self._packet(link, 0, (), ()))
 
-    def _packet(
-        self, link: _Link, seq: int, epoch: int, bodies: tuple[Body, ...], frames: Frames
-    ) -> Packet:
+    def _packet(self, link: _Link, seq: int, bodies: tuple[Body, ...], frames: Frames) -> Packet:
         return Packet(
             sender=self._address,
             born=self._born,
             to_born=link.born,
             seq=seq,
             ack=link.received,
-            epoch=epoch,
+            epoch=self.epoch,
             bodies=bodies,
             frames=frames,
         )
-
-
-def _renewed(old: _Link) -> _Link:
-    link = _Link()
-    for packet in [*(sent.packet for sent in old.sent), *old.backlog]:
-        link.last_sent += 1
-        link.backlog.append(structs.replace(packet, seq=link.last_sent))
-    return link

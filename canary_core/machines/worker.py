@@ -73,6 +73,7 @@ BATCH_MAX = 1024  # tasks of a partition between two looks at the clock
 TICK_S = 0.05
 ASK_S = 0.25  # how long a driver waits for a signal before it asks
 ANNOUNCE_TICKS = 20
+EARLY_MAX = 4096  # packets; those beyond are sent again
 TRAIL_MAX = 4096
 IN_FLIGHT_MAX_BYTES = 1 << 28  # no more tasks are run while so much is not acknowledged
 SINGLE_KEY: Key = (1, 0)
@@ -114,7 +115,7 @@ class Worker(Machine[WorkerIn]):
         self._clock = clock
         self._host = host
         self._born = born
-        self._links = self._new_links()
+        self._links = Links(self.address, self._born)
         self._shelf = Shelf()
         self._epoch = 0
         self._heard_at = 0.0
@@ -145,10 +146,6 @@ class Worker(Machine[WorkerIn]):
         self._busy_s = 0.0
         self._tasks_told = self.tasks
 
-    def _new_links(self) -> Links:
-        # A new controller has no use for what its predecessor was told.
-        return Links(self.address, self._born, lambda peer: peer != self._controller)
-
     def on_message(self, msg: WorkerIn, now: float) -> list[Envelope]:
         """Take a message; Work runs tasks."""
         if self._ended and not isinstance(msg, Packet):
@@ -166,7 +163,7 @@ class Worker(Machine[WorkerIn]):
                 self._links.post(self._controller, Leaving())
             case _:
                 assert_never(msg)
-        out += self._links.flush(self._epoch, now)
+        out += self._links.flush(now)
         if not self._working and self._has_work():
             self._working = True
             out.append(Envelope(self.address, Work()))
@@ -342,14 +339,18 @@ class Worker(Machine[WorkerIn]):
     # --- messages ------------------------------------------------------------------------------
 
     def _on_packet(self, packet: Packet, now: float) -> list[Envelope]:
+        if packet.sender != self._controller and packet.epoch != self._epoch:
+            if packet.epoch > self._epoch and len(self._early) < EARLY_MAX:
+                self._early.append(packet)  # its sender has begun an epoch of which we shall hear
+            return []
         ready, out = self._links.receive(packet, now)
         if self._ended:
             return out
         if packet.sender == self._controller:
             self._heard_at = now
         if self._controller in self._links.restarted:
-            self._links.restarted.clear()
             self._announce()
+        self._links.restarted.clear()
         for each in ready:
             out += self._on_bodies(each, now)
         return out
@@ -357,7 +358,7 @@ class Worker(Machine[WorkerIn]):
     def _on_bodies(self, packet: Packet, now: float) -> list[Envelope]:
         out: list[Envelope] = []
         place = 0
-        for number, body in enumerate(packet.bodies):
+        for body in packet.bodies:
             count = getattr(body, "frames", 0)
             frames = packet.frames[place : place + count]
             place += count
@@ -365,10 +366,6 @@ class Worker(Machine[WorkerIn]):
                 out += self._on_order(body, packet.epoch, now)
             elif packet.epoch == self._epoch and self._begin is not None:
                 self._on_body(packet.sender, body, frames)
-            elif packet.epoch > self._epoch:
-                rest, left = packet.bodies[number:], packet.frames[place - count :]
-                self._early.append(structs.replace(packet, bodies=rest, frames=left))
-                break
         return out
 
     def _on_order(self, body: Begin | Rejoin | End, epoch: int, now: float) -> list[Envelope]:
@@ -428,9 +425,11 @@ class Worker(Machine[WorkerIn]):
                 f" {rules.silence_s:g} s",
             )
             return [Envelope(self._host_address, Ended(lost))]
-        if self._has_left():
-            self._end()
-            return [*out, *self._links.tick(now), Envelope(self._host_address, Ended(None))]
+        if self._is_leaving:
+            if self._is_through():
+                self._end()
+                out.append(Envelope(self._host_address, Ended(None)))
+            return out + self._links.tick(now)
         if self._reported_at is None:
             self._reported_at = now
         elif now - self._reported_at >= rules.report_s:
@@ -438,12 +437,17 @@ class Worker(Machine[WorkerIn]):
         self._ask_if_waiting(now)
         return out + self._links.tick(now)
 
-    def _has_left(self) -> bool:
-        """Whether this worker is no member any more, and nothing can come that it must forward."""
-        if not self._members or self.address in self._members:
-            return False
-        others = [each for each in self._members if each != self.address]
-        return all(each in self._farewells and self._links.is_idle(each) for each in others)
+    @property
+    def _is_leaving(self) -> bool:
+        """Whether this worker is no member any more."""
+        return bool(self._members) and self.address not in self._members
+
+    def _is_through(self) -> bool:
+        """Whether nothing can come that it must forward, and all that it said has arrived."""
+        others = (*self._members, self._controller)
+        return all(each in self._farewells for each in self._members) and all(
+            map(self._links.is_idle, others)
+        )
 
     def _tick_after_end(self, now: float) -> list[Envelope]:
         """Acknowledge the end, as often as the controller wants."""
@@ -465,7 +469,7 @@ class Worker(Machine[WorkerIn]):
     def _rejoin(self) -> None:
         """The controller has given this worker up: come back as a new one."""
         self._born += 1
-        self._links = self._new_links()
+        self._links = Links(self.address, self._born)
         self._shelf = Shelf()
         if self._replica is not None:
             self._replica.close()
@@ -484,8 +488,7 @@ class Worker(Machine[WorkerIn]):
         self._signals = signals
         self._heard_at = now
         self._shelf.retain(0, begin.stage)
-        self._links.discard()
-        self._links.retain((*begin.members, self._controller))
+        self._links.begin(epoch, lambda peer: peer == self._controller)
         self._replica = Replica(
             self._driver,
             begin.rules.partitions,
@@ -504,7 +507,7 @@ class Worker(Machine[WorkerIn]):
         early, self._early = self._early, []
         out: list[Envelope] = []
         for packet in early:
-            out += self._on_bodies(packet, now)
+            out += self._on_packet(packet, now)
         return out
 
     def _place(self, entry: Entry, stage: int) -> None:
@@ -551,7 +554,8 @@ class Worker(Machine[WorkerIn]):
     def _on_map_changed(self, body: MapChanged) -> None:
         if body.members:
             for gone in [each for each in self._members if each not in body.members]:
-                self._links.post(gone, Farewell())
+                if gone != self.address:
+                    self._links.post(gone, Farewell())
             self._set_members(body.members, body.hosts)
         for entry in (*body.created, *body.moved):
             self._exchange.map.learn(entry)
