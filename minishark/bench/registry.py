@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from canary_core.lab import overhead as canary_overhead
+from canary_core.lab import simulated as canary_simulated
 from minishark.bench import live, load
+from minishark.bench.canary import experiment as canary
 from minishark.bench.chaos import experiment as chaos
 from minishark.errors import OptionError
 from sparrow_core.lab import beyond, emulated, on_paper, placements, policies
@@ -20,9 +23,13 @@ from sparrow_core.lab.experiment import AnyExperiment
 from sparrow_core.lab.reports import PlotFormat, write_report
 from sparrow_core.lab.summary import Table, summary
 
+_HOMES = (
+    on_paper, placements, policies, beyond, emulated, live, chaos, load,
+    canary, canary_overhead, canary_simulated,
+)  # fmt: skip
 EXPERIMENTS: dict[str, AnyExperiment] = {
     experiment.name: experiment
-    for module in (on_paper, placements, policies, beyond, emulated, live, chaos, load)
+    for module in _HOMES
     for experiment in module.EXPERIMENTS
 }
 

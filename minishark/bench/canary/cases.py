@@ -22,6 +22,7 @@ from canary_core.applications import kmeans, logistic, pagerank
 
 Floats = npt.NDArray[np.float64]
 
+APPLICATIONS = ("logistic regression", "k-means", "PageRank")
 FEATURES = 20
 CLUSTERS = 10
 DEGREE = 20
@@ -31,7 +32,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one application.
 
     Attributes:
-        application: "logistic regression", "k-means" or "PageRank".
+        application: One of APPLICATIONS.
         count: Points, or edges, in all partitions together.
         partitions: Into which they are cut.
         workers: Processes that hold them.

@@ -23,7 +23,14 @@ _ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "PYSPARK_PYTHON": sys.executable,
 }  # fmt: skip
-_MODULES = {"NumPy": "plain", "minishark": "own", "mpi4py": "mpi", "Ray": "ray_actors", "PySpark": "spark"}
+_MODULES = {
+    "NumPy": ("plain",),
+    "sequential": ("plain", "in turn"),
+    "minishark": ("own",),
+    "mpi4py": ("mpi",),
+    "Ray": ("ray_actors",),
+    "PySpark": ("spark",),
+}
 _PACKAGES = {"mpi4py": "mpi4py", "Ray": "ray", "PySpark": "pyspark"}
 
 
@@ -33,17 +40,18 @@ def installed_peers() -> list[str]:
     return [name for name in found if name != "mpi4py" or _mpiexec()]
 
 
-def run_peer(system: str, cases: Sequence[Case]) -> list[Measured]:
-    """Run cases of one number of workers on a system.
+def run_cases(system: str, cases: Sequence[Case]) -> list[Measured]:
+    """Run cases of one number of workers on a system: NumPy, minishark, or an installed peer.
 
     Raises:
         ExecutionError: It failed, or took too long.
     """
-    module = ["-m", f"minishark.bench.canary.{_MODULES.get(system, system)}"]
+    module, *more = _MODULES[system]
     with tempfile.TemporaryDirectory(prefix="minishark-bench-") as folder:
         asked, told = Path(folder, "cases.json"), Path(folder, "measured.json")
         asked.write_bytes(msgspec.json.encode(cases))
-        command = [sys.executable, *module, str(asked), str(told)]
+        python = [sys.executable, "-m", f"minishark.bench.canary.{module}"]
+        command = [*python, str(asked), str(told), *more]
         if system == "mpi4py":
             command = [_mpiexec(), "-n", str(cases[0].workers), *command]
         _run(system, command)
