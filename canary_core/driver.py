@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
+from canary_core import stages
 from canary_core.errors import InvalidCall
-from canary_core.stages import Kind
 
 
 class Recorder(Protocol):
     """What takes the stages of a driver: a worker's program, or the sequential runner."""
 
-    def record(self, kind: Kind, fn: Any, operands: tuple[int, ...], size: int, target: int) -> int:
+    def record(self, kind: int, fn: Any, operands: tuple[int, ...], size: int, target: int) -> int:
         """Take a stage; returns the id of its value."""
         ...
 
@@ -83,7 +83,7 @@ class Run:
 
     def table(self, name: str, partitions: int | None = None) -> Value:
         """The partitions of a table that the host knows."""
-        return self._record(Kind.TABLE, name, (), self._size(partitions))
+        return self._record(stages.TABLE, name, (), self._size(partitions))
 
     def load(self, fn: Callable[[int], Any], partitions: int | None = None) -> Value:
         """Data that `fn` makes or reads for each partition index.
@@ -91,27 +91,27 @@ class Run:
         After a failure it is called again, and must return the same for the same index.
         """
         self._check_function("load", fn)
-        return self._record(Kind.LOAD, fn, (), self._size(partitions))
+        return self._record(stages.LOAD, fn, (), self._size(partitions))
 
     def single(self, value: Any) -> Value:
         """One value, in one place."""
-        return self._record(Kind.SINGLE, value, (), 1)
+        return self._record(stages.SINGLE, value, (), 1)
 
     def map(self, fn: Callable[..., Any], *values: Value) -> Value:
         """`fn(part, ...)` for each partition; all values have the same number of partitions."""
         size, operands = self._operands("map", fn, values)
         recorder = self._recorder
-        return Value(recorder, recorder.record(Kind.MAP, fn, operands, size, size), size)
+        return Value(recorder, recorder.record(stages.MAP, fn, operands, size, size), size)
 
     def broadcast(self, value: Value, partitions: int | None = None) -> Value:
         """A single's value as each partition of a group."""
         _, operands = self._operands("broadcast", None, (value,), single=True)
-        return self._send(Kind.BROADCAST, 0, operands, 1, self._size(partitions))
+        return self._send(stages.BROADCAST, 0, operands, 1, self._size(partitions))
 
     def reduce(self, fn: Callable[[Any, Any], Any], value: Value) -> Value:
         """All partitions combined by `fn(a, b)` to a single, along a fixed tree of indices."""
         size, operands = self._operands("reduce", fn, (value,))
-        return self._send(Kind.REDUCE, fn, operands, size, 1)
+        return self._send(stages.REDUCE, fn, operands, size, 1)
 
     def scatter(
         self, fn: Callable[..., Any], *values: Value, partitions: int | None = None
@@ -122,7 +122,7 @@ class Run:
         A partition of the result is the list of its pieces, in order of their sources.
         """
         size, operands = self._operands("scatter", fn, values)
-        return self._send(Kind.SCATTER, fn, operands, size, self._size(partitions))
+        return self._send(stages.SCATTER, fn, operands, size, self._size(partitions))
 
     def gather(self, fn: Callable[..., Any], scattered: Value, *values: Value) -> Value:
         """`fn(pieces, part, ...)` for each partition of what `scatter` returned."""
@@ -132,7 +132,7 @@ class Run:
         """Objects that `update` changes in place; `fn(part, ...)` makes them, and keeps no part."""
         size, operands = self._operands("state", fn, values)
         return State(
-            self._recorder, self._recorder.record(Kind.STATE, fn, operands, size, size), size
+            self._recorder, self._recorder.record(stages.STATE, fn, operands, size, size), size
         )
 
     def update(self, fn: Callable[..., Any], state: State, *values: Value) -> Value:
@@ -140,7 +140,7 @@ class Run:
         if not isinstance(state, State):
             raise InvalidCall(f"update changes what run.state made, not {state!r}")
         size, operands = self._operands("update", fn, (state, *values))
-        return self._record(Kind.UPDATE, fn, operands, size)
+        return self._record(stages.UPDATE, fn, operands, size)
 
     def signal(self, fn: Callable[..., Any], *values: Value) -> Any:
         """`fn(value, ...)` of singles, once, told to all copies of the driver, which wait for it.
@@ -151,12 +151,10 @@ class Run:
         _, operands = self._operands("signal", fn, values, single=True)
         return self._recorder.decide(fn, operands)
 
-    def _record(self, kind: Kind, fn: Any, operands: tuple[int, ...], size: int) -> Value:
+    def _record(self, kind: int, fn: Any, operands: tuple[int, ...], size: int) -> Value:
         return Value(self._recorder, self._recorder.record(kind, fn, operands, size, size), size)
 
-    def _send(
-        self, kind: Kind, fn: Any, operands: tuple[int, ...], size: int, target: int
-    ) -> Value:
+    def _send(self, kind: int, fn: Any, operands: tuple[int, ...], size: int, target: int) -> Value:
         stage = self._recorder.record(kind, fn, operands, size, target)
         return Value(self._recorder, stage, target)
 

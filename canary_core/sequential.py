@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from canary_core import values
+from canary_core import stages, values
 from canary_core.driver import Driver, Run, Source, Value
 from canary_core.errors import InvalidCall
-from canary_core.stages import Kind, Stage
+from canary_core.stages import Stage
 from canary_core.tasks import pieces_by_target, task_failed
 from canary_core.tree import combine
 
@@ -53,16 +53,16 @@ class _Eager:
         self._parts: dict[int, list[Any]] = {}
         self._states: set[int] = set()
 
-    def record(self, kind: Kind, fn: Any, operands: tuple[int, ...], size: int, target: int) -> int:
+    def record(self, kind: int, fn: Any, operands: tuple[int, ...], size: int, target: int) -> int:
         stage = Stage(self._stages, kind, fn, operands, size, target)
         self._stages += 1
         self._parts[stage.index] = self._run(stage)
-        if kind is Kind.STATE:
+        if kind == stages.STATE:
             self._states.add(stage.index)
         return stage.index
 
     def decide(self, fn: Callable[..., Any], operands: tuple[int, ...]) -> Any:
-        (value,) = self._parts[self.record(Kind.SIGNAL, fn, operands, 1, 1)]
+        (value,) = self._parts[self.record(stages.SIGNAL, fn, operands, 1, 1)]
         return values.copied(value)
 
     def release(self, value: int, size: int) -> None:
@@ -75,18 +75,18 @@ class _Eager:
 
     def _run(self, stage: Stage) -> list[Any]:
         made = [self._task(stage, index) for index in range(stage.size)]
-        if not self._states.isdisjoint(stage.operands) and stage.kind >= Kind.SIGNAL:
+        if not self._states.isdisjoint(stage.operands) and stage.kind >= stages.SIGNAL:
             made = [values.copied(each) for each in made]  # what is sent is sent as it is now
         match stage.kind:
-            case Kind.BROADCAST:
+            case stages.BROADCAST:
                 return made * stage.target
-            case Kind.SCATTER:
+            case stages.SCATTER:
                 arrived: list[list[Any]] = [[] for _ in range(stage.target)]
                 for pieces in made:
                     for target, piece in pieces:
                         arrived[target].append(piece)
                 return arrived
-            case Kind.REDUCE:
+            case stages.REDUCE:
                 leaves = {(index, index + 1): value for index, value in enumerate(made)}
                 try:
                     ((_, value),), _ = combine(stage.fn, leaves, 0, stage.size)
@@ -100,15 +100,15 @@ class _Eager:
         operands = [self._parts[each][index] for each in stage.operands]
         try:
             match stage.kind:
-                case Kind.SINGLE:
+                case stages.SINGLE:
                     return values.copied(stage.fn)
-                case Kind.BROADCAST | Kind.REDUCE:
+                case stages.BROADCAST | stages.REDUCE:
                     return operands[0]
-                case Kind.LOAD:
+                case stages.LOAD:
                     return stage.fn(index)
-                case Kind.TABLE:
+                case stages.TABLE:
                     return self._source(stage.fn, index, stage.size)
-                case Kind.SCATTER:
+                case stages.SCATTER:
                     return pieces_by_target(stage.fn(*operands), stage.target)
                 case _:
                     return stage.fn(*operands)

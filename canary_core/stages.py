@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import hashlib
 from types import CodeType
@@ -13,20 +12,13 @@ CACHED_MAX = 10_000
 SCALARS = (int, float, str, bytes, bool, type(None), complex)
 
 
-class Kind(enum.IntEnum):
-    """What a stage does. The first seven run one task for each partition of their group."""
-
-    MAP = 0
-    UPDATE = 1
-    STATE = 2
-    LOAD = 3
-    TABLE = 4
-    SINGLE = 5
-    SIGNAL = 6
-    BROADCAST = 7
-    REDUCE = 8
-    SCATTER = 9
-    RETURN = 10
+# What a stage does. The first seven run one task for each partition of their group. Plain numbers:
+# an enum's members hash by their names, differently in each process.
+MAP, UPDATE, STATE, LOAD, TABLE, SINGLE, SIGNAL, BROADCAST, REDUCE, SCATTER, RETURN = range(11)
+KINDS = (
+    "map", "update", "state", "load", "table", "single", "signal", "broadcast", "reduce",
+    "scatter", "return",
+)  # fmt: skip
 
 
 class Stage:
@@ -44,7 +36,7 @@ class Stage:
     __slots__ = ("fn", "index", "kind", "operands", "size", "target")
 
     def __init__(
-        self, index: int, kind: Kind, fn: Any, operands: tuple[int, ...], size: int, target: int
+        self, index: int, kind: int, fn: Any, operands: tuple[int, ...], size: int, target: int
     ) -> None:
         self.index = index
         self.kind = kind
@@ -56,16 +48,12 @@ class Stage:
     @property
     def call(self) -> str:
         """What a reader of the driver would recognise: "map(step)"."""
-        name = self.kind.name.lower()
-        match self.kind:
-            case Kind.TABLE:
-                return f"table({self.fn!r})"
-            case Kind.SINGLE:
-                return f"single({type(self.fn).__name__})"
-            case Kind.BROADCAST | Kind.RETURN:
-                return name
-            case _:
-                return f"{name}({function_name(self.fn)})"
+        if self.kind == TABLE:
+            return f"table({self.fn!r})"
+        if self.kind == SINGLE:
+            return f"single({type(self.fn).__name__})"
+        name = KINDS[self.kind]
+        return name if self.kind in {BROADCAST, RETURN} else f"{name}({function_name(self.fn)})"
 
 
 def function_name(fn: Any) -> str:
@@ -88,15 +76,19 @@ class Digester:
     def __init__(self) -> None:
         self.digest = 0
         self._codes: dict[int, tuple[Any, int]] = {}
+        self._plain: dict[int, tuple[Any, int]] = {}  # functions that hold nothing, by their id
 
     def fold(self, stage: Stage) -> int:
         """The digest of all stages up to this one."""
         fn = stage.fn
-        what = fn if type(fn) is int else self._function(fn)
-        self.digest = (
-            hash((self.digest, stage.kind, what, stage.operands, stage.size, stage.target)) & MASK
+        what = self._plain.get(id(fn))
+        if what is None or what[0] is not fn:
+            what = (fn, self._function(fn))
+        self.digest = digest = (
+            hash((self.digest, stage.kind, what[1], stage.operands, stage.size, stage.target))
+            & MASK
         )
-        return self.digest
+        return digest
 
     def fold_constant(self, stage: Stage, content: bytes) -> int:
         """The same for a stage whose "function" is a constant, given by its bytes."""
@@ -114,6 +106,9 @@ class Digester:
                 self._codes.clear()
             self._codes[id(code)] = known = (code, _number(_code_text(code).encode()))
         if fn.__closure__ is None and fn.__defaults__ is None and fn.__kwdefaults__ is None:
+            if len(self._plain) > CACHED_MAX:
+                self._plain.clear()
+            self._plain[id(fn)] = (fn, known[1])
             return known[1]
         return hash((known[1], _number(self._describe(fn).encode()))) & MASK
 

@@ -132,7 +132,8 @@ class Controller(Machine[ControllerIn]):
         self._balance = BALANCERS[settings.balancer]
         self._members: dict[Address, _Member] = {}
         self._waiting: dict[Address, Ready] = {}  # workers that came before the start
-        self._released: dict[Address, None] = {}  # workers that leave, and forward what comes
+        # Workers that leave and forward what still comes, with when they were heard of last.
+        self._released: dict[Address, float] = {}
         self._running = False
         self._outcome: Outcome | None = None
         self._out: list[Envelope] = []
@@ -201,6 +202,8 @@ class Controller(Machine[ControllerIn]):
         member = self._members.get(packet.sender)
         if member is not None:
             member.heard_at = self._now
+        elif packet.sender in self._released:
+            self._released[packet.sender] = self._now
         for each_packet in ready:
             place_ = 0
             for body in each_packet.bodies:
@@ -260,6 +263,9 @@ class Controller(Machine[ControllerIn]):
         for worker, member in list(self._members.items()):
             if now - member.heard_at > settings.silence_s:
                 self._lose(worker)
+        for worker, heard_at in list(self._released.items()):
+            if now - heard_at > settings.silence_s:
+                del self._released[worker]
         if self._trails is not None and now - self._trails_since > TRAIL_WAIT_S:
             self._compare_trails()
         if self._members and now - self._told_at >= settings.report_s:
@@ -462,7 +468,7 @@ class Controller(Machine[ControllerIn]):
             complete=self._complete,
             cuts=self._cuts,
         )
-        for worker in self._members:
+        for worker in (*self._members, *self._released):
             self._links.post(worker, body)
         progress = Progress(
             stage=self._floor,
@@ -516,7 +522,7 @@ class Controller(Machine[ControllerIn]):
                 everyone = list(self._members)
                 del self._members[worker]
                 self._custody.lose(worker)
-                self._released[worker] = None
+                self._released[worker] = self._now
                 self._announce_members(everyone)
 
     def _can_go(self, worker: Address) -> bool:

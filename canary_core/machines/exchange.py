@@ -8,7 +8,6 @@ it forwards them by its own map. So nobody has to agree with anybody on the map 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from canary_core import values
@@ -155,19 +154,15 @@ class Reductions:
     """Leaves of reductions that wait to be combined with others of this worker."""
 
     def __init__(self) -> None:
-        self._leaves: dict[int, dict[Node, Any]] = {}
+        self.leaves: dict[int, dict[Node, Any]] = {}  # by stage
 
     def add(self, stage: int, index: int, value: Any) -> int:
         """Take a leaf; returns how many the stage has now."""
-        leaves = self._leaves.setdefault(stage, {})
+        leaves = self.leaves.setdefault(stage, {})
         leaves[index, index + 1] = value
         return len(leaves)
 
-    def pending(self) -> Iterable[int]:
-        """Stages that have leaves here."""
-        return tuple(self._leaves)
-
     def take(self, stage: int, fn: Any, size: int) -> dict[Node, Any]:
         """Combine as much as the tree allows; returns the values of the nodes."""
-        nodes, _ = combine(fn, self._leaves.pop(stage), 0, size)
+        nodes, _ = combine(fn, self.leaves.pop(stage), 0, size)
         return dict(nodes)

@@ -26,7 +26,7 @@ from sparrow_core.protocol.machine import Envelope
 IN_FLIGHT_MAX = 1024  # packets that are not acknowledged; more wait
 ACK_AFTER = 32  # packets; else the timer acknowledges
 RESEND_S = 0.2
-RESEND_MAX_S = 3.2
+RESEND_MAX_S = 0.8
 RESEND_AT_ONCE_MAX = 64
 UNKNOWN = -1
 
@@ -41,8 +41,10 @@ class _Sent(Struct):
 class _Link:
     """One peer: what it has not acknowledged, and what has come from it."""
 
-    def __init__(self, born: int = UNKNOWN) -> None:
-        self.born = born
+    def __init__(self, session: int = 0) -> None:
+        self.born = UNKNOWN
+        self.session = session  # how many links to this peer there were before
+        self.peer_session = 0
         self.last_sent = 0
         self.sent: deque[_Sent] = deque()
         self.backlog: deque[Packet] = deque()
@@ -88,11 +90,16 @@ class Links:
             return [], []  # of an incarnation that is gone
         if packet.born > link.born:
             if link.born != UNKNOWN:
-                self._links[packet.sender] = link = _Link()
+                self._links[packet.sender] = link = _Link(link.session + 1)
                 self.restarted.append(packet.sender)
             link.born = packet.born
         if packet.to_born not in {UNKNOWN, self._born}:
             return [], [self._acknowledge(packet.sender, link)]  # meant for a predecessor
+        if packet.session < link.peer_session:
+            return [], []  # sent before its sender knew of this incarnation
+        if packet.session > link.peer_session:
+            link.peer_session, link.received = packet.session, 0
+            link.early.clear()
         self._on_ack(link, packet.ack)
         out = self._send(packet.sender, link, now)
         return self._take(link, packet, out), out
@@ -173,6 +180,7 @@ class Links:
             sender=self._address,
             born=self._born,
             to_born=link.born,
+            session=link.session,
             seq=seq,
             ack=link.received,
             epoch=self.epoch,

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from canary_core import values
+from canary_core import stages, values
 from canary_core.machines import replica as steps_of
 from canary_core.machines.replica import MANY, ONE, SPECIAL, TWO, Replica, Step, Track
-from canary_core.stages import Kind, Stage
+from canary_core.stages import Stage
 from canary_core.tasks import pieces_by_target
 from canary_core.tree import combine
 
@@ -111,9 +111,9 @@ class Partition:
         if track is None:
             return replica.end
         if self.blocked:
-            return track.steps[self.blocked[0] - track.base][4].index
+            return track.at(self.blocked[0])[4].index
         if self.pc < track.end:
-            return track.steps[self.pc - track.base][4].index
+            return track.at(self.pc)[4].index
         return replica.end
 
 
@@ -184,7 +184,7 @@ def _drain_around(
     waiting, part.blocked = part.blocked, []
     ran = 0
     for pc in (*waiting, *range(part.pc, stop)):
-        step = track.steps[pc - track.base]
+        step = track.at(pc)
         if pc >= part.pc:
             part.frees.extend(step[3])
             part.pc = pc + 1
@@ -201,18 +201,22 @@ def _drain_around(
 
 def _is_ready(part: Partition, step: Step, track: Track, states: set[int]) -> bool:
     """Whether all that a step reads is there, and no blocked step before it minds."""
-    code, _, operands, _, stage = step
-    used = (operands,) if code == ONE else operands
-    for each in used:
+    code, _, operands, _, _ = step
+    before = part.blocked
+    for each in (operands,) if code == ONE else operands:
         if each not in part.values:
             return False
         if each in states and any(
-            each in _operands(track.steps[pc - track.base])
-            and (stage.kind is Kind.UPDATE or track.steps[pc - track.base][4].kind is Kind.UPDATE)
-            for pc in part.blocked
+            _minds(step, track.steps[pc - track.base], each) for pc in before
         ):
             return False
     return True
+
+
+def _minds(step: Step, earlier: Step, state: int) -> bool:
+    """Whether a step may not be run before an earlier one, which uses the same state."""
+    updates = stages.UPDATE in {step[4].kind, earlier[4].kind}
+    return updates and state in _operands(earlier)
 
 
 def _operands(step: Step) -> Iterable[int]:
@@ -261,7 +265,9 @@ def _loaded(part: Partition, step: Step, effects: Effects) -> Any:
 
 def _load_again(part: Partition, replica: Replica, effects: Effects) -> None:
     for each in part.reload:
-        step = replica.loads[each]
+        step = replica.loads.get(each)
+        if step is None:
+            continue  # the driver has dropped it: nothing from here on reads it
         try:
             part.values[each] = _loaded(part, step, effects)
         except (Exception, SystemExit) as error:
@@ -271,7 +277,7 @@ def _load_again(part: Partition, replica: Replica, effects: Effects) -> None:
 
 def _sent(part: Partition, stage: Stage) -> Any:
     operands = [part.values[each] for each in stage.operands]
-    if stage.kind is Kind.SCATTER:
+    if stage.kind == stages.SCATTER:
         sent: Any = pieces_by_target(stage.fn(*operands), stage.target)
     else:
         sent = operands[0]
@@ -284,9 +290,9 @@ def _receive(part: Partition, stage: Stage) -> bool:
     arrived = part.inbox.get(stage.index)
     if arrived is None:
         return False
-    if stage.kind is Kind.BROADCAST:
+    if stage.kind == stages.BROADCAST:
         value = arrived[0]
-    elif stage.kind is Kind.SCATTER:
+    elif stage.kind == stages.SCATTER:
         if len(arrived) < stage.size:
             return False
         value = [each for _, each in sorted_pieces(arrived) if each is not values.NOTHING]

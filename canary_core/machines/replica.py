@@ -18,23 +18,23 @@ from typing import Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from canary_core import values
+from canary_core import stages, values
 from canary_core.driver import Driver, Run, Value
 from canary_core.errors import InvalidCall
-from canary_core.stages import SCALARS, Digester, Kind, Stage
+from canary_core.stages import SCALARS, Digester, Stage
 
 # How a step runs. Those below SPECIAL call a function of one, two or any number of values.
 ONE, TWO, MANY, SPECIAL = 0, 1, 2, 3
 LOAD, TABLE, SINGLE, STATE, SIGNAL, SEND, RECEIVE, RETURN = range(SPECIAL, SPECIAL + 8)
 _CODES = {
-    Kind.LOAD: LOAD,
-    Kind.TABLE: TABLE,
-    Kind.SINGLE: SINGLE,
-    Kind.STATE: STATE,
-    Kind.SIGNAL: SIGNAL,
-    Kind.BROADCAST: SEND,
-    Kind.REDUCE: SEND,
-    Kind.SCATTER: SEND,
+    stages.LOAD: LOAD,
+    stages.TABLE: TABLE,
+    stages.SINGLE: SINGLE,
+    stages.STATE: STATE,
+    stages.SIGNAL: SIGNAL,
+    stages.BROADCAST: SEND,
+    stages.REDUCE: SEND,
+    stages.SCATTER: SEND,
 }
 # (code, function, operands (the only one itself, for ONE), values to free before, stage)
 Step = tuple[int, Any, Any, tuple[int, ...], Stage]
@@ -43,16 +43,17 @@ Step = tuple[int, Any, Any, tuple[int, ...], Stage]
 class Track:
     """The steps of a group; those before `base` are over everywhere, and gone."""
 
-    __slots__ = ("base", "frees", "steps")
+    __slots__ = ("base", "end", "frees", "steps")
 
     def __init__(self) -> None:
         self.base = 0
+        self.end = 0  # base + len(steps), kept as a number: it is read for each task of a round
         self.steps: list[Step] = []
         self.frees: list[int] = []  # values that the next step frees
 
-    @property
-    def end(self) -> int:
-        return self.base + len(self.steps)
+    def at(self, number: int) -> Step:
+        """A step by its number."""
+        return self.steps[number - self.base]
 
 
 class Replica:
@@ -89,6 +90,8 @@ class Replica:
         self._cut_every = cut_every
         self._due: set[int] = set()
         self._released: deque[tuple[int, int]] = deque()  # loads, with the stage that freed them
+        self._next_cut = -1
+        self._plan_cut(0)
         self._limit = 0
         self._closed = False
         self._digester = Digester()
@@ -140,7 +143,9 @@ class Replica:
 
     def demand_cut(self, stage: int) -> None:
         """Partitions are to be stored at this stage, unless the driver has passed it."""
-        self._due.add(stage)
+        if stage >= self.end:
+            self._due.add(stage)
+            self._plan_cut(self.end)
 
     def digest_at(self, end: int) -> int | None:
         """The digest of the first `end` stages; None if it is not known (any more)."""
@@ -167,30 +172,34 @@ class Replica:
 
     # --- what the driver calls, in its greenlet ------------------------------------------------
 
-    def record(self, kind: Kind, fn: Any, operands: tuple[int, ...], size: int, target: int) -> int:
-        index = self._next()
+    def record(self, kind: int, fn: Any, operands: tuple[int, ...], size: int, target: int) -> int:
+        index = self.end
+        if index >= self._limit or self._closed:
+            index = self._next()
         stage = Stage(index, kind, fn, operands, size, target)
-        if kind is Kind.SINGLE:
+        if kind == stages.SINGLE:
             digest = self._digester.fold_constant(stage, b"".join(values.dumps_inside(fn)))
         else:
             digest = self._digester.fold(stage)
         self._append(stage, digest)
-        if kind is Kind.MAP or kind is Kind.UPDATE:
+        if kind <= stages.UPDATE:  # or MAP
             count = len(operands)
             if count == 1:
-                self._step(size, (ONE, fn, operands[0]), stage)
+                self._step(size, ONE, operands[0], stage)
             else:
-                self._step(size, (TWO if count == 2 else MANY, fn, operands), stage)
+                self._step(size, TWO if count == 2 else MANY, operands, stage)
             return index
-        self._step(size, (_CODES[kind], fn, operands), stage)
-        if kind in {Kind.BROADCAST, Kind.REDUCE, Kind.SCATTER}:
-            self._step(target, (RECEIVE, fn, ()), stage)
-        elif kind is Kind.STATE:
+        self._step(size, _CODES[kind], operands, stage)
+        if kind in {stages.BROADCAST, stages.REDUCE, stages.SCATTER}:
+            self._step(target, RECEIVE, (), stage)
+        elif kind == stages.STATE:
             self.states.add(index)
+        elif kind in {stages.LOAD, stages.TABLE}:
+            self.loads[index] = (_CODES[kind], fn, operands, (), stage)
         return index
 
     def decide(self, fn: Callable[..., Any], operands: tuple[int, ...]) -> Any:
-        index = self.record(Kind.SIGNAL, fn, operands, 1, 1)
+        index = self.record(stages.SIGNAL, fn, operands, 1, 1)
         while index not in self.signals:
             self.waiting = index
             self._pause()
@@ -218,9 +227,8 @@ class Replica:
 
     def _append(self, stage: Stage, digest: int) -> None:
         index = stage.index
-        if (self._cut_every and index and index % self._cut_every == 0) or index in self._due:
-            self._due.discard(index)
-            self.cuts[index] = {size: track.end for size, track in self.tracks.items()}
+        if index == self._next_cut:
+            self._cut(index)
         if index >= self._retain_from:
             self._stages.append(stage)
             self._digests.append(digest)
@@ -228,7 +236,19 @@ class Replica:
             self._base = index + 1
         self.end = index + 1
 
-    def _step(self, size: int, what: tuple[int, Any, Any], stage: Stage) -> None:
+    def _cut(self, index: int) -> None:
+        self._due.discard(index)
+        self.cuts[index] = {size: track.end for size, track in self.tracks.items()}
+        self._plan_cut(index + 1)
+
+    def _plan_cut(self, first: int) -> None:
+        """Find the next stage from `first` on at which partitions are to be stored."""
+        due = [stage for stage in self._due if stage >= first]
+        if self._cut_every:
+            due.append(max(1, -(-first // self._cut_every)) * self._cut_every)
+        self._next_cut = min(due, default=-1)
+
+    def _step(self, size: int, code: int, operands: Any, stage: Stage) -> None:
         track = self.tracks.get(size)
         if track is None:
             track = self.tracks[size] = Track()
@@ -236,13 +256,11 @@ class Replica:
         if track.frees:
             frees = tuple(track.frees)
             track.frees.clear()
-        step = (*what, frees, stage)
-        if what[0] == LOAD or what[0] == TABLE:
-            self.loads[stage.index] = step
         if stage.index >= self._retain_from:
-            track.steps.append(step)
+            track.steps.append((code, stage.fn, operands, frees, stage))
         else:
             track.base += 1
+        track.end += 1
 
     def _run(self) -> None:
         try:
@@ -264,9 +282,9 @@ class Replica:
             places.append((handle.partitions, len(group)))
             group.append(handle._id)  # noqa: SLF001 - its own handles
         index = self._next()
-        stage = Stage(index, Kind.RETURN, (body, tuple(places)), (), 1, 1)
+        stage = Stage(index, stages.RETURN, (body, tuple(places)), (), 1, 1)
         digest = self._digester.fold_constant(stage, body + repr(ids).encode())
         self._append(stage, digest)
         for size, group in ids.items():
-            self._step(size, (RETURN, None, tuple(group)), stage)
+            self._step(size, RETURN, tuple(group), stage)
         self.returned = True

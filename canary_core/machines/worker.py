@@ -18,7 +18,7 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec import structs
 
-from canary_core import values
+from canary_core import stages, values
 from canary_core.driver import Driver, Source
 from canary_core.machines import shelf as snapshots
 from canary_core.machines.exchange import UNTOLD, Arrivals, Exchange, Reductions
@@ -60,7 +60,7 @@ from canary_core.protocol.messages import (
 )
 from canary_core.results import driver_failure, task_failure
 from canary_core.sequential import no_tables
-from canary_core.stages import Kind, Stage
+from canary_core.stages import Stage
 from canary_core.values import NOTHING, Frames
 from sparrow_core.protocol.ids import Address, address, endpoint_of
 from sparrow_core.protocol.machine import Envelope, Machine
@@ -199,15 +199,19 @@ class Worker(Machine[WorkerIn]):
         return bool(self._exchange.runnable) or self._can_advance(replica)
 
     def _can_advance(self, replica: Replica) -> bool:
-        if not self._exchange.parts or replica.returned or replica.failure is not None:
-            return False
-        if replica.waiting >= 0 and replica.waiting not in self._signals:
-            return False
-        return replica.end < self._limit(replica)
+        return self._limit(replica) > replica.end
 
     def _limit(self, replica: Replica) -> int:
-        slowest = min([part.first_unrun(replica) for part in self._exchange.parts.values()])
-        return min(slowest + WINDOW, self._floor + SPREAD)
+        """How many stages the driver may have recorded; 0 if it has to wait."""
+        if not self._exchange.parts or replica.returned or replica.failure is not None:
+            return 0
+        if replica.waiting >= 0 and replica.waiting not in self._signals:
+            return 0
+        parts = self._exchange.parts.values()
+        slowest = min([part.first_unrun(replica) for part in parts])
+        # One that came from a worker whose driver was further ahead needs ours to be as far.
+        needed = max([part.known for part in parts])
+        return min(max(slowest + WINDOW, needed), self._floor + SPREAD)
 
     def _work(self) -> None:
         replica = self._replica
@@ -215,12 +219,14 @@ class Worker(Machine[WorkerIn]):
             return
         try:
             self._run_partitions(replica)
-            self._combine_leaves(replica)
+            if self._reductions.leaves:
+                self._combine_leaves(replica)
         except TaskError as error:
             self._fail(task_failure(error.stage, error.index, error.__cause__ or error))
             return
-        if self._can_advance(replica):
-            self._advance(replica)
+        limit = self._limit(replica)
+        if limit > replica.end:
+            self._advance(replica, limit)
         self._exchange.flush()
 
     def _run_partitions(self, replica: Replica) -> None:
@@ -247,7 +253,7 @@ class Worker(Machine[WorkerIn]):
 
     def _combine_leaves(self, replica: Replica) -> None:
         """Send leaves that wait in vain for a neighbour, which has gone to another worker."""
-        for index in self._reductions.pending():
+        for index in tuple(self._reductions.leaves):
             stage = replica.stage_at(index)
             parts = self._exchange.parts.values()
             here = [part for part in parts if part.size == stage.size]
@@ -266,10 +272,10 @@ class Worker(Machine[WorkerIn]):
         digest = self._replica.digest_of(stage.index) or UNTOLD
         self._exchange.send(stage.index, digest, stage.target, arrivals)
 
-    def _advance(self, replica: Replica) -> None:
+    def _advance(self, replica: Replica, limit: int) -> None:
         """Let the driver record more stages."""
         before = replica.end
-        replica.advance(self._limit(replica))
+        replica.advance(limit)
         if replica.failure is not None:
             self._fail(driver_failure(replica.failure, replica.end))
             return
@@ -290,10 +296,10 @@ class Worker(Machine[WorkerIn]):
 
     def send(self, stage: Stage, index: int, pieces: Any) -> None:
         """Send what a partition has for others."""
-        if stage.kind is Kind.REDUCE:
+        if stage.kind == stages.REDUCE:
             if self._reductions.add(stage.index, index, pieces) == self._counts[stage.size]:
                 self._send_leaves(stage)
-        elif stage.kind is Kind.BROADCAST:
+        elif stage.kind == stages.BROADCAST:
             self._send(stage, {target: {0: pieces} for target in range(stage.target)})
         else:
             by_target = dict(pieces)

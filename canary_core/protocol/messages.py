@@ -183,7 +183,7 @@ class Trail(Message, frozen=True):
     end: int
 
 
-class ResultPart(Message, frozen=True):
+class ResultPart(Message, frozen=True, kw_only=True):
     """A partition's part of the result: its values of the handles that the driver returned.
 
     Attributes:
@@ -391,6 +391,7 @@ class Packet(Message, frozen=True, kw_only=True):
         sender: Its address.
         born: Its incarnation.
         to_born: The receiver's incarnation as far as the sender knows; -1 if it does not.
+        session: How many links to the receiver the sender had before this one.
         seq: The packet's number on this link, from 1; 0 if it only acknowledges.
         ack: The number up to which all packets of the receiver have arrived.
         epoch: The sender's epoch.
@@ -401,6 +402,7 @@ class Packet(Message, frozen=True, kw_only=True):
     sender: Address
     born: int
     to_born: int
+    session: int
     seq: int
     ack: int
     epoch: int
