@@ -323,9 +323,9 @@ class Session(CamelCase):
             OptionError: an argument is invalid, or the driver can't be pickled.
 
         Examples:
+            >>> session.create_table("numbers", session.range(1000))
             >>> def total(run):
-            ...     points = run.table("points")
-            ...     return run.reduce(operator.add, run.map(len, points))
+            ...     return run.reduce(int.__add__, run.map(len, run.table("numbers")))
             >>> session.program(total, partitions=4).result()
             1000
         """
