@@ -44,15 +44,39 @@ LAYERS = (
     "bench",
     "cli",
 )
-# The state machines of sparrow_core. What they import, directly or not, is held to their rules.
+# canary_core's layers, low to high.
+CANARY_LAYERS = (
+    "errors",
+    "values",
+    "tree",
+    "stages",
+    "driver",
+    "tasks",
+    "sequential",
+    "protocol",
+    "results",
+    "policy",
+    "machines",
+    "sim",
+    "runtime",
+)
+# The state machines. What they import, directly or not, is held to their rules.
 MACHINES = (
     "sparrow_core.machines.scheduler",
     "sparrow_core.machines.node_monitor",
     "sparrow_core.machines.executor",
     "sparrow_core.machines.client",
     "sparrow_core.observe.metrics",
+    "canary_core.machines.worker",
+    "canary_core.machines.controller",
 )
-DRIVERS = ("sparrow_core.runtime.transport", "sparrow_core.sim", "sparrow_core.runtime.cluster")
+DRIVERS = (
+    "sparrow_core.runtime.transport",
+    "sparrow_core.sim",
+    "sparrow_core.runtime.cluster",
+    "canary_core.runtime",
+    "canary_core.sim",
+)
 BANNED_IN_MACHINES = frozenset(
     {"asyncio", "logging", "secrets", "socket", "subprocess", "threading", "time", "uuid", "zmq"}
 )
@@ -201,6 +225,19 @@ def test_only_the_top_layers_use_the_front_door() -> None:
     assert [] == [module for module in users if _layer(module) < LAYERS.index("tpch")]
 
 
+@pytest.mark.parametrize("module", _modules("canary_core"))
+def test_programs_know_nothing_of_the_engine(module: str) -> None:
+    """canary_core imports its own layer and lower ones, and nothing of SQL or Arrow."""
+    room = module.split(".")[1]
+    assert room in {"__init__", *CANARY_LAYERS}, f"{module} has no layer"
+    for name in _imports(module):
+        assert not any(_is_in(name, each) for each in ("minishark", "pyarrow", "duckdb")), name
+        inner = name.split(".")[1] if _is_in(name, "canary_core") and "." in name else room
+        if room != "__init__" and inner in CANARY_LAYERS:
+            low, high = CANARY_LAYERS.index(inner), CANARY_LAYERS.index(room)
+            assert low <= high, f"{module} imports {name}"
+
+
 @pytest.mark.parametrize("module", _modules("sparrow_core"))
 def test_the_scheduler_knows_nothing_of_the_engine(module: str) -> None:
     """sparrow_core imports neither minishark nor pyarrow nor duckdb."""
@@ -244,7 +281,12 @@ def test_only_the_transport_knows_zeromq() -> None:
 
 def _machine_modules() -> list[str]:
     """The machines and all that runs when they are imported, but for the package's front door."""
-    modules = [name for name in _modules("sparrow_core") if not name.endswith("__init__")]
+    modules = [
+        name
+        for package in ("sparrow_core", "canary_core")
+        for name in _modules(package)
+        if not name.endswith("__init__")
+    ]
     reached: dict[str, None] = {}
     waiting = list(MACHINES)
     while waiting:
@@ -271,6 +313,7 @@ def test_machines_do_no_input_or_output(module: str) -> None:
 # Where functions and exceptions of users are unpickled: in executors, which run them, and in the
 # front end that sent them. Whoever can reach these holds the cluster's keys.
 UNPICKLING = (
+    "canary_core.values",
     "minishark.cluster.backend",
     "minishark.cluster.program_slot",
     "minishark.worker.functions",
@@ -283,7 +326,7 @@ UNPICKLERS = frozenset({"cloudpickle.loads", "cloudpickle.load", "pickle.loads",
 
 
 def _all_modules() -> list[str]:
-    return [*_modules("minishark"), *_modules("sparrow_core")]
+    return [*_modules("minishark"), *_modules("sparrow_core"), *_modules("canary_core")]
 
 
 @pytest.mark.parametrize("module", _all_modules())
@@ -314,7 +357,8 @@ def test_pickles_are_read_where_functions_run() -> None:
         module for module in _all_modules() for name, _ in _calls(module) if name in UNPICKLERS
     ]
     assert set(UNPICKLING) == set(users)
-    assert [] == [m for m in _all_modules() for name in _imports(m) if _is_in(name, "pickle")]
+    importers = {m for m in _all_modules() for name in _imports(m) if _is_in(name, "pickle")}
+    assert {"canary_core.values"} == importers  # protocol 5: large buffers travel apart
 
 
 def test_machines_do_not_know_their_drivers() -> None:
@@ -325,7 +369,7 @@ def test_machines_do_not_know_their_drivers() -> None:
 
 def test_no_module_imports_itself_in_a_circle() -> None:
     """There is no cycle of imports at the top of modules."""
-    modules = [*_modules("minishark"), *_modules("sparrow_core")]
+    modules = _all_modules()
     graph = {module: _top_imports(module, modules) for module in modules}
     done: set[str] = set()
 
@@ -342,7 +386,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 
 def test_packages_are_packages() -> None:
     """Each folder with modules has an __init__.py, or the wheel would lack it."""
-    for package in ("minishark", "sparrow_core"):
+    for package in ("minishark", "sparrow_core", "canary_core"):
         for file in (ROOT / package).rglob("*.py"):
             assert (file.parent / "__init__.py").is_file(), file
 

@@ -99,7 +99,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     preferred: Mapping[int, Sequence[str]] = {}
 
 
-class _Member(Struct):
+class _Member(Struct, kw_only=True):
     """A worker of the current epoch."""
 
     host: str
@@ -290,14 +290,16 @@ class Controller(Machine[ControllerIn]):
     def _start(self) -> None:
         waiting, self._waiting = self._waiting, {}
         self._running = True
-        self._members = {each: _Member(ready.host, self._now) for each, ready in waiting.items()}
+        self._members = {
+            each: _Member(host=ready.host, heard_at=self._now) for each, ready in waiting.items()
+        }
         self._begin_epoch()
 
     def _join(self, ready: Ready) -> None:
         """A worker comes while the program runs: it gets partitions when the balance says so."""
         if ready.epoch > self._epoch:
             return  # it knows a controller that has taken our place
-        self._members[ready.worker] = _Member(ready.host, self._now)
+        self._members[ready.worker] = _Member(host=ready.host, heard_at=self._now)
         self._released.pop(ready.worker, None)
         self._links.post(ready.worker, self._begin(0, self._floor, self._cuts, joining=True))
         self._announce_members([each for each in self._members if each != ready.worker])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import canary_core
 import minishark
 import sparrow_core
 from minishark import dbapi, functions
@@ -30,6 +31,7 @@ CLASSES = (
     "sparrow_core.LocalCluster",
     "sparrow_core.InProcessCluster",
     "sparrow_core.RemoteCluster",
+    "canary_core.Run",
 )
 
 
@@ -106,6 +108,8 @@ def public_names() -> str:
         ),
         "minishark.dbapi": _lines(dbapi, _own(importlib.import_module("minishark.adapters.dbapi"))),
         "sparrow_core": _lines(sparrow_core, sparrow_core.__all__),
+        "canary_core": _lines(canary_core, canary_core.__all__),
+        "canary_core.errors": _lines(canary_core.errors, _own(canary_core.errors)),
     }
     sections |= {path: _members(_class(path)) for path in CLASSES}
     return "\n".join("\n  ".join([title, *lines]) + "\n" for title, lines in sections.items())
@@ -143,7 +147,8 @@ def test_public_names_have_docstrings() -> None:
     owners: list[Any] = [importlib.import_module(home) for home in homes]
     owners += [_class(name) for name in CLASSES]
     named = [pair for owner in owners for pair in _documented(owner)]
-    named += [(name, getattr(sparrow_core, name)) for name in sparrow_core.__all__]
+    for package in (sparrow_core, canary_core):
+        named += [(name, getattr(package, name)) for name in package.__all__]
     missing = [name for name, item in named if not isinstance(item, str) and not item.__doc__]
     assert [] == missing
     assert len(named) > 300
