@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from canary_core.errors import CanaryError
-from canary_core.protocol.messages import Outcome, Progress
-from canary_core.runtime.control import ControlThread
-from minishark.errors import ExecutionError
-from minishark.programs.failures import program_error
-from minishark.programs.workers import WorkerJobs
-from minishark.worker.protocol import WorkerFigures
+from canary_core.protocol.messages import Progress
+from minishark.programs.run import ProgramRun
 
-_END_S = 5.0
-_PEACE_S = 2.0  # for workers to hear that the program is over
-_CANCELLED_S = 0.2
+_NOTHING_YET = Progress(stage=0, iterations=0, workers=0, epoch=1, snapshot=0, moves=0, tasks=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,24 +61,9 @@ class ProgramFigures:
 class Program:
     """A program that runs in the cluster; `Session.program` starts it. Thread-safe."""
 
-    def __init__(
-        self,
-        name: str,
-        control: ControlThread,
-        finish: Callable[[Outcome], Any],
-        clean: Callable[[], None],
-    ) -> None:
+    def __init__(self, name: str, run: ProgramRun) -> None:
         self.name = name
-        self._control = control
-        self._finish = finish
-        self._clean = clean
-        self._began_s = time.monotonic()
-        self._ended_s: float | None = None
-        self._over = threading.Event()
-        self._failure: BaseException | None = None
-        self._result: Any = None
-        self._workers: tuple[WorkerFigures, ...] = ()
-        self._jobs: WorkerJobs | None = None
+        self._run = run
 
     def __repr__(self) -> str:
         now = self.progress
@@ -97,8 +72,6 @@ class Program:
             f"<Program {self.name}: iteration {now.iterations}, stage {now.stage}, {state}, "
             f"{now.elapsed_s:.1f} s>"
         )
-
-    # What users call
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for what the driver returned, with values in the places of handles.
@@ -120,105 +93,48 @@ class Program:
             TasksLostError: its workers died too often, or all at once.
         """
         try:
-            is_over = self._over.wait(timeout)
+            is_over = self._run.over.wait(timeout)
         except BaseException:  # Ctrl-C
-            self.cancel()
-            self._over.wait(_END_S)
+            self._run.cancel()
+            self._run.await_end()
             raise
         if not is_over:
             raise TimeoutError(f"{self!r} still runs after {timeout:g} s.")
-        if self._failure is not None:
-            raise self._failure
-        return self._result
+        if self._run.failure is not None:
+            raise self._run.failure
+        return self._run.result
 
     def cancel(self) -> None:
         """End the program; `result` raises QueryCancelledError then. No effect if it is over."""
-        self._control.cancel()
+        self._run.cancel()
 
     def done(self) -> bool:
         """Whether it is over, and its slots are free."""
-        return self._over.is_set()
-
-    @property
-    def slots(self) -> int:
-        """How many slots its workers hold or wait for."""
-        return len(self._jobs) if self._jobs is not None else 0
-
-    def await_end(self) -> None:
-        """Wait until it is over, for a few seconds at most."""
-        self._over.wait(_END_S)
+        return self._run.over.is_set()
 
     @property
     def progress(self) -> ProgramProgress:
         """How far it is, about a tenth of a second ago."""
-        elapsed_s = (self._ended_s or time.monotonic()) - self._began_s
-        told = self._control.progress
-        if told is None:
-            told = Progress(stage=0, iterations=0, workers=0, epoch=1, snapshot=0, moves=0, tasks=0)
+        told, workers = self._run.told or _NOTHING_YET, self._run.figures
         # Workers that have ended know better than the controller's last report.
         return ProgramProgress(
-            stage=max(told.stage, *(each.stages for each in self._workers), 0),
-            iterations=max(told.iterations, *(each.iterations for each in self._workers), 0),
-            tasks=max(told.tasks, sum(each.tasks for each in self._workers)),
-            workers=max(told.workers, len(self._workers)),
+            stage=max(told.stage, *(each.stages for each in workers), 0),
+            iterations=max(told.iterations, *(each.iterations for each in workers), 0),
+            tasks=max(told.tasks, sum(each.tasks for each in workers)),
+            workers=max(told.workers, len(workers)),
             snapshot=told.snapshot or None,
             migrations=told.moves,
             rollbacks=max(0, told.epoch - 1),
-            elapsed_s=elapsed_s,
+            elapsed_s=self._run.elapsed_s,
         )
 
     @property
     def figures(self) -> ProgramFigures:
         """What it took, complete when it is over."""
-        workers = self._workers
+        workers = self._run.figures
         return ProgramFigures(
             progress=self.progress,
             tasks=sum(each.tasks for each in workers),
             busy_s=sum(each.busy_s for each in workers),
             cpu_s=sum(each.cpu_s for each in workers),
         )
-
-    # What starts and ends it
-
-    def run(self, jobs: WorkerJobs) -> None:
-        """Start the controller, the workers, and the thread that ends them."""
-        self._jobs = jobs
-        self._control.start()
-        threading.Thread(
-            target=self._follow, args=(jobs,), name="minishark-program", daemon=True
-        ).start()
-
-    def fail(self, error: Exception) -> None:
-        """End the program for a reason that the controller does not know."""
-        self._failure = self._failure or error
-        self._control.cancel()
-
-    def _follow(self, jobs: WorkerJobs) -> None:
-        """End workers and controller when there is an outcome, make the result, and clean up."""
-        try:
-            jobs.start()
-            self._control.wait(None)
-            outcome = self._control.outcome
-            in_peace = outcome is not None and outcome.failure is None
-            jobs.end(_PEACE_S if in_peace else _CANCELLED_S, _END_S)
-            self._workers = jobs.figures
-            self._control.close()
-            if self._failure is None:
-                self._result = self._made(outcome)
-        except BaseException as error:  # noqa: BLE001 - raised where somebody waits for the result
-            self._failure = self._failure or error
-        finally:
-            jobs.end(0.0, _END_S)
-            self._control.close()
-            self._clean()
-            self._ended_s = time.monotonic()
-            self._over.set()
-
-    def _made(self, outcome: Outcome | None) -> Any:
-        if outcome is None:
-            raise ExecutionError("The program's controller failed; stderr says why.")
-        try:
-            return self._finish(outcome)
-        except CanaryError as error:
-            failure = program_error(error)
-        raise failure

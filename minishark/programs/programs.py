@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType
@@ -24,6 +24,7 @@ from minishark.cluster.backend import Cluster, Placement
 from minishark.errors import OptionError, ProgramError
 from minishark.programs.program import Program
 from minishark.programs.result_table import IntoTable, load_parts
+from minishark.programs.run import ProgramRun
 from minishark.programs.workers import WorkerJobs
 from minishark.tables.tables import Tables
 from minishark.worker.program_files import keep_part
@@ -68,64 +69,46 @@ class Programs:
         self._tables = tables
         self._placing = placing
         self._numbers = itertools.count()
-        self._open: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._open: weakref.WeakSet[ProgramRun] = weakref.WeakSet()
 
     def start(
         self, driver: Driver, options: ProgramOptions, into: IntoTable | None = None
     ) -> Program:
         """Start a program; `Session.program` says what the arguments mean."""
-        options.check()
         if not callable(driver):
             raise OptionError(f"program() takes a function, not a {type(driver).__name__}.")
+        options.check()
         slots = self._cluster.total_slots
         workers = options.workers or slots
         if workers > slots:
             raise OptionError(f"There are {slots} slots, too few for {workers} workers.")
-        size = options.partitions or _PARTITIONS_PER_WORKER * workers
-        placement = self._placing()
-        stored = {table.name.lower(): table for table in self._tables.catalog if table.is_computed}
-        number = next(self._numbers)
         pickled = _pickled(driver if into is None else partial(_with_kept_result, driver))
+        stored = {table.name.lower(): table for table in self._tables.catalog if table.is_computed}
+        placement = self._placing()
+        number = next(self._numbers)
         folder = self._cluster.folder(f"programs/{number}")
+        self._cluster.make_folder(folder)
         control = ControlThread(
             self._cluster.mailbox(f"program-{number}"),
-            Settings(
-                partitions=size,
-                workers=workers,
-                wait_s=_WAIT_S,
-                balancer=options.balancer,
-                snapshot_every=options.snapshot_every,
-                snapshot_s=options.snapshot_s,
-                copies=options.copies,
-                preferred=_preferred(driver, stored, size),
-            ),
+            _settings(options, workers, partial(_preferred, driver, stored)),
         )
-        started = Program(
-            _name(driver),
+        shared = ProgramJob(
+            driver=pickled,
+            controller=control.address,
+            folder=folder,
+            tables={name: _partitions(table) for name, table in stored.items()},
+            stores=placement.stores,
+            working_folder=_working_folder(),
+        )
+        run = ProgramRun(
             control,
             result_of if into is None else partial(self._load, into),
             partial(self._cluster.remove_folder, folder),
         )
-        shared = encode(
-            ProgramJob(
-                driver=pickled,
-                controller=control.address,
-                folder=folder,
-                tables={name: _partitions(table) for name, table in stored.items()},
-                stores=placement.stores,
-                working_folder=_working_folder(),
-            )
-        )
-        jobs = [
-            JobSpec(tasks=(_task(placement, number),), shared=shared, user=placement.user)
-            for number in range(workers)
-        ]
-        self._cluster.make_folder(folder)
-        self._open.add(started)
-        started.run(
-            WorkerJobs(self._cluster.backend, jobs, lambda: started.progress.stage, started.fail)
-        )
-        return started
+        jobs = _jobs(placement, encode(shared), workers)
+        self._open.add(run)
+        run.start(WorkerJobs(self._cluster.backend, jobs, run.stage, run.fail))
+        return Program(_name(driver), run)
 
     def _load(self, into: IntoTable, outcome: Outcome) -> Any:
         parts = result_of(outcome)
@@ -135,25 +118,44 @@ class Programs:
     @property
     def slots(self) -> int:
         """How many slots programs hold or wait for."""
-        return sum(program.slots for program in tuple(self._open))
-
-    @property
-    def running(self) -> tuple[Program, ...]:
-        """Those that are not over."""
-        return tuple(program for program in tuple(self._open) if not program.done())
+        return sum(run.slots for run in tuple(self._open))
 
     def stop(self) -> None:
         """Cancel all programs, and wait until they have ended."""
-        for program in self.running:
-            program.cancel()
-        for program in self.running:
-            program.await_end()
+        runs = [run for run in tuple(self._open) if not run.over.is_set()]
+        for run in runs:
+            run.cancel()
+        for run in runs:
+            run.await_end()
 
 
-def _task(placement: Placement, number: int) -> TaskSpec:
-    """The task of a worker; workers spread over the nodes."""
-    node = placement.nodes[number % len(placement.nodes)]
-    return TaskSpec(number, b"", (NodeName(node),), _SPREAD_S)
+def _settings(
+    options: ProgramOptions, workers: int, preferred: Callable[[int], Mapping[int, Sequence[str]]]
+) -> Settings:
+    size = options.partitions or _PARTITIONS_PER_WORKER * workers
+    return Settings(
+        partitions=size,
+        workers=workers,
+        wait_s=_WAIT_S,
+        balancer=options.balancer,
+        snapshot_every=options.snapshot_every,
+        snapshot_s=options.snapshot_s,
+        copies=options.copies,
+        preferred=preferred(size),
+    )
+
+
+def _jobs(placement: Placement, shared: bytes, workers: int) -> list[JobSpec]:
+    """A job for each worker; they spread over the nodes."""
+    nodes = itertools.islice(itertools.cycle(placement.nodes), workers)
+    return [
+        JobSpec(
+            tasks=(TaskSpec(0, b"", (NodeName(node),), _SPREAD_S),),
+            shared=shared,
+            user=placement.user,
+        )
+        for node in nodes
+    ]
 
 
 def _pickled(driver: Driver) -> bytes:

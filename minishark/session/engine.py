@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -47,6 +47,7 @@ from minishark.worker.memory import front_end_bytes
 
 Result = TypeVar("Result")
 
+_BESIDE_PROGRAMS_S = 0.05  # until a task may run on a node that it does not prefer
 _SLOTS_HELD = "Ran in the front end, as programs hold all slots."
 _DISK_WARNING = "There is no room in shared memory: shuffle data went to disk, which is slower."
 
@@ -272,7 +273,14 @@ class Engine:
     def _place_loads(self) -> Placement:
         """The placement of tasks that load tables."""
         self.check_slots()
-        return self.placing()
+        return self._placed()
+
+    def _placed(self) -> Placement:
+        """The placement of tasks: beside programs, which hold the slots of some nodes, anywhere."""
+        placed = self.placing()
+        if self.programs.slots and placed.wait_s is not None:
+            return replace(placed, wait_s=min(placed.wait_s, _BESIDE_PROGRAMS_S))
+        return placed
 
     def check_slots(self) -> None:
         """Raise ResourceError if programs hold all slots: tasks would wait for their ends."""
@@ -286,7 +294,7 @@ class Engine:
         """Where the jobs of a query run, on nodes that have its folder."""
 
         def placement() -> Placement:
-            placed = self.placing()
+            placed = self._placed()
             self.cluster.make_folder(folder)
             return placed
 

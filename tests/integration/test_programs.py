@@ -303,7 +303,7 @@ def _one_death(session: Session, running: Program, killed: set[int]) -> float | 
 
 def test_workers_die(own: Session) -> None:
     """Others take their partitions from the snapshot, new ones join; the result is the same."""
-    driver = slow_sum(0.005, 120)
+    driver = slow_sum(0.003, 120)
     expected = own.program(driver, partitions=6).result(60)
     running = own.program(driver, partitions=6, snapshot_every=40)
     took = _survive(own, running, 2)
