@@ -7,8 +7,8 @@ tasks         CPU time of the control plane per task, in one worker, by partitio
 iteration     an empty iteration (broadcast, map, reduce, signal) of a session with two executors,
               and beside it of one with a single one
 scaling       busy tasks: two executors over one
-applications  logistic regression, k-means and PageRank, by size; systems alternate in rounds. mpi4py
-              runs with as many partitions as Canary, and with one per process; the faster counts
+applications  logistic regression, k-means and PageRank, by size; systems alternate in rounds.
+              mpi4py runs with as many partitions as Canary, and with one per process
 
 Peers are left out where they are not installed: pip install mpi4py mpich ray pyspark (Java 17).
 """

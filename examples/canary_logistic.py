@@ -54,7 +54,8 @@ def run(session: Session, count: int = 20_000) -> tuple[np.ndarray, float]:
     session.create_table("customers", customers(count))
     session.create_table("features", session.sql(FEATURES))
     weights = session.program(train, partitions=4).result()
-    score = " + ".join(f"{weight!r} * {name}" for name, weight in zip(NAMES, weights.tolist()))
+    pairs = zip(weights.tolist(), NAMES, strict=True)
+    score = " + ".join(f"{weight!r} * {name}" for weight, name in pairs)
     right = f"SELECT avg(CASE WHEN ({score} > 0) = (churned > 0) THEN 1 ELSE 0 END) FROM features"
     ((share,),) = session.sql(right).collect()
     return weights, share

@@ -43,7 +43,7 @@ def test_partitioned_etl(tmp_path: Path) -> None:
 
 
 def test_canary_logistic() -> None:
-    """The weights are those of plain NumPy over the same query's rows, and they tell people apart."""
+    """The weights are those of plain NumPy over the same query's rows."""
     example = _example("canary_logistic")
     with minishark.connect(in_process=True, nodes=2) as session:
         weights, share = example.run(session, count=4_000)

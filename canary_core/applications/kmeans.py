@@ -15,9 +15,7 @@ from canary_core.driver import Run, Value
 Floats = npt.NDArray[np.float64]
 
 
-def make_points(
-    partition: int, count: int, dimensions: int = 20, clusters: int = 10
-) -> Floats:
+def make_points(partition: int, count: int, dimensions: int = 20, clusters: int = 10) -> Floats:
     """Random points of one partition around hidden centers, the same on each call."""
     hidden = np.random.default_rng(11).uniform(-10.0, 10.0, size=(dimensions, clusters))
     rng = np.random.default_rng((11, partition))
@@ -33,9 +31,10 @@ def first_centers(points: Floats, clusters: int) -> Floats:
 def nearest_center(points: Floats, centers: Floats) -> npt.NDArray[np.intp]:
     """The number of each point's nearest center."""
     # |x - c|^2 without |x|^2, which is the same for all centers.
-    distances = (-2.0 * centers) @ points
+    distances: Floats = (-2.0 * centers) @ points
     distances += np.square(centers).sum(axis=1)[:, None]
-    return distances.argmin(axis=0)
+    nearest: npt.NDArray[np.intp] = distances.argmin(axis=0)
+    return nearest
 
 
 def sums(points: Floats, centers: Floats) -> Floats:
@@ -58,9 +57,7 @@ def distance(a: Floats, b: Floats) -> float:
     return float(np.abs(a - b).max())
 
 
-def fit(
-    run: Run, points: Value, centers: Value, iterations: int, tolerance: float = 0.0
-) -> Value:
+def fit(run: Run, points: Value, centers: Value, iterations: int, tolerance: float = 0.0) -> Value:
     """The centers, a single, after some iterations: part of a driver.
 
     Args:
@@ -82,9 +79,7 @@ def _is_near(tolerance: float, a: Floats, b: Floats) -> bool:
     return distance(a, b) < tolerance
 
 
-def sequential(
-    points: Floats, centers: Floats, iterations: int, tolerance: float = 0.0
-) -> Floats:
+def sequential(points: Floats, centers: Floats, iterations: int, tolerance: float = 0.0) -> Floats:
     """The same in plain NumPy, over all points at once."""
     for _ in range(iterations):
         moved = move(centers, sums(points, centers))

@@ -43,7 +43,8 @@ def gradient(points: Points, weights: Floats) -> Floats:
     error = weights @ x
     # In place: a partition's temporary arrays then stay in the cache.
     np.negative(error, out=error)
-    np.exp(error, out=error)
+    with np.errstate(over="ignore"):  # 1 / (1 + inf) is right
+        np.exp(error, out=error)
     error += 1.0
     np.reciprocal(error, out=error)
     error -= y
@@ -52,7 +53,8 @@ def gradient(points: Points, weights: Floats) -> Floats:
 
 def step(weights: Floats, total: Floats) -> Floats:
     """The weights after a step against the mean gradient."""
-    return weights - RATE * (total[:-1] / total[-1] + DECAY * weights)
+    moved: Floats = weights - RATE * (total[:-1] / total[-1] + DECAY * weights)
+    return moved
 
 
 def distance(a: Floats, b: Floats) -> float:
@@ -60,9 +62,7 @@ def distance(a: Floats, b: Floats) -> float:
     return float(np.abs(a - b).max())
 
 
-def fit(
-    run: Run, points: Value, weights: Value, iterations: int, tolerance: float = 0.0
-) -> Value:
+def fit(run: Run, points: Value, weights: Value, iterations: int, tolerance: float = 0.0) -> Value:
     """The weights, a single, after some iterations: part of a driver.
 
     Args:

@@ -146,9 +146,7 @@ def make_block(grid: Grid, parts: Sequence[Edges], number: int) -> Block:
     of_column = dict(zip(in_column, np.split(aimed % reach, target_cuts), strict=True))
     none = np.empty(0, np.int64)
     mirrors = {
-        each: Mirrors(
-            of_row.get(each, none), degrees_of.get(each, none), of_column.get(each, none)
-        )
+        each: Mirrors(of_row.get(each, none), degrees_of.get(each, none), of_column.get(each, none))
         for each in grid.neighbours(number)
     }
     return Block(mirrors, in_column, source, starts, target_cuts)
@@ -223,9 +221,7 @@ def block_sums(block: Block, pieces: Sequence[Floats]) -> dict[int, Floats]:
     return dict(zip(block.column, np.split(share, block.cuts), strict=True))
 
 
-def next_ranks(
-    part: Slice, ranks: Ranks, pieces: Sequence[Floats], dangling: float
-) -> Ranks:
+def next_ranks(part: Slice, ranks: Ranks, pieces: Sequence[Floats], dangling: float) -> Ranks:
     """The ranks after an iteration.
 
     Args:
@@ -317,9 +313,7 @@ def in_order(grid: Grid, slices: Sequence[Floats]) -> Floats:
     return ranks
 
 
-def sequential(
-    edges: Edges, vertices: int, iterations: int, tolerance: float = 0.0
-) -> Floats:
+def sequential(edges: Edges, vertices: int, iterations: int, tolerance: float = 0.0) -> Floats:
     """The same in plain NumPy, over all edges at once."""
     sources, targets = edges
     degree = np.bincount(sources, minlength=vertices)

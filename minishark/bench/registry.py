@@ -28,9 +28,7 @@ _HOMES = (
     canary, canary_overhead, canary_simulated,
 )  # fmt: skip
 EXPERIMENTS: dict[str, AnyExperiment] = {
-    experiment.name: experiment
-    for module in _HOMES
-    for experiment in module.EXPERIMENTS
+    experiment.name: experiment for module in _HOMES for experiment in module.EXPERIMENTS
 }
 
 

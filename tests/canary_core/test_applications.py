@@ -101,9 +101,7 @@ def _expected(graph: Graph, iterations: int, tolerance: float = 0.0) -> np.ndarr
 @given(graphs(), st.integers(0, 6))
 def test_pagerank_over_any_cut(graph: Graph, iterations: int) -> None:
     """Ranks as over all edges at once; they add up to 1."""
-    found = run_sequentially(
-        partial(graph.driver, iterations, 0.0), partitions=graph.partitions
-    )
+    found = run_sequentially(partial(graph.driver, iterations, 0.0), partitions=graph.partitions)
     ranks = graph.in_order(found)
     np.testing.assert_allclose(ranks, _expected(graph, iterations), rtol=1e-9)
     assert ranks.sum() == pytest.approx(1)
@@ -113,9 +111,7 @@ def test_pagerank_ends_when_ranks_stay() -> None:
     """After as many iterations as plain NumPy takes, and equal to a dense power iteration."""
     sources, targets = pagerank.make_edges(0, 3000, 200)
     graph = Graph(200, list(zip(sources.tolist(), targets.tolist(), strict=True)), 6)
-    ranks = graph.in_order(
-        run_sequentially(partial(graph.driver, 1000, 1e-10), partitions=6)
-    )
+    ranks = graph.in_order(run_sequentially(partial(graph.driver, 1000, 1e-10), partitions=6))
     np.testing.assert_allclose(ranks, _expected(graph, 1000, 1e-10), rtol=1e-9)
     matrix = np.zeros((200, 200))
     np.add.at(matrix, (targets, sources), 1.0)

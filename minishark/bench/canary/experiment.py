@@ -111,7 +111,7 @@ EXPERIMENTS = (
     Experiment(
         name="canary",
         title="Logistic regression, k-means and PageRank beside NumPy and installed peers",
-        source="Canary, section 5.3; every result is NumPy's, and the sequential runner's to the bit",
+        source="Canary, section 5.3; results are NumPy's, and the sequential runner's to the bit",
         kind="live",
         parameters=Applications(),
         quick=Applications(counts=(20_000,), iterations=5, peers=()),

@@ -92,9 +92,7 @@ def _ranks(case: Case) -> Callable[[], Callable[[], Floats]]:
     grid = pagerank.grid_of(vertices(case), case.partitions)
     own = case.partitions_of(_COMM.rank)
     blocks, slices = _cut(case, grid, own)
-    out = _Exchange(
-        case, {(k, b): len(at) for k in own for b, at in slices[k].out.items()}
-    )
+    out = _Exchange(case, {(k, b): len(at) for k in own for b, at in slices[k].out.items()})
     back = _Exchange(
         case,
         {(b, k): len(blocks[b].mirrors[k].targets) for b in own for k in grid.column(b)},
@@ -104,7 +102,10 @@ def _ranks(case: Case) -> Callable[[], Callable[[], Floats]]:
         ranks = {k: pagerank.first_ranks(slices[k]) for k in own}
         for _ in range(case.iterations):
             spread = np.array(
-                [sum(each.dangling for each in ranks.values()), max(r.moved for r in ranks.values())]
+                [
+                    sum(each.dangling for each in ranks.values()),
+                    max(r.moved for r in ranks.values()),
+                ]
             )
             _COMM.Allreduce(MPI.IN_PLACE, spread)
             if spread[1] < 0.0:
@@ -142,10 +143,11 @@ def _cut(
             for to in range(_COMM.size)
         ]
     )  # fmt: skip
-    known: dict[tuple[int, int], Any] = {key: each for some in mirrors for key, each in some.items()}
+    known: dict[tuple[int, int], Any] = {
+        key: each for some in mirrors for key, each in some.items()
+    }
     slices = {
-        k: pagerank.make_slice(grid, [known[b, k] for b in grid.neighbours(k)], k)
-        for k in own
+        k: pagerank.make_slice(grid, [known[b, k] for b in grid.neighbours(k)], k) for k in own
     }
     return blocks, slices
 

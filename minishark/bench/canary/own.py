@@ -41,7 +41,6 @@ def array_of(case: Case, result: Any) -> Any:
 
 def driver_of(case: Case, front_end: int) -> Callable[[Run], Any]:
     """A driver that returns the result and when its iterations began and ended."""
-
     stamp = partial(_stamp, front_end)
 
     def driver(run: Run) -> tuple[Value, Value, Value]:

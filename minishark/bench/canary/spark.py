@@ -29,10 +29,13 @@ def _context(workers: int) -> SparkContext:
     return context
 
 
+def _nothing(_: zipimport.zipimporter) -> None: ...
+
+
 def _tune(_: int) -> None:
     """Spare the tasks of this worker, which is reused, two things that take 0.17 s of each."""
     # Since Python 3.10 this reads Spark's own zip files again.
-    zipimport.zipimporter.invalidate_caches = lambda _: None  # type: ignore[method-assign]
+    setattr(zipimport.zipimporter, "invalidate_caches", _nothing)  # noqa: B010 - it is patched
     gc.freeze()  # each task ends with a full collection, over all that NumPy has imported
     time.sleep(0.05)  # so that each worker has some of these tasks
 

@@ -59,7 +59,11 @@ def run_cases(system: str, cases: Sequence[Case]) -> list[Measured]:
 
 
 def _run(system: str, command: list[str]) -> None:
-    environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {
+        **os.environ,
+        **_ONE_THREAD,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False
