@@ -6,7 +6,7 @@ and derives from it what to run on the partitions that it has, so nobody is aske
 
 from __future__ import annotations
 
-from canary_core.driver import Driver, Run, State, Value
+from canary_core.driver import Run, State, Value
 from canary_core.sequential import run_sequentially
 
-__all__ = ["Driver", "Run", "State", "Value", "run_sequentially"]
+__all__ = ["Run", "State", "Value", "run_sequentially"]
