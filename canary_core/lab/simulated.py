@@ -18,7 +18,7 @@ from msgspec import structs
 
 from canary_core.driver import Driver, Run, Value
 from canary_core.machines.controller import Settings
-from canary_core.protocol.messages import Packet, WorkerIn, WorkerLost
+from canary_core.protocol.messages import Packet, Work, WorkerIn, WorkerLost
 from canary_core.sim.cluster import CONTROLLER, SimulatedRun, SimulatedWorker, now_s, spend
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
 from sparrow_core.lab.findings import Finding, Reading, mean_between, percent_under, times, value
@@ -122,7 +122,10 @@ class _Wake(Message, frozen=True):
 
 
 class _Inbox(Machine[WorkerIn]):
-    """A simulated worker whose packets cost time; messages wait in order while it is busy."""
+    """A simulated worker whose packets cost time.
+
+    While it is busy, messages wait; then what came from others is looked at before more tasks run.
+    """
 
     inputs: ClassVar[Any] = SimulatedWorker.inputs
 
@@ -131,20 +134,21 @@ class _Inbox(Machine[WorkerIn]):
         self._packet_s = packet_s
         self._busy_until = 0.0
         self._waiting: deque[WorkerIn] = deque()
+        self._work: deque[WorkerIn] = deque()
 
     def on_message(self, msg: WorkerIn | _Wake, now: float) -> list[Envelope]:
         """Deliver a message, or keep it for later."""
-        at = self._worker.machine.address
-        if not isinstance(msg, _Wake):
-            if now < self._busy_until or self._waiting:
-                self._waiting.append(msg)
-                wake = Envelope(at, _Wake(), self._busy_until - now)
-                return [wake] if len(self._waiting) == 1 else []
+        if isinstance(msg, _Wake):
+            out = self._deliver((self._waiting or self._work).popleft(), now)
+            return out + self._wake(now) if self._waiting or self._work else out
+        if now >= self._busy_until and not self._waiting and not self._work:
             return self._deliver(msg, now)
-        out = self._deliver(self._waiting.popleft(), now)
-        if self._waiting:
-            out.append(Envelope(at, _Wake(), self._busy_until - now))
-        return out
+        is_first = not self._waiting and not self._work
+        (self._work if isinstance(msg, Work) else self._waiting).append(msg)
+        return self._wake(now) if is_first else []
+
+    def _wake(self, now: float) -> list[Envelope]:
+        return [Envelope(self._worker.machine.address, _Wake(), self._busy_until - now)]
 
     def _deliver(self, msg: WorkerIn, now: float) -> list[Envelope]:
         out = self._worker.on_message(msg, now)

@@ -275,14 +275,15 @@ class Replica:
         for handle in handles:
             if handle._recorder is not self:  # noqa: SLF001 - its own handles
                 raise InvalidCall(f"the driver returned {handle!r} of another run")
-        ids: dict[int, list[int]] = {1: []}
+        # All groups end with it, so the program is not over before all of its tasks have run.
+        ids: dict[int, list[int]] = {size: [] for size in self.tracks}
         places: list[tuple[int, int]] = []
         for handle in handles:
-            group = ids.setdefault(handle.partitions, [])
+            group = ids[handle.partitions]
             places.append((handle.partitions, len(group)))
             group.append(handle._id)  # noqa: SLF001 - its own handles
         index = self._next()
-        stage = Stage(index, stages.RETURN, (body, tuple(places)), (), 1, 1)
+        stage = Stage(index, stages.RETURN, (body, tuple(places), tuple(ids)), (), 1, 1)
         digest = self._digester.fold_constant(stage, body + repr(ids).encode())
         self._append(stage, digest)
         for size, group in ids.items():

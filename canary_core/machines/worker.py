@@ -331,7 +331,7 @@ class Worker(Machine[WorkerIn]):
     def give_back(self, stage: Stage, index: int, size: int, parts: list[Any]) -> None:
         """Send a partition's part of the result to the controller."""
         assert self._replica is not None
-        tree, handles = stage.fn if size == 1 else (b"", ())
+        tree, handles, groups = stage.fn if size == 1 else (b"", (), ())
         frames = values.dumps(parts)
         body = ResultPart(
             size=size,
@@ -340,6 +340,7 @@ class Worker(Machine[WorkerIn]):
             digest=self._replica.digest,
             tree=tree,
             handles=handles,
+            groups=groups,
             frames=len(frames),
         )
         self._links.post(self._controller, body, frames)

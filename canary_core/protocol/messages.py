@@ -195,6 +195,7 @@ class ResultPart(Message, frozen=True, kw_only=True):
             values.dump_tree.
         handles: Of the single partition: the size of each handle, and its place in its group's
             list.
+        groups: Of the single partition: all groups of the program.
         frames: The pickled list of values.
     """
 
@@ -204,6 +205,7 @@ class ResultPart(Message, frozen=True, kw_only=True):
     digest: int
     tree: bytes
     handles: tuple[tuple[int, int], ...]
+    groups: tuple[int, ...]
     frames: int
 
 

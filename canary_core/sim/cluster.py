@@ -19,6 +19,7 @@ from canary_core.protocol.messages import (
     Leave,
     Outcome,
     Progress,
+    Work,
     WorkerIn,
     WorkerLost,
 )
@@ -59,12 +60,19 @@ class SimulatedWorker(Machine[WorkerIn]):
         self.slowness = slowness
         self.spent_s = 0.0
         self.started_s = self._busy_until = 0.0
+        self._deferred = 0  # messages that came while tasks ran, and will come again
         self.machine = make(lambda: self.started_s + self.spent_s)
 
     def on_message(self, msg: WorkerIn, now: float) -> list[Envelope]:
         """Take a message now, or when the running tasks are over."""
         if now < self._busy_until:
+            self._deferred += not isinstance(msg, Work)
             return [Envelope(self.machine.address, msg, self._busy_until - now)]
+        if isinstance(msg, Work):
+            if self._deferred:  # what came meanwhile is looked at before more tasks are run
+                return [Envelope(self.machine.address, msg)]
+        elif self._deferred:
+            self._deferred -= 1
         self.started_s, self.spent_s = now, 0.0
         _spending.append(self)
         try:

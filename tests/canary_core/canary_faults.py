@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from random import Random
 from typing import Any
 
-from canary_core.driver import Driver
+from canary_programs import driver_of, make_ops, source
+
 from canary_core.machines.controller import Settings
+from canary_core.protocol.messages import Drain, Move
 from canary_core.sequential import run_sequentially
 from canary_core.sim.cluster import CONTROLLER, SimulatedRun
-from canary_core.protocol.messages import Drain, Move
-from canary_programs import driver_of, make_ops, source
 from sparrow_core.sim.network import Network
 
 LIMIT_S = 120.0  # simulated; fault-free programs take less than one

@@ -63,7 +63,7 @@ def _execute(run: Run, ops: list[Op], env: list[Value], task_s: float) -> None:
             env[op[4] % HANDLES_MAX] = made
 
 
-def _one(run: Run, op: Op, env: list[Value], task_s: float) -> Value | None:  # noqa: C901
+def _one(run: Run, op: Op, env: list[Value], task_s: float) -> Value | None:
     kind, a, b, c, d, *inner = op
     some = env[a % len(env)]
     alike = [each for each in env if each.partitions == some.partitions]
