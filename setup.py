@@ -15,12 +15,14 @@ BENCH = ["matplotlib>=3.8"]
 NOTEBOOK = ["ipython>=8"]
 IBIS = ["ibis-framework>=12"]
 SPARK = ["sqlframe>=4.10"]
+JOBLIB = ["joblib>=1.5"]
 TEST = [
     *TPCH,
     *BENCH,
     *NOTEBOOK,
     *IBIS,
     *SPARK,
+    *JOBLIB,
     "hypothesis>=6.100",
     "ipykernel>=6",
     "jupysql>=0.11",
@@ -91,6 +93,7 @@ setup(
         "notebook": NOTEBOOK,
         "ibis": IBIS,
         "spark": SPARK,
+        "joblib": JOBLIB,
         "pandas": ["pandas>=2"],
         "polars": ["polars>=1"],
         "test": TEST,

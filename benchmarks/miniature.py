@@ -21,8 +21,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from minishark.catalog import TableStatistics
 from minishark.compiler.sql.miniature import Miniatures
-from minishark.statistics import TableStatistics
 from minishark.worker.statistics import merge_statistics, partition_statistics, text_sample
 
 TABLES = ("region", "nation", "supplier", "customer", "part", "partsupp", "orders", "lineitem")

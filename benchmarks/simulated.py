@@ -19,12 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from sparrow_core.machines.scheduler import SchedulerConfig
-from sparrow_core.protocol.ids import NodeName
-from sparrow_core.sim.cluster import SimulatedCluster
-from sparrow_core.sim.failover import simulated_failover
+from sparrow_core.lab.policies import simulated_failover
+from sparrow_core.sim.cluster import quiet_cluster
 from sparrow_core.sim.meter import Meter
-from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Workload, make_jobs, percentile, response_times_s, run_jobs
 from sparrow_core.sim.world import World
 
@@ -32,7 +29,6 @@ Row = dict[str, float | int | str]
 PLACEMENTS = ("central", "sparrow", "batch", "per_task", "random")
 SHAPES = ((400, 1), (100, 4), (50, 8), (25, 16))
 KINDS = ("Reserve", "GetTasks", "AssignTasks", "CancelReservations", "TaskResults")
-_QUIET_S = 1000.0  # heartbeat interval: nothing fails
 
 
 def scheduling_delays(jobs: int = 1000) -> Iterator[Row]:
@@ -50,15 +46,12 @@ def scheduling_delays(jobs: int = 1000) -> Iterator[Row]:
 
 
 def _metered(workload: Workload, nodes: int, slots: int, *, cancellation: bool = True) -> Meter:
-    world = World(1, Network())
-    config = SchedulerConfig(lease_s=_QUIET_S, cancellation=cancellation)
-    cluster = SimulatedCluster(
-        world, nodes=nodes, slots=slots, schedulers=4, heartbeat_s=_QUIET_S, scheduler=config
+    cluster = quiet_cluster(
+        World(1), nodes=nodes, slots=slots, schedulers=4, cancellation=cancellation
     )
-    world.run(0.5)
-    meter = Meter(world)
-    names = [NodeName(f"n{number}") for number in range(nodes)]
-    run_jobs(cluster, make_jobs(workload, names, slots, Random(1)))
+    cluster.world.run(0.5)
+    meter = Meter(cluster.world)
+    run_jobs(cluster, make_jobs(workload, cluster.nodes, slots, Random(1)))
     return meter
 
 
@@ -91,7 +84,7 @@ def cancellation(jobs: int = 300) -> Iterator[Row]:
 
 def failover(repetitions: int = 50) -> Iterator[Row]:
     """One of two schedulers dies in the middle of a job."""
-    delays_ms = [1000 * simulated_failover(10, 2, seed).again_s for seed in range(repetitions)]
+    delays_ms = [1000 * simulated_failover(10, 2, seed)[1] for seed in range(repetitions)]
     median_ms, max_ms = statistics.median(delays_ms), max(delays_ms)
     yield {"figure": "failover by silence", "median_ms": median_ms, "max_ms": max_ms}
 

@@ -23,8 +23,7 @@ import pyarrow as pa
 from common import Steps, command, native_duckdb, parser_of, tables_of, timed, write_json
 
 import minishark
-from minishark.answers.compare import differences
-from minishark.answers.ordering import output_order
+from minishark.answers import differences, output_order
 from minishark.errors import MinisharkError
 from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.run import default_replicas, versions

@@ -1,4 +1,4 @@
-"""Writes the generated parts of sparrow.md, sql.md and performance.md: what the code knows.
+"""Writes the generated parts of sparrow.md and performance.md: what the code knows.
 
 python docs/generate.py          # rewrite
 python docs/generate.py --check  # fail if it is not current
@@ -18,7 +18,6 @@ from typing import Any, get_args
 import msgspec
 
 from minishark.compiler.rules import rules_table
-from minishark.compiler.sql.coverage import coverage_table
 from sparrow_core.machines.client import Client
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
@@ -34,7 +33,6 @@ from sparrow_core.runtime.runner import SlotThread
 from sparrow_core.runtime.transport.process import Supervisor
 
 PAGE = Path(__file__).with_name("sparrow.md")
-SQL_PAGE = Path(__file__).with_name("sql.md")
 PERFORMANCE_PAGE = Path(__file__).with_name("performance.md")
 # Who takes messages, and the modules in which it makes those that it sends.
 MACHINES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
@@ -166,31 +164,18 @@ def generate(text: str) -> str:
     return text
 
 
-def generate_sql(text: str) -> str:
-    """docs/sql.md with a current table of operators."""
-    return _between(text, "<!-- coverage: begin -->", coverage_table(), "<!-- coverage: end -->")
-
-
 def generate_performance(text: str) -> str:
     """docs/performance.md with a current table of optimizer rules."""
-    return _between(text, "<!-- begin rules -->", rules_table(), "<!-- end rules -->")
-
-
-def _between(text: str, begin: str, table: str, end: str) -> str:
+    begin, end = "<!-- begin rules -->", "<!-- end rules -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
-    return f"{before}{begin}\n{table}\n{end}{after}"
+    return f"{before}{begin}\n{rules_table()}\n{end}{after}"
 
 
 def main() -> int:
     """Write, or check."""
     status = 0
-    pages = (
-        (PAGE, generate),
-        (SQL_PAGE, generate_sql),
-        (PERFORMANCE_PAGE, generate_performance),
-    )
-    for page, make in pages:
+    for page, make in ((PAGE, generate), (PERFORMANCE_PAGE, generate_performance)):
         text = page.read_text()
         current = make(text)
         if "--check" in sys.argv:

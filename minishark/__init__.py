@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from minishark import errors
-from minishark.lazy import imported
+from minishark.session.lazy import imported
 
 if TYPE_CHECKING:
     from minishark import functions

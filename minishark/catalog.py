@@ -5,50 +5,54 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from minishark.errors import CatalogError
 from minishark.expressions import Schema
-from minishark.statistics import ColumnStatistics, TableStatistics
+
+
+class ColumnStatistics(msgspec.Struct, frozen=True):
+    """Statistics of one column."""
+
+    null_fraction: float = 0.0  # the share of rows that are NULL, from 0 to 1
+    distinct: int | None = None  # estimated, without NULL; None where not measured (nested types)
+    # The smallest value as text, such that CAST(text AS the column's type) gives it; None where
+    # there is none or it was not measured.
+    minimum: str | None = None
+    maximum: str | None = None  # the largest value, likewise
+
+
+class TableStatistics(msgspec.Struct, frozen=True):
+    """Statistics of a table."""
+
+    rows: int
+    bytes: int  # the size in memory, in bytes
+    columns: tuple[ColumnStatistics, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition of a table: an Arrow IPC file on one or more nodes.
-
-    Attributes:
-        file: its path, relative to the storage folder of every node that stores it.
-        locations: the nodes that store it.
-        bytes: the size of one replica.
-        relation: for ranges of files that a query names, which no node stores: SQL for its rows.
-    """
+    """One partition of a table: an Arrow IPC file on one or more nodes."""
 
     index: int
-    file: str
+    file: str  # its path, relative to the storage folder of every node that stores it
     locations: tuple[str, ...]
     rows: int
-    bytes: int
-    relation: str = ""
+    bytes: int  # the size of one replica
+    relation: str = ""  # SQL for the rows of ranges of files, which no node stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table in the executors' memory.
-
-    Attributes:
-        partitions: its partitions, at least one.
-        partition_by: rows are in partition `hash(partition_by) % len(partitions)`; if it is empty,
-            in any.
-        statistics: what was measured when it was loaded.
-        replicas: the declared number of nodes per partition; where nodes die, others get copies.
-        is_computed: False for a cached table whose rows are computed when they are first needed.
-    """
+    """A table in the executors' memory."""
 
     name: str
     schema: Schema
-    partitions: tuple[Partition, ...]
-    partition_by: tuple[str, ...]
+    partitions: tuple[Partition, ...]  # its partitions, at least one
+    partition_by: tuple[str, ...]  # rows are in partition `hash(partition_by) % len(partitions)`
     statistics: TableStatistics
-    replicas: int = 1
-    is_computed: bool = True
+    replicas: int = 1  # the declared number; where nodes die, others get copies
+    is_computed: bool = True  # False for a cached table that is computed when first needed
 
     @property
     def folder(self) -> str:
@@ -56,7 +60,6 @@ class Table:
         return self.partitions[0].file.rpartition("/")[0]
 
     def with_locations(self, index: int, nodes: tuple[str, ...]) -> Table:
-        """The table with other locations of one partition."""
         partitions = list(self.partitions)
         partitions[index] = replace(partitions[index], locations=nodes)
         return replace(self, partitions=tuple(partitions))
@@ -75,7 +78,6 @@ class Table:
 
     @property
     def bytes(self) -> int:
-        """The size of one replica, in bytes."""
         return sum(partition.bytes for partition in self.partitions)
 
 
@@ -103,21 +105,11 @@ class Catalog:
         self._tables[table.name.lower()] = table
 
     def remove(self, name: str) -> Table:
-        """Take a table out, and return it.
-
-        Raises:
-            CatalogError: there is none of that name.
-        """
         table = self.get(name)
         del self._tables[name.lower()]
         return table
 
     def get(self, name: str) -> Table:
-        """The table called `name`.
-
-        Raises:
-            CatalogError: there is none.
-        """
         table = self.find(name)
         if table is None:
             raise self.unknown(name)

@@ -102,6 +102,10 @@ class TasksLostError(ExecutionError):
     """Tasks were lost with their nodes too often, or no live node has their input."""
 
 
+class TaskTimeoutError(ExecutionError, TimeoutError):
+    """A call of a Python function took longer than its timeout, and was stopped."""
+
+
 class PartitionsLostError(TasksLostError):
     """All replicas of partitions of a table are lost, and it can't be recomputed.
 
@@ -112,11 +116,7 @@ class PartitionsLostError(TasksLostError):
     """
 
     def __init__(
-        self,
-        table: str,
-        partitions: tuple[int, ...],
-        files: tuple[str, ...] = (),
-        why: str = "",
+        self, table: str, partitions: tuple[int, ...], files: tuple[str, ...] = (), why: str = ""
     ) -> None:
         numbers = ", ".join(map(str, partitions))
         several = "s" if len(partitions) > 1 else ""

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
-Names: TypeAlias = Sequence[str]
-"""The SQL text of each input column, by position."""
+Names: TypeAlias = Sequence[str]  # the SQL text of each input column, by position
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +111,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class DictionaryValue:
-    """The text of a dictionary code.
+    """The text of a dictionary code."""
 
-    Attributes:
-        code: the code, from 0 on.
-        relation: a relation of one row, with the dictionary of each column as a list.
-        column: the column whose dictionary it is.
-    """
-
-    code: Expression
-    relation: str
-    column: str
+    code: Expression  # the code, from 0 on
+    relation: str  # a relation of one row, with the dictionary of each column as a list
+    column: str  # the column whose dictionary it is
     type: str = "VARCHAR"
 
 
@@ -167,13 +160,7 @@ class FrameBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCall:
-    """A window function over the rows of a partition.
-
-    Attributes:
-        unit: ROWS, RANGE or GROUPS.
-        exclude: the text after EXCLUDE, "" for none.
-        argument_order: an ORDER BY inside the parentheses.
-    """
+    """A window function over the rows of a partition."""
 
     name: str
     arguments: tuple[Expression, ...]
@@ -183,11 +170,11 @@ class WindowCall:
     unit: str
     start: FrameBound
     end: FrameBound
-    exclude: str = ""
+    exclude: str = ""  # the text after EXCLUDE, "" for none
     filter: Expression | None = None
     distinct: bool = False
     ignore_nulls: bool = False
-    argument_order: tuple[SortKey, ...] = ()
+    argument_order: tuple[SortKey, ...] = ()  # an ORDER BY inside the parentheses
 
     def expressions(self) -> Iterator[Expression]:
         yield from self.arguments
@@ -197,7 +184,6 @@ class WindowCall:
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:
-    """The direct sub-expressions, in the order in which SQL writes them."""
     match expression:
         case ColumnRef() | Literal():
             return ()
@@ -270,8 +256,7 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-_SYNTAX = frozenset(["coalesce"])
-"""Syntax that looks like a function, but can't be quoted as one."""
+_SYNTAX = frozenset(["coalesce"])  # syntax that looks like a function, but can't be quoted as one
 
 
 def render(expression: Expression, names: Names) -> str:

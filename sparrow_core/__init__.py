@@ -24,8 +24,10 @@ if TYPE_CHECKING:
         JobFinished,
         TaskCompleted,
         TaskFailed,
+        TaskLost,
+        TasksReturned,
     )
-    from sparrow_core.protocol.ids import JobId, NodeName
+    from sparrow_core.protocol.ids import JobId, NodeName, TaskId
     from sparrow_core.protocol.types import JobOptions, TaskSpec
     from sparrow_core.runtime.cluster import InProcessCluster, LocalCluster
     from sparrow_core.runtime.remote import RemoteCluster
@@ -64,7 +66,10 @@ __all__ = [
     "TaskCompleted",
     "TaskFailed",
     "TaskFailure",
+    "TaskId",
+    "TaskLost",
     "TaskSpec",
+    "TasksReturned",
     "Why",
     "__version__",
     "explain",
@@ -80,8 +85,16 @@ _HOMES = {
         "SparrowError",
         "TaskFailure",
     ),
-    "protocol.events": ("JobEvent", "JobFailed", "JobFinished", "TaskCompleted", "TaskFailed"),
-    "protocol.ids": ("JobId", "NodeName"),
+    "protocol.events": (
+        "JobEvent",
+        "JobFailed",
+        "JobFinished",
+        "TaskCompleted",
+        "TaskFailed",
+        "TaskLost",
+        "TasksReturned",
+    ),
+    "protocol.ids": ("JobId", "NodeName", "TaskId"),
     "protocol.types": ("JobOptions", "TaskSpec"),
     "runtime.remote": ("RemoteCluster",),
     "runtime.runner": ("Runner",),

@@ -8,13 +8,20 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import psutil
 import pytest
 
+from minishark.cluster.backend import Cluster
 from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
+from minishark.compiler.physical.costs import REFERENCE
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.query import calibration
+from minishark.session import connect
 
 # Clusters end a moment after the test that closed or killed them.
 _GONE_S = 10.0
@@ -41,11 +48,13 @@ def pytest_configure(config: pytest.Config) -> None:
     Bytecode is written even if the environment says otherwise: each of several hundred processes
     would compile the packages anew. Temporary files go to a folder of the run's own, which must be
     empty at its end; only pytest keeps its `tmp_path`s where they can be looked at. Hypothesis has
-    no deadlines: nothing is asserted of time, and the machine may be busy.
+    no deadlines: nothing is asserted of time, and the machine may be busy. It tries fewer examples
+    than by default, as each run tries others.
     """
-    hypothesis.settings.register_profile("tests", deadline=None)
+    hypothesis.settings.register_profile("tests", deadline=None, max_examples=60)
     hypothesis.settings.load_profile("tests")
     sys.dont_write_bytecode = False
+    gc.disable()  # until all tests are collected: next to nothing of that is garbage
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
@@ -54,6 +63,32 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_own_folder] = folder
         config.stash[_abandoned_before] = frozenset(abandoned_folders(SHARED_MEMORY))
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _a_task_for_each_partition() -> Iterator[None]:
+    """Sessions that run everything in stages do so however small the data, as tests' data are.
+
+    Tests of what is saved for few rows switch it on again.
+    """
+    planned = connect.planner_options
+
+    def eager(cluster: Cluster, **options: Any) -> PlannerOptions:
+        if not options["single_task_rows"]:
+            options["disabled"] = frozenset(options["disabled"]) | {"coalesced_tasks"}
+        return planned(cluster, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connect, "planner_options", eager)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _the_same_costs_on_all_machines() -> Iterator[None]:
+    """Plans do not depend on the machine, and nothing is measured or kept in the user's folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "machine_costs", lambda: REFERENCE)
+        yield
 
 
 def _remove_killed_runs() -> None:
@@ -65,9 +100,14 @@ def _remove_killed_runs() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The modules stay: the garbage collector need not look at them again and again."""
+    """The modules stay: the garbage collector need not look at them again and again.
+
+    It runs more seldom than in a program: what tests leave is freed by its reference counts.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)
+    gc.enable()
 
 
 def _leftovers(config: pytest.Config) -> list[Path]:

@@ -20,7 +20,7 @@ from canary_core.driver import Driver, Run, Value
 from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Packet, Work, WorkerIn, WorkerLost
 from canary_core.sim.cluster import CONTROLLER, SimulatedRun, SimulatedWorker, now_s, spend
-from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.experiment import Advance, Chart, Experiment
 from sparrow_core.lab.findings import Finding, Reading, mean_between, percent_under, times, value
 from sparrow_core.lab.rows import Point
 from sparrow_core.protocol.machine import Envelope, Machine
@@ -337,7 +337,7 @@ class Partitions:
 def partitions(parameters: Partitions, seed: int, advance: Advance) -> Sequence[Point]:
     """Iteration times by partitions per core."""
     rows: list[Point] = []
-    part = steps(advance, len(parameters.balancers) * len(parameters.partitions))
+    points = len(parameters.balancers) * len(parameters.partitions)
     for balancer in parameters.balancers:
         for each in parameters.partitions:
             rng, count = Random(f"{seed} {each}"), parameters.workers * each
@@ -351,7 +351,7 @@ def partitions(parameters: Partitions, seed: int, advance: Advance) -> Sequence[
             )  # fmt: skip
             late_s = fmean(took_s[len(took_s) // 2 :])
             rows.append(Point(panel="", series=_BALANCING[balancer], x=each, y=1000 * late_s))
-            part(1.0)
+            advance(1 / points)
     return rows
 
 
@@ -457,13 +457,13 @@ _STAGES = 4  # of an iteration: broadcast, map, reduce, signal
 def deaths(parameters: Deaths, seed: int, advance: Advance) -> Sequence[Point]:
     """The iterations that are repeated after a death, and how long it takes to go on."""
     rows: list[Point] = []
-    part = steps(advance, len(parameters.every) * parameters.deaths)
+    programs = len(parameters.every) * parameters.deaths
     for every in parameters.every:
         found = []
         for number in range(parameters.deaths):
             share = (number + Random(f"{seed} {number}").random()) / parameters.deaths
             found.append(_after_a_death(parameters, every, share, seed))
-            part(1.0)
+            advance(1 / programs)
         x = every or parameters.iterations
         panels = ("repeated iterations", "until new ones (ms)")
         for panel, values in zip(panels, zip(*found, strict=True), strict=True):

@@ -88,7 +88,7 @@ class ControlThread:
         self._loop.post(self.address, Cancel())
 
     def _lost(self, endpoint: str) -> None:
-        self._loop.post(self.address, WorkerLost(address(endpoint, WORKER)))
+        self.post(WorkerLost(address(endpoint, WORKER)))
 
     def post(self, msg: Any) -> None:
         """Give the controller a message of the host, such as Move or Drain."""

@@ -15,7 +15,7 @@ from msgspec import structs
 from canary_core.protocol.messages import Packet
 from canary_core.runtime.mailbox import Frames, Mailbox, route_of
 from sparrow_core.protocol.errors import InsecureTransport
-from sparrow_core.protocol.ids import endpoint_of
+from sparrow_core.protocol.ids import Address, address, endpoint_of
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.runtime.transport.local_driver import LocalDriver
 
@@ -33,6 +33,7 @@ class PacketLoop(LocalDriver):
         self.malformed = 0
         self._mailbox = mailbox
         self._on_lost = on_lost
+        self._sent: dict[tuple[Address, int, int], int] = {}  # the last number, by link
 
     def _wake(self) -> None:
         self._mailbox.wake()
@@ -41,6 +42,9 @@ class PacketLoop(LocalDriver):
         for frames in self._mailbox.receive(timeout_s):
             self._accept(frames)
         for route in self._mailbox.lost():
+            self._sent = {
+                k: n for k, n in self._sent.items() if endpoint_of(k[0]) != route.endpoint
+            }
             self._on_lost(route.endpoint)
 
     def _accept(self, frames: Frames) -> None:
@@ -64,11 +68,24 @@ class PacketLoop(LocalDriver):
             super()._route(self._posted.popleft())
 
     def _queue_remote(self, endpoint: str, name: str, msg: Any) -> None:
-        header = _encode((name, structs.replace(msg, frames=()) if msg.frames else msg))
+        packet: Packet = self._unsent(address(endpoint, name), msg)
+        header = _encode((name, structs.replace(packet, frames=()) if packet.frames else packet))
         try:
-            self._mailbox.send(route_of(endpoint), header, msg.frames)
+            self._mailbox.send(route_of(endpoint), header, packet.frames)
         except (InsecureTransport, ValueError):  # no route from here: as if it were lost
             self.undeliverable += 1
+
+    def _unsent(self, to: Address, packet: Packet) -> Packet:
+        """The packet, or its acknowledgement alone if it was sent before.
+
+        A machine repeats what is not acknowledged, for instance while its peer is in a long task.
+        But sockets lose nothing while their connection lives.
+        """
+        link = (to, packet.born, packet.to_born)
+        if packet.seq > self._sent.get(link, 0):
+            self._sent[link] = packet.seq
+            return packet
+        return structs.replace(packet, seq=0, epoch=0, bodies=(), frames=())
 
     def close(self, linger_s: float = 0.0) -> None:
         """Close the sockets, after `run` has returned."""

@@ -15,21 +15,22 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
 
 import pyarrow as pa
 
 from minishark import errors
-from minishark.adapters.python_values import python_rows
 from minishark.compiler.sql.statements import COUNTED
 from minishark.session.connect import connect as connect_session
 from minishark.session.session import Session
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 apilevel = "2.0"
 threadsafety = 2
@@ -256,7 +257,7 @@ class Cursor:
             for name, type_ in zip(table.column_names, types, strict=True)
         )
         self._table = table
-        self._rows = python_rows(table, types)
+        self._rows = _python_rows(table, types)
         return self
 
     def executemany(self, operation: str, sets: Iterable[Parameters]) -> Self:
@@ -378,3 +379,47 @@ def _error_class(error: errors.MinisharkError) -> type[DatabaseError]:
             return OperationalError
         case _:
             return DatabaseError
+
+
+_BATCH_ROWS = 1024
+_DAYS_PER_MONTH = 30  # as DuckDB converts INTERVAL to timedelta
+
+
+def _python_rows(table: pa.Table, types: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table with DuckDB's (or Arrow's) `types`, converted one batch at a time."""
+    for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
+        columns = [
+            _values(column, type_, name)
+            for column, type_, name in zip(batch.columns, types, table.column_names, strict=True)
+        ]
+        yield from zip(*columns, strict=True) if columns else ((),) * batch.num_rows
+
+
+def _values(column: pa.Array, type_: str, name: str) -> list[Any]:
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise errors.DataError(
+            f"Python can't represent a value of column {name}: {error}"
+        ) from error
+    convert = _converter(column.type, type_)
+    return values if convert is None else [None if v is None else convert(v) for v in values]
+
+
+def _converter(arrow: pa.DataType, type_: str) -> Callable[[Any], Any] | None:
+    if type_ in ("HUGEINT", "UHUGEINT"):
+        return int
+    if type_ == "UUID":
+        return UUID
+    if pa.types.is_interval(arrow):
+        return _timedelta
+    if pa.types.is_map(arrow):
+        return dict
+    return None
+
+
+def _timedelta(interval: pa.MonthDayNano) -> timedelta:
+    months, days, nanoseconds = interval
+    return timedelta(days=months * _DAYS_PER_MONTH + days, microseconds=nanoseconds // 1000)

@@ -24,8 +24,7 @@ from rich.console import Console
 
 import minishark
 from minishark.compiler.sql.statements import Explain
-from minishark.dataframe.show import table_html
-from minishark.display import print_table
+from minishark.dataframe.show import print_table, table_html
 from minishark.errors import MinisharkError
 from minishark.session.session import Session
 

@@ -7,9 +7,9 @@ if no task had waited.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
 
@@ -30,31 +30,17 @@ _CALIBRATION_RUNS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class LivePlacement:
-    """Users on a cluster of this machine.
+    """Users on a cluster of this machine."""
 
-    Attributes:
-        scale: TPC-H's scale factor; 0 for the bundled sample.
-        data: Folder of generated data; "" for the default.
-        queries: Of TPC-H, chosen at random.
-        nodes: Of one executor each.
-        partitions: Of each large table, on `replicas` nodes.
-        users: Each submits queries as an independent Poisson process.
-        load: Demanded work as a share of the capacity of `cores`.
-        cores: Of this machine.
-        placements: To compare.
-        rounds: Per placement.
-        seconds: Length of a round.
-    """
-
-    scale: float = 0.1
-    data: str = ""
-    queries: tuple[int, ...] = (1, 3, 6, 12)
-    nodes: int = 4
-    partitions: int = 8
+    scale: float = 0.1  # TPC-H's scale factor; 0 for the bundled sample
+    data: str = ""  # folder of generated data; "" for the default
+    queries: tuple[int, ...] = (1, 3, 6, 12)  # of TPC-H, chosen at random
+    nodes: int = 4  # of one executor each
+    partitions: int = 8  # of each large table, on `replicas` nodes
     replicas: int = 2
-    users: int = 4
-    load: float = 0.6
-    cores: int = 2
+    users: int = 4  # each submits queries as an independent Poisson process
+    load: float = 0.6  # demanded work as a share of the capacity of `cores`
+    cores: int = 2  # of this machine
     placements: tuple[str, ...] = COMPARED
     rounds: int = 4
     seconds: float = 8.0
@@ -88,7 +74,7 @@ def live_placement(parameters: LivePlacement, seed: int, advance: Advance) -> Se
             for placement in parameters.placements:
                 session.place(placement)
                 rng = Random(f"{seed} {number}")  # the same queries for each placement
-                asked[placement] += _Round(session, queries, parameters, work_s, rng).run()
+                asked[placement] += _round(session, queries, parameters, work_s, rng)
                 advance(1 / total)
     if not all(asked.values()):
         raise OptionError("Too few queries were due in a round; set seconds or load higher.")
@@ -119,50 +105,30 @@ def ideal_s(metrics: QueryMetrics) -> float:
     return max(ends.values(), default=metrics.elapsed_s)
 
 
-class _Round:
-    """A round of all users with one placement."""
+def _round(
+    session: Session, queries: dict[int, str], parameters: LivePlacement, work_s: float, rng: Random
+) -> list[_Asked]:
+    """What all users asked with one placement."""
+    rate = parameters.load * parameters.cores / work_s / parameters.users
 
-    def __init__(
-        self, session: Session, queries: dict[int, str], parameters: LivePlacement,
-        work_s: float, rng: Random,
-    ) -> None:  # fmt: skip
-        self._session = session
-        self._queries = queries
-        self._seconds = parameters.seconds
-        self._asked: list[_Asked] = []
-        self._errors: list[BaseException] = []
-        rate = parameters.load * parameters.cores / work_s / parameters.users
-        seeds = [rng.random() for _ in range(parameters.users)]
-        self._users = [
-            threading.Thread(target=self._guarded, args=(Random(each), rate), daemon=True)
-            for each in seeds
-        ]
-
-    def run(self) -> list[_Asked]:
-        for user in self._users:
-            user.start()
-        for user in self._users:
-            user.join()
-        if self._errors:
-            raise ExecutionError(f"A user's query failed: {self._errors[0]}") from self._errors[0]
-        return self._asked
-
-    def _guarded(self, rng: Random, rate: float) -> None:
-        try:
-            self._ask(rng, rate)
-        except Exception as error:  # noqa: BLE001 - raised again on the caller's thread
-            self._errors.append(error)
-
-    def _ask(self, rng: Random, rate: float) -> None:
-        started = time.perf_counter()
-        due_s = 0.0
-        while (due_s := due_s + rng.expovariate(rate)) < self._seconds and not self._errors:
+    def ask(user: Random) -> list[_Asked]:
+        asked = []
+        started, due_s = time.perf_counter(), 0.0
+        while (due_s := due_s + user.expovariate(rate)) < parameters.seconds:
             time.sleep(max(0.0, started + due_s - time.perf_counter()))
-            number = rng.choice(list(self._queries))
-            metrics = _metrics_of(self._session, self._queries[number])
+            number = user.choice(list(queries))
+            metrics = _metrics_of(session, queries[number])
             # Measured from the due time (open loop), also if the last query took long.
             took_s = time.perf_counter() - started - due_s
-            self._asked.append(_Asked(number, took_s, ideal_s(metrics)))
+            asked.append(_Asked(number, took_s, ideal_s(metrics)))
+        return asked
+
+    users = [Random(rng.random()) for _ in range(parameters.users)]
+    with ThreadPoolExecutor(parameters.users) as pool:
+        try:
+            return [each for asked in pool.map(ask, users) for each in asked]
+        except Exception as error:
+            raise ExecutionError(f"A user's query failed: {error}") from error
 
 
 def _rows(parameters: LivePlacement, asked: dict[str, list[_Asked]]) -> list[Response]:

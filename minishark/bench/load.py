@@ -41,31 +41,19 @@ _TEXT_MAX = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """A load test.
+    """A load test."""
 
-    Attributes:
-        sessions: Concurrent sessions on one cluster, each with its own tables.
-        threads: Per session; each runs one query after the other.
-        seconds: Duration.
-        scale: TPC-H's scale factor; 0 for the bundled sample.
-        data: Folder of generated data; "" for the default.
-        queries: Of TPC-H, in random order.
-        nodes: Of the cluster.
-        executors: Of each node.
-    """
-
-    sessions: int = 10
-    threads: int = 5
+    sessions: int = 10  # concurrent sessions on one cluster, each with its own tables
+    threads: int = 5  # per session; each runs one query after the other
     seconds: float = 600.0
-    scale: float = 0.0
-    data: str = ""
-    queries: tuple[int, ...] = (1, 3, 5, 6, 10, 12, 14, 18)
+    scale: float = 0.0  # TPC-H's scale factor; 0 for the bundled sample
+    data: str = ""  # folder of generated data; "" for the default
+    queries: tuple[int, ...] = (1, 3, 5, 6, 10, 12, 14, 18)  # of TPC-H, in random order
     nodes: int = 2
-    executors: int = 1
+    executors: int = 1  # of each node
 
 
 def load(parameters: Load, seed: int, advance: Advance) -> Sequence[Row]:
-    """Run; returns samples and outcomes of queries as rows."""
     if min(parameters.sessions, parameters.threads) < 1 or parameters.seconds <= 0:
         raise OptionError("Set sessions and threads to 1 or more, and seconds above 0.")
     tables = tpch_tables(tpch_folder(parameters.scale, parameters.data))
@@ -106,7 +94,6 @@ def _counts(panel: str, counts: Iterable[tuple[str, int]]) -> list[Row]:
 
 @contextlib.contextmanager
 def _sessions(parameters: Load) -> Iterator[tuple[list[Session], tuple[str, ...]]]:
-    """Sessions on a new cluster, and the nodes' folders in shared memory."""
     record = start_cluster(
         StartOptions(name=_NAME, nodes=parameters.nodes, executors_per_node=parameters.executors)
     )
@@ -122,7 +109,6 @@ def _sessions(parameters: Load) -> Iterator[tuple[list[Session], tuple[str, ...]
 def _sampled(
     testbed: Testbed, folders: Sequence[str], seconds: float, advance: Advance
 ) -> list[Row]:
-    """Samples of the resources in use."""
     rows: list[Row] = []
     started = time.monotonic()
     for number in range(1, _SAMPLES + 1):
@@ -137,7 +123,6 @@ def _sampled(
 
 
 def _sample(testbed: Testbed, folders: Sequence[str]) -> dict[str, float]:
-    """Resources of all processes of the run, including this one."""
     family = [psutil.Process(), *testbed.family()]
     opened, memory = 0, 0
     for process in family:

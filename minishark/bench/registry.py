@@ -17,18 +17,16 @@ from minishark.bench import live, load
 from minishark.bench.canary import experiment as canary
 from minishark.bench.chaos import experiment as chaos
 from minishark.errors import OptionError
-from sparrow_core.lab import beyond, emulated, on_paper, placements, policies
+from sparrow_core.lab import table
 from sparrow_core.lab.charts import require_matplotlib
 from sparrow_core.lab.experiment import AnyExperiment
 from sparrow_core.lab.reports import PlotFormat, write_report
 from sparrow_core.lab.summary import Table, summary
 
-_HOMES = (
-    on_paper, placements, policies, beyond, emulated, live, chaos, load,
-    canary, canary_overhead, canary_simulated,
-)  # fmt: skip
-EXPERIMENTS: dict[str, AnyExperiment] = {
-    experiment.name: experiment for module in _HOMES for experiment in module.EXPERIMENTS
+EXPERIMENTS: dict[str, AnyExperiment] = table.EXPERIMENTS | {
+    experiment.name: experiment
+    for module in (live, chaos, load, canary, canary_overhead, canary_simulated)
+    for experiment in module.EXPERIMENTS
 }
 
 
@@ -40,10 +38,8 @@ def find(name: str) -> AnyExperiment:
 
 
 def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[str]) -> Any:
-    """An experiment's parameters, or with `quick` its tiny ones, with changes.
-
-    Each change is `name=value`; the value is TOML: 0.8, [0.5, 0.9], "random".
-    """
+    """An experiment's parameters, or with `quick` its tiny ones, with changes."""
+    # Each change is `name=value`; the value is TOML: 0.8, [0.5, 0.9], "random".
     chosen = experiment.quick if quick else experiment.parameters
     values = msgspec.to_builtins(chosen)
     for change in changes:
@@ -82,7 +78,6 @@ def run_experiment(
     plot: PlotFormat,
     advance: Callable[[float], None],
 ) -> Report:
-    """Run an experiment and write its report."""
     require_matplotlib()  # before the work, not after it
     rows = experiment.run(parameters, seed, advance)
     files = write_report(experiment, parameters, seed, rows, folder, plot)
@@ -93,7 +88,6 @@ def run_experiment(
 
 
 def describe(experiment: AnyExperiment) -> dict[str, Any]:
-    """An experiment as plain data."""
     found = {name: getattr(experiment, name) for name in ("name", "title", "source", "kind")}
     parameters = json.loads(json.dumps(dataclasses.asdict(experiment.parameters)))
     return {**found, "parameters": parameters}

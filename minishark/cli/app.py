@@ -88,25 +88,19 @@ def group(context: click.Context, /, **options: Any) -> None:
 
     Without a command: an interactive shell, or the statements on stdin if it is not a terminal.
     """
-    if context.invoked_subcommand is not None:
-        _refuse_options_before(context, context.invoked_subcommand)
+    if (command := context.invoked_subcommand) is not None:
+        for parameter in context.command.params:  # those of the shell, which a command ignores
+            given = context.get_parameter_source(parameter.name or "")
+            if parameter.expose_value and given is ParameterSource.COMMANDLINE:
+                wrong = f"{parameter.opts[0]} stands before {command}: write it after {command}."
+                raise click.UsageError(wrong, context)
         return
     if sys.stdin.isatty() and sys.stdout.isatty():
-        from minishark.cli.shell_command import shell
+        from minishark.cli.sql_command import shell
 
         shell(**options)
     else:
         context.invoke(run_file, file=Path("-"), **options)
-
-
-def _refuse_options_before(context: click.Context, command: str) -> None:
-    """Refuse options of the shell before a command, which would ignore them."""
-    for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name or "")
-        if parameter.expose_value and given is ParameterSource.COMMANDLINE:
-            raise click.UsageError(
-                f"{parameter.opts[0]} stands before {command}: write it after {command}.", context
-            )
 
 
 for _command in (cluster_group, bench, sql, run_file, tpch):

@@ -15,7 +15,7 @@ from minishark.cli.options import debug_option
 
 if TYPE_CHECKING:
     from minishark.bench.registry import Report
-    from minishark.tpch.reporter import Reporter
+    from minishark.tpch.report import Reporter
 
 _EXAMPLES = """\b
 Examples:

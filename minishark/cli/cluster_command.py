@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from minishark.cli.options import count_option, debug_option, keys_option, memory_option
 
 if TYPE_CHECKING:
-    from minishark.cluster.survey import Survey
+    from minishark.cluster.status import Survey
 
 _DEFAULT = "default"
 _GROUP_EXAMPLES = """\b
@@ -71,14 +71,11 @@ def cluster() -> None:
 @debug_option
 def start(
     *,
-    name: str,
     nodes: int | None,
     executors_per_node: int | None,
     memory_limit: int | None,
     listen: str | None,
-    bind: str | None,
-    join: tuple[str, ...],
-    keys: str | None,
+    **options: Any,
 ) -> None:
     """Start a cluster in the background, and print its address.
 
@@ -87,17 +84,14 @@ def start(
     from minishark.cluster.launch import StartOptions, default_executors, start_cluster
 
     count = nodes or (1 if listen else 2)
-    options = StartOptions(
-        name=name,
+    chosen = StartOptions(
         nodes=count,
         executors_per_node=executors_per_node or default_executors(count),
         memory_limit_bytes=memory_limit,
         listen=listen,
-        bind=bind,
-        join=join,
-        keys=keys,
+        **options,
     )
-    click.echo(start_cluster(options).address)
+    click.echo(start_cluster(chosen).address)
 
 
 @cluster.command(epilog=_NODE_EXAMPLES)
@@ -158,7 +152,7 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
     import msgspec
 
     from minishark.cluster.launch import resolve
-    from minishark.cluster.survey import survey
+    from minishark.cluster.status import survey
 
     found = survey(*resolve(which, keys))
     if as_json:

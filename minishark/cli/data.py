@@ -61,7 +61,6 @@ def sample_tables() -> Mapping[str, str]:
 def load_all(
     session: Session, tables: Mapping[str, str], nodes: int, *, verbose: bool = False
 ) -> None:
-    """Load tables into a new session, with progress, and print the session's warnings."""
     with open_reporter(verbose=verbose) as reporter:
         reporter.detail(f"Tables: {', '.join(tables.values()) or 'none'}")
         load_tables(session, tables, reporter, replicas=default_replicas(nodes))

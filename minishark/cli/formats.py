@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from minishark.cli.options import FILE_FORMATS, TEXT_FORMATS
 from minishark.compiler.sql.connection import ConnectionUse
-from minishark.display import json_rows, text_rows
+from minishark.dataframe.show import json_rows, text_rows
 from minishark.errors import OptionError
 
 # Numbers that DuckDB writes but JSON does not have; strings are matched to skip them.
@@ -22,11 +22,8 @@ _NO_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
 
 
 def write_text(table: pa.Table, form: str, stream: TextIO) -> None:
-    """Write a result in one of TEXT_FORMATS.
-
-    Values are cast to text by DuckDB. NULL is an empty field in CSV and TSV (an empty string is
-    quoted), and null in JSON, as are NaN and infinities.
-    """
+    # Values are cast to text by DuckDB. NULL is an empty field in CSV and TSV (an empty string is
+    # quoted), and null in JSON, as are NaN and infinities.
     match form:
         case "csv" | "tsv":
             _write_delimited(table, "," if form == "csv" else "\t", stream)
@@ -47,7 +44,6 @@ def write_text(table: pa.Table, form: str, stream: TextIO) -> None:
 
 
 def write_file(table: pa.Table, form: str, path: Path) -> None:
-    """Write a result to a file in one of FILE_FORMATS, atomically."""
     with _replacing(path) as part:
         if form == "parquet":
             with duckdb.connect() as connection, ConnectionUse(connection):
@@ -60,7 +56,6 @@ def write_file(table: pa.Table, form: str, path: Path) -> None:
 
 
 def format_of(path: Path) -> str:
-    """The format of a file's extension; csv for unknown ones."""
     endings = {
         ".jsonl": "jsonlines", ".ndjson": "jsonlines", ".md": "markdown", ".feather": "arrow",
     }  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from minishark.errors import OptionError
+from minishark.worker.memory import parse_size
 
 TEXT_FORMATS = ("csv", "tsv", "json", "jsonlines", "markdown", "line")
 FILE_FORMATS = ("parquet", "arrow")
@@ -49,14 +50,6 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
     except PackageNotFoundError:
         click.echo("minishark, not installed (a checkout)")
     context.exit()
-
-
-def _memory_size(
-    _context: click.Context, _parameter: click.Parameter, text: str | None
-) -> int | None:
-    from minishark.worker.memory import parse_size
-
-    return None if text is None else parse_size(text)
 
 
 def check_scale(
@@ -121,7 +114,7 @@ cluster_option = click.option(
 memory_option = click.option(
     "--memory-limit",
     metavar="SIZE",
-    callback=_memory_size,
+    callback=lambda _context, _parameter, text: None if text is None else parse_size(text),
     help="Memory limit of all started nodes together, such as 4GiB; what exceeds it spills to "
     "disk.  [default: MINISHARK_MEMORY_LIMIT, else 75% of the machine's]",
 )

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from minishark.cli.formats import write_file, write_text
 from minishark.cli.options import FILE_FORMATS
-from minishark.display import print_table
+from minishark.dataframe.show import print_table
 from minishark.errors import OptionError
 
 _ROWS_MIN = 10  # of a table on the screen
@@ -29,10 +29,8 @@ class Output:
         fits_screen: whether to limit them to the screen's height, too.
     """
 
-    def __init__(
-        self, console: Console, *, form: str = "table", rows_max: int | None = None
-    ) -> None:
-        self.form = form
+    def __init__(self, console: Console, *, rows_max: int | None = None) -> None:
+        self.form = "table"
         self.rows_max = rows_max
         self.fits_screen = False
         self._console = console
@@ -42,11 +40,9 @@ class Output:
 
     @property
     def width(self) -> int:
-        """Width of the screen in characters; large for a pipe."""
         return self._console.width
 
     def redirect(self, path: Path | None) -> None:
-        """Write later results to a file; None for the screen."""
         if path is None:
             self._check_file(self.form, path)
         self.close()
@@ -57,7 +53,6 @@ class Output:
             raise OptionError(f"The format {form} needs a file: pass its path.")
 
     def set_form(self, form: str, path: Path | None = None) -> None:
-        """Set the format of later results, and their file."""
         self._check_file(form, path or self._path)
         if path is not None or (self.form in FILE_FORMATS and form not in FILE_FORMATS):
             self.close()
@@ -74,15 +69,13 @@ class Output:
         if self.form != "table":
             write_text(table, self.form, stream)
         elif self._path is None:
-            print_table(table, self._console, rows_max=self._shown_rows(), note=note)
+            rows_max = self.rows_max
+            if self.fits_screen and self._console.is_terminal:
+                rows_max = max(_ROWS_MIN, self._console.height - _LINES_BESIDE)
+            print_table(table, self._console, rows_max=rows_max, note=note)
         else:
             print_table(table, Console(file=stream, force_terminal=False), rows_max=None)
         stream.flush()
-
-    def _shown_rows(self) -> int | None:
-        if self.fits_screen and self._console.is_terminal:
-            return max(_ROWS_MIN, self._console.height - _LINES_BESIDE)
-        return self.rows_max
 
     def say(self, sentence: str) -> None:
         """Print a message on the screen, if the format is for people."""
@@ -90,7 +83,6 @@ class Output:
             self._console.print(sentence, style="dim", highlight=False, markup=False)
 
     def print(self, text: str) -> None:
-        """Write text, such as a plan, unformatted."""
         stream = self._text_stream()
         stream.write(f"{text}\n")
         stream.flush()

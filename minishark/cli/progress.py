@@ -26,10 +26,8 @@ _STAGES_MAX = 8
 
 @contextmanager
 def shown_progress(session: Session, console: Console) -> Iterator[None]:
-    """Show the progress of the session's queries while the block runs, after a short delay.
-
-    Shows nothing if `console` is not a terminal; leaves nothing on the screen.
-    """
+    """Show the progress of the session's queries while the block runs, after a short delay."""
+    # Shows nothing if `console` is not a terminal; leaves nothing on the screen.
     if not console.is_terminal:
         yield
         return
@@ -93,11 +91,9 @@ class _Display:
 def progress_lines(
     stages: Sequence[StageProgress], elapsed_s: float, quiet_s: float, nodes: Sequence[NodeState]
 ) -> Group:
-    """A line per running stage, and what the query waits for if it makes no progress.
-
-    There are no stages while the query is planned, or runs in the front end. `quiet_s` are the
-    seconds since the last progress; `nodes` are those of the cluster if that is a while.
-    """
+    """A line per running stage, and what the query waits for if it makes no progress."""
+    # There are no stages while the query is planned, or runs in the front end. `quiet_s` are the
+    # seconds since the last progress; `nodes` are those of the cluster if that is a while.
     open_stages = [stage for stage in stages if stage.started and stage.done < stage.tasks]
     lines = [_stage_line(stage) for stage in open_stages[:_STAGES_MAX]]
     if len(open_stages) > _STAGES_MAX:

@@ -19,9 +19,9 @@ import psutil
 import zmq
 
 from canary_core.runtime.mailbox import Mailbox
+from minishark.cluster import wire
 from minishark.cluster.backend import Backend, Placement
-from minishark.cluster.connections import Connections
-from minishark.cluster.executor import load_keys
+from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import make_folders
 from minishark.cluster.joining import greet, open_schedulers, own_endpoint
 from minishark.cluster.machine import default_limit_bytes
@@ -29,15 +29,6 @@ from minishark.cluster.node import service_address, store_of, this_host
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
-from minishark.cluster.wire import (
-    EndSession,
-    Failure,
-    KeepSession,
-    MakeFolder,
-    RemoveFolder,
-    Reply,
-    Request,
-)
 from minishark.errors import ClusterError, ResourceError
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
@@ -55,19 +46,9 @@ class AttachedCluster:
     loses_files = True
 
     def __init__(self, address: str, keys_folder: str | None = None) -> None:
-        """Connect to the cluster of the node with this address.
-
-        Args:
-            address: `ipc://path` or `tcp://host:port`, optionally with `/<public key>`.
-            keys_folder: the folder of the cluster's keys, for tcp.
-
-        Raises:
-            ClusterError: nobody answers, versions differ, or the keys are invalid.
-            OptionError: the address is malformed.
-            ResourceError: no folder can be created.
-        """
+        """Connect to the cluster of the node at `address`, which may end in `/<public key>`."""
         keys = load_keys(keys_folder)
-        self._name = f"{SESSION_PREFIX}{secrets.token_hex(4)}"
+        self.store_name = f"{SESSION_PREFIX}{secrets.token_hex(4)}"  # of files that it writes
         self._host = this_host()
         self._connections = Connections(keys)
         self._stop = threading.Event()
@@ -90,11 +71,15 @@ class AttachedCluster:
             self.memory_limit_bytes = default_limit_bytes()
             self.task_bytes = welcome.task_bytes  # assumes that all nodes are alike
             listen = own_endpoint(service, self._folders.disk, "service")
-            self._service = Service(listen, paths, self._name, keys=keys)
+            self._service = Service(listen, paths, self.store_name, keys=keys)
             undo.callback(self._service.stop)
             self._service.start()
             self._own = StoreLocation(
-                self._name, self._host, str(paths.memory), str(paths.disk), self._service.endpoint
+                self.store_name,
+                self._host,
+                str(paths.memory),
+                str(paths.disk),
+                self._service.endpoint,
             )
             self.paths = paths
             front = own_endpoint(service, self._folders.disk, "front")
@@ -102,19 +87,17 @@ class AttachedCluster:
                 welcome, front, keys, lambda nodes: any(node.executors for node in nodes)
             )
             undo.callback(self._sparrow.close)
+            self.backend: Backend = self._sparrow
             started_s = psutil.Process().create_time()
             user = getpass.getuser()
-            self._keep = KeepSession(self._name, self._own, user, os.getpid(), started_s)
+            self._keep = wire.KeepSession(self.store_name, self._own, user, os.getpid(), started_s)
             self._ask_nodes(self._keep)
             undo.pop_all()
         self.total_slots = sum(each.slots for node in self.status() for each in node.executors)
+        self.cores = self.total_slots  # nodes don't tell; few have more slots than cores
         self._keeper = threading.Thread(target=self._keep_alive, name="minishark-keep", daemon=True)
         self._keeper.start()
         atexit.register(self.close)  # for programs that forget to
-
-    @property
-    def backend(self) -> Backend:
-        return self._sparrow
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -125,9 +108,8 @@ class AttachedCluster:
         return tuple(location for location in found if location is not None)
 
     @property
-    def store_name(self) -> str:
-        """The location of files that the session itself writes: its own store."""
-        return self._name
+    def schedulers(self) -> tuple[str, ...]:
+        return self._sparrow.live_schedulers
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """How tasks are placed on the live nodes; ClusterError if there are none."""
@@ -138,7 +120,7 @@ class AttachedCluster:
             policy=policy,
             probe_ratio=probe_ratio,
             nodes=tuple(node.name for node in nodes),
-            user=self._name,
+            user=self.store_name,
             wait_s=_LOCALITY_WAIT_S,
             stores=(*nodes, self._own),
         )
@@ -150,7 +132,7 @@ class AttachedCluster:
         live = self.nodes
         if not live:
             return ()  # no scheduler answers: nothing is known
-        return tuple(node for node in nodes if node not in live and node != self._name)
+        return tuple(node for node in nodes if node not in live and node != self.store_name)
 
     def homes(self) -> dict[str, str]:
         return {node.name: node.memory for node in self._nodes()}
@@ -159,7 +141,7 @@ class AttachedCluster:
         stores = {node.name: node for node in self._nodes()}
         if source not in stores or target not in stores:
             return False
-        if not self._call(stores[target], MakeFolder(file.rpartition("/")[0])):
+        if not self._call(stores[target], wire.MakeFolder(file.rpartition("/")[0])):
             return False
         try:
             RemoteFiles(self._connections).replicate(file, stores[source], stores[target])
@@ -168,59 +150,56 @@ class AttachedCluster:
         return True
 
     def store(self) -> Store:
-        store = Store(self.paths, self._name, self._host, RemoteFiles(self._connections))
+        store = Store(self.paths, self.store_name, self._host, RemoteFiles(self._connections))
         store.meet((*self._nodes(), self._own))
         return store
 
     def folder(self, name: str) -> str:
-        return f"{self._name}/{name}"
+        return f"{self.store_name}/{name}"
 
     def make_folder(self, folder: str) -> None:
-        self.paths.make(folder, (self._name,))
+        self.paths.make(folder, (self.store_name,))
         self._made.add(folder)
         nodes = self._nodes()
-        replies = self._ask_nodes(MakeFolder(folder))
+        replies = self._ask_nodes(wire.MakeFolder(folder))
         for node in nodes:
             if node.service in replies:
                 self._has.setdefault(node.memory, set()).add(folder)
 
     def remove_folder(self, folder: str) -> None:
-        self.paths.remove(folder, (self._name,))
+        self.paths.remove(folder, (self.store_name,))
         self._made.discard(folder)
         for has in list(self._has.values()):
             has.discard(folder)
         # A node that does not answer removes the folder when the session ends.
         with contextlib.suppress(ResourceError, ClusterError):
-            self._ask_nodes(RemoveFolder(folder))
+            self._ask_nodes(wire.RemoveFolder(folder))
 
     def _make_missing_folders(self) -> None:
         """Create folders on nodes that missed the request: restarted, or silent at the time."""
         for node in self._nodes():
             has = self._has.setdefault(node.memory, set())
             for folder in self._made - has if node.service not in self._silent else ():
-                if not self._call(node, MakeFolder(folder)):
+                if not self._call(node, wire.MakeFolder(folder)):
                     break  # do not wait for each folder of a silent node
                 has.add(folder)
                 if folder not in self._made:  # removed concurrently
-                    self._call(node, RemoveFolder(folder))
+                    self._call(node, wire.RemoveFolder(folder))
 
-    def _call(self, node: StoreLocation, request: Request) -> bool:
+    def _call(self, node: StoreLocation, request: wire.Request) -> bool:
         """Send a request to one node; whether it answered."""
         return bool(self._connections.call_all([node.service], request, _CALL_S))
 
-    def _ask_nodes(self, request: Request) -> dict[str, Reply]:
-        """The replies of all nodes, by service.
-
-        A node that does not answer is not asked again until it answers a heartbeat: each silent
-        node would delay every request by the timeout.
-        """
+    def _ask_nodes(self, request: wire.Request) -> dict[str, wire.Reply]:
+        # A node that does not answer is not asked again until it answers a heartbeat: each silent
+        # node would delay every request by the timeout.
         asked = [node.service for node in self._nodes()]
-        if not isinstance(request, KeepSession):
+        if not isinstance(request, wire.KeepSession):
             asked = [service for service in asked if service not in self._silent]
         replies = self._connections.call_all(asked, request, _CALL_S)
         self._silent = (self._silent - set(asked)) | (set(asked) - set(replies))
         for reply in replies.values():
-            if isinstance(reply, Failure):
+            if isinstance(reply, wire.Failure):
                 raise ResourceError(f"A node can't store files: {reply.message}")
         return replies
 
@@ -236,14 +215,13 @@ class AttachedCluster:
         return Mailbox(self.scratch / f"{name}.sock", self._host, tcp=tcp, keys=self._keys)
 
     def close(self) -> None:
-        """Disconnect and remove all files of the session; idempotent."""
         if self._closed or os.getpid() != self._keep.pid:  # after fork(), the parent owns it
             return
         self._closed = True
         self._stop.set()
         self._keeper.join()
         with contextlib.suppress(ResourceError, ClusterError):
-            self._ask_nodes(EndSession(self._name))
+            self._ask_nodes(wire.EndSession(self.store_name))
         self._sparrow.close()
         self._service.stop()
         self._connections.close()

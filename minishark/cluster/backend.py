@@ -37,11 +37,21 @@ from sparrow_core import (
     JobId,
     JobSpec,
     NodeStatus,
+    SparrowError,
     TaskCompleted,
     TaskFailed,
+    TaskId,
+    TaskLost,
+    TasksReturned,
 )
 
-JobEvent: TypeAlias = TaskCompleted | TaskFailed | JobFinished | JobFailed
+JobEvent: TypeAlias = (
+    TaskCompleted | TaskFailed | TaskLost | TasksReturned | JobFinished | JobFailed
+)
+
+
+BackendError: TypeAlias = SparrowError
+"""What a backend raises when it is closed."""
 
 
 class FragmentRejectedError(Exception):
@@ -49,11 +59,7 @@ class FragmentRejectedError(Exception):
 
 
 class FilesLostError(TasksLostError):
-    """Input files are lost with their nodes, and the failing job can't recompute them.
-
-    Attributes:
-        files: the lost files.
-    """
+    """Input files are lost with their nodes, and the failing job can't recompute them."""
 
     def __init__(self, files: Sequence[FileSlice]) -> None:
         names = ", ".join(dict.fromkeys(item.file for item in files))
@@ -70,49 +76,46 @@ class Backend(Protocol):
     def cancel(self, job_id: JobId) -> None:
         """Stop a job; its last event is a JobFailed of kind "cancelled"."""
 
+    def withdraw(self, job_id: JobId, tasks: Sequence[TaskId], *, stop: bool) -> None:
+        """Drop tasks that have not begun; with `stop`, also interrupt those that have.
+
+        Without it, a TasksReturned names those that were dropped.
+        """
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back on the thread of `on_event`; SparrowError if there is none any more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """How a query's tasks are placed.
+    """How a query's tasks are placed."""
 
-    Attributes:
-        policy: "sparrow" (batch sampling with late binding), "batch", "per_task" or "random".
-        probe_ratio: reservations per task.
-        nodes: names of the live nodes, in order.
-        user: the owner of the tasks, for nodes that share their slots fairly between users.
-        wait_s: seconds until a task may run on a node that it does not prefer; None for never,
-            unless all preferred nodes are dead.
-        stores: the stores with folders of their own.
-    """
-
-    policy: str
-    probe_ratio: float
-    nodes: tuple[str, ...]
-    user: str = "default"
+    policy: str  # "sparrow" (batch sampling with late binding), "batch", "per_task" or "random"
+    probe_ratio: float  # reservations per task
+    nodes: tuple[str, ...]  # names of the live nodes, in order
+    user: str = "default"  # whose tasks they are, for nodes that share their slots fairly
+    # Seconds until a task may run on a node that it does not prefer; None for never, unless all
+    # preferred nodes are dead.
     wait_s: float | None = None
-    stores: tuple[StoreLocation, ...] = ()
+    stores: tuple[StoreLocation, ...] = ()  # the stores with folders of their own
 
 
 class Cluster(Protocol):
     """Nodes and their storage, as a session uses them: its own cluster, or a shared one."""
 
-    warnings: tuple[str, ...]
-    """Sentences for the user."""
+    warnings: tuple[str, ...]  # sentences for the user
 
     paths: StorePaths
     """The folders of the session's files, and of nodes without folders of their own."""
 
-    scratch: Path
-    """A folder on disk that is removed with the session."""
+    scratch: Path  # a folder on disk that is removed with the session
 
     memory_limit_bytes: int
     """Memory limit of the nodes on this machine together; the default for a shared cluster."""
 
-    task_bytes: int
-    """Memory that each task can use at least."""
+    task_bytes: int  # memory that each task can use at least
 
-    loses_files: bool
-    """Whether files are lost with the nodes that store them."""
+    loses_files: bool  # whether files are lost with the nodes that store them
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -123,8 +126,16 @@ class Cluster(Protocol):
         """How many tasks run concurrently."""
 
     @property
+    def cores(self) -> int:
+        """How many tasks run concurrently on a core of their own, as far as is known."""
+
+    @property
     def backend(self) -> Backend:
         """Runs tasks."""
+
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        """The schedulers' addresses, for tasks that submit tasks."""
 
     @property
     def store_name(self) -> str:
@@ -165,11 +176,8 @@ class Cluster(Protocol):
 
 
 def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
-    """The exception for a task that failed for good.
-
-    DuckDB's excerpt of the text helps if the task ran the user's own statement (`is_own_text`); an
-    excerpt of a generated fragment would not.
-    """
+    # DuckDB's excerpt of the text helps if the task ran the user's own statement (`is_own_text`);
+    # an excerpt of a generated fragment would not.
     try:
         detail = decode_problem(event.detail)
     except msgspec.DecodeError:
@@ -194,13 +202,11 @@ def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
             return function_error(detail, event.node)
 
 
-def function_error(detail: ProblemDetail, node: str) -> Exception:
-    """The exception that a user's function raised, or a FunctionError if that can't be unpickled.
-
-    The exception carries the remote traceback and the partition in a note, and a FunctionError with
-    them as attributes as its cause.
-    """
-    place = f"in partition {detail.partition} on {node}"
+def function_error(detail: ProblemDetail, node: str, place: str = "") -> Exception:
+    """The exception that a user's function raised; a FunctionError if it can't be unpickled."""
+    # It carries the remote traceback and the partition in a note, and a FunctionError with them as
+    # attributes as its cause.
+    place = place or f"in partition {detail.partition} on {node}"
     note = f"\n\n{detail.traceback}" if detail.traceback else ""
     cause = FunctionError(
         f"{detail.message} ({place}){note}",
@@ -221,7 +227,6 @@ def function_error(detail: ProblemDetail, node: str) -> Exception:
 
 
 def job_error(event: JobFailed, where: str = "") -> MinisharkError:
-    """The exception for a failed job, the part of the query in `where`, such as " in stage 2"."""
     story = "".join(f"\n  {line}" for line in event.story)
     match event.kind:
         case "cancelled":

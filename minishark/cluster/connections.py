@@ -6,19 +6,34 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import zmq
 
 from minishark.cluster.wire import Reply, Request, decode_reply, encode_message
 from minishark.errors import ClusterError
+from sparrow_core import SparrowError
 from sparrow_core.protocol.errors import InsecureTransport
-from sparrow_core.runtime.transport.keys import Keys, split_endpoint
+from sparrow_core.runtime.transport.keys import Keys, read_keys, split_endpoint
 
 _IDLE_MAX = 8  # sockets kept for each service
 _STEP_MS = 100
 _CLOSE_S = 5.0
 _HEARTBEAT_MS = 2_000
+
+
+OWN_KEY = "own.key"
+ALLOWED_KEYS = "allowed.keys"
+
+
+def load_keys(folder: str | None) -> Keys | None:
+    if folder is None:
+        return None
+    try:
+        return read_keys(Path(folder, OWN_KEY), Path(folder, ALLOWED_KEYS))
+    except SparrowError as error:
+        raise ClusterError(f"Can't use the keys in {folder}: {error}") from error
 
 
 class NoAnswerError(Exception):
@@ -91,7 +106,6 @@ class Connections:
         return socket
 
     def call(self, service: str, request: Request, timeout_s: float) -> Reply:
-        """The reply of one service; NoAnswerError if it is late or malformed."""
         with self.socket(service) as socket:
             socket.send(encode_message(request))
             return self.decoded(self.receive(socket, timeout_s)[0])
@@ -99,10 +113,8 @@ class Connections:
     def call_all(
         self, services: Sequence[str], request: Request, timeout_s: float
     ) -> dict[str, Reply]:
-        """The replies of several services, asked concurrently, by service.
-
-        Services that do not answer in time, or with a malformed reply, are left out.
-        """
+        """The replies of several services, asked concurrently, by service."""
+        # Services that do not answer in time, or with a malformed reply, are left out.
         waiting: dict[zmq.Socket[bytes], str] = {}
         found: dict[str, Reply] = {}
         poller = zmq.Poller()
@@ -129,7 +141,6 @@ class Connections:
 
     @staticmethod
     def decoded(frame: bytes) -> Reply:
-        """Decode a reply; NoAnswerError if it is malformed."""
         try:
             reply: Reply = decode_reply(frame)
         except MALFORMED as error:
@@ -137,7 +148,6 @@ class Connections:
         return reply
 
     def receive(self, socket: zmq.Socket[bytes], timeout_s: float) -> list[bytes]:
-        """The frames of the next reply; NoAnswerError if it is late, or on `interrupted`."""
         deadline = time.monotonic() + timeout_s
         while not socket.poll(_STEP_MS):
             if self.interrupted.is_set():
@@ -147,7 +157,6 @@ class Connections:
         return socket.recv_multipart()
 
     def close(self) -> None:
-        """Interrupt all pending requests and close the sockets; idempotent."""
         self.interrupted.set()
         with self._lock:
             self._closed = True

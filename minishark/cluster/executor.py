@@ -11,12 +11,11 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from minishark.cluster.connections import Connections
+from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphaned
+from minishark.cluster.machine import node_meter
 from minishark.cluster.program_slot import ProgramSlot
 from minishark.cluster.remote_files import RemoteFiles
-from minishark.cluster.runner_config import node_meter
-from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
@@ -27,14 +26,12 @@ from minishark.worker.protocol import (
     decode_shared,
     encode,
 )
+from minishark.worker.python_tasks import MARK, PythonTasks
 from minishark.worker.run_task import TaskRunner
 from minishark.worker.store import Store
 from minishark.worker.task_errors import TaskError
-from sparrow_core import SparrowError, TaskFailure
-from sparrow_core.runtime.transport.keys import Keys, read_keys
+from sparrow_core import TaskFailure
 
-OWN_KEY = "own.key"
-ALLOWED_KEYS = "allowed.keys"
 _JOBS_MAX = 256
 _STUCK_S = 1.0
 _STUCK_STATUS = 75
@@ -43,18 +40,7 @@ _FIT_S = 0.25
 
 
 def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
-    """A runner for one slot of an executor, configured by `runner_config`."""
     return ExecutorRunner(config, slot)
-
-
-def load_keys(folder: str | None) -> Keys | None:
-    """Read the keys in a folder; None for no folder. ClusterError if they can't be read."""
-    if folder is None:
-        return None
-    try:
-        return read_keys(Path(folder, OWN_KEY), Path(folder, ALLOWED_KEYS))
-    except SparrowError as error:
-        raise ClusterError(f"Can't use the keys in {folder}: {error}") from error
 
 
 class ExecutorRunner:
@@ -72,6 +58,7 @@ class ExecutorRunner:
         files = RemoteFiles(self._connections) if "host" in config else None
         self._store = Store(self._paths, config["node"], config.get("host", ""), files, meter)
         self._runner = TaskRunner(self._store, memory=memory, spill_folder=str(spill))
+        self._calls = PythonTasks(self._store, self._paths.disk / "run", config.get("keys"))
         self._programs = ProgramSlot(self._store, config, keys)
         self._jobs: dict[str, StageTask | ProgramJob] = {}
         self._own_process = "own_process" in config
@@ -80,20 +67,23 @@ class ExecutorRunner:
         self._tidying.start()
 
     def _tidy(self) -> None:
-        """Fit DuckDB's memory limit to what stored files leave; release dropped tables.
-
-        Runs on its own thread: also during a task, and between tasks.
-        """
+        """Fit DuckDB's memory limit to what stored files leave; release dropped tables."""
+        # Runs on its own thread: also during a task, and between tasks.
         tidy_at_s = time.monotonic() + _TIDY_S
         while not self._closing.wait(_FIT_S):
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
                 self._runner.fit_memory()
+            gave_up_s = self._calls.gave_up_s if self._own_process else None
+            if gave_up_s is not None and time.monotonic() > gave_up_s + _FIT_S:
+                # The front end has been told; only the end of the process stops that call.
+                os._exit(_STUCK_STATUS)
             if time.monotonic() >= tidy_at_s:
                 self._runner.forget_removed()
                 tidy_at_s = time.monotonic() + _TIDY_S
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
-        """Run one task; a TaskFailure has a `ProblemDetail` for the front end."""
+        if shared.startswith(MARK):
+            return self._call(job_id, shared, payload)
         job = self._jobs.get(job_id)
         if job is None:
             job = self._jobs[job_id] = decode_shared(shared)
@@ -113,18 +103,29 @@ class ExecutorRunner:
             retryable = detail.problem is TaskProblem.INPUT and not detail.missing
             raise TaskFailure(str(error), encode(detail), retryable=retryable) from error
 
-    def cancel(self) -> None:
-        """Interrupt the running task; called repeatedly from another thread until it ends.
+    def _call(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
+        job = self._calls.job(job_id, shared)
+        if self._own_process and job.working_folder:
+            _work_in(job.working_folder)
+        try:
+            return self._calls.call(job, payload)
+        except TaskError as error:
+            # Files that are on their way, or folders that a new node lacks, may be there soon.
+            retryable = error.detail.problem in (TaskProblem.INPUT, TaskProblem.FOLDER)
+            raise TaskFailure(str(error), encode(error.detail), retryable=retryable) from error
 
-        User code blocked in C does not react: the process exits then, and its node restarts it.
-        """
+    def cancel(self) -> None:
+        """Interrupt the running task; called repeatedly from another thread until it ends."""
+        # User code blocked in C does not react: the process exits then, and its node restarts it.
         self._connections.interrupted.set()
-        ignored_s = max(self._runner.interrupt(), self._programs.interrupt())
+        runners = (self._runner, self._calls, self._programs)
+        ignored_s = max(runner.interrupt() for runner in runners)
         if ignored_s > _STUCK_S and self._own_process:
             os._exit(_STUCK_STATUS)
 
     def forget(self, job_id: str) -> None:
-        """Release the files of a job that has ended."""
+        if self._calls.forget(job_id):
+            return
         job = self._jobs.pop(job_id, None)
         if job is not None:
             self._runner.forget(job.folder)
@@ -134,6 +135,7 @@ class ExecutorRunner:
         """Stop the runner, and remove the session's folders if the session is dead."""
         self._closing.set()
         self._tidying.join(_TIDY_S)
+        self._calls.close()
         self._runner.close()
         self._connections.close()
         remove_if_orphaned(self._paths.memory)
@@ -141,10 +143,8 @@ class ExecutorRunner:
 
 
 def _work_in(folder: str) -> None:
-    """Resolve relative paths as the front end does; against the root if this host lacks `folder`.
-
-    A relative path then fails, instead of reading another file of the same name.
-    """
+    """Resolve relative paths as the front end does, or against the root if this host lacks it."""
+    # A relative path then fails, instead of reading another file of the same name.
     try:
         os.chdir(folder)
     except OSError:

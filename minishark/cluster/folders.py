@@ -33,17 +33,11 @@ _DRAFT_PREFIX = ".minishark-"
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class ClusterFolders:
-    """The folders of a session or node.
+    """The folders of a session or node."""
 
-    Attributes:
-        memory: for Arrow files, in shared memory; the same as `disk` if that is unusable.
-        disk: for what does not fit into memory, for spilling, sockets and logs.
-        warning: a sentence for the user if shared memory is unusable, else None.
-    """
-
-    memory: Path
-    disk: Path
-    warning: str | None
+    memory: Path  # for Arrow files, in shared memory; the same as `disk` if that is unusable
+    disk: Path  # for what does not fit into memory, for spilling, sockets and logs
+    warning: str | None  # a sentence for the user if shared memory is unusable, else None
     _locks: list[IO[str]]
 
     def __post_init__(self) -> None:
@@ -86,11 +80,9 @@ def inherit_folders(memory: Path, disk: Path, locks: Sequence[int]) -> ClusterFo
 
 
 def make_folders(shared_memory: Path | None = None) -> ClusterFolders:
-    """Make folders for a session or node, and remove orphaned ones.
-
-    `shared_memory` is its mount point, with None `SHARED_MEMORY`. ResourceError if the folder for
-    temporary files is not writable.
-    """
+    """Make folders for a session or node, and remove orphaned ones."""
+    # `shared_memory` is its mount point, with None `SHARED_MEMORY`. ResourceError if the folder for
+    # temporary files is not writable.
     shared_memory = shared_memory or SHARED_MEMORY
     temporary = Path(tempfile.gettempdir())
     for parent in (shared_memory, temporary):
@@ -152,10 +144,8 @@ def remove_if_orphaned(folder: Path) -> bool:
 
 
 def make_spill_folder(node: Path) -> None:
-    """Make the folder where a node's executors spill, and remove files of killed executors.
-
-    Each executor has a folder `<pid>-<slot>` in it. Does nothing if the session's folder is gone.
-    """
+    """Make the folder where a node's executors spill, and remove files of killed executors."""
+    # Each executor has a folder `<pid>-<slot>` in it. Does nothing if the session's folder is gone.
     folder = node / SPILL
     with contextlib.suppress(FileNotFoundError):
         node.mkdir(exist_ok=True)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from minishark.cluster.connections import Connections, NoAnswerError
+from minishark.cluster.connections import Connections, NoAnswerError, load_keys
 from minishark.cluster.wire import Failure, Hello, Welcome, own_versions
 from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError
 from sparrow_core.machines.client import ClientConfig
-from sparrow_core.protocol.ids import Address
+from sparrow_core.protocol.ids import Address, endpoint_of
 from sparrow_core.runtime.transport.keys import Keys
 
 _HELLO_S = 5.0
@@ -40,10 +41,8 @@ def greet(connections: Connections, service: str) -> Welcome:
 
 
 def own_endpoint(service: str, folder: Path, name: str) -> str:
-    """An endpoint for a socket of this program, by the transport of its cluster's service.
-
-    That is ipc in `folder`, or any tcp port on the network interface towards the service.
-    """
+    """An endpoint for a socket of this program, by the transport of its cluster's service."""
+    # That is ipc in `folder`, or any tcp port on the network interface towards the service.
     if service.startswith("ipc://"):
         return f"ipc://{folder}/{name}.sock"
     host, _, port = service.removeprefix("tcp://").partition("/")[0].rpartition(":")
@@ -61,11 +60,7 @@ def open_schedulers(
     keys: Keys | None,
     complete: Callable[[Sequence[NodeStatus]], bool],
 ) -> RemoteCluster:
-    """Connect to a cluster's schedulers, at `listen`, and wait until enough nodes are known.
-
-    Raises:
-        ClusterError: no scheduler answers, or `complete` does not hold in time.
-    """
+    """Connect to a cluster's schedulers, at `listen`, and wait until enough nodes are known."""
     config = ClientConfig(silence_max_s=_SILENCE_MAX_S)
     schedulers = tuple(map(Address, welcome.schedulers))
     sparrow = RemoteCluster(schedulers, listen=listen, keys=keys, config=config)
@@ -82,6 +77,27 @@ def open_schedulers(
     except BaseException:
         sparrow.close()
         raise
+    return sparrow
+
+
+def open_from_task(
+    schedulers: Sequence[str], keys_folder: str | None, sockets: Path
+) -> RemoteCluster:
+    """Connect an executor to the schedulers of its cluster, for tasks that submit tasks.
+
+    Raises:
+        ClusterError: none of them answers.
+    """
+    endpoint = own_endpoint(endpoint_of(Address(schedulers[0])), sockets, f"task-{os.getpid()}")
+    config = ClientConfig(silence_max_s=_SILENCE_MAX_S)
+    sparrow = RemoteCluster(
+        tuple(map(Address, schedulers)), listen=endpoint, keys=load_keys(keys_folder), config=config
+    )
+    try:
+        sparrow.start()
+    except SparrowError as error:
+        sparrow.close()
+        raise ClusterError(f"Can't submit tasks from this task: {error}") from error
     return sparrow
 
 

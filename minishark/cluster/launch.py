@@ -21,15 +21,14 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from minishark.cluster.connections import Connections
-from minishark.cluster.executor import ALLOWED_KEYS, OWN_KEY, load_keys
+from minishark.cluster.connections import ALLOWED_KEYS, OWN_KEY, Connections, load_keys
 from minishark.cluster.folders import ClusterFolders, make_folders, remove_if_orphaned
 from minishark.cluster.joining import peer_session
 from minishark.cluster.machine import live_process, node_memory
 from minishark.cluster.node import NodeOptions, service_address
 from minishark.cluster.wire import Hello, Welcome, own_versions
-from minishark.cores import usable_cores
 from minishark.errors import ClusterError, OptionError
+from minishark.worker.cores import usable_cores
 from sparrow_core import NodeStatus, SparrowError
 from sparrow_core.runtime.transport.keys import generate, write_key_file
 
@@ -45,19 +44,13 @@ _LOG_TAIL_CHARS = 2_000
 
 
 class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that was started on this machine.
-
-    Attributes:
-        started_s: start time of its process, in seconds since 1970.
-        service: address of its file service.
-        folders: its folders in shared memory and on disk.
-    """
+    """A node that was started on this machine."""
 
     name: str
     pid: int
-    started_s: float
-    service: str
-    folders: tuple[str, str]
+    started_s: float  # start time of its process, in seconds since 1970
+    service: str  # address of its file service
+    folders: tuple[str, str]  # its folders in shared memory and on disk
     log: str
 
     def process(self) -> psutil.Process | None:
@@ -78,30 +71,20 @@ class ClusterRecord(msgspec.Struct, frozen=True):
 
 
 class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster, or more nodes of one, to start on this machine.
+    """A cluster, or more nodes of one, to start on this machine."""
 
-    Attributes:
-        name: the name by which other programs of the user find it.
-        executors_per_node: executor processes of each node.
-        memory_limit_bytes: limit of all nodes together; None for a share of the machine's.
-        listen: `tcp://host:port` of the first node, for clusters of several machines; each further
-            node takes the next two ports. None for ipc, on this machine only.
-        bind: the interface to bind to, if not that of `listen`, such as `tcp://0.0.0.0`.
-        join: addresses of the cluster's nodes with schedulers; empty to start a new cluster.
-        keys: the folder of the cluster's keys, for tcp.
-    """
-
-    name: str = DEFAULT_NAME
+    name: str = DEFAULT_NAME  # the name by which other programs of the user find it
     nodes: int = 2
-    executors_per_node: int = 1
-    memory_limit_bytes: int | None = None
+    executors_per_node: int = 1  # executor processes of each node
+    memory_limit_bytes: int | None = None  # of all nodes; None for a share of the machine's
+    # `tcp://host:port` of the first node, for clusters of several machines; each further node takes
+    # the next two ports. None for ipc, on this machine only.
     listen: str | None = None
-    bind: str | None = None
-    join: tuple[str, ...] = ()
-    keys: str | None = None
+    bind: str | None = None  # the interface, if not that of `listen`: `tcp://0.0.0.0`
+    join: tuple[str, ...] = ()  # the cluster's nodes with schedulers; empty for a new cluster
+    keys: str | None = None  # the folder of the cluster's keys, for tcp
 
     def check(self) -> None:
-        """Raise OptionError for an invalid option."""
         if not _NAME.fullmatch(self.name):
             raise OptionError(f"Invalid cluster name {self.name!r}: use letters and digits.")
         if self.nodes < 1 or self.executors_per_node < 1:
@@ -129,13 +112,8 @@ def state_folder() -> Path:
 
 
 def resolve(cluster: str, keys: str | None) -> tuple[str, str | None]:
-    """The address of a cluster, and the folder of its keys.
-
-    Args:
-        cluster: an address, or the name or record file of a cluster on this machine.
-        keys: the folder of its keys; None for the one that the cluster was started with, or
-            MINISHARK_KEYS in the environment.
-    """
+    # `cluster` is an address, or the name or record file of a cluster on this machine; without
+    # `keys` its own folder of keys counts, or MINISHARK_KEYS in the environment.
     address, known = cluster, None
     if "://" not in cluster:
         record = find_cluster(cluster)
@@ -178,13 +156,8 @@ def running_clusters() -> tuple[ClusterRecord, ...]:
 
 
 def start_cluster(options: StartOptions) -> ClusterRecord:
-    """Start a cluster in the background, or more nodes of one; returns when all nodes answer.
-
-    Raises:
-        ClusterError: one of that name is running, or a node does not start; all are stopped then.
-        OptionError: an option is invalid.
-        ResourceError: no folder can be created.
-    """
+    """Start a cluster in the background, or more nodes of one; returns when all nodes answer."""
+    # All are stopped if one does not start.
     options.check()
     with _locked(options.name):
         for record in running_clusters():
@@ -251,12 +224,10 @@ def node_name(listen: str) -> str:
 
 
 def bind_address(bind: str | None, listen: str) -> str | None:
-    """The port of `listen` on the interface `bind`."""
     return bind and f"{bind.rstrip('/')}:{listen.rpartition(':')[2]}"
 
 
 def make_keys(folder: Path) -> str:
-    """Generate a key pair that accepts itself, in a folder without keys; the public key."""
     keys = generate()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -343,7 +314,6 @@ def _log_tail(node: NodeProcess) -> str:
 
 
 def stop_cluster(name: str) -> ClusterRecord:
-    """Stop a cluster's nodes on this machine, and remove all their files."""
     record = find_cluster(name)
     with _locked(record.name):
         _end(record.nodes)
@@ -352,7 +322,6 @@ def stop_cluster(name: str) -> ClusterRecord:
 
 
 def forget_cluster(record: ClusterRecord) -> None:
-    """Remove the record and the files of a dead cluster, so that it can be started again."""
     if record.is_alive:
         raise ClusterError(f"Cluster {record.name} is running; stop it first.")
     _end(record.nodes)

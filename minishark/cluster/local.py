@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minishark.cluster.folders import ClusterFolders, make_folders
-from minishark.cluster.machine import node_memory
-from minishark.cluster.runner_config import RUNNER, node_meter, runner_config
-from minishark.cores import usable_cores
+from minishark.cluster.machine import RUNNER, node_memory, node_meter, runner_config
 from minishark.errors import ClusterError, OptionError
+from minishark.worker.cores import usable_cores
 from minishark.worker.paths import StorePaths
 from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
@@ -32,34 +31,19 @@ _LOCALITY_WAIT_S = 30.0  # until a task may run elsewhere, unless its preferred 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The shape of a cluster on this machine.
+    """The shape of a cluster on this machine."""
 
-    Attributes:
-        nodes: number of nodes; a node is a node monitor with executors and a storage folder.
-        executors_per_node: executor processes per node; each runs one task at a time.
-        in_process: run everything on threads of this process, for tests and debugging.
-        memory_limit_bytes: limit of all nodes together; None for a share of the machine's.
-    """
-
-    nodes: int
-    executors_per_node: int
+    nodes: int  # number of nodes; a node is a node monitor with executors and a storage folder
+    executors_per_node: int  # executor processes per node; each runs one task at a time
     schedulers: int = 1
-    in_process: bool = False
-    memory_limit_bytes: int | None = None
+    in_process: bool = False  # run everything on threads of this process, for tests and debugging
+    memory_limit_bytes: int | None = None  # of all nodes; None for a share of the machine's
 
     def check(self) -> None:
-        """Raise OptionError for a number below one."""
         for name in ("nodes", "executors_per_node", "schedulers"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise OptionError(f"{name} must be a whole number, at least 1.")
-
-
-def default_options() -> ClusterOptions:
-    """One slot per core; two nodes if there are two cores, so that partitions have replicas."""
-    cores = usable_cores()
-    nodes = min(2, cores)
-    return ClusterOptions(nodes, max(1, cores // nodes))
 
 
 class OwnCluster:
@@ -68,7 +52,6 @@ class OwnCluster:
     loses_files = False
 
     def __init__(self, options: ClusterOptions) -> None:
-        """Start a cluster; `await_start` waits until it is usable."""
         options.check()
         limit = options.memory_limit_bytes
         self._memory = node_memory(limit, options.nodes, options.executors_per_node)
@@ -76,7 +59,9 @@ class OwnCluster:
         self.task_bytes = self._memory.task_bytes
         self._pid = os.getpid()
         self.nodes = tuple(f"node-{i}" for i in range(options.nodes))
+        self.store_name = self.nodes[0]  # where files go that the session itself writes
         self.total_slots = options.nodes * options.executors_per_node
+        self.cores = min(self.total_slots, usable_cores())
         self._folders: ClusterFolders = make_folders()
         self.paths = StorePaths(self._folders.memory, self._folders.disk)
         self.scratch = self._folders.disk
@@ -85,6 +70,7 @@ class OwnCluster:
         self.warnings: tuple[str, ...] = (warning,) if warning else ()
         try:
             self._sparrow = self._start(options)
+            self.backend: Backend = self._sparrow
         except BaseException:
             self._folders.remove()
             raise
@@ -132,13 +118,8 @@ class OwnCluster:
             raise
 
     @property
-    def backend(self) -> Backend:
-        return self._sparrow
-
-    @property
-    def store_name(self) -> str:
-        """The location of files that the session itself writes: the first node."""
-        return self.nodes[0]
+    def schedulers(self) -> tuple[str, ...]:
+        return self._sparrow.live_schedulers
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         from minishark.cluster.backend import Placement  # noqa: PLC0415 - see above
@@ -183,7 +164,6 @@ class OwnCluster:
         return Mailbox(self.scratch / f"{name}.sock")
 
     def close(self) -> None:
-        """Stop all processes and remove all files; idempotent."""
         if os.getpid() != self._pid:  # after fork(), the parent owns it
             return
         self._sparrow.close()
@@ -193,7 +173,6 @@ class OwnCluster:
 
 @contextlib.contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Raise Sparrow's start error as a ClusterError."""
     try:
         yield
     except ClusterStartError as error:

@@ -1,4 +1,4 @@
-"""This machine: its memory for clusters, its processes."""
+"""This machine: its memory for clusters, its processes, the settings of its executors."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from minishark.worker.memory import (
     machine_bytes,
     parse_size,
 )
+from minishark.worker.paths import StorePaths
+from minishark.worker.storage import StorageMeter
 
 _STARTED_TOLERANCE_S = 1.0
 
 
 def default_limit_bytes() -> int:
-    """The memory limit of a cluster that is given none.
-
-    MINISHARK_MEMORY_LIMIT in the environment, else a share of the machine's or container's memory.
-    """
+    """The memory limit of a cluster that is given none."""
+    # MINISHARK_MEMORY_LIMIT in the environment, else a share of the machine's or container's
+    # memory.
     if named := os.environ.get(LIMIT_VARIABLE):
         return parse_size(named)
     return int(machine_bytes(psutil.virtual_memory().total) * DEFAULT_SHARE)
 
 
 def node_memory(limit_bytes: int | None, nodes: int, executors: int) -> NodeMemory:
-    """Divide the limit of all nodes on this machine, None for the default, between them."""
     if limit_bytes is None and not os.environ.get(LIMIT_VARIABLE):
         return NodeMemory(max(default_limit_bytes() // nodes, least_bytes(executors)), executors)
     total = limit_bytes or default_limit_bytes()
@@ -54,3 +54,35 @@ def live_process(pid: int, started_s: float) -> psutil.Process | None:
     except (psutil.Error, ValueError):  # ValueError: a peer sent a number that is no pid
         pass
     return None
+
+
+RUNNER = "minishark.cluster.executor:make_runner"
+
+
+def runner_config(
+    node: str,
+    paths: StorePaths,
+    memory: NodeMemory,
+    *,
+    own_process: bool = True,
+    host: str | None = None,
+    keys: str | None = None,
+) -> dict[str, str]:
+    # `own_process` tells whether an executor is a process, which may exit to end a blocked task;
+    # `host` is the id of the machine, if nodes do not share their folders.
+    config = {
+        "own_process": "yes" if own_process else None,
+        "node": node,
+        "memory": str(paths.memory),
+        "disk": str(paths.disk),
+        "memory_limit_bytes": str(memory.limit_bytes),
+        "slots": str(memory.slots),
+        "host": host,
+        "keys": keys,
+    }
+    return {name: value for name, value in config.items() if value is not None}
+
+
+def node_meter(paths: StorePaths, node: str, memory: NodeMemory) -> StorageMeter:
+    """The meter of a node's files in shared memory, which tells when they must go to disk."""
+    return StorageMeter(paths.memory / node, memory.storage_bytes)

@@ -19,12 +19,10 @@ from pathlib import Path
 
 import msgspec
 
-from minishark.cluster.connections import Connections
-from minishark.cluster.executor import load_keys
+from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import inherit_folders, make_folders
-from minishark.cluster.machine import node_memory
+from minishark.cluster.machine import RUNNER, node_memory, runner_config
 from minishark.cluster.node_service import NodeService
-from minishark.cluster.runner_config import RUNNER, runner_config
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.paths import StorePaths
@@ -44,39 +42,27 @@ _HELLO_S = 1.0
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """A node to run.
+    """A node to run."""
 
-    Attributes:
-        name: its name, unique in the cluster.
-        listen: the address of its service for others, `ipc://path` or `tcp://host:port`; Sparrow's
-            state machines are at the next port.
-        heads: the nodes with a scheduler, in the form of `listen` (over tcp with a public key, if
-            it differs from the node's own); the same for all nodes. A node in this list runs a
-            scheduler. Empty: this node only.
-        memory_limit_bytes: limit of its executors and files in shared memory together; None for a
-            share of the machine's.
-        bind: the interface to bind to over tcp if not that of `listen`, `tcp://address`.
-        keys: the folder of `own.key` and `allowed.keys`, needed for tcp.
-        folders: existing folders in shared memory and on disk; None to make them.
-        locks: inherited file descriptors that hold the locks of `folders`.
-        wait_s: seconds to wait for a head to answer.
-    """
-
-    name: str
+    name: str  # its name, unique in the cluster
+    # The address of its service for others, `ipc://path` or `tcp://host:port`; Sparrow's state
+    # machines are at the next port.
     listen: str
     cluster: str = "default"
+    # The nodes with a scheduler, in the form of `listen` (over tcp with a public key, if it differs
+    # from the node's own); the same for all nodes. A node in this list runs a scheduler. Empty:
+    # this node only.
     heads: tuple[str, ...] = ()
     executors: int = 1
-    memory_limit_bytes: int | None = None
-    bind: str | None = None
-    keys: str | None = None
-    folders: tuple[str, str] | None = None
-    locks: tuple[int, ...] = ()
-    wait_s: float = 30.0
+    memory_limit_bytes: int | None = None  # executors and files; None for a machine's share
+    bind: str | None = None  # the interface for tcp, if not that of `listen`
+    keys: str | None = None  # the folder of `own.key` and `allowed.keys`, needed for tcp
+    folders: tuple[str, str] | None = None  # in shared memory and on disk; None to make them
+    locks: tuple[int, ...] = ()  # inherited file descriptors that hold the locks of `folders`
+    wait_s: float = 30.0  # seconds to wait for a head to answer
 
 
 def this_host() -> str:
-    """An id of this machine or container: equal for processes that share files and pids."""
     if named := os.environ.get(HOST_VARIABLE):
         return named
     parts = [socket.gethostname()]
@@ -113,13 +99,7 @@ def sparrow_endpoint(service: str) -> str:
 
 
 def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda _: None) -> int:
-    """Run a node until SIGINT or SIGTERM, call `on_ready` when it listens; the exit status.
-
-    Raises:
-        ClusterError: it can't listen, has other versions than the cluster, or no head answers.
-        OptionError: an address is malformed, or the memory limit is too low.
-        ResourceError: it can't create its folders.
-    """
+    """Run a node until SIGINT or SIGTERM, call `on_ready` when it listens; the exit status."""
     memory = node_memory(options.memory_limit_bytes, 1, options.executors)
     keys = load_keys(options.keys)
     heads = tuple(service_address(head, keys) for head in options.heads or (options.listen,))
@@ -161,10 +141,8 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
 
 
 def _greet(heads: list[str], keys: Keys | None, wait_s: float, *, is_head: bool) -> None:
-    """Check that the cluster answers and has our versions; ClusterError if not.
-
-    A head does not wait for the others: the first one to start would wait in vain.
-    """
+    """Check that the cluster answers and has our versions; ClusterError if not."""
+    # A head does not wait for the others: the first one to start would wait in vain.
     connections = Connections(keys)
     try:
         tries = 1 if is_head else max(1, round(wait_s / _HELLO_S))

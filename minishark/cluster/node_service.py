@@ -18,38 +18,19 @@ from pathlib import Path
 
 import psutil
 
+from minishark.cluster import wire
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SHARED_MEMORY, reap, remove_if_orphaned
-from minishark.cluster.machine import live_process
+from minishark.cluster.machine import live_process, node_meter
 from minishark.cluster.remote_files import RemoteFiles
-from minishark.cluster.runner_config import node_meter
 from minishark.cluster.service import Service
-from minishark.cluster.wire import (
-    Done,
-    EndSession,
-    Failure,
-    GetReport,
-    Hello,
-    KeepSession,
-    MakeFolder,
-    RemoveFolder,
-    Replicate,
-    Reply,
-    Report,
-    Request,
-    SessionReport,
-    Welcome,
-    own_versions,
-    versions_differ,
-)
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core.runtime.transport.keys import Keys
 
-LEASE_S = 15.0
-"""Lease of a session on another host; one without heartbeat for this long is dead."""
+LEASE_S = 15.0  # lease of a session on another host; one without heartbeat for this long is dead
 
 SESSION_PREFIX = "s-"
 _REAP_S = 5.0
@@ -57,7 +38,7 @@ _REAP_S = 5.0
 
 @dataclass(slots=True)
 class _Session:
-    kept: KeepSession | None
+    kept: wire.KeepSession | None
     heard_s: float
 
     def is_alive(self, host: str, now: float) -> bool:
@@ -84,8 +65,8 @@ class NodeService(Service):
         paths = StorePaths(Path(node.memory), Path(node.disk))
         super().__init__(endpoint, paths, node.name, bind=bind, keys=keys)
         self.node = StoreLocation(node.name, node.host, node.memory, node.disk, self.endpoint)
-        self._welcome = Welcome(cluster, self.node, schedulers, memory.task_bytes)
-        self._versions = own_versions()
+        self._welcome = wire.Welcome(cluster, self.node, schedulers, memory.task_bytes)
+        self._versions = wire.own_versions()
         self._store = Store(paths, node.name, meter=node_meter(paths, node.name, memory))
         self._connections = Connections(keys)
         self._sessions: dict[str, _Session] = {}
@@ -94,39 +75,39 @@ class NodeService(Service):
         for root in self._roots:
             root.mkdir(exist_ok=True)
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: wire.Request) -> wire.Reply:
         match request:
-            case Hello(versions):
-                problem = versions_differ(versions, self._versions)
-                return Failure(problem) if problem else self._welcome
-            case KeepSession(session):
+            case wire.Hello(versions):
+                problem = wire.versions_differ(versions, self._versions)
+                return wire.Failure(problem) if problem else self._welcome
+            case wire.KeepSession(session):
                 self.path(session)
                 for root in self._roots:
                     (root / session).mkdir(exist_ok=True)
                 self._sessions[session] = _Session(request, time.monotonic())
-                return Done()
-            case EndSession(session):
+                return wire.Done()
+            case wire.EndSession(session):
                 self._remove_session(str(self.path(session)))
-                return Done()
-            case MakeFolder(folder):
+                return wire.Done()
+            case wire.MakeFolder(folder):
                 self._paths.make(str(self.path(folder)), (self._store_name,))
-                return Done()
-            case RemoveFolder(folder):
+                return wire.Done()
+            case wire.RemoveFolder(folder):
                 self._paths.remove(str(self.path(folder)), (self._store_name,))
-                return Done()
-            case GetReport():
+                return wire.Done()
+            case wire.GetReport():
                 return self._report()
             case _:
                 return super().answer(request)
 
-    def work(self, request: Request) -> Callable[[], Reply] | None:
+    def work(self, request: wire.Request) -> Callable[[], wire.Reply] | None:
         """Fetch replicas on other threads."""
-        if isinstance(request, Replicate):
+        if isinstance(request, wire.Replicate):
             self.path(request.file)
             return partial(self._replicate, request)
         return None
 
-    def _replicate(self, request: Replicate) -> Reply:
+    def _replicate(self, request: wire.Replicate) -> wire.Reply:
         source = request.source
         if source.host == self.node.host:
             path = StorePaths(Path(source.memory), Path(source.disk)).find(
@@ -134,16 +115,16 @@ class NodeService(Service):
             )
             if path is not None:
                 self._paths.take(path, self._store_name, request.file)
-                return Done()
+                return wire.Done()
         item = FileSlice(request.file, (request.source.name,))
         try:
             table = RemoteFiles(self._connections).fetch(request.source, item)
         except InputMissingError as error:
-            return Failure(str(error), missing=True)
+            return wire.Failure(str(error), missing=True)
         self._store.write(request.file, table.schema, [table.to_batches()])
-        return Done()
+        return wire.Done()
 
-    def _report(self) -> Reply:
+    def _report(self) -> wire.Reply:
         memory = psutil.virtual_memory()
         sessions = tuple(
             self._session_report(session.kept)
@@ -152,7 +133,7 @@ class NodeService(Service):
         )
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(self._paths.memory).free
-            return Report(
+            return wire.Report(
                 node=self.node,
                 pid=os.getpid(),
                 sessions=sessions,
@@ -160,15 +141,15 @@ class NodeService(Service):
                 memory_total=memory.total,
                 shared_memory_free=free,
             )
-        return Failure(f"The folders of {self._store_name} were removed.")
+        return wire.Failure(f"The folders of {self._store_name} were removed.")
 
-    def _session_report(self, kept: KeepSession) -> SessionReport:
+    def _session_report(self, kept: wire.KeepSession) -> wire.SessionReport:
         sizes = [
             file.stat().st_size
             for root in self._roots
             for file in (root / kept.session).rglob("*.arrow*")
         ]
-        return SessionReport(
+        return wire.SessionReport(
             session=kept.session,
             user=kept.user,
             pid=kept.pid,
@@ -201,6 +182,5 @@ class NodeService(Service):
         self._sessions.pop(name, None)
 
     def stop(self) -> None:
-        """Stop answering, and abort replications."""
         self._connections.close()
         super().stop()

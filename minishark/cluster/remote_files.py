@@ -12,19 +12,8 @@ import time
 import pyarrow as pa
 import zmq
 
+from minishark.cluster import wire
 from minishark.cluster.connections import Connections, NoAnswerError
-from minishark.cluster.wire import (
-    Chunk,
-    Credit,
-    Done,
-    Failure,
-    Fetch,
-    Hello,
-    Replicate,
-    Reply,
-    encode_message,
-    own_versions,
-)
 from minishark.errors import ClusterError
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import InputMissingError
@@ -35,7 +24,7 @@ _SILENCE_MAX_S = 10.0  # between chunks
 _REPLICATION_MAX_S = 300.0
 _DEAD_S = 2.0
 _PROBE_S = 0.5
-_CREDIT_MESSAGE = encode_message(Credit(1))
+_CREDIT_MESSAGE = wire.encode_message(wire.Credit(1))
 
 
 class RemoteFiles:
@@ -46,11 +35,12 @@ class RemoteFiles:
         self._silent: dict[str, float] = {}  # when a service did not answer, by its address
 
     def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
-        """Fetch the rows of a slice; InputMissingError if `source` lacks it or does not answer."""
         try:
             self._check_silent(source)
             with self._connections.socket(source.service) as socket:
-                socket.send(encode_message(Fetch(item.file, item.first, item.last, _CREDIT)))
+                socket.send(
+                    wire.encode_message(wire.Fetch(item.file, item.first, item.last, _CREDIT))
+                )
                 stream = _ChunkStream(self._connections, socket)
                 with pa.PythonFile(stream, mode="r") as file, pa.ipc.open_stream(file) as reader:
                     table = reader.read_all()
@@ -63,38 +53,31 @@ class RemoteFiles:
             raise InputMissingError(f"{source.name}: {error}") from error
 
     def _check_silent(self, source: StoreLocation) -> None:
-        """Fail fast for a service that did not answer before, unless it does now.
-
-        Each task that reads from a dead node would wait for the full timeout otherwise.
-
-        Raises:
-            InputMissingError: it was asked a moment ago.
-            NoAnswerError: it still does not answer.
-        """
+        """Fail fast for a service that did not answer before, unless it does now."""
+        # Each task that reads from a dead node would wait for the full timeout otherwise.
         since = self._silent.get(source.service)
         if since is None:
             return
         if time.monotonic() < since + _PROBE_S:
             raise InputMissingError(f"{source.name} does not answer")
-        self._connections.call(source.service, Hello(own_versions()), _PROBE_S)
+        self._connections.call(source.service, wire.Hello(wire.own_versions()), _PROBE_S)
         self._silent.pop(source.service, None)
 
     def replicate(self, file: str, source: StoreLocation, target: StoreLocation) -> None:
-        """Make `target` fetch a whole file from `source`; OSError if it can't."""
         try:
             self._check_silent(target)
             with self._connections.socket(target.service) as socket:
-                socket.send(encode_message(Replicate(file, source)))
+                socket.send(wire.encode_message(wire.Replicate(file, source)))
                 reply = self._awaited(socket, target)
         except NoAnswerError as error:
             self._silent[target.service] = time.monotonic()
             raise OSError(f"{target.name} can't take a replica: {error}") from error
         except (InputMissingError, ClusterError) as error:
             raise OSError(f"{target.name} can't take a replica: {error}") from error
-        if not isinstance(reply, Done):
+        if not isinstance(reply, wire.Done):
             raise OSError(f"{target.name} can't take a replica: {reply}")
 
-    def _awaited(self, socket: zmq.Socket[bytes], target: StoreLocation) -> Reply:
+    def _awaited(self, socket: zmq.Socket[bytes], target: StoreLocation) -> wire.Reply:
         """Wait for the reply to a long request, as long as the service answers others."""
         deadline = time.monotonic() + _REPLICATION_MAX_S
         frames: list[bytes] = []
@@ -104,7 +87,7 @@ class RemoteFiles:
             except NoAnswerError:
                 if self._connections.interrupted.is_set() or time.monotonic() > deadline:
                     raise
-                self._connections.call(target.service, Hello(own_versions()), _DEAD_S)
+                self._connections.call(target.service, wire.Hello(wire.own_versions()), _DEAD_S)
         return self._connections.decoded(frames[0])
 
 
@@ -135,9 +118,9 @@ class _ChunkStream(io.RawIOBase):
         header, *frames = self._connections.receive(self._socket, self._patience_s)
         self._patience_s = _SILENCE_MAX_S
         match self._connections.decoded(header):
-            case Chunk(last) if frames:
+            case wire.Chunk(last) if frames:
                 self._last = last
-            case Failure(message):
+            case wire.Failure(message):
                 raise InputMissingError(message)
             case other:
                 raise InputMissingError(f"unexpected reply {other}")
@@ -147,7 +130,6 @@ class _ChunkStream(io.RawIOBase):
         return bool(self._chunk) or self._next()
 
     def finish(self) -> None:
-        """Read the rest, so that the socket can be used again."""
         while self._next():
             self._chunk = memoryview(b"")
 

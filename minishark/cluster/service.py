@@ -23,17 +23,8 @@ from pathlib import Path, PurePosixPath
 import pyarrow as pa
 import zmq
 
+from minishark.cluster import wire
 from minishark.cluster.connections import MALFORMED
-from minishark.cluster.wire import (
-    Chunk,
-    Credit,
-    Failure,
-    Fetch,
-    Reply,
-    Request,
-    decode_request,
-    encode_message,
-)
 from minishark.errors import ClusterError
 from minishark.worker.paths import StorePaths
 from sparrow_core.protocol.errors import InsecureTransport
@@ -55,17 +46,11 @@ _REPLICATIONS_MAX = 256
 
 @dataclass(slots=True)
 class _Transfer:
-    """A file that is being sent to a peer.
+    """A file that is being sent to a peer."""
 
-    Attributes:
-        chunks: the remaining chunks, each with whether it is the last.
-        credit: how many more chunks the peer has granted.
-        heard_s: when it granted some the last time, on the monotonic clock.
-    """
-
-    chunks: Iterator[tuple[memoryview, bool]]
-    credit: int
-    heard_s: float
+    chunks: Iterator[tuple[memoryview, bool]]  # those left, each with whether it is the last
+    credit: int  # how many more chunks the peer has granted
+    heard_s: float  # when it granted some the last time, on the monotonic clock
 
 
 class Service:
@@ -80,21 +65,13 @@ class Service:
         bind: str | None = None,
         keys: Keys | None = None,
     ) -> None:
-        """Bind the socket; `start` begins to serve.
-
-        Args:
-            endpoint: its address for others, `ipc://path` or `tcp://host:port` (port "*" for any
-                free one). `self.endpoint` is the actual one, over tcp with the public key.
-            paths: the store's folders.
-            store_name: its name.
-            bind: the interface to bind to over tcp, if not that of `endpoint`.
-            keys: needed for tcp.
-        """
+        """Bind the socket to `endpoint` (or `bind`, for another interface); `start` serves."""
+        # `self.endpoint` is the actual address, over tcp with the public key.
         self._paths = paths
         self._store_name = store_name
         self._keys = keys
         self._transfers: dict[bytes, _Transfer] = {}
-        self._finished: queue.SimpleQueue[tuple[bytes, Reply]] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[tuple[bytes, wire.Reply]] = queue.SimpleQueue()
         self._working = 0
         self._stopping = False
         self._context = zmq.Context()
@@ -137,11 +114,11 @@ class Service:
 
     # Hooks, called on the service's thread
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: wire.Request) -> wire.Reply:
         """Answer a request that is not about files."""
-        return Failure(f"{self._store_name} does not answer {type(request).__name__}.")
+        return wire.Failure(f"{self._store_name} does not answer {type(request).__name__}.")
 
-    def work(self, request: Request) -> Callable[[], Reply] | None:
+    def work(self, request: wire.Request) -> Callable[[], wire.Reply] | None:
         """A function that answers a long request, for a worker thread; None for other requests."""
         del request
         return None
@@ -168,7 +145,9 @@ class Service:
             self._send_finished()
             if (now := time.monotonic()) - ticked_s >= _TICK_MS / 1e3:
                 ticked_s = now
-                self._drop_silent(now)
+                for peer, transfer in list(self._transfers.items()):
+                    if now - transfer.heard_s > _TRANSFER_SILENCE_MAX_S:
+                        del self._transfers[peer]
                 self._tidy()
 
     def _tidy(self) -> None:
@@ -182,42 +161,42 @@ class Service:
     def _receive(self) -> None:
         peer, *frames = self._socket.recv_multipart()
         try:
-            request = decode_request(frames[0] if frames else b"")
+            request = wire.decode_request(frames[0] if frames else b"")
         except MALFORMED:
-            self._reply(peer, Failure("Malformed request."))
+            self._reply(peer, wire.Failure("Malformed request."))
             return
         match request:
-            case Fetch():
+            case wire.Fetch():
                 self._begin(peer, request)
-            case Credit(count):
+            case wire.Credit(count):
                 self._continue(peer, count)
             case _:
                 self._answer(peer, request)
 
-    def _answer(self, peer: bytes, request: Request) -> None:
+    def _answer(self, peer: bytes, request: wire.Request) -> None:
         try:
             long = self.work(request)
             if long is None:
                 self._reply(peer, self.answer(request))
                 return
         except (OSError, ClusterError) as error:
-            self._reply(peer, Failure(str(error)))
+            self._reply(peer, wire.Failure(str(error)))
             return
         except Exception as error:  # noqa: BLE001 - one bad request must not end the service
             traceback.print_exc()
-            self._reply(peer, Failure(f"{type(error).__name__}: {error}"))
+            self._reply(peer, wire.Failure(f"{type(error).__name__}: {error}"))
             return
         if self._working >= _REPLICATIONS_MAX:
-            self._reply(peer, Failure(f"{self._store_name} is fetching too many files."))
+            self._reply(peer, wire.Failure(f"{self._store_name} is fetching too many files."))
             return
         self._working += 1
         self._workers.submit(self._work, peer, long)
 
-    def _work(self, peer: bytes, long: Callable[[], Reply]) -> None:
+    def _work(self, peer: bytes, long: Callable[[], wire.Reply]) -> None:
         try:
             reply = long()
         except Exception as error:  # noqa: BLE001 - the peer waits for a reply in any case
-            reply = Failure(f"{type(error).__name__}: {error}")
+            reply = wire.Failure(f"{type(error).__name__}: {error}")
         self._finished.put((peer, reply))
         self._wake()
 
@@ -229,9 +208,9 @@ class Service:
                 assert self._working >= 0
                 self._reply(peer, reply)
 
-    def _reply(self, peer: bytes, reply: Reply) -> None:
+    def _reply(self, peer: bytes, reply: wire.Reply) -> None:
         with contextlib.suppress(zmq.ZMQError):  # the peer is gone
-            self._socket.send_multipart([peer, encode_message(reply)], zmq.NOBLOCK)
+            self._socket.send_multipart([peer, wire.encode_message(reply)], zmq.NOBLOCK)
 
     # Files
 
@@ -242,15 +221,15 @@ class Service:
             raise ClusterError(f"Invalid path in a node's storage: {name!r}.")
         return path
 
-    def _begin(self, peer: bytes, request: Fetch) -> None:
+    def _begin(self, peer: bytes, request: wire.Fetch) -> None:
         if len(self._transfers) >= _TRANSFERS_MAX:
-            self._reply(peer, Failure(f"{self._store_name} is sending too many files."))
+            self._reply(peer, wire.Failure(f"{self._store_name} is sending too many files."))
             return
         try:
             found = self._paths.find(str(self.path(request.file)), (self._store_name,))
             if found is None:
                 missing = f"{self._store_name} has no {request.file}"
-                self._reply(peer, Failure(missing, missing=True))
+                self._reply(peer, wire.Failure(missing, missing=True))
                 return
             chunks = _ended(_chunks(found, request.first, request.last))
             self._transfers[peer] = _Transfer(chunks, 0, time.monotonic())
@@ -269,7 +248,7 @@ class Service:
                 chunk, last = next(transfer.chunks)
                 transfer.credit -= 1
                 self._socket.send_multipart(
-                    [peer, encode_message(Chunk(last)), chunk], zmq.NOBLOCK, copy=False
+                    [peer, wire.encode_message(wire.Chunk(last)), chunk], zmq.NOBLOCK, copy=False
                 )
                 if last:
                     del self._transfers[peer]
@@ -279,12 +258,7 @@ class Service:
 
     def _fail(self, peer: bytes, error: Exception) -> None:
         self._transfers.pop(peer, None)
-        self._reply(peer, Failure(str(error)))
-
-    def _drop_silent(self, now: float) -> None:
-        for peer, transfer in list(self._transfers.items()):
-            if now - transfer.heard_s > _TRANSFER_SILENCE_MAX_S:
-                del self._transfers[peer]
+        self._reply(peer, wire.Failure(str(error)))
 
     # The end
 
@@ -293,7 +267,6 @@ class Service:
             os.write(self._wake_w, b"\0")
 
     def stop(self) -> None:
-        """Stop serving, and release the address; idempotent."""
         if self._stopping:
             return
         self._stopping = True

@@ -33,19 +33,13 @@ class Hello(Message, frozen=True):
 
 
 class KeepSession(Message, frozen=True):
-    """A session's heartbeat: renew the lease of its files.
+    """A session's heartbeat: renew the lease of its files."""
 
-    Attributes:
-        session: its name, which is also its folder in the node's storage.
-        location: the location of its own files.
-        started_s: start time of its process `pid`, in seconds since 1970.
-    """
-
-    session: str
-    location: StoreLocation
+    session: str  # its name, which is also its folder in the node's storage
+    location: StoreLocation  # the location of its own files
     user: str
     pid: int
-    started_s: float
+    started_s: float  # start time of its process `pid`, in seconds since 1970
 
 
 class EndSession(Message, frozen=True):

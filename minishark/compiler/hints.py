@@ -18,57 +18,35 @@ import msgspec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFilter:
-    """A semi-join filter of a scan: rows whose integer is not among the keys may be dropped.
-
-    Attributes:
-        column: the table's column.
-        cte: the common table expression that holds the keys,
-        key: in the column at this position.
-        whole: whether the keys of all its partitions count, not only those of the scan's own.
-        low: the smallest value in `column`.
-        high: the largest value in `column`.
-        copied_max: the largest share of the rows, from 0 to 1, that is worth copying; if more rows
-            have a key, all of them are read.
-    """
+    """A semi-join filter of a scan: rows whose integer is not among the keys may be dropped."""
 
     column: str
-    cte: int
-    key: int
-    whole: bool
+    cte: int  # the common table expression that holds the keys
+    key: int  # in the column at this position
+    whole: bool  # whether the keys of all its partitions count, not only those of the scan's own
     low: int
     high: int
-    copied_max: float
+    copied_max: float  # if more of the rows than this share have a key, all are read
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRuns:
-    """Facts about the groups of the aggregate above a scan.
+    """Facts about the groups of the aggregate above a scan."""
 
-    Attributes:
-        key: the table's column that they are grouped by.
-        values: for each aggregate the function (sum, count, min or max) and the table's column,
-            which is empty for a count of rows.
-        sum_max: an upper bound of |value| for all summed values, in units of the last digit.
-    """
-
-    key: str
+    key: str  # the table's column that they are grouped by
+    # For each aggregate the function (sum, count, min or max) and the table's column, which is
+    # empty for a count of rows.
     values: tuple[tuple[str, str], ...]
-    sum_max: int
+    sum_max: int  # an upper bound of |value| for all summed values, in units of the last digit
 
 
 @dataclass(frozen=True, slots=True)
 class ScanHints:
-    """Hints of a scan.
+    """Hints of a scan."""
 
-    Attributes:
-        dictionary_codes: those columns of the scan that are dictionary codes, each with the text
-            column that it encodes.
-        group_runs: the groups of its rows, if they may be stored as runs.
-    """
-
-    dictionary_codes: tuple[tuple[str, str], ...] = ()
+    dictionary_codes: tuple[tuple[str, str], ...] = ()  # columns of codes, and their text columns
     key_filter: KeyFilter | None = None
-    group_runs: GroupRuns | None = None
+    group_runs: GroupRuns | None = None  # the groups of its rows, if they may be stored as runs
 
     @property
     def label(self) -> str:
@@ -87,32 +65,19 @@ NO_HINTS = ScanHints()
 
 
 class DictionaryCodes(msgspec.Struct, frozen=True, array_like=True):
-    """Columns that an input gets in addition: the dictionary codes of text columns.
+    """Columns that an input gets in addition: the dictionary codes of text columns."""
 
-    Attributes:
-        input: the input's name in the fragment.
-        relation: what the fragment calls the dictionaries: one row with a list for each column.
-        columns: each new column and the text column that it encodes.
-    """
-
-    input: str
-    relation: str
-    columns: tuple[tuple[str, str], ...]
+    input: str  # the input's name in the fragment
+    relation: str  # what the fragment calls the dictionaries: one row with a list for each column
+    columns: tuple[tuple[str, str], ...]  # each new column and the text column that it encodes
 
 
 class EarlyCte(msgspec.Struct, frozen=True, array_like=True):
-    """A common table expression that runs before the fragment, from inputs and earlier ones.
+    """A common table expression that runs before the fragment, from inputs and earlier ones."""
 
-    Attributes:
-        name: what later ones and the fragment call it.
-        sql: a SELECT with columns c0, c1, ...
-        types: the DuckDB types of these columns.
-        rows: the estimated number of rows.
-    """
-
-    name: str
-    sql: str
-    types: tuple[str, ...]
+    name: str  # what later ones and the fragment call it
+    sql: str  # a SELECT with columns c0, c1, ...
+    types: tuple[str, ...]  # the DuckDB types of these columns
     rows: float
 
 
@@ -121,18 +86,13 @@ class InputKeyFilter(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 
     The fragment still joins both, so rows without a key may be left. The bounds and `copied_max`
     are those of the scan's `KeyFilter`.
-
-    Attributes:
-        keys: the relation that holds the keys: an early CTE or an input.
-        key: that relation's column.
-        columns: the columns of the input that the fragment reads.
     """
 
     input: str
     column: str
-    keys: str
-    key: str
-    columns: tuple[str, ...]
+    keys: str  # the relation that holds the keys: an early CTE or an input
+    key: str  # that relation's column
+    columns: tuple[str, ...]  # the columns of the input that the fragment reads
     low: int
     high: int
     copied_max: float
@@ -142,23 +102,16 @@ class InputGroupRuns(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
     """The groups of an input's rows by a key, which may be stored as runs of rows with one key.
 
     `key`, `values` and `sum_max` are those of the scan's `GroupRuns`.
-
-    Attributes:
-        name: what the fragment calls the groups: the key as c0, aggregates as c1, ...
-        hashed: a SELECT of the groups from the input's rows.
-        merged: a SELECT of the groups from runs of which several may have the same key. Runs are
-            called `runs` and have the same columns.
-        single: a SELECT of the groups from runs each of which is a group.
     """
 
-    name: str
+    name: str  # what the fragment calls the groups: the key as c0, aggregates as c1, ...
     input: str
     key: str
     values: tuple[tuple[str, str], ...]
     sum_max: int
-    hashed: str
-    merged: str
-    single: str
+    hashed: str  # a SELECT of the groups from the input's rows
+    merged: str  # of the groups from several runs of one key, in a relation `runs` like this
+    single: str  # a SELECT of the groups from runs each of which is a group
 
     @property
     def runs(self) -> str:
@@ -171,26 +124,16 @@ class InputGroupRuns(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 
 
 class FragmentHints(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Hints of a fragment.
+    """Hints of a fragment."""
 
-    Attributes:
-        dictionary_codes: columns that inputs get in addition.
-        ctes: relations that a task computes first, in this order.
-        key_filters: which rows of inputs a task drops, once their keys are known.
-        group_runs: groups of inputs that may be stored as runs.
-        build_sides: whether DuckDB builds each join's hash table from its right side, instead of
-            choosing a side itself.
-        aggregates_early: whether DuckDB may push aggregates below joins.
-        prepares: whether a fragment that comes again is prepared.
-    """
-
-    dictionary_codes: tuple[DictionaryCodes, ...] = ()
-    ctes: tuple[EarlyCte, ...] = ()
-    key_filters: tuple[InputKeyFilter, ...] = ()
-    group_runs: tuple[InputGroupRuns, ...] = ()
-    build_sides: bool = False
-    aggregates_early: bool = False
-    prepares: bool = False
+    dictionary_codes: tuple[DictionaryCodes, ...] = ()  # columns that inputs get in addition
+    ctes: tuple[EarlyCte, ...] = ()  # relations that a task computes first, in this order
+    key_filters: tuple[InputKeyFilter, ...] = ()  # rows of inputs that a task drops
+    group_runs: tuple[InputGroupRuns, ...] = ()  # groups of inputs that may be stored as runs
+    build_sides: bool = False  # whether DuckDB builds from the right sides of joins
+    aggregates_early: bool = False  # whether DuckDB may push aggregates below joins
+    prepares: bool = False  # whether a fragment that comes again is prepared
+    inline_bytes: int = 0  # an output below this size travels in messages; 0 for none
 
     @property
     def reduces_inputs(self) -> bool:
@@ -202,10 +145,8 @@ NO_FRAGMENT_HINTS = FragmentHints()
 
 
 def with_ctes(sql: str, ctes: Mapping[str, str], views: Mapping[str, str] | None = None) -> str:
-    """A SELECT with common table expressions, by name, each of which may read those before it.
-
-    The `views` come first, and are computed wherever they are read; the `ctes` are computed once.
-    """
+    """A SELECT with common table expressions, by name, each of which may read those before it."""
+    # The `views` come first, and are computed wherever they are read; the `ctes` are computed once.
     texts = [f"{name} AS ({text})" for name, text in (views or {}).items()]
     texts += [f"{name} AS MATERIALIZED ({text})" for name, text in ctes.items()]
     return f"WITH {', '.join(texts)} {sql}" if texts else sql

@@ -6,14 +6,13 @@ from minishark.dataframe.frame import DataFrame
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row
-from minishark.dataframe.runtime import CachedRows, Cancellation, Runtime
+from minishark.dataframe.runtime import Cancellation, Runtime
 from minishark.dataframe.window import Window, WindowSpec
 from minishark.query.metrics import Answer
 
 __all__ = [
     "EXPLAIN_MODES",
     "Answer",
-    "CachedRows",
     "Cancellation",
     "Column",
     "DataFrame",

@@ -27,7 +27,6 @@ EXPLAIN_MODES = ("all", "logical", "physical", "stages", "sql", "analyze")
 
 
 def to_arrow(query: LazyQuery, *, verify: bool = False) -> pa.Table:
-    """Run a query; compare the answer with plain DuckDB's if this call or the query asks for it."""
     answer = run(query)
     if (verify or query.verified) and query.is_distributed:
         query.runtime.verify(query.sql(), answer)
@@ -35,7 +34,6 @@ def to_arrow(query: LazyQuery, *, verify: bool = False) -> pa.Table:
 
 
 def run(query: LazyQuery, cancellation: Cancellation | None = None) -> pa.Table:
-    """Run a query; another thread may cancel it."""
     if query.local_rows is not None:
         return query.local_rows
     if query.explain:
@@ -62,7 +60,6 @@ async def to_arrow_async(query: LazyQuery) -> pa.Table:
 
 
 def batches(query: LazyQuery) -> Iterator[pa.RecordBatch]:
-    """Run a query; its rows as record batches that are mapped one after another."""
     if not query.is_distributed:
         yield from run(query).to_batches()
         return
@@ -85,7 +82,6 @@ def shown(query: LazyQuery, count: int, *, truncate: bool | int, vertical: bool)
 
 
 def html(query: LazyQuery) -> str:
-    """The first rows for notebooks; only the columns if the query fails or takes too long."""
     if query.local_rows is not None:
         return table_html(query.local_rows, query.dtypes(), _HTML_ROWS)
     cancellation = Cancellation()
@@ -108,7 +104,6 @@ def _first(query: LazyQuery, count: int) -> LazyQuery:
 
 
 def explain(query: LazyQuery, mode: str | bool) -> PlanText:
-    """How a query runs; `mode` is one of `EXPLAIN_MODES`, or one of PySpark's."""
     chosen = _PYSPARK_MODES.get(mode, str(mode))
     if chosen not in EXPLAIN_MODES:
         raise OptionError(f"Unknown mode {mode!r}; the modes are {', '.join(EXPLAIN_MODES)}.")

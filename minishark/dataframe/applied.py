@@ -17,14 +17,7 @@ from minishark.worker.protocol import TaskFunction
 def task_function(
     label: str, function: Function, schema: SchemaLike, keys: tuple[int, ...] = ()
 ) -> TaskFunction:
-    """A function of a task's rows, with the schema of its result.
-
-    `label` is the method that the user called, `keys` are the positions of the grouping columns.
-
-    Raises:
-        DataError: the schema is not valid.
-        OptionError: the function can't be pickled.
-    """
+    # `label` is the method that the user called, `keys` are the positions of the grouping columns.
     returns = declared_columns(schema)
     for name, type_ in returns:
         if "ENUM(" in type_:
@@ -33,11 +26,6 @@ def task_function(
 
 
 def pickled(label: str, function: Any) -> bytes:
-    """A function by cloudpickle.
-
-    Raises:
-        OptionError: it can't be pickled, for example as it references an open file.
-    """
     try:
         data: bytes = cloudpickle.dumps(function)
     except Exception as error:

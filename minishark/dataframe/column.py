@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 class Level(IntEnum):
     """The precedence of an expression's outermost operator, as far as all SQL dialects agree."""
 
-    ATOM = 0
-    """Needs no parentheses anywhere."""
-    CONDITION = 1
-    """A comparison: needs none beside AND and OR."""
+    ATOM = 0  # needs no parentheses anywhere
+    CONDITION = 1  # a comparison: needs none beside AND and OR
     AND = 2
     OR = 3
     OTHER = 4
@@ -50,25 +48,17 @@ class Level(IntEnum):
 class Kind(IntEnum):
     """Which SELECTs an expression may stand in."""
 
-    ROW = 0
-    """A scalar expression whose columns are all known references."""
-    GROUP = 1
-    """An aggregate: the SELECT has one row per group."""
-    FREE = 2
-    """The user's SQL text, or something like unnest: needs a SELECT of its own."""
+    ROW = 0  # a scalar expression whose columns are all known references
+    GROUP = 1  # an aggregate: the SELECT has one row per group
+    FREE = 2  # the user's SQL text, or something like unnest: needs a SELECT of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A column by its name, or by its identity if it was taken from a DataFrame.
+    """A column by its name, or by its identity if it was taken from a DataFrame."""
 
-    Attributes:
-        name: as the user wrote it, perhaps with a qualifier or a field: `alias.name.field`.
-        id: the identity of the column; None for a name alone.
-    """
-
-    name: str
-    id: int | None = None
+    name: str  # as the user wrote it, perhaps with a qualifier or a field: `alias.name.field`
+    id: int | None = None  # the identity of the column; None for a name alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +74,20 @@ _PICKING = frozenset({"first", "last", "first_value", "last_value"})
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Call:
-    """A call of an aggregate or window function, to which FILTER and OVER can be added.
-
-    Attributes:
-        function: its name.
-        arguments: the text in the parentheses.
-        condition: of FILTER; None for all rows.
-        window: the text in the parentheses of OVER; None for an aggregate over groups.
-        skips_nulls: whether to filter out NULLs for a function that does not ignore them.
-        certain: False if it may be a scalar function after all, as a macro may be.
-    """
+    """A call of an aggregate or window function, to which FILTER and OVER can be added."""
 
     function: str
-    arguments: Column
-    condition: Column | None = None
-    window: Column | None = None
-    skips_nulls: bool = False
-    certain: bool = True
+    arguments: Column  # the text in the parentheses
+    condition: Column | None = None  # of FILTER; None for all rows
+    window: Column | None = None  # the text in the parentheses of OVER; None over groups
+    skips_nulls: bool = False  # whether to filter out NULLs that the function would take
+    certain: bool = True  # False if it may be a scalar function after all, as a macro may be
 
     @property
     def name(self) -> str:
-        """The function's name in lower case, without quotes."""
         return self.function.strip('"').lower()
 
     def column(self, kind: Kind) -> Column:
-        """This alone as a Column."""
         return Column((self,), level=Level.ATOM, kind=kind)
 
     def written(self) -> Column:
@@ -136,11 +115,6 @@ class Call:
         return combine(*wrapped, bare=True)
 
     def filtered(self, condition: Column) -> Call:
-        """The call with another FILTER condition.
-
-        Raises:
-            OptionError: SQL has no FILTER for this call.
-        """
         if self.window is not None:
             return self._filtered_inside(condition)
         if self.name in WINDOWS_ONLY:
@@ -184,7 +158,6 @@ def infix(left: Any, operator: str, right: Any) -> Column:
 
 
 def condition(*parts: Any) -> Column:
-    """Text and Columns concatenated to a condition."""
     return replace(combine(*parts), level=Level.CONDITION)
 
 
@@ -556,11 +529,7 @@ def is_grouped(pieces: Iterable[Piece]) -> bool:
 
 
 def _opened(column: Column, verb: str, clause: str) -> tuple[Piece, ...]:
-    """The pieces, with calls in the user's text as Calls; `verb` adds `clause` to each.
-
-    Raises:
-        OptionError: text may contain calls that can't be found.
-    """
+    """The pieces, with calls in the user's text as Calls; `verb` adds `clause` to each."""
     pieces = tuple(_opened_piece(piece, verb, clause) for piece in column.pieces)
     for piece in pieces:
         # DuckDB itself resolves a call that is alone; within an expression, a macro might hide
@@ -669,10 +638,8 @@ def separated(columns: Iterable[Column]) -> tuple[Any, ...]:
 
 
 def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
-    """`function(arguments)`; arguments that are no Columns are literals.
-
-    The kind is GROUP for an aggregate or a window function.
-    """
+    """`function(arguments)`; arguments that are no Columns are literals."""
+    # The kind is GROUP for an aggregate or a window function.
     listed = combine(*separated([value(argument) for argument in arguments]), bare=True)
     if kind is Kind.GROUP:
         only = value(arguments[0]) if len(arguments) == 1 else listed
@@ -711,11 +678,7 @@ _PYTHON_TYPES = {
 
 
 def sql_type(type_: Any) -> str:
-    """The DuckDB name of a type that is text, a Python type or a pyarrow type.
-
-    Raises:
-        OptionError: it is of another kind.
-    """
+    """The DuckDB name of a type that is text, a Python type or a pyarrow type."""
     if isinstance(type_, str):
         return _TYPE_NAMES.get(type_.strip().lower(), type_)
     if isinstance(type_, type) and type_ in _PYTHON_TYPES:

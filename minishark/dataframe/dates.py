@@ -35,11 +35,7 @@ _PARTS = re.compile(r"'(?P<quoted>(?:[^']|'')*)'|(?P<letters>([A-Za-z])\3*)|(?P<
 
 
 def date_pattern(pattern: str) -> str:
-    """A Spark pattern ("dd.MM.yyyy") as a strftime format; one with % is returned unchanged.
-
-    Raises:
-        OptionError: strftime has no equivalent of a letter.
-    """
+    """A Spark pattern ("dd.MM.yyyy") as a strftime format; one with % is returned unchanged."""
     if "%" in pattern:
         return pattern
     return "".join(_part(found) for found in _PARTS.finditer(pattern))

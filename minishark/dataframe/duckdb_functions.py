@@ -22,8 +22,7 @@ WINDOW_FUNCTIONS = (
     "nth_value",
 )
 """Not listed by duckdb_functions()."""
-WINDOWS_ONLY = frozenset({*WINDOW_FUNCTIONS, "lag", "lead", "fill"})
-"""Invalid without OVER."""
+WINDOWS_ONLY = frozenset({*WINDOW_FUNCTIONS, "lag", "lead", "fill"})  # invalid without OVER
 
 _PREFIX = "SELECT "
 _CALL = re.compile(r'(\w+|"\w+")\s*\((.*)\)', re.DOTALL)
@@ -83,12 +82,10 @@ def is_text_of_rows(sql: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def single_call(sql: str, following: str) -> tuple[str, str] | None:
-    """Function and arguments of an expression in SQL that is a single call.
-
-    None if it is not, or if the function is certainly scalar. All text in the parentheses, such as
-    IGNORE NULLS, counts as arguments. DuckDB must parse `sql` with the `following` clause, such as
-    OVER (), as one call.
-    """
+    """Function and arguments of an expression in SQL that is a single call."""
+    # None if it is not, or if the function is certainly scalar. All text in the parentheses, such
+    # as IGNORE NULLS, counts as arguments. DuckDB must parse `sql` with the `following` clause,
+    # such as OVER (), as one call.
     whole = f"{sql} {following}"
     node, found = _parsed(whole), _CALL.fullmatch(sql)
     if node is None or found is None or node["class"] not in ("FUNCTION", "WINDOW"):

@@ -26,7 +26,7 @@ from minishark.dataframe.names import CamelCase, nearest, spelt_otherwise
 from minishark.dataframe.partitioned import PartitionPlace, StorageLevel
 from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row
-from minishark.dataframe.runtime import CachedRows, Runtime
+from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.show import PlanText
 from minishark.dataframe.writer import DataFrameWriter
@@ -34,6 +34,7 @@ from minishark.errors import OptionError, UnsupportedError
 from minishark.expressions import Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.query.sinks import Layout
+from minishark.tables.cached import CachedRows
 from minishark.worker.functions import MapBatches, MapFrames, MapTable
 
 if TYPE_CHECKING:

@@ -48,12 +48,6 @@ _LEFT_ONLY = ("semi", "anti")
 
 
 def join(left: Select, right: Select, on: Any, how: str) -> Select:
-    """A join of two SELECTs; see `DataFrame.join`.
-
-    Raises:
-        OptionError: there is no such kind of join, or it needs `on`.
-        ColumnError: a name means no column, or several.
-    """
     kind = _kind(how)
     parts = [] if on is None else [on] if isinstance(on, str | Column) else list(on)
     if not parts and kind in ("inner", "cross"):

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from minishark.dataframe.names import ident
-from minishark.dataframe.runtime import CachedRows, Runtime
+from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.query.metrics import QueryMetrics
+from minishark.tables.cached import CachedRows
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
@@ -22,44 +23,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persisted:
-    """What `unpersist` needs.
+    """What `unpersist` needs."""
 
-    Attributes:
-        select: the SELECT before `persist` replaced it by a scan of the cached rows.
-        held: the handles that it needs.
-        cached: the cached rows.
-        replicas: on how many nodes each partition is stored.
-    """
-
-    select: Select
-    held: tuple[object, ...]
+    select: Select  # the SELECT before `persist` replaced it by a scan of the cached rows
+    held: tuple[object, ...]  # the handles that it needs
     cached: CachedRows
-    replicas: int
+    replicas: int  # on how many nodes each partition is stored
 
 
 @dataclass(slots=True, kw_only=True)
 class LazyQuery:
-    """A query that runs on demand, an EXPLAIN of one, or rows that are here already.
+    """A query that runs on demand, an EXPLAIN of one, or rows that are here already."""
 
-    Attributes:
-        runtime: plans and runs it.
-        select: the query; None for local rows.
-        explain: "plan" or "analyze" if the rows are an EXPLAIN of `select`.
-        local_rows: the answer of a statement that has run in the front end.
-        held: handles of cached rows, which live as long as a query that reads them.
-        verified: whether every answer is compared with plain DuckDB's.
-        persisted: set while `persist` is in effect.
-        metrics: of the last run that ended.
-    """
-
-    runtime: Runtime
-    select: Select | QueryText | None = None
-    explain: str | None = None
-    local_rows: pa.Table | None = None
-    held: tuple[object, ...] = ()
-    verified: bool = False
-    persisted: Persisted | None = None
-    metrics: QueryMetrics | None = None
+    runtime: Runtime  # plans and runs it
+    select: Select | QueryText | None = None  # the query; None for local rows
+    explain: str | None = None  # "plan" or "analyze" if the rows are an EXPLAIN of `select`
+    local_rows: pa.Table | None = None  # the answer of a statement that has run in the front end
+    held: tuple[object, ...] = ()  # handles of cached rows, which live as long as their readers
+    verified: bool = False  # whether every answer is compared with plain DuckDB's
+    persisted: Persisted | None = None  # set while `persist` is in effect
+    metrics: QueryMetrics | None = None  # of the last run that ended
 
     @property
     def is_distributed(self) -> bool:
@@ -67,7 +50,6 @@ class LazyQuery:
         return self.local_rows is None and self.explain is None
 
     def sql(self) -> str:
-        """The statement that an action runs."""
         return self.to_select().sql() if self.select is None else self.select.sql()
 
     def to_select(self) -> Select:
@@ -75,7 +57,7 @@ class LazyQuery:
         if not self.is_distributed:
             rows = self.local_rows if self.local_rows is not None else self.explanation()
             cached = self.runtime.store_rows(rows)
-            self.held = (*self.held, cached.handle)
+            self.held = (*self.held, cached)
             self.select = relation(ident(cached.name), cached.schema, cached.name)
             self.local_rows = self.explain = None
         assert self.select is not None, "only local rows have no SELECT"
@@ -86,7 +68,6 @@ class LazyQuery:
         return pa.table({"explain_value": [self.runtime.explain(self.sql(), mode=mode)]})
 
     def dtypes(self) -> list[tuple[str, str]]:
-        """Name and DuckDB type of each column; Arrow types for local rows."""
         if self.local_rows is not None:
             return [(field.name, str(field.type)) for field in self.local_rows.schema]
         if self.explain:
@@ -94,11 +75,7 @@ class LazyQuery:
         return [(attribute.name, attribute.type) for attribute in self.to_select().attributes]
 
     def derived(self, select: Select, *others: LazyQuery) -> LazyQuery:
-        """A query that was built on this one (and others), bound by DuckDB.
-
-        Raises:
-            QueryError: DuckDB rejects it.
-        """
+        """A query that was built on this one (and others), bound by DuckDB."""
         return self.over(select.typed(self.runtime.bind(select.sql())), *others)
 
     def over(self, select: Select | QueryText, *others: LazyQuery) -> LazyQuery:

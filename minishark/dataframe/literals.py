@@ -18,14 +18,9 @@ _DECIMAL_DIGITS_MAX = 38
 
 
 def literal(value: Any) -> str:
-    """`value` as SQL text.
-
-    Whole numbers beyond 128 bits become BIGNUM; floats are DOUBLE, and Decimals keep their digits.
-    A list or tuple is a LIST, a dictionary whose keys are all text a STRUCT, any other a MAP.
-
-    Raises:
-        OptionError: SQL has no literal for it, or no DuckDB type can represent it.
-    """
+    """`value` as SQL text (OptionError if there is no literal for it)."""
+    # Whole numbers beyond 128 bits become BIGNUM; floats are DOUBLE, and Decimals keep their
+    # digits. A list or tuple is a LIST, a dictionary of text keys a STRUCT, any other a MAP.
     for kind, render in _RENDERERS:
         if isinstance(value, kind):
             return render(value)

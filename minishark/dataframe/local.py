@@ -24,16 +24,7 @@ _CONVERSION_ERRORS = (OverflowError, TypeError, ValueError)
 
 
 def local_table(data: Any, schema: SchemaLike = None) -> pa.Table:
-    """Data as an Arrow table with the columns of `schema`.
-
-    Args:
-        data: rows (a list of tuples, dictionaries, Rows or single values), a frame of pandas or
-            polars, or anything that offers an Arrow stream.
-        schema: the names of the columns, and perhaps their types.
-
-    Raises:
-        DataError: the rows do not fit each other or the schema.
-    """
+    """Rows, a frame, or what offers an Arrow stream as a table with the columns of `schema`."""
     names, types = names_and_types(schema)
     if isinstance(data, list | tuple):
         return _of_rows(data, names, types)
@@ -47,11 +38,6 @@ def local_table(data: Any, schema: SchemaLike = None) -> pa.Table:
 
 
 def declared_columns(schema: SchemaLike) -> tuple[tuple[str, str], ...]:
-    """Names and DuckDB types of the columns of a schema that has both.
-
-    Raises:
-        DataError: it is not valid, lacks types, or has a name twice.
-    """
     names, types = names_and_types(schema)
     if not names or types is None:
         raise DataError('A schema with types is needed, such as "id BIGINT, name VARCHAR".')

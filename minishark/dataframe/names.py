@@ -38,7 +38,6 @@ def readable(text: str) -> str:
 
 
 def snake_case(name: str) -> str:
-    """`withColumnRenamed` -> `with_column_renamed`."""
     return _HUMP.sub(lambda found: f"_{found[0]}", name).lower()
 
 
@@ -52,10 +51,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def spelt_otherwise(name: str, known: Iterable[str]) -> str | None:
-    """The known name whose camelCase form is `name`, if any.
-
-    Underscores are ignored, as PySpark's capitals do not mark all words: createDataFrame.
-    """
+    """The known name whose camelCase form is `name`, if any."""
+    # Underscores are ignored, as PySpark's capitals do not mark all words: createDataFrame.
     if name.islower():
         return None
     joined = name.lower()

@@ -15,11 +15,12 @@ from minishark.dataframe.column import Column, column_or_name, only_reference
 from minishark.dataframe.lazy_query import LazyQuery, Persisted
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import ident
-from minishark.dataframe.runtime import CachedRows, Runtime
+from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Scoped, Select, Source, relation, select_from
 from minishark.errors import OptionError
 from minishark.expressions import numbered
 from minishark.query.sinks import Layout
+from minishark.tables.cached import CachedRows
 from minishark.worker.functions import ForEach, Function, MapGroups
 
 
@@ -54,7 +55,7 @@ class PartitionPlace:
 
 def cached_query(runtime: Runtime, cached: CachedRows) -> LazyQuery:
     select = relation(ident(cached.name), cached.schema, cached.name)
-    return LazyQuery(runtime=runtime, select=select, held=(cached.handle,))
+    return LazyQuery(runtime=runtime, select=select, held=(cached,))
 
 
 def persist(query: LazyQuery, layout: Layout) -> None:
@@ -66,7 +67,7 @@ def persist(query: LazyQuery, layout: Layout) -> None:
     query.persisted = Persisted(
         select=select, held=query.held, cached=cached, replicas=layout.replicas
     )
-    query.select, query.held = _read_cached(cached, select), (cached.handle,)
+    query.select, query.held = _read_cached(cached, select), (cached,)
 
 
 def unpersist(query: LazyQuery) -> None:
@@ -78,7 +79,6 @@ def unpersist(query: LazyQuery) -> None:
 
 
 def checkpoint(query: LazyQuery, path: str | None) -> LazyQuery:
-    """Run a query now; its rows without its lineage, in the cluster or in files."""
     if path is not None:
         reading = query.runtime.write_checkpoint(query.sql(), path)
         select = QueryText(reading, query.runtime.bind(reading))
@@ -93,9 +93,8 @@ def _promise(query: LazyQuery, layout: Layout) -> CachedRows:
 
 
 def _cached(query: LazyQuery, cached: CachedRows) -> LazyQuery:
-    """The rows of a query, read from the cache."""
     select = _read_cached(cached, query.to_select())
-    return LazyQuery(runtime=query.runtime, select=select, held=(cached.handle,))
+    return LazyQuery(runtime=query.runtime, select=select, held=(cached,))
 
 
 def _read_cached(cached: CachedRows, select: Select) -> Select:
@@ -182,11 +181,9 @@ def mapped(
     fn: Callable[..., Any],
     schema: SchemaLike,
 ) -> LazyQuery:
-    """What a function returns for each partition.
-
-    `label` is the method that the user called; `kind` is how `fn` takes and returns rows:
-    `MapTable`, `MapBatches` or `MapFrames`.
-    """
+    """What a function returns for each partition."""
+    # `label` is the method that the user called; `kind` is how `fn` takes and returns rows:
+    # `MapTable`, `MapBatches` or `MapFrames`.
     check_callable(label, fn)
     return _applied(query, label, kind(fn), schema)
 

@@ -10,7 +10,7 @@ from typing import Any
 from minishark.dataframe.show import html_table
 from minishark.errors import OptionError
 from minishark.query.metrics import QueryMetrics, StageMetrics, as_dict
-from minishark.query.report import metrics_text, stage_rows
+from minishark.query.report import aligned, metrics_text, stage_rows
 
 _TASK_HEADER = ("task", "executor", "attempt", "rows", "KB", "run ms", "queue ms", "local")
 
@@ -44,7 +44,10 @@ class Profile:
         """The table of stages, and optionally one of the tasks of each stage."""
         if not tasks:
             return str(self)
-        tables = (_tasks_text(stage) for stage in self.metrics.by_stage)
+        tables = (
+            "\n".join([f"stage {stage.index}", *aligned([_TASK_HEADER, *_task_rows(stage)])])
+            for stage in self.metrics.by_stage
+        )
         return "\n\n".join([str(self), *tables])
 
     def why(self, stage: int, task: int) -> str:
@@ -77,13 +80,6 @@ class Profile:
                 f"<pre>{html.escape(why)}</pre></details>"
             )
         return "".join(parts)
-
-
-def _tasks_text(stage: StageMetrics) -> str:
-    rows = [_TASK_HEADER, *_task_rows(stage)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_TASK_HEADER))]
-    lines = ["  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join([f"stage {stage.index}", *lines])
 
 
 def _task_rows(stage: StageMetrics) -> Iterator[tuple[str, ...]]:

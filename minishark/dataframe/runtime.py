@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -15,25 +14,11 @@ from minishark.expressions import Schema
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.progress import QueryProgress
 from minishark.query.sinks import Layout
+from minishark.tables.cached import CachedRows
 from minishark.worker.protocol import ScalarFunction, TaskFunction
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
-
-
-@dataclass(frozen=True, slots=True)
-class CachedRows:
-    """An unnamed table in the cluster that DataFrames read.
-
-    Attributes:
-        name: the table's internal name, for SQL.
-        schema: its columns.
-        handle: the table is dropped once nothing references this.
-    """
-
-    name: str
-    schema: Schema
-    handle: object
 
 
 class Cancellation:
@@ -66,13 +51,7 @@ class Runtime(Protocol):
     def run(
         self, sql: str, *, cancellation: Cancellation | None = None, explained: bool = False
     ) -> Answer:
-        """Run a query to its end.
-
-        Args:
-            sql: the query.
-            cancellation: ends the query early, with QueryCancelledError.
-            explained: whether metrics say why each task ran where it did.
-        """
+        """Run a query to its end; `explained` if metrics say why each task ran where it did."""
 
     def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
         """Run a query; its rows are freed as they are read."""
@@ -114,14 +93,8 @@ class Runtime(Protocol):
         function: TaskFunction | None = None,
         needs: tuple[object, ...] = (),
     ) -> CachedRows:
-        """Promise the rows of a query as a table; the first query that reads it computes them.
-
-        Args:
-            sql: the query.
-            layout: how the table is partitioned and replicated.
-            function: applied to the rows of each task before they are stored.
-            needs: handles of the tables that the query reads.
-        """
+        """Promise a query's rows as a table; the first query that reads it computes them."""
+        # `function` is applied to each task's rows; `needs` has handles of the tables it reads.
 
     def materialize(self, cached: CachedRows) -> None:
         """Compute promised rows now, and forget the query that they came from."""

@@ -37,19 +37,12 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A column of a DataFrame.
+    """A column of a DataFrame."""
 
-    Attributes:
-        name: what users call it.
-        type: its DuckDB type.
-        ids: its identities; a USING column has those of both sides.
-        qualifiers: aliases of DataFrames, in lower case, that may qualify its name.
-    """
-
-    name: str
+    name: str  # what users call it
     type: str
-    ids: frozenset[int]
-    qualifiers: frozenset[str] = frozenset()
+    ids: frozenset[int]  # its identities; a USING column has those of both sides
+    qualifiers: frozenset[str] = frozenset()  # aliases of DataFrames, in lower case
 
 
 def new_attribute(name: str, type_: str = "") -> Attribute:
@@ -58,19 +51,12 @@ def new_attribute(name: str, type_: str = "") -> Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Scoped:
-    """A column in the scope of FROM.
-
-    Attributes:
-        attribute: the column.
-        relation: the alias of its relation; empty if it has none.
-        name: its name in the relation.
-        merged: its SQL if it is a USING column, which belongs to no relation.
-    """
+    """A column in the scope of FROM."""
 
     attribute: Attribute
-    relation: str
-    name: str
-    merged: str = ""
+    relation: str  # the alias of its relation; empty if it has none
+    name: str  # its name in the relation
+    merged: str = ""  # its SQL if it is a USING column, which belongs to no relation
 
     @property
     def renamed(self) -> bool:
@@ -79,18 +65,11 @@ class Scoped:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The FROM clause.
-
-    Attributes:
-        sql: its text.
-        columns: its columns, in the order of `*`.
-        relations: the aliases in it.
-        query: the subquery that it is, if it is one.
-    """
+    """The FROM clause."""
 
     sql: str
-    columns: tuple[Scoped, ...]
-    relations: tuple[str, ...] = ()
+    columns: tuple[Scoped, ...]  # its columns, in the order of `*`
+    relations: tuple[str, ...] = ()  # the aliases in it
     query: str = ""
 
     def texts(self) -> tuple[str, ...]:
@@ -109,21 +88,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item of the select list.
-
-    Attributes:
-        attribute: the column that it makes.
-        sql: its expression.
-        plain: whether that is a column of FROM.
-        aliased: whether AS names it.
-        kind: which SELECTs the expression may stand in.
-    """
+    """An item of the select list."""
 
     attribute: Attribute
     sql: str
-    plain: bool = False
-    aliased: bool = False
-    kind: Kind = Kind.ROW
+    plain: bool = False  # whether that is a column of FROM
+    aliased: bool = False  # whether AS names it
+    kind: Kind = Kind.ROW  # which SELECTs the expression may stand in
 
     def text(self) -> str:
         return f"{self.sql} AS {ident(self.attribute.name)}" if self.aliased else self.sql
@@ -137,29 +108,17 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select:
-    """A SELECT whose clauses are resolved SQL text.
-
-    Attributes:
-        source: FROM.
-        items: the select list.
-        where: conditions, combined with AND.
-        group_by: the text after GROUP BY.
-        distinct: DISTINCT or DISTINCT ON (...).
-        order_by: the sort keys.
-        limit: rows at most; None for all.
-        offset: rows to skip.
-        sample: the text after USING SAMPLE.
-    """
+    """A SELECT whose clauses are resolved SQL text."""
 
     source: Source
-    items: tuple[Item, ...]
-    where: tuple[str, ...] = ()
-    group_by: str = ""
-    distinct: str = ""
+    items: tuple[Item, ...]  # the select list
+    where: tuple[str, ...] = ()  # conditions, combined with AND
+    group_by: str = ""  # the text after GROUP BY
+    distinct: str = ""  # DISTINCT or DISTINCT ON (...)
     order_by: tuple[str, ...] = ()
-    limit: int | None = None
-    offset: int = 0
-    sample: str = ""
+    limit: int | None = None  # rows at most; None for all
+    offset: int = 0  # rows to skip
+    sample: str = ""  # the text after USING SAMPLE
 
     # Properties
 
@@ -232,10 +191,8 @@ class Select:
         )
 
     def opened(self, columns: Iterable[Column], *, filtering: bool = False) -> Select:
-        """This SELECT if expressions can be added to it, else one with it as a subquery.
-
-        With `filtering` they go to WHERE, which is evaluated before the select list.
-        """
+        """This SELECT if expressions can be added to it, else one with it as a subquery."""
+        # With `filtering` they go to WHERE, which is evaluated before the select list.
         columns = tuple(columns)
         # Beside an aggregate, a new expression would need GROUP BY; beside unnest, it would run on
         # other rows.
@@ -290,11 +247,7 @@ class Select:
         return replace(inner, offset=inner.offset + _row_count(count, "offset"))
 
     def typed(self, schema: Schema) -> Select:
-        """The same with the names and types that DuckDB bound.
-
-        Raises:
-            ColumnError: an expression in SQL text is several columns.
-        """
+        """The same with the names and types that DuckDB bound."""
         if len(schema) != len(self.items):
             raise ColumnError("An expression must be one column here; pass several as several.")
         items = []
@@ -309,11 +262,7 @@ class Select:
     # Names
 
     def find(self, reference: Reference) -> tuple[int, tuple[str, ...]]:
-        """The position of the referenced column, and the path of struct fields below it.
-
-        Raises:
-            ColumnError: no column matches, or several do.
-        """
+        """The position of the referenced column, and the path of struct fields below it."""
         attributes = self.attributes
         if reference.id is not None:
             found = [i for i, a in enumerate(attributes) if reference.id in a.ids]
@@ -400,7 +349,6 @@ class QueryText:
         return self._sql
 
     def select(self) -> Select:
-        """The query as data; always the same object, as its columns have identities."""
         with self._lock:
             if self._select is None:
                 self._select = statement(self._sql, self._schema)
@@ -505,13 +453,10 @@ def parenthesized(query: str) -> str:
     """A query in parentheses, indented unless that would change a literal."""
     if "\n" not in query and len(query) < _LINE_MAX and "--" not in query:
         return f"({query})"
-    return f"(\n{_indented(query)}\n)"
-
-
-def _indented(query: str) -> str:
     marks = [start for start, _ in duckdb.tokenize(query)]
     tokens = (query[a:b].rstrip() for a, b in itertools.pairwise([*marks, len(query)]))
-    return query if any("\n" in token for token in tokens) else textwrap.indent(query, "  ")
+    inside = query if any("\n" in token for token in tokens) else textwrap.indent(query, "  ")
+    return f"(\n{inside}\n)"
 
 
 def _folded(texts: Sequence[str], separator: str) -> str:

@@ -161,14 +161,12 @@ def sampled(
 
 
 def combined(left: LazyQuery, operator: str, right: LazyQuery) -> LazyQuery:
-    text = f"\n{operator}\n".join(_operand(query.to_select()) for query in (left, right))
+    sides = []
+    for select in (left.to_select(), right.to_select()):
+        simple = select.is_open and not select.source.query
+        sides.append(select.sql() if simple else parenthesized(select.sql()))
+    text = f"\n{operator}\n".join(sides)
     return left.over(statement(text, left.runtime.bind(text)), right)
-
-
-def _operand(select: Select) -> str:
-    """A SELECT as one side of a set operation."""
-    simple = select.is_open and not select.source.query
-    return select.sql() if simple else parenthesized(select.sql())
 
 
 def combined_by_name(left: LazyQuery, right: LazyQuery, *, allow_missing: bool) -> LazyQuery:

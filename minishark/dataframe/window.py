@@ -8,8 +8,7 @@ from typing import Any
 from minishark.dataframe.column import Column, column_or_name, combine, flat, separated
 from minishark.dataframe.names import CamelCase
 
-UNBOUNDED = 1 << 62
-"""A distance that stands for no bound."""
+UNBOUNDED = 1 << 62  # a distance that stands for no bound
 
 
 @dataclass(frozen=True, slots=True)

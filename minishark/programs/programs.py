@@ -33,6 +33,7 @@ from sparrow_core import JobSpec, NodeName, TaskSpec
 
 _PARTITIONS_PER_WORKER = 4
 _WAIT_S = 1.0  # for all workers to come, before the program starts with those that have
+_SILENCE_S = 3600.0  # longer than any task: dead workers are noticed otherwise
 _SPREAD_S = 0.2  # until a worker may share a node with another
 
 
@@ -137,6 +138,7 @@ def _settings(
         partitions=size,
         workers=workers,
         wait_s=_WAIT_S,
+        silence_s=_SILENCE_S,
         balancer=options.balancer,
         snapshot_every=options.snapshot_every,
         snapshot_s=options.snapshot_s,

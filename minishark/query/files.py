@@ -19,11 +19,10 @@ from typing import Any, TypeAlias
 
 import duckdb
 
-from minishark.catalog import Partition, Table
+from minishark.catalog import ColumnStatistics, Partition, Table, TableStatistics
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import QueryError
 from minishark.expressions import quote, quote_text
-from minishark.statistics import ColumnStatistics, TableStatistics
 from minishark.worker.outputs import BATCH_ROWS
 
 PREFIX = "minishark_files_"

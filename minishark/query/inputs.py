@@ -4,38 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from minishark.catalog import Partition, Table
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.errors import PartitionsLostError
+from minishark.query.locality import CLOSE_SHARE
 from minishark.worker.protocol import FileSlice, TaskOutcome
 
 
 def preferred_nodes(stage: Stage, tables: Mapping[str, Table], index: int) -> frozenset[str]:
     """The nodes that store most of the table data that task `index` reads; none if it reads none.
 
+    Of several partitions, many nodes have about as much: tasks must not all go to one of them.
+
     Tables that all tasks read whole count only if the task has no partitions of its own: they say
     the same for all tasks, and would send them all to one node.
     """
+    numbers = stage.partitions_of(index)
     own, whole = (
-        [p for i in stage.inputs if i.mode is mode for p in read_partitions(i, tables, index)]
+        [p for i in stage.inputs if i.mode is mode for p in read_partitions(i, tables, numbers)]
         for mode in (ReadMode.OWN, ReadMode.ALL)
     )
     stored: dict[str, int] = {}
     for partition in own or whole:
         for node in partition.locations:
             stored[node] = stored.get(node, 0) + partition.bytes + 1  # empty ones count, too
-    most = max(stored.values(), default=0)
-    return frozenset(node for node, size in stored.items() if size == most)
+    least = CLOSE_SHARE * max(stored.values(), default=0)
+    return frozenset(node for node, size in stored.items() if size >= least)
 
 
 def read_partitions(
-    item: TableInput | StageInput, tables: Mapping[str, Table], index: int
+    item: TableInput | StageInput, tables: Mapping[str, Table], numbers: range
 ) -> tuple[Partition, ...]:
-    """The partitions that task `index` reads of a table."""
+    """What a task reads of a table that computes the partitions of these `numbers`."""
     if not isinstance(item, TableInput):
         return ()
     partitions = tables[item.name].partitions
-    return partitions if item.mode is ReadMode.ALL else partitions[index : index + 1]
+    return partitions if item.mode is ReadMode.ALL else partitions[numbers.start : numbers.stop]
 
 
 def lost_partitions(table: Table, files: Sequence[FileSlice]) -> PartitionsLostError | None:
@@ -49,9 +55,11 @@ def lost_partitions(table: Table, files: Sequence[FileSlice]) -> PartitionsLostE
     )
 
 
-def named_relation(item: TableInput | StageInput, tables: Mapping[str, Table], index: int) -> str:
-    """What task `index` reads of files named in the query, as SQL; empty for other inputs."""
-    read = read_partitions(item, tables, index)
+def named_relation(
+    item: TableInput | StageInput, tables: Mapping[str, Table], numbers: range
+) -> str:
+    """What a task reads of files named in the query, as SQL; empty for other inputs."""
+    read = read_partitions(item, tables, numbers)
     relations = [partition.relation for partition in read if partition.relation]
     if len(relations) < 2:
         return "".join(relations)
@@ -59,19 +67,29 @@ def named_relation(item: TableInput | StageInput, tables: Mapping[str, Table], i
 
 
 def stage_slices(
-    outcomes: Sequence[TaskOutcome], nodes: Sequence[str], mode: ReadMode, index: int
+    outcomes: Sequence[TaskOutcome], nodes: Sequence[str], buckets: range | None
 ) -> tuple[FileSlice, ...]:
-    """What a task reads of an earlier stage; of empty parts only one is read, for the schema."""
+    """What a task reads of an earlier stage: these buckets of the outputs, or all rows.
+
+    Of empty parts only one is read, for the schema. A task's buckets that follow one another in a
+    file are one part.
+    """
     found: list[tuple[int, FileSlice]] = []
-    for position, (outcome, node) in enumerate(zip(outcomes, nodes, strict=True)):
-        assert outcome.file is not None, "only results are inline"
-        if mode is ReadMode.OWN and position != index:
+    for outcome, node in zip(outcomes, nodes, strict=True):
+        whole = _slice(outcome, node)
+        if buckets is None:
+            found.append((outcome.rows, whole))
             continue
-        if mode is ReadMode.BUCKET:
-            for part in outcome.bucket(index):
-                piece = FileSlice(outcome.file, (node,), part.first, part.last)
-                found.append((part.rows, piece))
-        else:
-            found.append((outcome.rows, FileSlice(outcome.file, (node,))))
+        found += [
+            (run.rows, structs.replace(whole, first=run.first, last=run.last))
+            for run in outcome.bucket_runs(buckets)
+        ]
     filled = tuple(item for rows, item in found if rows)
     return filled or (found[0][1],)
+
+
+def _slice(outcome: TaskOutcome, node: str) -> FileSlice:
+    if outcome.inline is not None:
+        return FileSlice("", (), inline=outcome.inline)
+    assert outcome.file is not None, "an output is inline or in a file"
+    return FileSlice(outcome.file, (node,))

@@ -156,18 +156,18 @@ class JobBuilder:
         """The parts of a task's input: where each is stored, and its bytes."""
         for item in stage.inputs:
             if isinstance(item, TableInput):
-                for partition in read_partitions(item, tables, index):
+                for partition in read_partitions(item, tables, stage.partitions_of(index)):
                     yield partition.locations, partition.bytes
             else:
-                yield from stage_holdings(*self._outputs(item, index), index)
+                yield from stage_holdings(*self._outputs(stage, item, index))
 
     def _stage_task(
         self, stage: Stage, tables: Mapping[str, Table], placement: Placement
     ) -> StageTask:
         shared = {
-            item.name: self._slices(item, tables, 0)
+            item.name: self._slices(stage, item, tables, 0)
             for item in stage.inputs
-            if item.mode is ReadMode.ALL and not named_relation(item, tables, 0)
+            if item.mode is ReadMode.ALL and not named_relation(item, tables, range(0))
         }
         environment = self.environment
         task = StageTask(
@@ -186,7 +186,9 @@ class JobBuilder:
             hints=stage.hints,
         )
         if stage.index == self.last:
-            task = self.output.stage_task(task, stage.schema)
+            # What it puts out is a result, or is stored.
+            hints = structs.replace(stage.hints, inline_bytes=0)
+            task = self.output.stage_task(structs.replace(task, hints=hints), stage.schema)
         # Python holds the GIL, and files are written by one thread each.
         single = task.function is not None or task.scalars or task.output is OutputKind.FILES
         if stage.is_large_task and not single:
@@ -196,38 +198,45 @@ class JobBuilder:
     def _payload(
         self, stage: Stage, tables: Mapping[str, Table], index: int, nodes: Sequence[str]
     ) -> TaskPayload:
+        numbers = stage.partitions_of(index)
         own = {
-            item.name: self._slices(item, tables, index)
+            item.name: self._slices(stage, item, tables, index)
             for item in stage.inputs
-            if item.mode is not ReadMode.ALL and not named_relation(item, tables, index)
+            if item.mode is not ReadMode.ALL and not named_relation(item, tables, numbers)
         }
         relations = {
             item.name: relation
             for item in stage.inputs
-            if (relation := named_relation(item, tables, index))
+            if (relation := named_relation(item, tables, numbers))
         }
         payload = TaskPayload(index, own, relations)
         return payload if stage.index != self.last else self.output.payload(payload, nodes)
 
     def _slices(
-        self, item: TableInput | StageInput, tables: Mapping[str, Table], index: int
+        self, stage: Stage, item: TableInput | StageInput, tables: Mapping[str, Table], index: int
     ) -> tuple[FileSlice, ...]:
         if isinstance(item, TableInput):
-            read = read_partitions(item, tables, index)
+            read = read_partitions(item, tables, stage.partitions_of(index))
             return tuple(FileSlice(p.file, p.locations) for p in read)
-        outcomes, nodes, mode = self._outputs(item, index)
-        return stage_slices(outcomes, nodes, mode, index)
+        return stage_slices(*self._outputs(stage, item, index))
 
     def _outputs(
-        self, item: StageInput, index: int
-    ) -> tuple[list[TaskOutcome], list[str], ReadMode]:
-        """What task `index` reads of an earlier stage: outputs, their nodes, which part of each."""
+        self, stage: Stage, item: StageInput, index: int
+    ) -> tuple[list[TaskOutcome], list[str], range | None]:
+        """What a task reads of an earlier stage: outputs, their nodes, and which buckets of each.
+
+        None for all rows.
+        """
         if item.mode is ReadMode.OWN:
             own = self.graph.at(item.stage, index)
             assert own is not None, "a stage runs when those that it reads are complete"
-            return [own.outcome], [own.node], ReadMode.ALL
-        outputs = self.graph.outputs(item.stage)
-        return [each.outcome for each in outputs], [each.node for each in outputs], item.mode
+            return [own.outcome], [own.node], None
+        outputs, buckets = self.graph.outputs(item.stage), None
+        if item.mode is ReadMode.BUCKET:
+            share = stage.share(item, index)
+            outputs = outputs[slice(*share.tasks)] if share.tasks else outputs
+            buckets = range(share.first, share.last)
+        return [each.outcome for each in outputs], [each.node for each in outputs], buckets
 
 
 def function_bytes(schema: Schema, rows: float, read_bytes: float) -> int:

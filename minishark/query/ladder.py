@@ -20,8 +20,7 @@ from minishark.cluster.backend import FragmentRejectedError
 from minishark.errors import ExecutionError, PartitionsLostError
 from minishark.query.planner import TablesPromisedError
 
-RESTORES_MAX = 3
-"""How often one query restores the same table, whose nodes may keep dying."""
+RESTORES_MAX = 3  # how often one query restores the same table, whose nodes may keep dying
 
 Plan = TypeVar("Plan")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -31,22 +30,13 @@ class Rungs(Protocol[Plan, Result_co]):
     """One query, as the ladder needs it."""
 
     def plan(self, *, whole: bool) -> Plan:
-        """Plan the query; `whole` runs the statement as it is written, in one task.
-
-        Raises:
-            TablesPromisedError: tables that it reads have to be computed first.
-        """
+        """Plan the query; `whole` runs the statement as it is written, in one task."""
 
     def compute(self, tables: Sequence[str]) -> None:
         """Compute promised tables."""
 
     def execute(self, plan: Plan, warnings: tuple[str, ...]) -> Result_co:
-        """Run a plan; the warnings become part of the query's metrics.
-
-        Raises:
-            FragmentRejectedError: an executor's DuckDB does not accept a fragment.
-            PartitionsLostError: all replicas of a partition are gone.
-        """
+        """Run a plan; the warnings become part of the query's metrics."""
 
     def is_current(self, plan: Plan) -> bool:
         """Whether what the plan reads is still what it was made for."""
@@ -62,11 +52,7 @@ class Rungs(Protocol[Plan, Result_co]):
 
 
 def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
-    """Run a query to its end.
-
-    Raises:
-        MinisharkError: no rung is left, or the query failed for a reason that none of them cures.
-    """
+    """Run a query to its end (an error if no rung is left, or none cures the failure)."""
     rejected: FragmentRejectedError | None = None
     restored, planned_again = Counter[str](), False
     while True:
@@ -76,7 +62,8 @@ def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
             rungs.compute(promised.names)
             continue
         try:
-            result = rungs.execute(plan, _notes(rejected))
+            note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
+            result = rungs.execute(plan, (note,) if rejected is not None else ())
         except (FragmentRejectedError, ExecutionError) as error:
             if not planned_again and not rungs.is_current(plan):
                 # Its tables were replaced while it ran, and the old files are gone; or files that
@@ -103,9 +90,3 @@ def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
         if planned_again:
             raise ExecutionError("The files that the query reads keep changing; run it later.")
         planned_again, rejected = True, None
-
-
-def _notes(rejected: FragmentRejectedError | None) -> tuple[str, ...]:
-    if rejected is None:
-        return ()
-    return (f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}",)

@@ -8,28 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from minishark.compiler.stages.stage import ReadMode
 from minishark.worker.protocol import StoreLocation, TaskOutcome
 
 # Hosts with at least this share of the maximum are preferred as well: of a shuffle's output all
 # hosts store about as much, and tasks must not all go to the one with a few bytes more.
-_CLOSE_SHARE = 0.75
+CLOSE_SHARE = 0.75
 
 Holding = tuple[Sequence[str], float]
 """A part of a task's input: the nodes that store it, and its size in bytes."""
 
 
 def replica_locations(nodes: Sequence[str], partition: int, replicas: int) -> tuple[str, ...]:
-    """The nodes that should store a partition.
-
-    They follow each other, from one that depends only on the partition's number. So partitions of
-    the same number are on the same nodes, and joins of tables partitioned alike are local.
-    """
+    # They follow each other, from one that depends only on the partition's number. So partitions of
+    # the same number are on the same nodes, and joins of tables partitioned alike are local.
     return tuple(nodes[(partition + i) % len(nodes)] for i in range(min(replicas, len(nodes))))
 
 
 def hosts_of(nodes: Sequence[str], stores: Sequence[StoreLocation]) -> Mapping[str, str]:
-    """The host of each node; empty if all are on one host."""
     wanted = frozenset(nodes)
     hosts = {peer.name: peer.host for peer in stores if peer.name in wanted}
     return hosts if len(frozenset(hosts.values())) > 1 else {}
@@ -44,20 +39,21 @@ def near(holdings: Iterable[Holding], hosts: Mapping[str, str]) -> frozenset[str
     most = max(held.values(), default=0.0)
     if not most:
         return frozenset()
-    least = _CLOSE_SHARE * most
+    least = CLOSE_SHARE * most
     return frozenset(node for node, host in hosts.items() if held.get(host, 0.0) >= least)
 
 
 def stage_holdings(
-    outcomes: Sequence[TaskOutcome], nodes: Sequence[str], mode: ReadMode, index: int
+    outcomes: Sequence[TaskOutcome], nodes: Sequence[str], buckets: range | None
 ) -> list[Holding]:
-    """What a task reads of an earlier stage: where each part is stored, and its bytes."""
+    """What a task reads of an earlier stage, these buckets or all: where it is, and its bytes."""
     found: list[Holding] = []
-    for position, (outcome, node) in enumerate(zip(outcomes, nodes, strict=True)):
+    for outcome, node in zip(outcomes, nodes, strict=True):
+        if outcome.inline is not None:
+            continue  # it goes wherever the task goes
         size = float(outcome.nbytes)
-        if mode is ReadMode.BUCKET:
-            size *= sum(part.rows for part in outcome.bucket(index)) / max(1, outcome.rows)
-        elif mode is ReadMode.OWN and position != index:
-            continue
+        if buckets is not None:
+            rows = sum(run.rows for run in outcome.bucket_runs(buckets))
+            size *= rows / max(1, outcome.rows)
         found.append(((node,), size))
     return found

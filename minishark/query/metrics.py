@@ -118,6 +118,14 @@ class StageMetrics:
         return sum(task.attempt - 1 for task in self.by_task)
 
 
+@dataclass(frozen=True, slots=True)
+class RevisionMetrics:
+    """A change of the plan while the query ran: the rule that made it and why, in a sentence."""
+
+    rule: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMetrics:
     """A completed query.
@@ -127,12 +135,17 @@ class QueryMetrics:
         planning_s: from the text to the stages.
         warnings: sentences for the user.
         by_stage: its stages, in topological order; none if the front end ran it.
+        revisions: how its plan was changed while it ran, in this order.
+        plans: the physical plan as it was made and as it ran, as text, if that was changed and the
+            query was to be explained.
     """
 
     elapsed_s: float
     planning_s: float
     warnings: tuple[str, ...] = ()
     by_stage: tuple[StageMetrics, ...] = ()
+    revisions: tuple[RevisionMetrics, ...] = ()
+    plans: tuple[str, ...] = ()
 
     @property
     def stages(self) -> int:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from minishark.catalog import Catalog, Table
 from minishark.compiler.logical.operators import Statement
-from minishark.compiler.logical.plan import LogicalPlan
-from minishark.compiler.logical.volatile import called_functions
-from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.logical.plan import LogicalPlan, called_functions
+from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
-from minishark.compiler.stages.split import split
+from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import QueryError
+from minishark.query import calibration
 from minishark.query.files import NamedFiles
 from minishark.query.sinks import Sink
 from minishark.worker.protocol import ScalarFunction
@@ -51,52 +51,41 @@ class LogicalQuery:
     files: tuple[Table, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QueryPlan:
-    """All phases of a query's plan.
-
-    Attributes:
-        bound: names and types.
-        logical: what is computed.
-        physical: where rows are.
-        stages: what tasks run, in topological order.
-        tables: the tables that it reads, as they were when planned, by name in lower case.
-    """
+    """All phases of a query's plan."""
 
     bound: BoundStatement
-    logical: LogicalPlan
-    physical: PhysicalPlan
-    stages: tuple[Stage, ...]
-    tables: Mapping[str, Table]
+    logical: LogicalPlan  # what is computed
+    physical: PhysicalPlan  # where rows are
+    stages: tuple[Stage, ...]  # what tasks run, in topological order
+    catalog: Catalog  # the tables that it reads, as they were when planned
+    options: PlannerOptions  # how it was planned
+    has_any_layout: bool  # whether any number of tasks may put the rows out
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of its columns, as users know them."""
         return tuple(column.name for column in self.bound.schema)
 
     @cached_property
+    def tables(self) -> Mapping[str, Table]:
+        """The tables that it reads, by name in lower case."""
+        return {table.name.lower(): table for table in self.catalog}
+
+    @cached_property
     def reads_files(self) -> bool:
-        """Whether some of its tables stand for files that its text names."""
         return any(p.relation for table in self.tables.values() for p in table.partitions)
 
 
 @dataclass(slots=True, kw_only=True)
 class QueryPlanner:
-    """Plans the queries of a session; safe to use from several threads.
+    """Plans the queries of a session; safe to use from several threads."""
 
-    Attributes:
-        planning: binds and optimizes statements.
-        catalog: the tables in the cluster.
-        options: the options of physical planning.
-        functions: Python functions that SQL may call, by name.
-        files: the tables that stand for files.
-    """
-
-    planning: PlanningDatabase
-    catalog: Catalog
-    options: PlannerOptions
-    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)
-    files: NamedFiles = field(init=False)
+    planning: PlanningDatabase  # binds and optimizes statements
+    catalog: Catalog  # the tables in the cluster
+    options: PlannerOptions  # the options of physical planning
+    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)  # Python's, by name
+    files: NamedFiles = field(init=False)  # the tables that stand for files
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -104,19 +93,8 @@ class QueryPlanner:
         self.files = NamedFiles(planning=self.planning, partitions=self.options.partitions)
 
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
-        """All phases of a query's plan, for one run.
-
-        Args:
-            sql: the query.
-            sink: what it is run for.
-            on_hosts: whether nodes are on several hosts, so that reading all in one place means
-                moving it.
-            whole: whether the statement runs as it is written, in one task.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            TablesPromisedError: it reads tables that are not computed yet.
-        """
+        """All phases of a query's plan; with `whole`, one task runs the statement as it is."""
+        # Where nodes are on several hosts, reading all in one place means moving it.
         found = self._logical(sql, over_files=sink.distributes_files)
         self._check_computed(found)
         if whole:
@@ -180,17 +158,29 @@ class QueryPlanner:
         for name in (*bound.tables, *logical.tables):
             tables.add(files.get(name.lower()) or self.catalog.get(name))
         options = self.options if sink is None else sink.options(self.options)
-        if files or on_hosts or self._calls_python(logical):
-            options = options.without("one_task")  # the cost of one task can't be estimated
+        python = self.functions.keys()
+        calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
+        if files or on_hosts or calls_python:
+            options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
+        if options.threads < options.slots and _rows(tables) > SINGLE_TASK_ROWS:
+            # One task or several, and how many: that depends on the machine.
+            options = replace(options, costs=calibration.machine_costs())
         physical = plan_physical(logical, tables, options)
         if sink is not None:
             physical = sink.shape(physical)
-        snapshot = {table.name.lower(): table for table in tables}
-        return QueryPlan(bound, logical, physical, split(physical, options.disabled), snapshot)
-
-    def _calls_python(self, logical: LogicalPlan) -> bool:
-        names = self.functions.keys()
-        return bool(names) and not names.isdisjoint(called_functions(logical))
+        stages = split(physical, options.disabled)
+        # What other sinks do with a task's rows, users see: files, partitions, calls of a function.
+        has_any_layout = sink is None or sink.distributes_files
+        kept = {} if has_any_layout else {stages[-1].index: stages[-1].tasks}
+        return QueryPlan(
+            bound=bound,
+            logical=logical,
+            physical=physical,
+            stages=with_tasks(stages, kept, options),
+            catalog=tables,
+            options=options,
+            has_any_layout=has_any_layout,
+        )
 
     # Whether a plan still holds
 
@@ -221,3 +211,7 @@ class QueryPlanner:
         if any(stage.varies for stage in plan.stages):
             return None
         return tuple(plan.tables.values())
+
+
+def _rows(tables: Catalog) -> int:
+    return sum(table.rows for table in tables)

@@ -1,23 +1,39 @@
-"""EXPLAIN ANALYZE: the metrics of a query as text, one line per stage."""
+"""EXPLAIN and EXPLAIN ANALYZE: plans and metrics as text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
+from minishark.compiler.logical.plan import plan_text
+from minishark.compiler.stages.display import stages_text
+from minishark.compiler.stages.stage import Stage, TableInput
+from minishark.query.inputs import preferred_nodes
 from minishark.query.metrics import QueryMetrics, StageMetrics
+from minishark.query.planner import QueryPlan
 
 
 def metrics_text(metrics: QueryMetrics) -> str:
-    """A table with one line per stage, then the totals and warnings."""
-    rows = stage_rows(metrics)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
     total = (
         f"{metrics.elapsed_s * 1e3:.1f} ms in all, {metrics.planning_s * 1e3:.1f} ms of it "
         f"planning; {_counted(metrics.stages, 'stage')}, {_counted(metrics.tasks, 'task')}"
     )
-    return "\n".join([*lines, total, *metrics.warnings])
+    return "\n".join([*aligned(stage_rows(metrics)), total, *_revised(metrics), *metrics.warnings])
+
+
+def _revised(metrics: QueryMetrics) -> Iterator[str]:
+    """How the plan was changed while the query ran, why, and both plans if they are known."""
+    if metrics.revisions:
+        yield "Revised while it ran:"
+    yield from (f"  {each.rule}: {each.reason}" for each in metrics.revisions)
+    for title, plan in zip(("Planned", "As it ran"), metrics.plans, strict=False):
+        yield f"{title}\n{plan}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line per row, with all columns right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
 
 
 def stage_rows(metrics: QueryMetrics) -> list[tuple[str, ...]]:
@@ -63,3 +79,30 @@ _COLUMNS: dict[str, Callable[[StageMetrics], str]] = {
     "retries": lambda stage: str(stage.retries),
 }
 """The columns by title: how each figure of a stage is written."""
+
+
+def explain_text(plan: QueryPlan, mode: str, *, threads: int) -> str:
+    """A plan as text; `mode` is "logical", "physical", "stages", "sql", or "all" but the last."""
+    match mode:
+        case "logical":
+            return plan_text(plan.logical)
+        case "physical":
+            return plan_text(plan.physical)
+        case "stages" | "sql":
+            return _stages_text(plan, threads=threads, sql=mode == "sql")
+        case _:
+            phases = (("Logical plan", "logical"), ("Physical plan", "physical"))
+            texts = (
+                f"{title}\n{explain_text(plan, phase, threads=threads)}"
+                for title, phase in (*phases, ("Stages", "stages"))
+            )
+            return "\n\n".join(texts)
+
+
+def _stages_text(plan: QueryPlan, *, threads: int, sql: bool) -> str:
+    def preferred(stage: Stage, index: int) -> frozenset[str]:
+        inputs = [item for item in stage.inputs if isinstance(item, TableInput)]
+        tables = {item.name: plan.tables[item.table.lower()] for item in inputs}
+        return preferred_nodes(stage, tables, index)
+
+    return stages_text(plan.stages, preferred, threads=threads, sql=sql)

@@ -11,7 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from minishark.catalog import Table
 from minishark.cluster.backend import Backend, FilesLostError, JobEvent, Placement, task_error
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
+from minishark.query.adaptation import Adaptation
 from minishark.query.inputs import lost_partitions
 from minishark.query.job_builder import Environment, JobBuilder
 from minishark.query.metrics import StageMetrics
@@ -64,6 +65,7 @@ class QueryRun:
         threads: the number of threads for a large task that is alone in its stage.
         explained: whether the metrics say why each task ran where it did.
         on_progress: called at least once a second; what it raises ends the query.
+        adaptation: revises the stages that have not started when one is complete; None for never.
     """
 
     stages: Sequence[Stage]
@@ -76,6 +78,7 @@ class QueryRun:
     threads: int = 1
     explained: bool = False
     on_progress: ProgressHandler | None = None
+    adaptation: Adaptation | None = None
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
@@ -93,7 +96,7 @@ class QueryRun:
             last=self._last.index,
             output=self.output,
             folder=self.folder,
-            working_folder=_working_folder(),
+            working_folder=working_folder(),
             environment=self.environment,
             threads=self.threads,
             explained=self.explained,
@@ -109,11 +112,12 @@ class QueryRun:
     def _node(self, stage: Stage) -> StageNode:
         reads = [item for item in stage.inputs if isinstance(item, StageInput)]
         return StageNode(
-            stage.index,
-            stage.tasks,
-            tuple(Read(item.stage, item.mode is ReadMode.OWN) for item in reads),
-            stage.varies or any(f.volatile for f in self.environment.called_by(stage)),
-            stage.enough_rows,
+            index=stage.index,
+            tasks=stage.tasks,
+            reads=tuple(Read(item.stage, item.mode is ReadMode.OWN) for item in reads),
+            varies=stage.varies or any(f.volatile for f in self.environment.called_by(stage)),
+            enough_rows=stage.enough_rows,
+            after=stage.after,
         )
 
     def run(self) -> None:
@@ -245,6 +249,22 @@ class QueryRun:
             record.completed(submission.number, event, output.outcome)
         elif isinstance(event, JobFinished):
             record.finished(submission.number, event)
+            self._adapt(submission.stage)
+
+    def _adapt(self, stage: int) -> None:
+        """Revise what is left of the query if the size of a stage has become known."""
+        adaptation = self.adaptation
+        if adaptation is None or not self._graph.done(stage):
+            return
+        outcomes = [each.outcome for each in self._graph.outputs(stage)]
+        if not adaptation.complete(stage, outcomes, may_vary=self._graph.may_vary(stage)):
+            return
+        stages = adaptation.revised(self.stages, self._graph.started)
+        if stages is not self.stages:
+            self.stages = stages
+            self._by_index = {stage.index: stage for stage in stages}
+            self._graph.revise([self._node(stage) for stage in stages])
+            self._builder = replace(self._builder, last=self._last.index)
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
         """The error of a task that failed for good."""
@@ -271,7 +291,7 @@ def _drained(tables: deque[pa.Table]) -> Iterator[pa.RecordBatch]:
         yield from tables.popleft().to_batches()
 
 
-def _working_folder() -> str:
+def working_folder() -> str:
     try:
         return os.getcwd()  # noqa: PTH109
     except FileNotFoundError:  # it was removed

@@ -28,46 +28,27 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a table's rows are to be partitioned and replicated.
+    """How a table's rows are to be partitioned and replicated."""
 
-    Attributes:
-        partition_by: columns whose hash decides a row's partition; none keeps the query's order.
-        partitions: the number of partitions; None for as many as the query has, or its size asks.
-        replicas: the number of nodes that store each partition.
-        even: whether partitions are to be of equal size, however the query's rows are spread.
-        ranges: columns to range-partition by, in their sort order.
-    """
-
-    partition_by: tuple[str, ...] = ()
-    partitions: int | None = None
-    replicas: int = 1
-    even: bool = False
-    ranges: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()  # columns to hash; none keeps the query's order
+    partitions: int | None = None  # None for as many as the query has, or its size asks
+    replicas: int = 1  # the number of nodes that store each partition
+    even: bool = False  # whether partitions are to be of equal size, whatever the query's are
+    ranges: tuple[str, ...] = ()  # columns to range-partition by, in their sort order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What the tasks of the last stage do with their rows.
+    """What the tasks of the last stage do with their rows."""
 
-    Attributes:
-        kind: result rows for the front end, pieces for a later reader, partitions, or files.
-        columns: the names of the stage's columns, as users know them.
-        function: a Python function to which the rows are passed first.
-        lossless: for RESULT, whether DuckDB's types stay instead of those that users get.
-        cuts: for PIECE, the minimum number of record batches to cut a task's rows into.
-        folder: for PARTITION, the table's folder, relative to a node's storage folder.
-        replicas: for PARTITION, the number of nodes that store each.
-        target: for FILES, where to.
-    """
-
-    kind: OutputKind
-    columns: tuple[str, ...]
-    function: TaskFunction | None = None
-    lossless: bool = False
-    cuts: int = 0
-    folder: str = ""
-    replicas: int = 0
-    target: CopyTarget | None = None
+    kind: OutputKind  # result rows, pieces for a later reader, partitions, or files
+    columns: tuple[str, ...]  # the names of the stage's columns, as users know them
+    function: TaskFunction | None = None  # a Python function to which the rows are passed first
+    lossless: bool = False  # for RESULT, whether DuckDB's types stay
+    cuts: int = 0  # for PIECE, the minimum number of record batches to cut a task's rows into
+    folder: str = ""  # for PARTITION, the table's folder, relative to a node's storage folder
+    replicas: int = 0  # for PARTITION, the number of nodes that store each
+    target: CopyTarget | None = None  # for FILES, where to
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -77,12 +58,7 @@ class Output:
         return tuple(name for name, _ in self.function.returns)
 
     def stage_task(self, task: StageTask, schema: Schema) -> StageTask:
-        """The last stage's task description, completed.
-
-        Args:
-            task: the description without its output.
-            schema: the columns of the stage's fragment.
-        """
+        """The last stage's task description, completed; `schema` has its fragment's columns."""
         if self.kind is OutputKind.RESULT and self.function is None:
             return structs.replace(task, output=self.kind, lossless=self.lossless)
         columns = zip(self.columns, (column.type for column in schema), strict=True)
@@ -159,11 +135,9 @@ class CollectRows(Sink[pa.Table]):
     needs_tasks = False
 
     def finish(self, run: QueryRun) -> pa.Table:
-        """All rows."""
         return run.result()
 
     def accept(self, rows: pa.Table) -> pa.Table:
-        """The rows themselves."""
         return rows
 
 
@@ -174,11 +148,9 @@ class StreamRows(Sink[pa.RecordBatchReader]):
     needs_tasks = False
 
     def finish(self, run: QueryRun) -> pa.RecordBatchReader:
-        """A reader of the mapped rows."""
         return run.batches()
 
     def accept(self, rows: pa.Table) -> pa.RecordBatchReader:
-        """A reader of the rows."""
         return rows.to_reader()
 
 
@@ -193,20 +165,16 @@ class ApplyFunction(Sink[pa.Table]):
         return options.in_stages()
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
-        """The function's rows, for the front end."""
         del plan
         return Output(kind=OutputKind.RESULT, columns=columns, function=self.function)
 
     def finish(self, run: QueryRun) -> pa.Table:
-        """All that the function returned, in the order of partitions."""
         return run.result()
 
 
 def _with_positional_columns(task: StageTask, schema: Schema) -> StageTask:
-    """A stage whose SQL names its columns c0, c1, ...
-
-    Fragments do so already; a whole statement has the names and types that its user wrote.
-    """
+    """A stage whose SQL names its columns c0, c1, ..."""
+    # Fragments do so already; a whole statement has the names and types that its user wrote.
     if task.types:
         return task
     names = ", ".join(f"c{i}" for i in range(len(schema)))

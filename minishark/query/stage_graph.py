@@ -42,7 +42,7 @@ class Read:
     own: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageNode:
     """A node of the graph: a stage.
 
@@ -51,6 +51,7 @@ class StageNode:
         tasks: its number of tasks.
         reads: the stages that it reads.
         varies: whether its tasks may return other rows when they run again.
+        after: stages that it waits for if they are to run, as their size may change what is left.
         enough_rows: the number of rows that suffices, taken from its tasks in order (a LIMIT);
             None for all rows.
     """
@@ -60,6 +61,7 @@ class StageNode:
     reads: tuple[Read, ...] = ()
     varies: bool = False
     enough_rows: int | None = None
+    after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +103,24 @@ class StageGraph:
         """Start without outputs; the last of the stages gives the result."""
         self._nodes = {node.index: node for node in nodes}
         self._last = nodes[-1]
-        self._outputs: dict[int, list[TaskOutput | None]] = {
-            n.index: [None] * n.tasks for n in nodes
-        }
+        self._outputs: dict[int, list[TaskOutput | None]] = {}
         # Exposed: a reader may have seen an output of this task, even if it was lost since. Set on
         # completion, which is earlier than necessary but needs no reports of who has read what.
-        self._exposed = {node.index: [False] * node.tasks for node in nodes}
-        self._times = {node.index: [0] * node.tasks for node in nodes}
-        self._rerun = dict.fromkeys(self._nodes, 0)
+        self._exposed: dict[int, list[bool]] = {}
+        self._times: dict[int, list[int]] = {}
+        self._rerun: dict[int, int] = {}
+        self._started: dict[int, None] = {}
         self._files: dict[str, tuple[int, int]] = {}  # stage and task; also of lost files
         self._open: dict[int, Submission] = {}
         self._hopeless: dict[int, None] = {}  # submissions that read from dead nodes
         self._numbers = itertools.count()
-        seen: set[int] = set()
         for node in nodes:
+            self._begin(node)
+        self._check_order()
+
+    def _check_order(self) -> None:
+        seen: set[int] = set()
+        for node in self._nodes.values():
             assert all(read.stage in seen for read in node.reads), "stages are in order"
             seen.add(node.index)
 
@@ -169,6 +175,16 @@ class StageGraph:
     def _is_open(self, stage: int) -> bool:
         return any(each.stage == stage for each in self._open.values())
 
+    @property
+    def started(self) -> Collection[int]:
+        """The stages of which a task was ever submitted."""
+        return self._started.keys()
+
+    def may_vary(self, stage: int) -> bool:
+        """Whether a stage may return other rows when it, or what it reads, runs again."""
+        node = self._nodes[stage]
+        return node.varies or any(self.may_vary(read.stage) for read in node.reads)
+
     # --- events --------------------------------------------------------------------------
 
     def completed(self, number: int, task: int, output: TaskOutput) -> None:
@@ -214,6 +230,31 @@ class StageGraph:
                     self._cancel_readers(stage, task)
                     count += 1
         return count
+
+    def revise(self, nodes: Sequence[StageNode]) -> None:
+        """Other stages take the place of those that have not started.
+
+        Args:
+            nodes: all stages: those that have started as they were, and the others; the last one
+                gives the result.
+        """
+        started = {node.index: node for node in nodes if node.index in self._started}
+        assert started == {i: self._nodes[i] for i in self._started}, "started stages stay"
+        for index in [i for i in self._nodes if i not in self._started]:
+            for kept in (self._outputs, self._exposed, self._times, self._rerun):
+                del kept[index]
+        self._nodes = {node.index: node for node in nodes}
+        self._last = nodes[-1]
+        for node in nodes:
+            if node.index not in self._started:
+                self._begin(node)
+        self._check_order()
+
+    def _begin(self, node: StageNode) -> None:
+        self._outputs[node.index] = [None] * node.tasks
+        self._exposed[node.index] = [False] * node.tasks
+        self._times[node.index] = [0] * node.tasks
+        self._rerun[node.index] = 0
 
     def _cancel_readers(self, stage: int, task: int) -> None:
         """Mark the open submissions that still have to read an output."""
@@ -311,15 +352,16 @@ class StageGraph:
             self._rerun[index] += sum(self._times[index][task] > 0 for task in tasks)
             submission = Submission(next(self._numbers), index, tasks)
             self._open[submission.number] = submission
+            self._started[index] = None
             yield submission
 
     def _can_run(
         self, node: StageNode, tasks: tuple[int, ...], missing: dict[int, tuple[int, ...]]
     ) -> bool:
-        """Whether all outputs that these tasks read exist."""
+        """Whether all outputs that these tasks read exist, and it need not wait for others."""
         for read in node.reads:
             # An open job of that stage might replace outputs while they are read.
             absent = missing.get(read.stage, ())
             if self._is_open(read.stage) or any(t in absent for t in self._read(read, tasks)):
                 return False
-        return True
+        return not any(self._is_open(stage) or stage in missing for stage in node.after)

@@ -7,22 +7,16 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from minishark.dataframe.names import CamelCase, nearest
 from minishark.errors import OptionError
 
-
-class _Stoppable(Protocol):
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it was stopped."""
+if TYPE_CHECKING:
+    from minishark.session.session import Session
 
 
-Made = TypeVar("Made", bound=_Stoppable)
-
-
-class SessionBuilder(CamelCase, Generic[Made]):
+class SessionBuilder(CamelCase):
     """`Session.builder`: settings, then a session.
 
     Examples:
@@ -37,17 +31,17 @@ class SessionBuilder(CamelCase, Generic[Made]):
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(
-        self, connect: Callable[..., Made], settings: Mapping[str, Any], name: str = ""
+        self, connect: Callable[..., Session], settings: Mapping[str, Any], name: str = ""
     ) -> None:
         self._connect = connect
         self._settings = dict(settings)
         self._name = name
 
-    def app_name(self, name: str) -> SessionBuilder[Made]:
+    def app_name(self, name: str) -> SessionBuilder:
         """Set the application's name; get_or_create shares sessions only within a name."""
         return SessionBuilder(self._connect, self._settings, name)
 
-    def master(self, address: str) -> SessionBuilder[Made]:
+    def master(self, address: str) -> SessionBuilder:
         """Set the cluster: "local", "local[4]" slots, "local[*]" (one per core), or an address."""
         if "://" in address:
             return self.config("cluster", address)
@@ -58,7 +52,7 @@ class SessionBuilder(CamelCase, Generic[Made]):
             return self
         return self.config("nodes", 1).config("executors_per_node", int(found[1]))
 
-    def config(self, name: str, value: Any) -> SessionBuilder[Made]:
+    def config(self, name: str, value: Any) -> SessionBuilder:
         """An argument of `minishark.connect`.
 
         Raises:
@@ -70,15 +64,15 @@ class SessionBuilder(CamelCase, Generic[Made]):
             raise OptionError(f"There is no setting {name!r}.{near} There are {', '.join(known)}.")
         return SessionBuilder(self._connect, {**self._settings, name: value}, self._name)
 
-    def get_or_create(self) -> Made:
+    def get_or_create(self) -> Session:
         """The running session with the same settings, or a new one."""
         key = repr((self._name, sorted(self._settings.items())))
         with self._lock:
-            session: Made | None = self._made.get(key)
+            session: Session | None = self._made.get(key)
             if session is None or session.is_stopped:
                 session = self._made[key] = self.create()
             return session
 
-    def create(self) -> Made:
+    def create(self) -> Session:
         """A new session."""
         return self._connect(**self._settings)

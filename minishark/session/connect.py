@@ -7,16 +7,20 @@ is slow to import may be imported at the top of this module, directly or not.
 from __future__ import annotations
 
 import contextlib
+import math
+import numbers
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minishark.cluster.local import ClusterOptions, OwnCluster, default_options
-from minishark.compiler.physical.options import SINGLE_TASK_ROWS, check_partitions
+from minishark.cluster.local import ClusterOptions, OwnCluster
+from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions, check_partitions
 from minishark.errors import OptionError
-from minishark.lazy import imported
-from minishark.session.options import check_optimizations, check_placement, planner_options
+from minishark.session.lazy import imported
+from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
+from sparrow_core import PLACEMENTS
 
 if TYPE_CHECKING:
     from minishark.cluster.backend import Cluster
@@ -66,7 +70,12 @@ def connect(
             "group_keys" (grouping by dictionary codes instead of text), "semi_join_filters" (scans
             skip rows without a join partner), "group_runs" (aggregation of consecutive groups
             without hash tables), "join_sides" (build sides chosen by statistics),
-            "prepared_fragments" (prepared statements for repeated queries).
+            "prepared_fragments" (prepared statements for repeated queries), "inline_outputs"
+            (small outputs in messages), "coalesced_tasks" (several small partitions in one task);
+            and of those that change the plan while it runs, by the true sizes of complete stages:
+            "empty_inputs" (what has no rows is skipped), "join_switch" (shuffle instead of
+            broadcast, and back), "collapse" (one task for the rest), "skew_split" (several tasks
+            for a large bucket).
         memory_limit: for a new cluster, as "4GiB" or in bytes: executors with their DuckDBs, tables
             and shuffles in shared memory. The rest goes to disk. None for the environment variable
             MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
@@ -108,7 +117,16 @@ def connect(
         return begin(_attached(cluster, keys))
     if keys is not None:
         raise OptionError("keys go with the address of a cluster.")
-    options = _own_options(nodes, executors_per_node, schedulers, in_process, memory_limit)
+    cores = usable_cores()
+    few = min(2, cores)  # two nodes, so that partitions have replicas, and a slot for each core
+    count = few if nodes is None else nodes
+    options = ClusterOptions(
+        count,
+        max(1, cores // few) if executors_per_node is None else executors_per_node,
+        (1 if count == 1 else 2) if schedulers is None else schedulers,
+        in_process,
+        None if memory_limit is None else parse_size(memory_limit),
+    )
     with contextlib.ExitStack() as undo:
         own = OwnCluster(options)
         undo.callback(own.close)
@@ -127,19 +145,47 @@ def _attached(cluster: str, keys: str | Path | None) -> Cluster:
     return AttachedCluster(*resolve(cluster, None if keys is None else str(keys)))
 
 
-def _own_options(
-    nodes: int | None,
-    executors_per_node: int | None,
-    schedulers: int | None,
-    in_process: bool,
-    memory_limit: int | str | None,
-) -> ClusterOptions:
-    chosen = default_options()
-    node_count = chosen.nodes if nodes is None else nodes
-    return ClusterOptions(
-        node_count,
-        chosen.executors_per_node if executors_per_node is None else executors_per_node,
-        (1 if node_count == 1 else 2) if schedulers is None else schedulers,
-        in_process,
-        None if memory_limit is None else parse_size(memory_limit),
+def check_placement(placement: str, probe_ratio: object) -> None:
+    if placement not in PLACEMENTS:
+        raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
+    if not isinstance(probe_ratio, numbers.Real) or not 1 <= float(probe_ratio) < math.inf:
+        raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
+
+
+def check_optimizations(task_threads: int | None, disabled: Collection[str]) -> None:
+    if task_threads is not None and task_threads < 1:
+        raise OptionError("task_threads must be at least 1.")
+    if not disabled:
+        return
+    from minishark.compiler.rules import RULES  # noqa: PLC0415 - `connect` is light
+
+    names = {rule.name for rule in RULES}
+    if isinstance(disabled, str) or not names.issuperset(disabled):
+        others = [] if isinstance(disabled, str) else sorted(set(disabled) - names, key=repr)
+        wrong = f", not {', '.join(map(repr, others))}" if others else ""
+        known = ", ".join(sorted(names))
+        raise OptionError(f"disabled_optimizations takes a list of these names{wrong}: {known}.")
+
+
+def planner_options(
+    cluster: Cluster,
+    *,
+    partitions: int | None,
+    single_task_rows: int,
+    task_threads: int | None,
+    disabled: Collection[str],
+) -> PlannerOptions:
+    slots = cluster.total_slots
+    if not single_task_rows and "coalesced_tasks" in disabled:
+        eager = PlannerOptions.eager(partitions or slots).without(*disabled)
+        return replace(eager, slots=cluster.cores)
+    alone = partitions or not single_task_rows
+    options = PlannerOptions(
+        partitions=partitions or slots,
+        single_task_rows=single_task_rows,
+        threads=task_threads or (1 if alone else slots),
+        slots=cluster.cores,
+        task_bytes=cluster.task_bytes,
+        disabled=frozenset(disabled),
     )
+    return options if single_task_rows else options.in_stages()

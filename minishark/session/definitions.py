@@ -26,25 +26,15 @@ _VALUE = re.compile(r"=|\bAS\s+ENUM\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """The definitions and settings of a session.
+    """The definitions and settings of a session."""
 
-    Attributes:
-        engine: runs statements, and has the environment.
-        named: the tables, whose names views can't have.
-        views: the DataFrames that are views, by name in lower case; they keep what they read.
-    """
-
-    engine: Engine
-    named: NamedTables
-    views: dict[str, DataFrame] = field(default_factory=dict)
+    engine: Engine  # runs statements, and has the environment
+    named: NamedTables  # the tables, whose names views can't have
+    views: dict[str, DataFrame] = field(default_factory=dict)  # by name in lower case
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def define(self, sql: str) -> None:
-        """Run a definition (of a view, macro, type ...), for all later statements.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-        """
+        """Run a definition (of a view, macro, type ...), for all later statements."""
         engine = self.engine
         with engine.up_to_date():
             if engine.scratch.is_elsewhere:
@@ -62,7 +52,6 @@ class Definitions:
             self._add_definition(sql)
 
     def set(self, sql: str) -> None:
-        """Run a SET statement, for all later statements."""
         with self.engine.up_to_date():
             self.engine.planning.define(sql)
             self.engine.scratch.define(sql)
@@ -70,27 +59,21 @@ class Definitions:
 
     def set_variable(self, sql: str) -> None:
         """Run a SET VARIABLE, whose value may come from a query."""
-        engine = self.engine
-        with engine.up_to_date():
-            self._compute_inputs(sql)
-            known = engine.scratch.set_variable(sql, engine.loaded_tables, engine.tables.read)
-            engine.planning.define(known)
-            self._add_setting(known)
+        with self.engine.up_to_date():
+            self._add_setting(self._evaluated(sql, self.engine.scratch.set_variable))
 
     def create_enum(self, sql: str) -> None:
-        """Run a CREATE TYPE AS ENUM (query)."""
-        engine = self.engine
-        with engine.up_to_date():
-            self._compute_inputs(sql)
-            known = engine.scratch.create_enum(sql, engine.loaded_tables, engine.tables.read)
-            engine.planning.define(known)
-            self._add_definition(known)
+        with self.engine.up_to_date():
+            self._add_definition(self._evaluated(sql, self.engine.scratch.create_enum))
 
-    def _compute_inputs(self, sql: str) -> None:
-        """Compute promised tables that the value of a variable or an ENUM is made of."""
-        found = _VALUE.search(sql)
+    def _evaluated(self, sql: str, run: Callable[[str], str]) -> str:
+        """The statement with the value of its query, which may read promised tables."""
+        engine, found = self.engine, _VALUE.search(sql)
         if found is not None:  # as a SELECT, in which views are seen through
-            self.engine.compute(self.engine.planning.tables_in(f"SELECT {sql[found.end() :]}"))
+            engine.compute(engine.planning.tables_in(f"SELECT {sql[found.end() :]}"))
+        known = run(sql)
+        engine.planning.define(known)
+        return known
 
     def _add_definition(self, sql: str) -> None:
         with self._lock:
@@ -106,11 +89,6 @@ class Definitions:
     # Views
 
     def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
-        """Make a DataFrame a view; what it reads is kept as long as the view exists.
-
-        Raises:
-            CatalogError: something has that name already.
-        """
         self.engine.check_open()
         if name.lower() in (table.lower() for table in self.named.names):
             raise CatalogError(f"There is a table called {name!r}; a view needs another name.")
@@ -124,7 +102,6 @@ class Definitions:
         self.views[name.lower()] = frame
 
     def drop_view(self, name: str) -> bool:
-        """Remove a view; whether there was one."""
         if not self.engine.planning.has_view(name):
             return False
         self.define(f"DROP VIEW {ident(name)}")
@@ -134,7 +111,6 @@ class Definitions:
     # Python functions
 
     def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
-        """Make a Python function callable from SQL, replacing one of the same name."""
         engine, name = self.engine, function.name
         engine.check_open()
         if name in engine.planner.functions:
@@ -147,11 +123,6 @@ class Definitions:
         self._set_functions({**engine.planner.functions, name: function})
 
     def remove_function(self, name: str) -> None:
-        """Remove a registered function.
-
-        Raises:
-            OptionError: there is none of that name.
-        """
         engine = self.engine
         engine.check_open()
         if name not in engine.planner.functions:

@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
+from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import (
@@ -30,9 +31,9 @@ from minishark.errors import (
     TaskFailedError,
 )
 from minishark.programs.programs import Programs
+from minishark.query.adaptation import Adaptation
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
-from minishark.query.limits import OpenQueries
 from minishark.query.locality import hosts_of
 from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.planner import QueryPlan, QueryPlanner
@@ -44,6 +45,34 @@ from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
 from minishark.worker.memory import front_end_bytes
+
+OPEN_MAX = 1000
+
+
+class OpenQueries:
+    """Counts the open queries of a session."""
+
+    def __init__(self, open_max: int = OPEN_MAX) -> None:
+        self.open_max = open_max
+        self.count = 0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count one open query (ResourceError if too many are open)."""
+        with self._lock:
+            if self.count >= self.open_max:
+                raise ResourceError(
+                    f"The session has {self.count:,} queries open, which is its limit: wait for "
+                    "some of them, ask from fewer threads, or use another session."
+                )
+            self.count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.count -= 1
+
 
 Result = TypeVar("Result")
 
@@ -60,10 +89,7 @@ class Engine:
     """Runs queries over a cluster's tables; safe to use from several threads."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        options: PlannerOptions,
-        placing: Callable[[], Placement],
+        self, cluster: Cluster, options: PlannerOptions, placing: Callable[[], Placement]
     ) -> None:
         limits = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
@@ -71,7 +97,6 @@ class Engine:
         }
         self.cluster = cluster
         self.planning = PlanningDatabase(limits)
-        self.scratch = ScratchDatabase(limits)
         self.tables = Tables(
             cluster=cluster,
             planning=self.planning,
@@ -79,6 +104,7 @@ class Engine:
             partitions=options.partitions,
             warn=self.warn,
         )
+        self.scratch = ScratchDatabase(limits, lambda: self.loaded_tables, self.tables.read)
         self.cached = CachedTables(self.tables)
         self.planner = QueryPlanner(
             planning=self.planning, catalog=self.tables.catalog, options=options
@@ -106,10 +132,8 @@ class Engine:
         return self._stopped or os.getpid() != self._pid
 
     def stop(self) -> bool:
-        """Stop the cluster and free its memory; whether this call did it.
-
-        Does nothing in a fork of the process: the cluster is the parent's.
-        """
+        """Stop the cluster and free its memory; whether this call did it."""
+        # Does nothing in a fork of the process: the cluster is the parent's.
         if os.getpid() != self._pid:
             return False
         with self._lock:
@@ -138,17 +162,8 @@ class Engine:
 
     @contextlib.contextmanager
     def up_to_date(self) -> Iterator[None]:
-        """What every statement relies on: an open session, and tables as last written.
-
-        Raises:
-            ClusterError: the session is stopped.
-        """
+        """What every statement relies on: an open session, and tables as last written."""
         self.check_open()
-        self._load_changed()
-        yield
-
-    def _load_changed(self) -> None:
-        """Load tables that statements have changed, and drop cached ones that nobody needs."""
         with self.loading:
             self.cached.sweep()
             for table in self.scratch.changed():
@@ -157,25 +172,22 @@ class Engine:
                 elif table.name in self.tables.catalog:
                     self.tables.drop(table.name)
                 self.scratch.loaded(table)
+        yield
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know."""
         return tuple(self._warnings)
 
     def warn(self, sentence: str) -> None:
-        """Add a warning, once."""
         with self._lock:
             if sentence not in self._warnings:
                 self._warnings.append(sentence)
 
     def add_progress_handler(self, handler: ProgressHandler) -> None:
-        """Tell a handler of the progress of all queries."""
         with self._lock:
             self.progress_handlers = (*self.progress_handlers, handler)
 
     def remove_progress_handler(self, handler: ProgressHandler) -> None:
-        """Tell a handler no longer."""
         with self._lock:
             left = tuple(other for other in self.progress_handlers if other != handler)
             self.progress_handlers = left
@@ -195,14 +207,7 @@ class Engine:
         explained: bool = False,
         handlers: tuple[ProgressHandler, ...] = (),
     ) -> tuple[Result, QueryMetrics]:
-        """Run a query to its end.
-
-        Args:
-            sql: the query.
-            sink: what becomes of its rows.
-            explained: whether metrics say why each task ran where it did.
-            handlers: told of its progress, besides those of all queries; what they raise ends it.
-        """
+        """Run a query to its end; `handlers` hear of its progress, and what they raise ends it."""
         with self.open_queries.counted():
             return climb(
                 _Query(engine=self, sql=sql, sink=sink, explained=explained, handlers=handlers)
@@ -211,7 +216,7 @@ class Engine:
     def query_in_front_end(self, sql: str, *, lossless: bool = False) -> pa.Table:
         """Run a query in the scratch database, over all rows of the cluster's tables."""
         self.compute(self.planning.tables_in(sql))
-        return self.scratch.query(sql, self.loaded_tables, self.tables.read, lossless=lossless)
+        return self.scratch.query(sql, lossless=lossless)
 
     def compute(self, names: Sequence[str], handlers: tuple[ProgressHandler, ...] = ()) -> None:
         """Compute those of the tables that are only promised."""
@@ -247,11 +252,7 @@ class Engine:
         return (*self.environment.settings, *map(self.tables.content, read))
 
     def restore(self, lost: PartitionsLostError) -> None:
-        """Restore a table whose partitions are lost: load its files again, or compute it again.
-
-        Raises:
-            PartitionsLostError: neither is possible.
-        """
+        """Restore a table whose partitions are lost: load its files again, or compute it again."""
         if lost.table in self.cached:
             self.cached.restore(lost, self._fingerprint)
         else:
@@ -259,15 +260,12 @@ class Engine:
 
     @property
     def on_hosts(self) -> bool:
-        """Whether nodes are on several hosts."""
         placement = self.placing()
         return bool(hosts_of(placement.nodes, placement.stores))
 
     def threads(self, queries: int) -> int:
-        """Threads of a large task that is alone in its stage, while so many queries are open.
-
-        The cores are shared: several queries with a thread per core would only take turns.
-        """
+        """Threads of a large task that is alone in its stage, while so many queries are open."""
+        # The cores are shared: several queries with a thread per core would only take turns.
         return 1 if self.on_hosts else max(1, self.planner.options.threads // max(1, queries))
 
     def _place_loads(self) -> Placement:
@@ -312,26 +310,18 @@ class Engine:
 
 @dataclass(slots=True, kw_only=True)
 class _Query(Generic[Result]):
-    """One query on the ladder.
+    """One query on the ladder."""
 
-    Attributes:
-        engine: what runs it.
-        sql: its text.
-        sink: what becomes of its rows.
-        explained: whether metrics say why each task ran where it did.
-        handlers: told of its progress, besides the engine's.
-    """
-
-    engine: Engine
-    sql: str
-    sink: Sink[Result]
+    engine: Engine  # what runs it
+    sql: str  # its text
+    sink: Sink[Result]  # what becomes of its rows
+    # Whether metrics say why each task ran where it did, and how the plan was changed.
     explained: bool = False
-    handlers: tuple[ProgressHandler, ...] = ()
+    handlers: tuple[ProgressHandler, ...] = ()  # told of its progress, besides the engine's
     _started_s: float = field(default_factory=time.perf_counter)
     _planned_s: float = 0.0
 
     def plan(self, *, whole: bool) -> QueryPlan:
-        """Plan the query."""
         engine = self.engine
         plan = engine.planner.plan(self.sql, self.sink, on_hosts=engine.on_hosts, whole=whole)
         self._planned_s = time.perf_counter()
@@ -342,23 +332,15 @@ class _Query(Generic[Result]):
         self.engine.compute(tables, self.handlers)
 
     def is_current(self, plan: QueryPlan) -> bool:
-        """Whether tables and files are still those that the plan was made for."""
         return self.engine.planner.is_current(plan)
 
     def reads_files(self, plan: QueryPlan) -> bool:
-        """Whether the plan reads files that the query names."""
         return plan.reads_files
 
     def restore(self, lost: PartitionsLostError) -> None:
-        """Restore a table whose partitions are lost."""
         self.engine.restore(lost)
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
-        """Run a plan's stages on the cluster, or in the front end while programs hold all slots.
-
-        Raises:
-            ResourceError: programs do, and the sink needs tasks.
-        """
         engine = self.engine
         try:
             engine.check_slots()
@@ -367,6 +349,13 @@ class _Query(Generic[Result]):
                 raise
             rows = engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
             return self.sink.accept(rows), self._metrics((), (*warnings, _SLOTS_HELD))
+        output = self.sink.output(plan.physical, plan.columns)
+        adaptation = Adaptation(
+            plan=plan.physical,
+            catalog=plan.catalog,
+            options=plan.options,
+            free_root=plan.has_any_layout,
+        )
         with engine.query_folder() as folder:
             run = QueryRun(
                 stages=plan.stages,
@@ -374,24 +363,29 @@ class _Query(Generic[Result]):
                 site=engine.site(folder),
                 store=engine.cluster.store(),
                 folder=folder,
-                output=self.sink.output(plan.physical, plan.columns),
+                output=output,
                 environment=engine.environment,
                 threads=engine.threads(engine.open_queries.count),
                 explained=self.explained,
                 on_progress=self._tell if self.handlers or engine.progress_handlers else None,
+                adaptation=adaptation,
             )
             run.run()
             result = self.sink.finish(run)
         if run.uses_disk():
             engine.warn(_DISK_WARNING)
-        return result, self._metrics(run.metrics(), warnings)
+        metrics = self._metrics(run.metrics(), warnings)
+        if adaptation.revisions:
+            shown = (plan.physical, adaptation.executed(run.stages)) if self.explained else ()
+            metrics = replace(
+                metrics,
+                revisions=tuple(adaptation.revisions),
+                plans=tuple(map(plan_text, shown)),
+            )
+        return result, metrics
 
     def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryMetrics]:
-        """Run a statement that no executor accepts in the scratch database, which accepts more.
-
-        Raises:
-            RefusedError: it does not either, or the sink needs tasks.
-        """
+        """Run a statement that no executor accepts in the scratch database, which accepts more."""
         if self.sink.needs_tasks:
             raise RefusedError(str(rejected)) from None
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,32 +28,24 @@ from minishark.tables.store import survives_arrow
 
 @dataclass(frozen=True, slots=True)
 class FileWriter:
-    """Writes the rows of queries to files.
+    """Writes the rows of queries to files."""
 
-    Attributes:
-        engine: runs the queries.
-    """
-
-    engine: Engine
+    engine: Engine  # runs the queries
 
     def copy(self, query: str, target: str) -> pa.Table:
-        """COPY query TO target: tasks write files in parallel where they can.
-
-        Args:
-            query: a query.
-            target: the text after TO.
-
-        Returns:
-            DuckDB's answer: the number of rows.
-        """
+        """COPY query TO target, in parallel files where tasks can write; the number of rows."""
         with self.engine.up_to_date():
             schema = self._bound_or_none(query)
             if schema is None:
                 return self.engine.scratch.copy(self.engine.query_in_front_end(query), target)
             copy = parsed_copy(target, split_arguments)
             if copy is not None and survives_arrow(schema):
-                with contextlib.suppress(RefusedError):
-                    return counted(self._copy_in_tasks(query, schema, copy))
+                with contextlib.suppress(RefusedError), staging_folder(copy) as staging:
+                    check = partial(check_options, copy=copy, schema=schema, to=staging)
+                    self.engine.planning.check(check)
+                    written, _ = self.engine.run(query, WriteFiles(copy, staging))
+                    publish(copy, staging, written)
+                    return counted(sum(item.rows for item in written))
             rows, _ = self.engine.run(query, CollectRows(lossless=True))
             return self.engine.scratch.copy(rows, target)
 
@@ -65,21 +58,8 @@ class FileWriter:
                 raise
             return None
 
-    def _copy_in_tasks(self, query: str, schema: Schema, copy: Copy) -> int:
-        """Write the rows of a query; returns their number."""
-        with staging_folder(copy) as staging:
-            self.engine.planning.check(lambda con: check_options(con, copy, schema, staging))
-            written, _ = self.engine.run(query, WriteFiles(copy, staging))
-            publish(copy, staging, written)
-        return sum(item.rows for item in written)
-
     def write_checkpoint(self, sql: str, path: str) -> str:
-        """Write a query's rows to Parquet files in a new folder; a query that reads them back.
-
-        Raises:
-            DataError: the folder is not empty, or can't be written.
-            UnsupportedError: Parquet does not keep the type of a column.
-        """
+        """Write a query's rows to Parquet files in a new folder; a query that reads them back."""
         with self.engine.up_to_date():
             schema = self.engine.planning.bind(sql).schema
             copy = Copy(Path(path).absolute(), {"format": "parquet", "per_thread_output": "true"})

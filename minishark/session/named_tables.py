@@ -11,7 +11,6 @@ import duckdb
 import pyarrow as pa
 
 from minishark.catalog import Table
-from minishark.compiler.sql.arrow_types import kept_by_arrow
 from minishark.compiler.sql.statements import Target
 from minishark.dataframe import DataFrame
 from minishark.dataframe.names import ident
@@ -20,23 +19,24 @@ from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
 from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.sources import arrow_table
-from minishark.tables.store import StoreAsTable, as_stored, stored_schema, table_schema
+from minishark.tables.store import (
+    StoreAsTable,
+    as_stored,
+    kept_by_arrow,
+    stored_schema,
+    table_schema,
+)
 from minishark.tables.tables import check_layout, named_columns
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTables:
-    """The tables that users name.
+    """The tables that users name."""
 
-    Attributes:
-        engine: stores them, and runs statements.
-    """
-
-    engine: Engine
+    engine: Engine  # stores them, and runs statements
 
     @property
     def names(self) -> list[str]:
-        """The names of the tables that users know."""
         names = [*self.engine.loaded_tables, *self.engine.scratch.own_tables]
         return sorted(name for name in names if not name.startswith(CACHED_PREFIX))
 
@@ -49,14 +49,15 @@ class NamedTables:
         replace: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Store data of any kind as a table; see `Session.create_table`."""
         engine = self.engine
         with engine.up_to_date():
             if isinstance(data, DataFrame) and not data.is_local():
                 self.store_query(name, data.sql(), layout, replace=replace)
                 return
             self._check_new(name, replace=replace)
-            if isinstance(data, duckdb.DuckDBPyRelation) and not _survives_arrow(data):
+            if isinstance(data, duckdb.DuckDBPyRelation) and not kept_by_arrow(
+                map(str, data.types)
+            ):
                 columns = zip(data.columns, map(str, data.types), strict=True)
                 engine.scratch.put(name, columns, arrow_table(data))
                 engine.warn(
@@ -69,7 +70,6 @@ class NamedTables:
                 self._publish(table, replace=replace)
 
     def _check_new(self, name: str, *, replace: bool) -> None:
-        """Raise CatalogError if no table can have that name."""
         self.engine.tables.check_new(name, replace=replace)
         if not replace and name.lower() in self.engine.scratch.own_tables:
             raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
@@ -98,11 +98,6 @@ class NamedTables:
             self._publish(table, replace=replace)
 
     def drop(self, name: str, *, missing_ok: bool = False) -> None:
-        """Remove a table and free its memory.
-
-        Raises:
-            CatalogError: there is no such table.
-        """
         engine = self.engine
         engine.check_open()
         with engine.loading:  # or another thread, loading its last change, would create it again
@@ -114,33 +109,20 @@ class NamedTables:
             raise engine.tables.catalog.unknown(name)
 
     def insert(self, name: str, query: str) -> None:
-        """Append the rows of a query to a table."""
         self.write(f"INSERT INTO {ident(name)} {query}", Target(name, is_main=True))
 
     def write(self, sql: str, target: Target | None) -> pa.Table:
-        """Run a statement that changes tables; the cluster loads the changes before the next query.
-
-        Args:
-            sql: the statement.
-            target: the table that it changes; None if that can't be told.
-
-        Returns:
-            The number of changed rows, or what RETURNING asks for.
-        """
+        # The cluster loads the changes before the next query.
         engine = self.engine
         engine.check_open()
         if engine.scratch.is_elsewhere or (target is not None and not target.is_main):
             return self.run_in_scratch(sql)
         engine.compute(engine.planning.tables_in(sql))
-        return engine.scratch.write(sql, target, engine.loaded_tables, engine.tables.read)
+        return engine.scratch.write(sql, target)
 
     def run_in_scratch(self, sql: str) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ..."""
         engine = self.engine
         with engine.up_to_date():
             engine.compute(engine.planning.tables_in(sql))
-            return engine.scratch.run(sql, engine.loaded_tables, engine.tables.read)
-
-
-def _survives_arrow(relation: duckdb.DuckDBPyRelation) -> bool:
-    return kept_by_arrow(map(str, relation.types))
+            return engine.scratch.run(sql)

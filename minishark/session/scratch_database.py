@@ -17,7 +17,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.arrow_types import kept_by_arrow
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.statements import Target
 from minishark.errors import (
@@ -29,13 +28,12 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.expressions import quote, quote_text
+from minishark.tables.store import kept_by_arrow
 from minishark.worker.writing import disk_full
 
-ReadTable = Callable[[str], pa.Table]
-"""All rows of a table in the cluster, memory-mapped."""
+ReadTable = Callable[[str], pa.Table]  # all rows of a table in the cluster, memory-mapped
 
-_ROWS = " minishark rows"
-"""The name of registered rows; no table of a user has it."""
+_ROWS = " minishark rows"  # the name of registered rows; no table of a user has it
 
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
@@ -48,26 +46,24 @@ _VARIABLE = re.compile(r'\s*SET\s+VARIABLE\s+("(?:[^"]|"")+"|\w+)', re.IGNORECAS
 
 @dataclass(frozen=True, slots=True)
 class ChangedTable:
-    """A table that statements have changed.
-
-    Attributes:
-        name: its name.
-        number: identifies the change; later ones have higher numbers.
-        rows: its rows; None if they do not survive Arrow (ENUM columns, collations): such a table
-            stays here, and queries that name it run here.
-    """
+    """A table that statements have changed."""
 
     name: str
-    number: int
+    number: int  # identifies the change; later ones have higher numbers
+    # Its rows; None if they do not survive Arrow (ENUM columns, collations): such a table stays
+    # here, and queries that name it run here.
     rows: pa.Table | None
 
 
 class ScratchDatabase:
     """Runs statements, and tracks which tables the cluster must load again."""
 
-    def __init__(self, config: Mapping[str, str] | None = None) -> None:
-        """An empty database; `config` has settings for DuckDB."""
-        self._con = duckdb.connect(config=dict(config or {}))
+    def __init__(
+        self, config: Mapping[str, str], tables: Callable[[], list[str]], read: ReadTable
+    ) -> None:
+        """An empty database; `tables` gives the names of the cluster's tables."""
+        self._con = duckdb.connect(config=dict(config))
+        self._loaded, self._read = tables, read
         self._con.execute("SET python_enable_replacements = false")
         self._con.execute("SET autoinstall_known_extensions = false")
         self._con.execute("SET produce_arrow_string_view = false")
@@ -77,33 +73,25 @@ class ScratchDatabase:
         self._definitions: list[str] = []
         self._own: dict[str, None] = {}
         self._visible: set[str] = set()
-        self._used = False
-        self._elsewhere = False
+        self.has_own = False  # whether it may have tables or definitions of its own
+        # Whether USE has made another schema the default than that of the cluster's tables.
+        self.is_elsewhere = False
         self._lock = ConnectionUse(self._con)
 
     def close(self) -> None:
-        """Close the database after the running statement."""
         with self._lock:
             self._con.close()
 
     def interrupt(self) -> None:
-        """Interrupt the running statement."""
         self._con.interrupt()
 
     def define(self, sql: str, *, alone: bool = False) -> None:
-        """Register a view, macro, type or setting; created when a statement runs here.
-
-        Args:
-            sql: the statement.
-            alone: whether it is of this database only, so that errors must be raised now.
-
-        Raises:
-            QueryError: DuckDB does not accept it, and it is `alone`.
-        """
+        """Register a view, macro, type or setting; created when a statement runs here."""
+        # Errors of one that is `alone`, of this database only, must be raised now.
         with self._lock:
             if alone:
                 self._run(sql)
-                self._used = True
+                self.has_own = True
             else:
                 self._definitions.append(sql)
 
@@ -112,29 +100,12 @@ class ScratchDatabase:
         with self._lock:
             how(self._con)
 
-    def write(
-        self, sql: str, target: Target | None, tables: Iterable[str], read: ReadTable
-    ) -> pa.Table:
-        """Run a statement that changes tables.
-
-        Args:
-            sql: the statement.
-            target: the table that it writes; None if unknown.
-            tables: the names of the cluster's tables.
-            read: gives their rows.
-
-        Returns:
-            The number of changed rows, or the rows of RETURNING.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            TaskFailedError: it failed on the data.
-        """
+    def write(self, sql: str, target: Target | None) -> pa.Table:
+        """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
         with self._lock:
-            self._show(tables, read)
-            for taken in (name,) if name is not None else _mentioned(sql, tables):
-                self._take(taken)
+            names = self._show()
+            self._take((name,) if name is not None else _mentioned(sql, names))
             before = self._tables()
             answer = self._answer(sql)
             for table in self._tables():
@@ -142,52 +113,34 @@ class ScratchDatabase:
                     self._changed[table] = next(self._changes)
             return answer
 
-    def run(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
-        """Run a statement about what only this database has: schemas, sequences, other databases.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            TaskFailedError: it failed on the data.
-        """
+    def run(self, sql: str) -> pa.Table:
         with self._lock:
-            self._show(tables, read)
+            names = self._show()
             if _COMMENT.match(sql):
-                for name in _mentioned(sql, tables):
-                    self._take(name)
+                self._take(_mentioned(sql, names))
             answer = self._answer(sql)
             ((here,),) = self._run("SELECT (current_database(), current_schema())")
-            self._elsewhere = here != ("memory", "main")
+            self.is_elsewhere = here != ("memory", "main")
             return answer
 
-    def create_enum(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
-        """Run a CREATE TYPE AS ENUM (query); returns the same with the query's values.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-        """
+    def create_enum(self, sql: str) -> str:
         found = _ENUM.match(sql)
         if found is None:
             raise QueryError("Write CREATE TYPE name AS ENUM (query).")
         with self._lock:
-            self._show(tables, read)
+            self._show()
             self._run(sql)
             ((values,),) = self._run(f"SELECT enum_range(NULL::{found[2]})::VARCHAR[]")
             return f"{found[1]}{found[2]} AS ENUM ({', '.join(map(quote_text, values))})"
 
-    def set_variable(self, sql: str, tables: Iterable[str], read: ReadTable) -> str:
-        """Run a SET VARIABLE; returns the same with the computed value.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            UnsupportedError: there is no literal for the value.
-        """
+    def set_variable(self, sql: str) -> str:
         found = _VARIABLE.match(sql)
         if found is None:
             raise QueryError("Write SET VARIABLE name = value.")
         name = found[1]
         value = f"getvariable({quote_text(name.strip(chr(34)))})"
         with self._lock:
-            self._show(tables, read)
+            self._show()
             self._run(sql)
             ((type_, number),) = self._run(f"SELECT typeof({value}), {value}")
             text = f"CAST({duckdb.ConstantExpression(number)} AS {type_})"
@@ -201,40 +154,19 @@ class ScratchDatabase:
                 )
             return f"SET VARIABLE {name} = {text}"
 
-    def query(
-        self, sql: str, tables: Iterable[str], read: ReadTable, *, lossless: bool = False
-    ) -> pa.Table:
-        """Run a query here, over all rows of the tables that it names.
-
-        Args:
-            sql: the query.
-            tables: the names of the cluster's tables.
-            read: gives their rows.
-            lossless: whether DuckDB's types stay, instead of those in which users get results.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            TaskFailedError: it failed on the data.
-        """
+    def query(self, sql: str, *, lossless: bool = False) -> pa.Table:
+        """Run a query here, over all rows of its tables; `lossless` keeps DuckDB's types."""
         with self._lock:
-            self._show(tables, read)
+            names = self._show()
             if _ROW_NUMBERS.search(sql):
-                for name in _mentioned(sql, tables):
-                    self._take(name)  # views have no row ids
+                self._take(_mentioned(sql, names))  # views have no row ids
             return self._answer(sql) if lossless else self._handed_out(sql)
 
-    def catalog(self, sql: str, tables: Iterable[str], read: ReadTable) -> pa.Table:
-        """Answer a statement about the catalog: SHOW, DESCRIBE, PRAGMA, information_schema ...
-
-        In a transaction that is rolled back, tables of the cluster exist as empty tables.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-            TaskFailedError: it failed.
-        """
-        names = list(tables)
+    def catalog(self, sql: str, hidden: str) -> pa.Table:
+        """Answer a statement about the catalog, without tables whose names start with `hidden`."""
+        # In a transaction that is rolled back, tables of the cluster exist as empty tables.
         with self._lock:
-            self._show(names, read, forget=False)
+            names = [name for name in self._show() if not name.startswith(hidden)]
             self._run("BEGIN")
             try:
                 for name in self._visible.difference(names):  # not for users
@@ -246,22 +178,17 @@ class ScratchDatabase:
             finally:
                 self._run("ROLLBACK")
 
-    def explain(self, sql: str, tables: Iterable[str], read: ReadTable, *, analyze: bool) -> str:
-        """EXPLAIN or EXPLAIN ANALYZE of a query that runs here.
-
-        Raises:
-            QueryError: DuckDB does not accept it.
-        """
+    def explain(self, sql: str, *, analyze: bool) -> str:
         word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
         with self._lock:
-            self._show(tables, read)
+            self._show()
             return "\n".join(text for _, text in self._run(f"{word} {sql}"))
 
     def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
         """Create or replace a table with columns of these types."""
         described = ", ".join(f"{quote(column)} {type_}" for column, type_ in columns)
         with self._lock:
-            self._used = True
+            self.has_own = True
             with self._registered(rows):
                 self._run(f"CREATE OR REPLACE TABLE {quote(name)} ({described})")
                 self._run(f"INSERT INTO {quote(name)} FROM {quote(_ROWS)}")
@@ -295,16 +222,6 @@ class ScratchDatabase:
     def own_tables(self) -> list[str]:
         """The tables that only this database can hold."""
         return [name for name in self._own if name in self._tables()]
-
-    @property
-    def has_own(self) -> bool:
-        """Whether there may be tables or definitions that only this database has."""
-        return self._used
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether USE has made another schema the default than that of the cluster's tables."""
-        return self._elsewhere
 
     def _stored_as(self, name: str) -> pa.Table | None:
         """A table's rows; None if they do not survive a round trip through Arrow."""
@@ -340,31 +257,25 @@ class ScratchDatabase:
         ).fetchall()
         return [name for (name,) in rows]
 
-    def _show(self, tables: Iterable[str], read: ReadTable, *, forget: bool = True) -> None:
-        """Make the cluster's tables visible, without a copy, and the definitions over them.
-
-        Args:
-            tables: the names of the tables.
-            read: gives their rows.
-            forget: whether other tables that were visible are gone.
-        """
-        self._used = True
-        own, names = self._tables(), list(tables)
+    def _show(self) -> list[str]:
+        """Make the cluster's tables visible, without a copy, and the definitions over them."""
+        self.has_own = True
+        own, names = self._tables(), self._loaded()
         for name in names:
             if name.lower() not in own:
                 # Another thread may drop it meanwhile; a statement that names it fails then.
                 with contextlib.suppress(CatalogError):
-                    self._con.register(name, read(name))
+                    self._con.register(name, self._read(name))
                     self._visible.add(name)
-        if forget:  # what is registered stays mapped: the memory of dropped tables is not free
-            for name in self._visible.difference(names):
-                self._unregister(name)
+        # What is registered stays mapped: the memory of dropped tables would not be free.
+        for name in self._visible.difference(names):
+            self._unregister(name)
         self._replay()
         numbered = [sql for sql in self._definitions if _ROW_NUMBERS.search(sql)]
         if numbered:
-            for name in _mentioned(" ".join(numbered), names):
-                self._take(name)  # views have no row ids
+            self._take(_mentioned(" ".join(numbered), names))  # views have no row ids
             self._replay()
+        return names
 
     def _unregister(self, name: str) -> None:
         self._visible.discard(name)
@@ -389,13 +300,14 @@ class ScratchDatabase:
         own = self._tables()
         return [name for (name,) in rows if name.lower() in wanted and name.lower() not in own]
 
-    def _take(self, name: str) -> None:
-        """Copy a table of the cluster, as it is about to change."""
-        for shown in self._shown((name,)):
-            rows = self._con.table(shown).to_arrow_table()
-            self._unregister(shown)
-            with self._registered(rows):
-                self._con.execute(f"CREATE TABLE {quote(name)} AS FROM {quote(_ROWS)}")
+    def _take(self, names: Iterable[str]) -> None:
+        """Copy tables of the cluster, as they are about to change."""
+        for name in names:
+            for shown in self._shown((name,)):
+                rows = self._con.table(shown).to_arrow_table()
+                self._unregister(shown)
+                with self._registered(rows):
+                    self._con.execute(f"CREATE TABLE {quote(name)} AS FROM {quote(_ROWS)}")
 
     @contextlib.contextmanager
     def _registered(self, rows: pa.Table) -> Iterator[None]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 from canary_core.driver import Driver
 from minishark.cluster.backend import Cluster
@@ -22,13 +22,11 @@ from minishark.dataframe.frame import (
     verifying,
     view_frame,
 )
-from minishark.dataframe.items import Items, chunks
 from minishark.dataframe.local import SchemaLike, local_table
 from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import OptionError
-from minishark.lazy import imported
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
 from minishark.programs.result_table import IntoTable
@@ -36,15 +34,26 @@ from minishark.query.progress import ProgressHandler
 from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
-from minishark.session.options import check_placement
+from minishark.session.connect import check_placement
+from minishark.session.lazy import imported
 from minishark.session.runtime import Runtime
 from minishark.session.statements import Statements
+from minishark.tasks.broadcast import Broadcast
+from minishark.tasks.executor import Executor
+from minishark.tasks.future import Future
+from minishark.tasks.items import Items
+from minishark.tasks.nested import SessionAddress, is_here, session_in_call
+from minishark.tasks.results import Results
+from minishark.tasks.verbs import Calls, call_options
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class _Builder:
     """`Session.builder`: a new builder at each access."""
 
-    def __get__(self, instance: object, owner: type) -> SessionBuilder[Session]:
+    def __get__(self, instance: object, owner: type) -> SessionBuilder:
         return SessionBuilder(imported("minishark.session.connect").connect, {})
 
 
@@ -57,15 +66,13 @@ class Session(CamelCase):
     builder = _Builder()
 
     def __init__(
-        self,
-        cluster: Cluster,
-        planner: PlannerOptions,
-        placement: str,
-        probe_ratio: float,
+        self, cluster: Cluster, planner: PlannerOptions, placement: str, probe_ratio: float
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(cluster, planner, placing)
         self._statements = Statements(self._runtime)
+        self._name = secrets.token_hex(8)
+        is_here(self._name, self)
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
 
@@ -274,10 +281,110 @@ class Session(CamelCase):
             >>> session.parallelize("abc").map(str.upper).collect()
             ['A', 'B', 'C']
         """
-        self._runtime.engine.check_open()
         check_partitions(partitions)
-        rows = chunks(items, partitions or self.total_slots)
-        return Items(self._runtime, self._runtime.store_rows(rows, partitions=rows.num_rows))
+        return self._calls().parallelize(items, partitions)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn(*args, **kwargs)` in the cluster; its result is the future's.
+
+        Functions that refer to this session may submit calls themselves.
+
+        Raises:
+            OptionError: the function or an argument can't be pickled.
+
+        Examples:
+            >>> session.submit(pow, 2, 10).result()
+            1024
+        """
+        return self._calls().submit(fn, args, kwargs)
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        chunksize: int | None = None,
+        prefers: str | Sequence[str] = (),
+        retries: int = 0,
+        timeout: float | None = None,
+        ordered: bool = True,
+    ) -> Results[T]:
+        """An iterator over `fn(*items)` for the items of all iterables, run in the cluster.
+
+        The input is read as results are taken, so it may be endless. The first exception ends the
+        iteration, and cancels what is left.
+
+        Args:
+            fn: a function of as many arguments as there are iterables.
+            iterables: of items that can be pickled.
+            chunksize: items per call; None for several per slot, or if the number of items is not
+                known, as many as take some milliseconds.
+            prefers: nodes to run on; others only after a while, or if none of these is alive.
+            retries: how often a call that raised is tried again.
+            timeout: seconds after which a running call is given up, with TaskTimeoutError.
+            ordered: whether results come in the order of the items, or else as they are done.
+
+        Raises:
+            OptionError: the function or an item can't be pickled, or an option is out of range.
+
+        Examples:
+            >>> list(session.map(pow, [2, 3], [5, 2]))
+            [32, 9]
+        """
+        options = call_options(prefers, retries, timeout)
+        return self._calls().map(
+            fn, iterables, chunksize=chunksize, options=options, ordered=ordered
+        )
+
+    def executor(
+        self,
+        *,
+        prefers: str | Sequence[str] = (),
+        retries: int = 0,
+        timeout: float | None = None,
+    ) -> Executor:
+        """A `concurrent.futures.Executor` over the cluster; its calls have these options.
+
+        Args:
+            prefers: nodes to run on; others only after a while, or if none of these is alive.
+            retries: how often a call that raised is tried again.
+            timeout: seconds after which a running call is given up, with TaskTimeoutError.
+
+        Examples:
+            >>> with session.executor() as executor:
+            ...     executor.submit(pow, 2, 10).result()
+            1024
+        """
+        return self._calls().executor(call_options(prefers, retries, timeout))
+
+    def broadcast(self, value: T) -> Broadcast[T]:
+        """Store a value once per node, for functions that read it as `shared.value`.
+
+        Raises:
+            OptionError: it can't be pickled.
+
+        Examples:
+            >>> shared = session.broadcast({"a": 1})
+            >>> session.submit(lambda key: shared.value[key], "a").result()
+            1
+        """
+        return self._calls().broadcast(value)
+
+    def _calls(self) -> Calls:
+        self._runtime.engine.check_open()
+        return self._runtime.calls
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Functions that refer to the session get one that submits calls from where they run."""
+        cluster, engine = self._runtime.cluster, self._runtime.engine
+        engine.check_open()
+        address = SessionAddress(
+            name=self._name,
+            schedulers=cluster.schedulers,
+            placement=engine.placing(),
+            folder=self._runtime.calls.pool.files.folder,
+            slots=cluster.total_slots,
+        )
+        return session_in_call, (address,)
 
     @property
     def udf(self) -> UserFunctions:
@@ -419,16 +526,13 @@ class Session(CamelCase):
 
         Does nothing in a fork of the process.
         """
+        if not self.is_stopped:
+            self._runtime.calls.pool.close()
         if self._runtime.engine.stop():
             atexit.unregister(self.stop)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

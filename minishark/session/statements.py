@@ -10,25 +10,7 @@ from typing import Any, assert_never
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.statements import (
-    CopyTo,
-    CreateEnum,
-    CreateTableAs,
-    Deallocate,
-    Definition,
-    DropTable,
-    Execute,
-    Explain,
-    FrontEndCommand,
-    FrontEndQuery,
-    ParsedStatement,
-    Prepare,
-    Query,
-    Setting,
-    SetVariable,
-    Show,
-    Write,
-)
+from minishark.compiler.sql import statements as kinds
 from minishark.compiler.sql.tokens import fill_parameters
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
@@ -42,29 +24,13 @@ from minishark.tables.store import survives_arrow
 
 @dataclass(slots=True)
 class Statements:
-    """Runs statements where they can run.
+    """Runs statements where they can run."""
 
-    Attributes:
-        runtime: what runs them.
-    """
-
-    runtime: Runtime
+    runtime: Runtime  # what runs them
     _prepared: dict[str, str] = field(default_factory=dict)
 
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
-        """Run all statements in a text but a last query, which runs when its rows are asked for.
-
-        Args:
-            text: one statement, or several with semicolons between.
-            params: values of parameters; one statement only.
-
-        Returns:
-            The last one's answer.
-
-        Raises:
-            QueryError: it does not parse, or names what does not exist; with DuckDB's message.
-            UnsupportedError: it is a statement that minishark does not run.
-        """
+        """Run all statements in a text but a last query, which runs when its rows are asked for."""
         statements = self.runtime.planning.statements(text)
         if params is not None:
             if len(statements) > 1:
@@ -74,61 +40,63 @@ class Statements:
         for statement in statements[:-1]:
             self._statement(statement)
         last = statements[-1]
-        if len(statements) > 1 and isinstance(last, Query):
-            last = Query(last.sql)  # those before it may change how it is parsed
+        if len(statements) > 1 and isinstance(last, kinds.Query):
+            last = kinds.Query(last.sql)  # those before it may change how it is parsed
         return self._statement(last)
 
-    def _statement(self, statement: ParsedStatement) -> DataFrame:
+    def _statement(self, statement: kinds.ParsedStatement) -> DataFrame:
         sql, runtime = statement.sql, self.runtime
         match statement:
-            case Query(parsed=parsed):
+            case kinds.Query(parsed=parsed):
                 return self._query(sql, None, parsed)
-            case Explain(analyze=analyze):
+            case kinds.Explain(analyze=analyze):
                 return self._query(sql, "analyze" if analyze else "plan")
-            case Execute(name=name, arguments=arguments):
+            case kinds.Execute(name=name, arguments=arguments):
                 return self.run(self._prepared_statement(name), arguments)
-            case Show():
+            case kinds.Show():
                 answer = self._show(statement)
-            case FrontEndQuery():
+            case kinds.FrontEndQuery():
                 answer = runtime.engine.query_in_front_end(sql)
-            case FrontEndCommand():
+            case kinds.FrontEndCommand():
                 answer = runtime.named.run_in_scratch(sql)
-            case Write():
+            case kinds.Write():
                 answer = self._write(statement)
-            case CopyTo(query=query, destination=destination):
+            case kinds.CopyTo(query=query, destination=destination):
                 answer = self._copy(query, destination)
             case _:
                 self._define(statement)
                 answer = counted(0)
-        return self._known(answer)
+        return local_frame(runtime, answer)
 
     def _define(
-        self, statement: Definition | Setting | SetVariable | CreateEnum | Prepare | Deallocate
+        self,
+        statement: kinds.Definition
+        | kinds.Setting
+        | kinds.SetVariable
+        | kinds.CreateEnum
+        | kinds.Prepare
+        | kinds.Deallocate,
     ) -> None:
         """A statement that later ones depend on."""
         sql, runtime = statement.sql, self.runtime
         match statement:
-            case Definition():
+            case kinds.Definition():
                 runtime.definitions.define(sql)
-            case Setting(is_reserved=True):
+            case kinds.Setting(is_reserved=True):
                 raise UnsupportedError("minishark chooses this setting itself; see connect().")
-            case Setting():
+            case kinds.Setting():
                 runtime.definitions.set(sql)
-            case SetVariable():
+            case kinds.SetVariable():
                 runtime.definitions.set_variable(sql)
-            case CreateEnum():
+            case kinds.CreateEnum():
                 runtime.definitions.create_enum(sql)
-            case Prepare(name=name, statement=prepared):
+            case kinds.Prepare(name=name, statement=prepared):
                 self._prepared[name] = prepared
-            case Deallocate(name=name):
+            case kinds.Deallocate(name=name):
                 self._prepared_statement(name)
                 del self._prepared[name]
             case _:
                 assert_never(statement)
-
-    def _known(self, table: pa.Table) -> DataFrame:
-        """The answer of a statement that has run already."""
-        return local_frame(self.runtime, table)
 
     def _prepared_statement(self, name: str) -> str:
         if name not in self._prepared:
@@ -157,42 +125,37 @@ class Statements:
         """A query of what only the scratch database has."""
         runtime = self.runtime
         if explain is None:
-            return self._known(runtime.engine.query_in_front_end(sql))
-        plan = runtime.scratch.explain(
-            sql, runtime.engine.loaded_tables, runtime.tables.read, analyze=explain == "analyze"
-        )
-        return self._known(pa.table({"explain_value": [f"Runs in the front end\n{plan}"]}))
+            return local_frame(runtime, runtime.engine.query_in_front_end(sql))
+        plan = runtime.scratch.explain(sql, analyze=explain == "analyze")
+        return local_frame(runtime, pa.table({"explain_value": [f"Runs in the front end\n{plan}"]}))
 
-    def _show(self, statement: Show) -> pa.Table:
+    def _show(self, statement: kinds.Show) -> pa.Table:
         """Answer a statement about the catalog; the planning database's rows are made up."""
         sql, runtime = statement.sql, self.runtime
         with runtime.engine.up_to_date():
             if not statement.is_show and runtime.planning.tables_in(sql):
                 return runtime.engine.query_in_front_end(sql)
-            names = [n for n in runtime.engine.loaded_tables if not n.startswith(CACHED_PREFIX)]
-            return runtime.scratch.catalog(sql, names, runtime.tables.read)
+            return runtime.scratch.catalog(sql, CACHED_PREFIX)
 
     # Statements that write
 
-    def _write(self, statement: Write) -> pa.Table:
+    def _write(self, statement: kinds.Write) -> pa.Table:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
         if target is not None and target.is_main and not runtime.scratch.is_elsewhere:
             match statement:
-                case CreateTableAs(query=query) if self._can_create(target.name, statement):
+                case kinds.CreateTableAs(query=query) if self._can_create(target.name, statement):
                     runtime.named.store_query(target.name, query, Layout(replicas=2), replace=True)
                     return counted(runtime.tables.catalog.get(target.name).rows)
-                case DropTable(missing_ok=missing_ok):
+                case kinds.DropTable(missing_ok=missing_ok):
                     runtime.named.drop(target.name, missing_ok=missing_ok)
                     return counted(0)
         return runtime.named.write(statement.sql, target)
 
-    def _can_create(self, name: str, created: CreateTableAs) -> bool:
-        """Whether a CREATE TABLE AS can run on the cluster.
-
-        The scratch database runs the others: tables that exist already, and those with columns
-        that do not survive Arrow.
-        """
+    def _can_create(self, name: str, created: kinds.CreateTableAs) -> bool:
+        """Whether a CREATE TABLE AS can run on the cluster."""
+        # The scratch database runs the others: tables that exist already, and those with columns
+        # that do not survive Arrow.
         runtime = self.runtime
         with runtime.engine.up_to_date():
             own = runtime.scratch.own_tables
@@ -206,9 +169,8 @@ class Statements:
             return survives_arrow(schema)
 
     def _copy(self, query: str, target: str) -> pa.Table:
-        """COPY ... TO; of a query, or of what another statement answers."""
         runtime = self.runtime
         (statement,) = runtime.planning.statements(query)
-        if isinstance(statement, Query) and not runtime.scratch.is_elsewhere:
+        if isinstance(statement, kinds.Query) and not runtime.scratch.is_elsewhere:
             return runtime.copy(query, target)
         return runtime.scratch.copy(self.run(query).to_arrow(), target)

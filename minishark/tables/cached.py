@@ -28,90 +28,78 @@ from minishark.tables.store import as_stored, stored_schema, table_schema
 from minishark.tables.tables import Tables, check_layout, named_columns
 from minishark.worker.protocol import TaskFunction
 
-CACHED_PREFIX = "_kept_"
-"""How the names of cached tables start."""
+CACHED_PREFIX = "_kept_"  # how the names of cached tables start
 
-Fingerprint = tuple[str, ...]
-"""The settings and table loads that decide a cached table's rows."""
+Fingerprint = tuple[str, ...]  # the settings and table loads that decide a cached table's rows
 
 
 @dataclass(frozen=True, slots=True)
 class CachePlan:
-    """How a cached table is computed.
-
-    Attributes:
-        sql: the query.
-        schema: the table's columns.
-        layout: how it is partitioned and replicated.
-        function: a Python function to which the rows are passed first.
-        needs: objects that must live as long as the plan, such as handles of other tables.
-    """
+    """How a cached table is computed."""
 
     sql: str
     schema: Schema
     layout: Layout
-    function: TaskFunction | None = None
-    needs: tuple[object, ...] = ()
+    function: TaskFunction | None = None  # a Python function to which the rows are passed first
+    needs: tuple[object, ...] = ()  # must live as long as the plan: handles of other tables
 
 
-class Handle:
-    """Held by a cached table's DataFrames; when the last one is gone, so is the table."""
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class CachedRows:
+    """An unnamed table that DataFrames read; when the last one is gone, so is the table."""
 
-    __slots__ = ("__weakref__", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str  # its internal name, for SQL
+    schema: Schema
 
 
 @dataclass(slots=True)
 class CachedTable:
-    """A cached table. It must not hold its handle, which would then never be released.
+    """A cached table. It must not hold its CachedRows, which would then never be released."""
 
-    Attributes:
-        plan: how it is computed; None if it can't be computed again.
-        fingerprint: what its rows were computed from; None if that does not determine them.
-        repeats: the content that it had before its rows were lost.
-        lock: held while it is computed, forgotten or restored.
-    """
-
-    plan: CachePlan | None
-    fingerprint: Fingerprint | None = None
-    repeats: str | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    plan: CachePlan | None  # how it is computed; None if it can't be computed again
+    fingerprint: Fingerprint | None = None  # what decided its rows; None if unknown
+    repeats: str | None = None  # the content that it had before its rows were lost
+    lock: threading.Lock = field(default_factory=threading.Lock)  # while it is computed
 
 
 @dataclass(slots=True)
 class CachedTables:
-    """The cached tables of a session.
+    """The cached tables of a session."""
 
-    Attributes:
-        tables: stores them.
-    """
-
-    tables: Tables
+    tables: Tables  # stores them
     _cached: dict[str, CachedTable] = field(default_factory=dict)
     _released: deque[str] = field(default_factory=deque)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def promise(self, plan: CachePlan) -> Handle:
-        """Register a table that is computed when a query reads it."""
-        handle = self._register(CachedTable(plan))
-        self.tables.publish(promised_table(handle.name, plan.schema), replace=False)
-        return handle
+    def promise(self, plan: CachePlan) -> CachedRows:
+        """Register a table that is computed when a query reads it; `schema` is the query's."""
+        if plan.function is None:
+            sql, schema = as_stored(plan.sql, plan.schema), stored_schema(table_schema(plan.schema))
+        else:
+            sql = plan.sql
+            schema = tuple(Column(name, type_) for name, type_ in plan.function.returns)
+        check_layout(plan.layout)
+        names = [column.name for column in schema]
+        keys = named_columns("of the DataFrame", plan.layout.partition_by, names)
+        layout = replace(plan.layout, partition_by=keys)
+        plan = replace(plan, sql=sql, schema=schema, layout=layout)
+        rows = self._register(CachedTable(plan), plan.schema)
+        self.tables.publish(promised_table(rows.name, plan.schema), replace=False)
+        return rows
 
-    def load(self, data: Any, partitions: int | None = None) -> Handle:
-        """Load rows of the front end as a cached table."""
-        handle = self._register(CachedTable(None))
-        self.tables.create(handle.name, data, Layout(partitions=partitions, replicas=2))
-        return handle
+    def load(self, data: Any, partitions: int | None = None) -> CachedRows:
+        rows = self._register(CachedTable(None), ())
+        self.tables.create(rows.name, data, Layout(partitions=partitions, replicas=2))
+        rows.schema = self.tables.catalog.get(rows.name).schema
+        return rows
 
-    def _register(self, cached: CachedTable) -> Handle:
+    def _register(self, cached: CachedTable, schema: Schema) -> CachedRows:
         # Names end in an underscore, so that none is a prefix of another.
-        handle = Handle(f"{CACHED_PREFIX}{next(self._numbers)}_")
-        self._cached[handle.name] = cached
+        rows = CachedRows(f"{CACHED_PREFIX}{next(self._numbers)}_", schema)
+        self._cached[rows.name] = cached
         # A finalizer may run anywhere, even where locks are held: `sweep` does the work later.
-        weakref.finalize(handle, self._released.append, handle.name).atexit = False
-        return handle
+        weakref.finalize(rows, self._released.append, rows.name).atexit = False
+        return rows
 
     def sweep(self) -> None:
         """Drop the tables whose last handle was released."""
@@ -137,11 +125,7 @@ class CachedTables:
 
     @contextlib.contextmanager
     def computing(self, name: str) -> Iterator[CachedTable | None]:
-        """Lock a promised table to compute it; None if another thread has done so by now.
-
-        Raises:
-            CatalogError: its last handle was released meanwhile.
-        """
+        """Lock a promised table to compute it; None if another thread has done so by now."""
         cached = self._cached.get(name)
         if cached is None:
             raise self.tables.catalog.unknown(name)
@@ -170,12 +154,9 @@ class CachedTables:
             self.tables.publish(promised_table(name, cached.plan.schema), replace=True)
 
     def settle(self, name: str) -> bool:
-        """Drop a computed table's plan, and with it everything that the plan needs.
-
-        Returns:
-            Whether it is computed. Another thread may just have forgotten its rows: without a plan
-            they could never be computed again, so it keeps it then.
-        """
+        """Drop a computed table's plan, with all that it needs; whether the table is computed."""
+        # Another thread may just have forgotten its rows: without a plan they could never be
+        # computed again, so it keeps it then.
         cached = self._cached[name]
         with cached.lock:
             computed = self.tables.catalog.get(name).is_computed
@@ -184,19 +165,9 @@ class CachedTables:
             return computed
 
     def restore(
-        self,
-        lost: PartitionsLostError,
-        fingerprint: Callable[[CachePlan], Fingerprint | None],
+        self, lost: PartitionsLostError, fingerprint: Callable[[CachePlan], Fingerprint | None]
     ) -> None:
-        """Let a table whose partitions are lost be computed again when it is needed.
-
-        Args:
-            lost: the partitions.
-            fingerprint: tells what a plan's rows would be computed from now.
-
-        Raises:
-            PartitionsLostError: it can't be computed again, or might have other rows then.
-        """
+        """Let a table whose partitions are lost be computed again when it is needed."""
         cached = self._cached[lost.table]
         with cached.lock:
             table = self.tables.catalog.get(lost.table)
@@ -208,33 +179,3 @@ class CachedTables:
                 raise PartitionsLostError("of a DataFrame", lost.partitions, lost.files, why)
             cached.repeats = self.tables.content(table)
             self._forget(lost.table, cached)
-
-
-def cache_plan(
-    sql: str,
-    schema: Schema,
-    layout: Layout,
-    function: TaskFunction | None = None,
-    needs: tuple[object, ...] = (),
-) -> CachePlan:
-    """A checked plan for caching the rows of a query.
-
-    Args:
-        sql: the query.
-        schema: its columns.
-        layout: how the table is partitioned and replicated; names of columns in any case.
-        function: a Python function to which the rows are passed first.
-        needs: objects that must live as long as the plan.
-
-    Raises:
-        CatalogError: `layout` names a column that does not exist.
-        OptionError: a number in it makes no sense.
-    """
-    if function is None:
-        sql, columns = as_stored(sql, schema), stored_schema(table_schema(schema))
-    else:
-        columns = tuple(Column(name, type_) for name, type_ in function.returns)
-    check_layout(layout)
-    names = [column.name for column in columns]
-    keys = named_columns("of the DataFrame", layout.partition_by, names)
-    return CachePlan(sql, columns, replace(layout, partition_by=keys), function, needs)

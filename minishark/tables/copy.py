@@ -23,7 +23,7 @@ import duckdb
 
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.repartition import in_one_partition
-from minishark.errors import DataError, MinisharkError, ResourceError
+from minishark.errors import DataError, ResourceError
 from minishark.expressions import Schema, numbered, quote, quote_text
 from minishark.query.run import QueryRun
 from minishark.query.sinks import Output, Sink
@@ -45,18 +45,12 @@ _REPLACED = "replaced"  # what was at the target, in the staging folder
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The target and options of a COPY.
+    """The target and options of a COPY."""
 
-    Attributes:
-        path: the target, absolute.
-        options: DuckDB's options as written, by name in lower case.
-    """
-
-    path: Path
-    options: Mapping[str, str]
+    path: Path  # the target, absolute
+    options: Mapping[str, str]  # DuckDB's options as written, by name in lower case
 
     def has(self, option: str) -> bool:
-        """Whether an option is given, and not as false."""
         return self.options.get(option, "false").lower() not in _FALSE
 
     @property
@@ -93,24 +87,10 @@ def _string(text: str) -> str | None:
     return double.replace('""', '"') if single is None else single.replace("''", "'")
 
 
-def _is_named_here(copy: Copy) -> bool:
-    """Whether files can be named by its pattern without DuckDB."""
-    pattern = copy.pattern
-    if not pattern or "/" in pattern:
-        return False
-    return not (copy.has("append") and copy.is_numbered)  # DuckDB's error
-
-
 def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | None:
-    """The parsed text after TO; None for what the front end's DuckDB must write itself.
-
-    These are remote targets and devices, options without parentheses, RETURN_FILES and
-    RETURN_STATS, and a FILENAME_PATTERN that is not a plain string.
-
-    Args:
-        target: the text after TO.
-        split: splits the text between the parentheses at its commas.
-    """
+    """The parsed text after TO; None for what the front end's DuckDB must write itself."""
+    # These are remote targets and devices, options without parentheses, RETURN_FILES and
+    # RETURN_STATS, and a FILENAME_PATTERN that is not a plain string.
     found = _TARGET.fullmatch(target)
     if found is None:
         return None
@@ -125,7 +105,9 @@ def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | No
         options[option[1].lower()] = option[2] or "true"
     copy = Copy(Path(os.path.expanduser(path)).absolute(), options)  # noqa: PTH111 - as DuckDB
     asks_more = any(copy.has(option) for option in _FRONT_END_OPTIONS)
-    return None if asks_more or not _is_named_here(copy) else copy
+    is_named = bool(copy.pattern) and "/" not in copy.pattern
+    is_error = copy.has("append") and copy.is_numbered  # DuckDB says so
+    return None if asks_more or is_error or not is_named else copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,42 +120,28 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class WriteFiles(Sink[tuple[Written, ...]]):
-    """The rows of a query as files in a staging folder, from which `publish` moves them.
+    """The rows of a query as files in a staging folder, from which `publish` moves them."""
 
-    Attributes:
-        copy: the final target.
-        staging: the staging folder.
-    """
-
-    copy: Copy
+    copy: Copy  # the final target
     staging: Path
 
     def shape(self, plan: PhysicalPlan) -> PhysicalPlan:
-        """One partition for one file."""
         return plan if self.copy.is_folder else in_one_partition(plan)
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
-        """Each task writes its rows."""
         del plan
         suffix = "".join(self.copy.path.suffixes)  # DuckDB infers format and compression from it
         target = CopyTarget(str(self.staging), self.copy.text, suffix)
         return Output(kind=OutputKind.FILES, columns=numbered(columns), target=target)
 
     def finish(self, run: QueryRun) -> tuple[Written, ...]:
-        """What each task has written."""
         return tuple(Written(outcome.file or "", outcome.rows) for outcome, _ in run.outcomes())
 
 
 @contextlib.contextmanager
 def staging_folder(copy: Copy) -> Iterator[Path]:
-    """A folder beside the target, so that moving files there is atomic; removed afterwards.
-
-    It stays only if it holds former files of the target that could not be moved back.
-
-    Raises:
-        DataError: the target can't be written.
-        ResourceError: the disk is full.
-    """
+    """A folder beside the target, so that moving files there is atomic; removed afterwards."""
+    # It stays only if it holds former files of the target that could not be moved back.
     _check_target(copy)
     with _writing(copy):
         name = f".{copy.path.name}.{os.getpid()}-"
@@ -212,27 +180,12 @@ def _writing(copy: Copy) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _write_error(copy, error) from error
-
-
-def _write_error(copy: Copy, error: OSError) -> MinisharkError:
-    sentence = f"Can't write {copy.path}: {error.strerror}."
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return ResourceError(sentence) if full else DataError(sentence)
+        sentence = f"Can't write {copy.path}: {error.strerror}."
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise (ResourceError(sentence) if full else DataError(sentence)) from error
 
 
 def check_options(con: duckdb.DuckDBPyConnection, copy: Copy, schema: Schema, to: Path) -> None:
-    """Let DuckDB check the options by a COPY of no rows.
-
-    Args:
-        con: a connection.
-        copy: the options.
-        schema: the columns.
-        to: a staging folder.
-
-    Raises:
-        duckdb.Error: one is invalid.
-    """
     names = numbered(column.name for column in schema)
     nulls = ", ".join(
         f"CAST(NULL AS {column.type}) AS {quote(name)}"
@@ -243,17 +196,12 @@ def check_options(con: duckdb.DuckDBPyConnection, copy: Copy, schema: Schema, to
 
 
 def parquet_files(folder: Path) -> str:
-    """A relation of all Parquet files of a folder, in the order of their numbers."""
     files = sorted(folder.rglob("*.parquet"), key=lambda file: (len(file.name), str(file)))
     return f"read_parquet([{', '.join(quote_text(str(file)) for file in files)}])"
 
 
 def publish(copy: Copy, staging: Path, written: Sequence[Written]) -> None:
-    """Move all output of tasks to the target; if that fails, move everything back.
-
-    Raises:
-        DataError: the target can't be written.
-    """
+    """Move all output of tasks to the target; if that fails, move everything back."""
     filled = [item for item in written if item.rows] or list(written[:1])
     with _writing(copy), contextlib.ExitStack() as undo:
         if not copy.is_folder:
@@ -271,7 +219,6 @@ def publish(copy: Copy, staging: Path, written: Sequence[Written]) -> None:
 def _replace_folder(
     copy: Copy, staging: Path, files: Mapping[Path, Path], undo: contextlib.ExitStack
 ) -> None:
-    """Replace the target by a folder of the new files."""
     final = staging / "final"
     final.mkdir()
     for name, source in files.items():
@@ -314,11 +261,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _named(copy: Copy, staging: Path, written: Sequence[Written]) -> dict[Path, Path]:
-    """The files by their names below the target; numbers continue from task to task.
-
-    Raises:
-        DataError: two files would have the same name.
-    """
+    """The files by their names below the target; numbers continue from task to task."""
     pattern = copy.pattern if "{i}" in copy.pattern else f"{copy.pattern}{{i}}"
     numbers: dict[Path, Iterator[int]] = {}
     files: dict[Path, Path] = {}

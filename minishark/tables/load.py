@@ -23,7 +23,6 @@ from minishark.cluster.backend import (
     task_error,
 )
 from minishark.compiler.stages.fragment import bucket_column
-from minishark.compiler.stages.stage import ReadMode
 from minishark.errors import DataError, TaskFailedError, TasksLostError
 from minishark.expressions import ColumnRef, Schema, quote
 from minishark.query.inputs import stage_slices
@@ -47,21 +46,13 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """The rows of a table to load, as pieces that tasks read in parallel.
-
-    Attributes:
-        schema: the columns.
-        relations: pieces that are SQL relations, such as `read_parquet('a')`.
-        slices: pieces that are stored Arrow files.
-        rows: the number of rows of each slice, if known.
-        files: the user's files that the relations read; the table can be loaded from them again.
-    """
+    """The rows of a table to load, as pieces that tasks read in parallel."""
 
     schema: Schema
-    relations: tuple[str, ...] = ()
-    slices: tuple[FileSlice, ...] = ()
-    rows: tuple[int, ...] = ()
-    files: tuple[str, ...] = ()
+    relations: tuple[str, ...] = ()  # pieces that are SQL relations, such as `read_parquet('a')`
+    slices: tuple[FileSlice, ...] = ()  # pieces that are stored Arrow files
+    rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
+    files: tuple[str, ...] = ()  # of the user: the table can be loaded from them again
 
     def payloads(self) -> list[TaskPayload]:
         """One task per piece."""
@@ -70,10 +61,8 @@ class TableSource:
         return own + [TaskPayload(first + i, {"in0": (s,)}) for i, s in enumerate(self.slices)]
 
     def runs(self, count: int) -> list[TaskPayload]:
-        """`count` tasks, each with consecutive pieces; fewer if there are fewer pieces.
-
-        If the slices' row counts are known, tasks get about equal numbers of rows instead.
-        """
+        """`count` tasks, each with consecutive pieces; fewer if there are fewer pieces."""
+        # If the slices' row counts are known, tasks get about equal numbers of rows instead.
         if self.rows:
             return self._even_runs(count)
         pieces = max(1, len(self.relations) + len(self.slices))
@@ -111,36 +100,22 @@ class TableLayout:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """The result of a load.
-
-    Attributes:
-        partitions: the stored partitions.
-        measured: each partition's statistics, for `merge_statistics`.
-        on_disk: whether a partition was written to disk for lack of shared memory.
-    """
+    """The result of a load."""
 
     partitions: tuple[Partition, ...]
-    measured: tuple[pa.Table, ...]
-    on_disk: bool
+    measured: tuple[pa.Table, ...]  # each partition's statistics, for `merge_statistics`
+    on_disk: bool  # whether a partition was written to disk for lack of shared memory
 
 
 @dataclass(slots=True, kw_only=True)
 class TableLoader:
-    """Loads a table into a cluster.
+    """Loads a table into a cluster."""
 
-    Attributes:
-        site: where tasks run.
-        folder: the table's folder in each node's storage.
-        source: where its rows come from.
-        layout: how they are partitioned and replicated.
-        on_progress: called with the number of tasks done and of all tasks.
-    """
-
-    site: Site
+    site: Site  # where tasks run
     folder: str
-    source: TableSource
-    layout: TableLayout
-    on_progress: OnProgress | None = None
+    source: TableSource  # where its rows come from
+    layout: TableLayout  # how they are partitioned and replicated
+    on_progress: OnProgress | None = None  # called with the number of tasks done and of all tasks
     _graph: StageGraph = field(init=False)
     _pieces: Sequence[TaskPayload] = field(init=False)
     _placed: Placement = field(init=False)
@@ -150,10 +125,13 @@ class TableLoader:
         layout = self.layout
         if self._is_divided:
             self._pieces = self.source.payloads()
-            nodes = [StageNode(0, len(self._pieces)), StageNode(1, layout.partitions, (Read(0),))]
+            nodes = [
+                StageNode(index=0, tasks=len(self._pieces)),
+                StageNode(index=1, tasks=layout.partitions, reads=(Read(0),)),
+            ]
         else:
             self._pieces = self.source.runs(layout.partitions)
-            nodes = [StageNode(1, len(self._pieces))]
+            nodes = [StageNode(index=1, tasks=len(self._pieces))]
         self._graph = StageGraph(nodes)
 
     @property
@@ -162,13 +140,6 @@ class TableLoader:
         return bool(self.layout.partition_by) and self.layout.partitions > 1
 
     def load(self) -> LoadedTable:
-        """Load the table; what is lost with nodes meanwhile is loaded again.
-
-        Raises:
-            DataError: the source can't be read.
-            FilesLostError: stored files that are its source are gone.
-            ExecutionError: a task failed otherwise.
-        """
         self.renew()
         StageJobs(
             graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes
@@ -197,8 +168,12 @@ class TableLoader:
     def _dividing(self) -> StageTask:
         schema = self.source.schema
         names = [f"in0.{quote(column.name)}" for column in schema]
+        positions = {column.name.lower(): i for i, column in enumerate(schema)}
+        keys = [positions[name.lower()] for name in self.layout.partition_by]
+        columns = [ColumnRef(i, schema[i].type) for i in keys]
+        bucket = bucket_column(columns, names, self.layout.partitions)
         return StageTask(
-            sql=f"SELECT {_columns(schema)}, {_bucket(schema, self.layout, names)} FROM in0",
+            sql=f"SELECT {_columns(schema)}, {bucket} FROM in0",
             types=tuple(column.type for column in schema),
             output=OutputKind.BUCKETS,
             folder=f"{self.folder}-buckets",
@@ -223,17 +198,15 @@ class TableLoader:
             return msgspec.structs.replace(self._pieces[index], replicas=nodes)
         divided = self._graph.outputs(0)
         outcomes, held = [d.outcome for d in divided], [d.node for d in divided]
-        slices = stage_slices(outcomes, held, ReadMode.BUCKET, index)
+        slices = stage_slices(outcomes, held, range(index, index + 1))
         return TaskPayload(index, {"in0": slices}, replicas=nodes)
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
-        """What a task has stored, and where."""
         del submission
         outcome = decode_outcome(event.result)
         return TaskOutput(outcome, event.node, outcome.locations or (event.node,))
 
     def on_event(self, submission: Submission, event: JobEvent) -> None:
-        """Report progress."""
         del submission
         if isinstance(event, TaskCompleted) and self.on_progress is not None:
             total = len(self._pieces) + self._is_divided * self.layout.partitions
@@ -241,7 +214,6 @@ class TableLoader:
             self.on_progress(self._done, total)
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
-        """The error of a task that failed for good."""
         del submission
         error = task_error(event)
         if isinstance(error, FragmentRejectedError | TaskFailedError):
@@ -249,11 +221,9 @@ class TableLoader:
         return error
 
     def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:
-        """The error for a source that is gone."""
         return FilesLostError(files)
 
     def renew(self) -> None:
-        """Look up the live nodes."""
         self._placed = self.site.placement()
 
     def waiting(self) -> None:
@@ -261,7 +231,6 @@ class TableLoader:
 
 
 def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
-    """The table whose partitions tasks have stored, one each."""
     partitions = tuple(
         Partition(
             index=i,
@@ -278,12 +247,6 @@ def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
 
 def _columns(schema: Schema) -> str:
     return ", ".join(f"in0.{quote(c.name)} AS c{i}" for i, c in enumerate(schema))
-
-
-def _bucket(schema: Schema, layout: TableLayout, names: Sequence[str]) -> str:
-    positions = {column.name.lower(): i for i, column in enumerate(schema)}
-    keys = [positions[name.lower()] for name in layout.partition_by]
-    return bucket_column([ColumnRef(i, schema[i].type) for i in keys], names, layout.partitions)
 
 
 def _measured(outcome: TaskOutcome) -> pa.Table:

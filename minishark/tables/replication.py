@@ -26,46 +26,31 @@ from minishark.query.locality import replica_locations
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
 
-COPIES_AT_ONCE = 2
-"""Bound on concurrent copies, which compete with queries for disk and network."""
+COPIES_AT_ONCE = 2  # bound on concurrent copies, which compete with queries for disk and network
 
 _INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy of a partition from node to node.
-
-    Attributes:
-        table: the table.
-        index: the partition's number.
-        source: a live node that stores it.
-        target: a live node that does not.
-    """
+    """A copy of a partition from node to node."""
 
     table: Table
     index: int
-    source: str
-    target: str
+    source: str  # a live node that stores it
+    target: str  # a live node that does not
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """The state of a table's replicas.
+    """The state of a table's replicas."""
 
-    Attributes:
-        fewest: the smallest number of live nodes that store a partition.
-        wanted: the target: as declared, but at most one per live node.
-        healing: the number of partitions below the target.
-    """
-
-    fewest: int
-    wanted: int
-    healing: int
+    fewest: int  # the smallest number of live nodes that store a partition
+    wanted: int  # the target: as declared, but at most one per live node
+    healing: int  # the number of partitions below the target
 
 
 def replicas(table: Table, nodes: Sequence[str]) -> Replicas:
-    """The state of a table's replicas, given the live nodes."""
     wanted = min(table.replicas, len(nodes))
     counts = [sum(node in nodes for node in p.locations) for p in table.partitions]
     return Replicas(min(counts), wanted, sum(count < wanted for count in counts))
@@ -88,25 +73,17 @@ def copies_needed(table: Table, nodes: Sequence[str]) -> tuple[Copy, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class Replicator:
-    """A thread that keeps the number of replicas of tables at its target.
+    """A thread that keeps the number of replicas of tables at its target."""
 
-    Attributes:
-        cluster: copies files.
-        tables: gives all tables, with the last known locations.
-        homes: gives the storage folders of nodes, by name, as they were when a table was loaded;
-            this class updates them.
-        moved: called when locations of a partition change: table, index, new nodes, former nodes.
-    """
-
-    cluster: Cluster
-    tables: Callable[[], Iterable[Table]]
-    homes: Callable[[Table], dict[str, str]]
+    cluster: Cluster  # copies files
+    tables: Callable[[], Iterable[Table]]  # gives all tables, with the last known locations
+    homes: Callable[[Table], dict[str, str]]  # nodes' folders when it was loaded; updated here
+    # Called when locations of a partition change: table, index, new nodes, former nodes.
     moved: Callable[[Table, int, Sequence[str], Sequence[str]], None]
     _stopped: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="minishark-replicas", daemon=True)
         self._thread.start()
 
@@ -115,7 +92,6 @@ class Replicator:
         self._stopped.set()
 
     def join(self) -> None:
-        """Wait until the thread has ended."""
         if self._thread is not None:
             self._thread.join()
 
@@ -126,7 +102,6 @@ class Replicator:
                 self.heal()
 
     def heal(self) -> None:
-        """Find and make the copies that are needed now."""
         self._forget_restarted()
         nodes = self.cluster.nodes
         needed = [copy for table in self.tables() for copy in copies_needed(table, nodes)]

@@ -43,16 +43,6 @@ class SourceSize:
 def files_source(
     pattern: str | Path, planning: PlanningDatabase, pieces: int
 ) -> tuple[TableSource, SourceSize]:
-    """Files as a source, one piece per file; a few Parquet files are split into row ranges.
-
-    Args:
-        pattern: a file, a glob, or a folder of files.
-        planning: DuckDB, which reads the schema.
-        pieces: the preferred number of pieces.
-
-    Raises:
-        DataError: no file matches, one can't be read, or their format is unknown.
-    """
     files = _files(str(pattern))
     reader = _reader(files)
     relations = [f"{reader}({quote_text(file)})" for file in files]
@@ -102,15 +92,6 @@ def _reader(files: Sequence[str]) -> str:
 
 
 def arrow_table(data: Any) -> pa.Table:
-    """In-memory data of any supported kind as Arrow.
-
-    Args:
-        data: a pyarrow Table, RecordBatch, reader or Dataset, a DuckDB relation, a pandas or polars
-            frame, or anything else with `__arrow_c_stream__`.
-
-    Raises:
-        DataError: it is none of these.
-    """
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -160,12 +141,6 @@ def memory_source(
     planning: PlanningDatabase,
     pieces: int,
 ) -> tuple[TableSource, SourceSize]:
-    """A table in memory as a source: stored in one file, read in slices.
-
-    Raises:
-        DataError: DuckDB can't read a column.
-        ResourceError: the disk is full.
-    """
     schema = table_schema(table, planning)
     rows = max(1, min(BATCH_ROWS, -(-table.num_rows // pieces)))
     batches = table.combine_chunks().to_batches(rows)

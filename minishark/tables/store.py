@@ -8,6 +8,7 @@ partitions of them: of equal size in the query's order, or by the hash of column
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,13 +17,7 @@ from minishark.catalog import Table
 from minishark.cluster.backend import FilesLostError
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
-from minishark.compiler.physical.repartition import (
-    hash_columns,
-    hashed_on,
-    ranged_on,
-    together,
-)
-from minishark.compiler.sql.arrow_types import kept_by_arrow
+from minishark.compiler.physical.repartition import hash_columns, hashed_on, ranged_on, together
 from minishark.errors import CatalogError
 from minishark.expressions import Column, Schema, numbered
 from minishark.query.run import QueryRun
@@ -37,23 +32,14 @@ _ENUM = re.compile(r"ENUM\('(?:[^']|'')*'(?:, '(?:[^']|'')*')*\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAsTable(Sink[Table]):
-    """The rows of a query as a table that is not published yet.
-
-    Attributes:
-        tables: loads it.
-        name: its name.
-        schema: its columns.
-        folder: its folder.
-        layout: how it is partitioned and replicated.
-        function: a Python function to which the rows are passed first.
-    """
+    """The rows of a query as a table that is not published yet."""
 
     tables: Tables
     name: str
     schema: Schema
     folder: str
     layout: Layout
-    function: TaskFunction | None = None
+    function: TaskFunction | None = None  # a Python function to which the rows are passed first
     lossless = True
 
     @property
@@ -84,10 +70,8 @@ class StoreAsTable(Sink[Table]):
         return tuple(columns.index(name) for name in names)
 
     def _partitioned_by(self, plan: PhysicalPlan) -> tuple[str, ...] | None:
-        """The columns by which the plan's tasks hash-partition; None if tasks are no partitions.
-
-        An empty tuple if tasks may become partitions, with rows anywhere.
-        """
+        """The columns by which the plan's tasks hash-partition; None if tasks are no partitions."""
+        # An empty tuple if tasks may become partitions, with rows anywhere.
         count = plan.distribution.partitions
         if self.layout.even or self.layout.partitions not in (None, count):
             return None
@@ -116,7 +100,6 @@ class StoreAsTable(Sink[Table]):
         )
 
     def finish(self, run: QueryRun) -> Table:
-        """The table."""
         if run.output.kind is OutputKind.PARTITION:
             keys = self._partitioned_by(run.stages[-1].plan)
             assert keys is not None, "only a plan that partitions as the table does has this output"
@@ -131,12 +114,10 @@ class StoreAsTable(Sink[Table]):
                 run.run_again(lost)
 
     def accept(self, rows: pa.Table) -> Table:
-        """The table of rows that the front end computed."""
         rows = rows.rename_columns([column.name for column in self.schema])
         return self.tables.build(self.name, self.folder, rows, self.layout)
 
     def _loaded(self, run: QueryRun) -> Table:
-        """The table, loaded from the pieces that the query's tasks have left."""
         source, size = _pieces(run, self.schema)
         layout = self.tables.layout(self.layout, size)
         with self.tables.temporary_folders(self.folder):
@@ -162,11 +143,7 @@ def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:
 
 
 def table_schema(schema: Schema) -> Schema:
-    """A query's columns under names that a table can have: unique ones.
-
-    Raises:
-        CatalogError: there is no column.
-    """
+    """A query's columns under names that a table can have: unique ones."""
     if not schema:
         raise CatalogError("A table needs at least one column.")
     names = numbered(column.name for column in schema)
@@ -193,3 +170,11 @@ def as_stored(sql: str, schema: Schema) -> str:
 def survives_arrow(schema: Schema) -> bool:
     """Whether all columns keep their types in a round trip through Arrow."""
     return kept_by_arrow(column.type for column in schema)
+
+
+# Arrow forgets the tag of a UNION that is NULL; the others come back as other types.
+_LOST = re.compile(r"\b(?:ENUM|UNION)\(|\bAGGREGATE_STATE\b")
+
+
+def kept_by_arrow(types: Iterable[str]) -> bool:
+    return not any(map(_LOST.search, types))

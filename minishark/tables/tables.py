@@ -45,23 +45,14 @@ class _Files:
 
 @dataclass(slots=True, kw_only=True)
 class Tables:
-    """Loads tables into a cluster, and publishes them to the catalog and the planning database.
+    """Loads tables into a cluster, and publishes them to the catalog and the planning database."""
 
-    Attributes:
-        cluster: where they are stored.
-        planning: the planning database.
-        placement: gives the placement for loading tasks.
-        partitions: the default number of partitions.
-        warn: takes warnings for the user.
-        catalog: the published tables.
-    """
-
-    cluster: Cluster
+    cluster: Cluster  # where they are stored
     planning: PlanningDatabase
-    placement: Callable[[], Placement]
-    partitions: int
-    warn: Callable[[str], None]
-    catalog: Catalog = field(default_factory=Catalog)
+    placement: Callable[[], Placement]  # gives the placement for loading tasks
+    partitions: int  # the default number of partitions
+    warn: Callable[[str], None]  # takes warnings for the user
+    catalog: Catalog = field(default_factory=Catalog)  # the published tables
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     # By the folder of a load: its files; the first load with the same rows; nodes' storage folders.
@@ -70,21 +61,11 @@ class Tables:
     _homes: dict[str, dict[str, str]] = field(default_factory=dict)
     _restoring: threading.Lock = field(default_factory=threading.Lock)
 
-    def create(
-        self,
-        name: str,
-        data: Any,
-        layout: Layout,
-        *,
-        replace: bool = False,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """Load a table and publish it; `Session.create_table` says what the arguments mean."""
+    def create(self, name: str, data: Any, layout: Layout, *, replace: bool = False) -> None:
         self.check_new(name, replace=replace)
         check_layout(layout)
         with self.folder() as folder:
-            table = self.build(name, folder, data, layout, on_progress=on_progress)
-            self.publish(table, replace=replace)
+            self.publish(self.build(name, folder, data, layout), replace=replace)
 
     def build(
         self,
@@ -95,7 +76,6 @@ class Tables:
         *,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Table:
-        """Load data into a folder, as a table that is not published yet."""
         with self.temporary_folders(folder) as (rows_folder, _):
             pieces = layout.partitions or self.partitions
             source, size = self._source(data, rows_folder, pieces)
@@ -110,7 +90,6 @@ class Tables:
             return table
 
     def check_new(self, name: str, *, replace: bool) -> None:
-        """Raise CatalogError if no table can have that name."""
         if not name or "\0" in name:
             raise CatalogError("A table needs a name, without zero bytes.")
         if name in self.catalog and not replace:
@@ -143,11 +122,6 @@ class Tables:
                 self.cluster.remove_folder(done)
 
     def drop(self, name: str) -> None:
-        """Remove a table and free its memory.
-
-        Raises:
-            CatalogError: there is no such table.
-        """
         with self._lock:
             table = self.catalog.remove(name)
             self.planning.remove_table(name)
@@ -160,34 +134,26 @@ class Tables:
         self.cluster.remove_folder(folder)
 
     def read(self, name: str) -> pa.Table:
-        """All rows of a table, memory-mapped.
-
-        Raises:
-            CatalogError: there is no such table, or it was dropped meanwhile.
-        """
         for _ in range(_READS_MAX - 1):
             table = self.catalog.get(name)
             try:
                 return self._stored_rows(table)
             except (InputMissingError, OSError) as error:
                 if self.is_current(table):  # else it was replaced, or its replicas moved
-                    self._restored(table, error)
+                    files = error.files if isinstance(error, InputMissingError) else ()
+                    lost = lost_partitions(table, files)
+                    if lost is None:
+                        raise
+                    self.restore(lost)
         return self._stored_rows(self.catalog.get(name))
 
     def _stored_rows(self, table: Table) -> pa.Table:
         slices = tuple(FileSlice(p.file, p.locations) for p in table.partitions)
         return self.cluster.store().read(slices)
 
-    def _restored(self, table: Table, error: InputMissingError | OSError) -> None:
-        lost = isinstance(error, InputMissingError) and lost_partitions(table, error.files)
-        if not lost:
-            raise error
-        self.restore(lost)
-
     # Replication and restoring
 
     def replicator(self) -> Replicator:
-        """The background thread that keeps the declared number of replicas."""
         return Replicator(
             cluster=self.cluster,
             tables=lambda: tuple(self.catalog),
@@ -217,11 +183,7 @@ class Tables:
         self._same_as[table.folder] = content
 
     def restore(self, lost: PartitionsLostError) -> None:
-        """Load a table again whose partitions are lost, if its files have not changed.
-
-        Raises:
-            PartitionsLostError: they have, or it was not loaded from files.
-        """
+        """Load a table again whose partitions are lost, if its files have not changed."""
         with self._restoring:  # several queries may find the same table lost
             table = self.catalog.get(lost.table)
             if not any(partition.file in lost.files for partition in table.partitions):
@@ -295,18 +257,14 @@ class Tables:
         *,
         replicas: int,
     ) -> Table:
-        """A stored table with its statistics."""
         if loaded.on_disk:
             self.warn(
                 f"There is no room in shared memory: table {name} is on disk, which is slower."
             )
-        connection = self.planning.connection()
-        try:
-            columns = [(column.name, column.type) for column in schema]
-            size = sum(partition.bytes for partition in loaded.partitions)
+        columns = [(column.name, column.type) for column in schema]
+        size = sum(partition.bytes for partition in loaded.partitions)
+        with contextlib.closing(self.planning.connection()) as connection:
             statistics = merge_statistics(connection, loaded.measured, columns, size)
-        finally:
-            connection.close()
         return Table(
             name=name,
             schema=schema,
@@ -317,11 +275,6 @@ class Tables:
         )
 
     def publish(self, table: Table, *, replace: bool) -> None:
-        """Make a table visible to statements.
-
-        Raises:
-            CatalogError: there is one of its name, and `replace` is false.
-        """
         with self._lock:
             replaced = self.catalog.get(table.name) if table.name in self.catalog else None
             if replaced is not None and not replace:
@@ -333,18 +286,12 @@ class Tables:
 
 
 def check_layout(layout: Layout) -> None:
-    """Raise OptionError if a layout's number of partitions or replicas is out of range."""
     check_partitions(layout.partitions)
     if not is_whole_number(layout.replicas, PARTITIONS_MAX):
         raise OptionError("replicas must be a whole number, at least 1.")
 
 
 def named_columns(table: str, names: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
-    """Column names in any case, as they are written in the table.
-
-    Raises:
-        CatalogError: there is none of that name.
-    """
     found = {column.lower(): column for column in columns}
     for name in names:
         if name.lower() not in found:

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from minishark.errors import DataError, MinisharkError, ResourceError
-from minishark.tpch.schema import TABLES
+from minishark.tpch.tables import TABLES
 
 # Size of scale 1 as Snappy-compressed Parquet: for progress, and to notice early that the disk is
 # too small.
@@ -58,21 +58,8 @@ def default_parts(scale: float) -> int:
 
 
 def generate(scale: float, root: Path, *, parts: int, on_progress: OnProgress) -> Path:
-    """Generate one scale's data, unless it exists.
-
-    Args:
-        scale: TPC-H's scale factor; 1 is about 1 GB as text.
-        root: The parent of the `scale-<s>` folders; created if it is missing.
-        parts: Files per table.
-        on_progress: Called with the bytes written so far and the bytes expected.
-
-    Returns:
-        The folder with one folder of Parquet files per table.
-
-    Raises:
-        DataError: The folder is not writable, or lacks a table.
-        ResourceError: The disk is full, or too small.
-    """
+    """Generate one scale's data, unless it exists; the folder of its tables' folders."""
+    # `on_progress` is called with the bytes written so far and the bytes expected.
     target = scale_folder(root, scale)
     if target.is_dir():
         _check_complete(target)
@@ -80,7 +67,12 @@ def generate(scale: float, root: Path, *, parts: int, on_progress: OnProgress) -
     generator = _find_generator()
     with _unfinished_folder(root, target.name) as unfinished:
         expected = round(scale * BYTES_PER_SCALE)
-        _check_free_space(root, expected)
+        free = shutil.disk_usage(root).free
+        if free < expected:
+            raise ResourceError(
+                f"The data needs about {expected / 1e6:,.0f} MB, and {root} has only "
+                f"{free / 1e6:,.0f} MB free: choose a smaller scale, or another folder with --data."
+            )
         _run_generator(
             [generator, "parquet", "--quiet", "--scale-factor", scale_text(scale),
              "--parts", str(parts), "--output-dir", str(unfinished)],
@@ -158,11 +150,9 @@ def _run_generator(command: list[str], on_poll: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _signals_later() -> Iterator[list[int]]:
-    """Defer signals to the end of the block; the list has those received so far.
-
-    An exception within Popen's constructor would leak the child; one within its `wait` could leave
-    its lock held, and the next `wait` would deadlock.
-    """
+    """Defer signals to the end of the block; the list has those received so far."""
+    # An exception within Popen's constructor would leak the child; one within its `wait` could
+    # leave its lock held, and the next `wait` would deadlock.
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
@@ -210,15 +200,6 @@ def _written_bytes(folder: Path) -> int:
     return total
 
 
-def _check_free_space(root: Path, expected: int) -> None:
-    free = shutil.disk_usage(root).free
-    if free < expected:
-        raise ResourceError(
-            f"The data needs about {_megabytes(expected)} MB, and {root} has only "
-            f"{_megabytes(free)} MB free: choose a smaller scale, or another folder with --data."
-        )
-
-
 def _check_complete(folder: Path) -> None:
     for table in TABLES:
         if not any((folder / table.name).glob("*.parquet")):
@@ -242,7 +223,3 @@ def _folder_error(folder: Path, error: OSError) -> MinisharkError:
     return DataError(
         f"Can't write to the data folder {folder} ({error.strerror}): name another with --data."
     )
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.0f}"

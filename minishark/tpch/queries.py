@@ -21,7 +21,6 @@ def parse_selection(text: str) -> tuple[int, ...]:
 
 
 def load_queries(numbers: Sequence[int]) -> dict[int, str]:
-    """Load query texts by number, in the order of `numbers`."""
     folder = queries_folder()
     return {
         _checked(number): (folder / f"q{number:02}.sql").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Self
 import duckdb
 import pyarrow as pa
 
-from minishark.answers.ordering import output_order
+from minishark.answers import output_order
 from minishark.tpch.tables import create_views
 
 _INTERRUPT_S = 0.05
@@ -40,7 +40,6 @@ class Reference:
         self._connection.close()
 
     def run(self, text: str) -> tuple[pa.Table, float]:
-        """A query's answer, and the seconds that it took."""
         self._running = self._pool.submit(self._timed, text)
         return self._running.result()
 

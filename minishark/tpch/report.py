@@ -1,10 +1,10 @@
-"""The report of a TPC-H run: as data, as a table, as JSON."""
+"""A TPC-H run: what reports its progress, and its result as data, as a table, as JSON."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from rich import box
@@ -13,24 +13,33 @@ from rich.table import Table
 from rich.text import Text
 
 
+class Reporter(Protocol):
+    """Receives the progress of a run's sequential steps."""
+
+    def step(self, title: str) -> None:
+        """A step begins, and the previous one has ended."""
+
+    def progress(self, done: int, total: int) -> None:
+        """`done` of `total` units of the current step are done."""
+
+    def detail(self, text: str) -> None:
+        """A message for verbose output."""
+
+    def warning(self, text: str) -> None:
+        """A warning; the run goes on."""
+
+
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """All repetitions of a query under one planner setting; counts are the last repetition's.
+    """All repetitions of a query under one planner setting; counts are the last repetition's."""
 
-    Attributes:
-        times_s: Seconds of each repetition, from SQL text to Arrow table.
-        constrained_tasks: Tasks with preferred nodes.
-        local_tasks: Those of them that ran on a preferred node.
-        differences: How the answer differs from DuckDB's, or the error of the failed query.
-    """
-
-    times_s: tuple[float, ...] = ()
+    times_s: tuple[float, ...] = ()  # seconds of each repetition, from SQL text to Arrow table
     rows: int = 0
     stages: int = 0
     tasks: int = 0
-    constrained_tasks: int = 0
-    local_tasks: int = 0
+    constrained_tasks: int = 0  # tasks with preferred nodes
+    local_tasks: int = 0  # those of them that ran on a preferred node
     planning_s: float = 0.0
-    differences: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()  # from DuckDB's answer, or the error of the failed query
     warnings: tuple[str, ...] = ()
 
     @property
@@ -49,18 +58,12 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryOutcome(msgspec.Struct, frozen=True):
-    """One query, run both ways.
-
-    Attributes:
-        duckdb_times_s: DuckDB's seconds for each repetition, over views of the same Parquet files.
-        planned: The runs as the planner chooses.
-        staged: The runs in stages over the nodes, however small the tables.
-    """
+    """One query, run both ways."""
 
     number: int
-    duckdb_times_s: tuple[float, ...]
-    planned: Runs
-    staged: Runs
+    duckdb_times_s: tuple[float, ...]  # of each repetition, over the same Parquet files
+    planned: Runs  # the runs as the planner chooses
+    staged: Runs  # the runs in stages over the nodes, however small the tables
 
     @property
     def correct(self) -> bool:
@@ -73,17 +76,11 @@ class QueryOutcome(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A whole run.
+    """A whole run."""
 
-    Attributes:
-        parameters: The options, with defaults resolved, and the size of cluster and machine.
-        versions: Versions of minishark, its main dependencies, Python and the platform.
-        load_s: Seconds that loading the eight tables took.
-    """
-
-    parameters: dict[str, Any]
+    parameters: dict[str, Any]  # with defaults resolved, and the size of the machine
     versions: dict[str, str]
-    load_s: float
+    load_s: float  # seconds that loading the eight tables took
     outcomes: tuple[QueryOutcome, ...]
 
     @property
@@ -107,11 +104,9 @@ class Report(msgspec.Struct, frozen=True):
         return f"{self.correct} {of}, {self.correct_in_stages} {of} in stages"
 
     def to_json(self) -> bytes:
-        """The whole report, with every repetition and the totals, as indented JSON.
-
-        A query has the fields of its runs as planned, and those of its runs in stages below
-        `staged`; so have the totals.
-        """
+        """The whole report, with every repetition and the totals, as indented JSON."""
+        # A query has the fields of its runs as planned, and those of its runs in stages below
+        # `staged`; so have the totals.
         fields = msgspec.to_builtins(self)
         queries = fields.pop("outcomes")
         fields["queries"] = [query | query.pop("planned") for query in queries]
@@ -127,17 +122,14 @@ class Report(msgspec.Struct, frozen=True):
 
 def print_report(report: Report, console: Console) -> None:
     """Print the table, every difference from DuckDB's answers, and the verdict as the last line."""
-    console.print(Group(_table(report), Text(_caption(report), style="dim"), *_reasons(report)))
-    console.print(report.verdict, style="bold green" if report.all_correct else "bold red")
-
-
-def _reasons(report: Report) -> list[Text]:
-    return [
+    reasons = [
         Text(f"Query {outcome.number} is wrong{where}: {difference}", style="red")
         for outcome in report.outcomes
         for where, runs in (("", outcome.planned), (" in stages", outcome.staged))
         for difference in runs.differences
     ]
+    console.print(Group(_table(report), Text(_caption(report), style="dim"), *reasons))
+    console.print(report.verdict, style="bold green" if report.all_correct else "bold red")
 
 
 def _table(report: Report) -> Table:

@@ -14,14 +14,13 @@ import msgspec
 import pyarrow as pa
 
 import minishark
-from minishark.answers.compare import differences
+from minishark.answers import differences
 from minishark.errors import MinisharkError
 from minishark.tpch.generate import default_parts, generate, scale_folder
 from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import QUERY_COUNT, load_queries
 from minishark.tpch.reference import Reference
-from minishark.tpch.report import QueryOutcome, Report, Runs
-from minishark.tpch.reporter import Reporter
+from minishark.tpch.report import QueryOutcome, Report, Reporter, Runs
 from minishark.tpch.tables import load_tables, tpch_tables
 
 if TYPE_CHECKING:
@@ -31,30 +30,19 @@ _PACKAGES = ("minishark", "duckdb", "pyarrow", "pyzmq")
 
 
 class TpchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a run.
-
-    Attributes:
-        queries: Numbers from 1 to 22, in the order in which they run.
-        executors: Executors of each node.
-        partitions: Partitions of each partitioned table; None for the session's default.
-        replicas: Replicas of each partition; None for 2, or 1 on one node.
-        placement: A placement policy of `minishark.connect`.
-        data: The folder of generated data; None for the default one.
-        cluster: Name or address of a running cluster; None starts a local one.
-        memory_limit: Bytes that the local cluster may use; None for 75 % of the machine's.
-    """
+    """The options of a run."""
 
     scale: float = 0.1
-    queries: tuple[int, ...] = tuple(range(1, QUERY_COUNT + 1))
+    queries: tuple[int, ...] = tuple(range(1, QUERY_COUNT + 1))  # in the order in which they run
     nodes: int = 2
-    executors: int = 1
-    partitions: int | None = None
-    replicas: int | None = None
-    placement: str = "sparrow"
+    executors: int = 1  # executors of each node
+    partitions: int | None = None  # of each large table; None for the session's default
+    replicas: int | None = None  # replicas of each partition; None for 2, or 1 on one node
+    placement: str = "sparrow"  # a placement policy of `minishark.connect`
     repetitions: int = 1
-    data: Path | None = None
-    cluster: str | None = None
-    memory_limit: int | None = None
+    data: Path | None = None  # the folder of generated data; None for the default one
+    cluster: str | None = None  # name or address of a running cluster; None starts a local one
+    memory_limit: int | None = None  # of the local cluster, in bytes; None for 75 %
 
 
 def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
@@ -72,8 +60,17 @@ def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
     ) as session:
         load_s = _load(session, tables, options, reporter)
         with Reference(tables, session.total_slots) as reference:
-            outcomes = _run_queries(session, reference, queries, options.repetitions, reporter)
-        return Report(_parameters(options, session.total_slots), versions(), load_s, outcomes)
+            reporter.step("Running the queries")
+            outcomes = []
+            for number, text in queries.items():
+                outcome = _run_query(session, reference, number, text, options.repetitions)
+                outcomes.append(outcome)
+                reporter.progress(len(outcomes), len(queries))
+                reporter.detail(_one_line(outcome))
+                for warning in dict.fromkeys((*outcome.planned.warnings, *outcome.staged.warnings)):
+                    reporter.warning(f"Query {number}: {warning}")
+        parameters = _parameters(options, session.total_slots)
+        return Report(parameters, versions(), load_s, tuple(outcomes))
 
 
 def default_replicas(nodes: int) -> int:
@@ -82,7 +79,6 @@ def default_replicas(nodes: int) -> int:
 
 
 def versions() -> dict[str, str]:
-    """The versions that a measurement depends on."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         try:
@@ -114,25 +110,6 @@ def _load(
     for warning in session.warnings:
         reporter.warning(warning)
     return load_s
-
-
-def _run_queries(
-    session: Session,
-    reference: Reference,
-    queries: Mapping[int, str],
-    repetitions: int,
-    reporter: Reporter,
-) -> tuple[QueryOutcome, ...]:
-    reporter.step("Running the queries")
-    outcomes = []
-    for number, text in queries.items():
-        outcome = _run_query(session, reference, number, text, repetitions)
-        outcomes.append(outcome)
-        reporter.progress(len(outcomes), len(queries))
-        reporter.detail(_one_line(outcome))
-        for warning in dict.fromkeys((*outcome.planned.warnings, *outcome.staged.warnings)):
-            reporter.warning(f"Query {number}: {warning}")
-    return tuple(outcomes)
 
 
 def _run_query(

@@ -8,13 +8,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
+import msgspec
 
 from minishark.errors import DataError
-from minishark.tpch.reporter import Reporter
-from minishark.tpch.schema import TABLES
+from minishark.tpch.report import Reporter
 
 if TYPE_CHECKING:
     from minishark.session.session import Session
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A TPC-H table; without `partition_by`, a single partition, replicated on every node."""
+
+    name: str
+    primary_key: tuple[str, ...]
+    partition_by: str | None
+
+
+# lineitem and orders are co-partitioned by the order's key, so that they join without a shuffle.
+# Small tables come first, so that errors show early.
+TABLES = (
+    Table("region", ("r_regionkey",), None),
+    Table("nation", ("n_nationkey",), None),
+    Table("supplier", ("s_suppkey",), "s_suppkey"),
+    Table("part", ("p_partkey",), "p_partkey"),
+    Table("partsupp", ("ps_partkey", "ps_suppkey"), "ps_partkey"),
+    Table("customer", ("c_custkey",), "c_custkey"),
+    Table("orders", ("o_orderkey",), "o_orderkey"),
+    Table("lineitem", ("l_orderkey", "l_linenumber"), "l_orderkey"),
+)
 
 
 def find_tables(folder: Path) -> dict[str, str]:
@@ -42,10 +64,8 @@ def load_tables(
     partitions: int | None = None,
     replicas: int,
 ) -> None:
-    """Load tables (name to path, or glob) into a session, TPC-H's partitioned as in `schema.py`.
-
-    `partitions` is for the partitioned ones; None for the session's default.
-    """
+    """Load tables (name to path, or glob) into a session, TPC-H's by their keys."""
+    # `partitions` is for the partitioned ones; None for the session's default.
     keys = {table.name: table.partition_by for table in TABLES}
     for name, path in tables.items():
         reporter.step(f"Loading {name}")
@@ -61,7 +81,6 @@ def load_tables(
 
 
 def create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str]) -> None:
-    """Create the same tables in DuckDB, as views over the files."""
     for name, path in tables.items():
         quoted_name = name.replace('"', '""')
         quoted_path = path.replace("'", "''")
@@ -84,12 +103,10 @@ _FILE = re.compile(r"[/*?]|\.(parquet|csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$",
 def tables_of_query(
     connection: duckdb.DuckDBPyConnection, text: str, tables: Mapping[str, str], earlier: str = ""
 ) -> Mapping[str, str]:
-    """The tables that a statement reads, so that only these are loaded.
-
-    All of them if it queries the catalog or names an unknown table, so that DuckDB's message can
-    suggest names. None if it does not parse. `connection` only parses; `earlier` are the statements
-    before this one, which may have made tables.
-    """
+    """The tables that a statement reads, so that only these are loaded."""
+    # All of them if it queries the catalog or names an unknown table, so that DuckDB's message can
+    # suggest names. None if it does not parse. `connection` only parses; `earlier` are the
+    # statements before this one, which may have made tables.
     try:
         connection.extract_statements(text)
     except duckdb.Error:

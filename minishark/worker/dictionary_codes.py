@@ -16,31 +16,37 @@ class CodedInputs:
 
     Attributes:
         tables: inputs with their additional columns of codes, and the dictionaries of these codes.
-        are_mapped: whether everything is in mapped files; else some codes are in memory.
+        new: the names of those that are not stored tables as they are: outputs of stages, and what
+            was computed from inputs.
     """
 
     tables: Mapping[str, pa.Table]
-    are_mapped: bool
+    new: frozenset[str] = frozenset()
 
 
-def with_codes(inputs: Mapping[str, pa.Table], codes: Iterable[DictionaryCodes]) -> CodedInputs:
-    """Inputs with the dictionary codes that a fragment reads.
+def with_codes(
+    inputs: Mapping[str, pa.Table],
+    codes: Iterable[DictionaryCodes],
+    new: frozenset[str] = frozenset(),
+) -> CodedInputs:
+    """Inputs, of which some are `new`, with the dictionary codes that a fragment reads.
 
     Nothing is copied where all partitions of a table have the same dictionary.
     """
     found = dict(inputs)
-    are_mapped = True
     for each in codes:
         table, lists = found[each.input], {}
         for name, column in each.columns:
             text = table.column(column)
             if not _has_one_dictionary(text):
-                text, are_mapped = _with_one_dictionary(text), False
+                text, new = _with_one_dictionary(text), new | {each.input}
             codes_of_text, lists[column] = _codes_and_values(text)
             table = table.append_column(name, codes_of_text)
         found[each.input] = table
         found[each.relation] = pa.table(lists)
-    return CodedInputs(found, are_mapped)
+        if each.input in new:
+            new |= {each.relation}
+    return CodedInputs(found, new)
 
 
 def _has_one_dictionary(text: pa.ChunkedArray) -> bool:

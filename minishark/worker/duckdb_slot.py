@@ -14,8 +14,8 @@ from typing import Protocol
 import duckdb
 import pyarrow as pa
 
-from minishark.cores import usable_cores
 from minishark.expressions import quote
+from minishark.worker.cores import usable_cores
 from minishark.worker.memory import NodeMemory
 from minishark.worker.protocol import OutputKind, StageTask
 from minishark.worker.storage import StorageMeter
@@ -129,11 +129,11 @@ class DuckDBSlot:
             self.con.execute(f"RESET {name}" if value is None else f"SET {name} = {value}")
         self._output_settings = settings
 
-    def sql(self, text: str, tables: Mapping[str, pa.Table]) -> Rows:
+    def sql(self, text: str, tables: Mapping[str, object]) -> Rows:
         """Bind SQL over Arrow tables; it runs when the rows are read."""
         return _in_scope(self.con.sql, text, tables)
 
-    def execute(self, text: str, tables: Mapping[str, pa.Table]) -> Rows:
+    def execute(self, text: str, tables: Mapping[str, object]) -> Rows:
         return _in_scope(self.con.execute, text, tables)
 
     @contextlib.contextmanager
@@ -153,7 +153,7 @@ class DuckDBSlot:
                 self.con.execute(f"DROP VIEW IF EXISTS {quote(name)}")
 
 
-def _in_scope(run: Callable[[str], Rows], text: str, tables: Mapping[str, pa.Table]) -> Rows:
+def _in_scope(run: Callable[[str], Rows], text: str, tables: Mapping[str, object]) -> Rows:
     """Run SQL that names Arrow tables.
 
     DuckDB finds tables that are variables where it is called from, which costs less than views. A

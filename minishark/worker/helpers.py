@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from minishark.cores import usable_cores
+from minishark.worker.cores import usable_cores
 
 Batches: TypeAlias = list[pa.RecordBatch]
 _Result = TypeVar("_Result")

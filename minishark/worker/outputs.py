@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -21,7 +21,7 @@ BATCH_ROWS = 122_880
 """Rows of a stored record batch: DuckDB's own row group size, which it scans fastest."""
 
 INLINE_BYTES_MAX = 1 << 20
-"""Results up to this size travel in the outcome instead of through the store."""
+"""Results below this size travel in the outcome instead of through the store."""
 
 _MERGED_SLICE_ROWS = 8_192
 _LARGE_BUFFER_BYTES = 16 << 20
@@ -47,19 +47,27 @@ class Outputs:
         return BATCH_ROWS if self.buffer_bytes >= _LARGE_BUFFER_BYTES else BATCH_ROWS // 8
 
     def piece(self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader) -> TaskOutcome:
-        """Store rows that another stage reads; cut into slices if the stage asks for it."""
-        return self._stored(stage, task, rows.schema, grouped(batches_of(rows), self.buffer_bytes))
+        """Rows that another stage reads; cut into slices if the stage asks for it."""
+        return self._put_out(stage, task, rows, stage.hints.inline_bytes)
 
     def result(
         self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader
     ) -> TaskOutcome:
-        """Rows for the front end: in the outcome, or stored where there are many."""
+        """Rows for the front end."""
+        return self._put_out(stage, task, rows, INLINE_BYTES_MAX)
+
+    def _put_out(
+        self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader, inline_bytes: int
+    ) -> TaskOutcome:
+        """Rows in the outcome, if they take less than `inline_bytes`; else stored."""
         groups = grouped(batches_of(rows), self.buffer_bytes)
         first = next(groups, [])
-        if sum(batch.nbytes for batch in first) <= INLINE_BYTES_MAX:
-            table = pa.Table.from_batches(first, rows.schema)
-            return TaskOutcome(rows=table.num_rows, nbytes=table.nbytes, inline=stream(table))
-        return self._stored(stage, task, rows.schema, chain([first], groups))
+        size = sum(batch.nbytes for batch in first)
+        # A first group that is not full is the only one.
+        if size < min(inline_bytes, self.buffer_bytes):
+            return _inline(first, rows.schema, size)
+        filled = filter(None, chain([first], groups))
+        return self._stored(stage, task, rows.schema, filled)
 
     def _stored(
         self,
@@ -125,18 +133,23 @@ class Outputs:
         """Store rows by the numbers in their last column, for the tasks of another stage."""
         schema = rows.schema.remove(len(rows.schema) - 1)
         slices: list[BucketSlice] = []
+        runs = _runs(batches_of(rows), stage.buckets, self.buffer_bytes)
+        first = next(runs)
 
-        def groups() -> Iterator[list[pa.RecordBatch]]:
-            for run in _runs(batches_of(rows), stage.buckets, self.buffer_bytes):
-                for batches in run:
-                    group = _merged(batches, schema)
-                    first = slices[-1].last if slices else 0
-                    count = sum(batch.num_rows for batch in group)
-                    slices.append(BucketSlice(first, first + len(group), count))
-                    yield group
+        def groups(run: list[list[pa.RecordBatch]]) -> Iterator[list[pa.RecordBatch]]:
+            for batches in run:
+                group = _merged(batches, schema)
+                first = slices[-1].last if slices else 0
+                count = sum(batch.num_rows for batch in group)
+                slices.append(BucketSlice(first, first + len(group), count))
+                yield group
 
+        size = sum(batch.nbytes for batches in first for batch in batches)
+        if size < min(stage.hints.inline_bytes, self.buffer_bytes):  # the only run
+            return _inline(list(chain(*groups(first))), schema, size, slices)
         file = _file(stage, task)
-        stored = self.store.write(file, schema, groups())
+        written = (group for run in chain([first], runs) for group in groups(run))
+        stored = self.store.write(file, schema, written)
         return _outcome(stored, file, tuple(slices), len(slices) // stage.buckets)
 
 
@@ -233,9 +246,25 @@ def _outcome(
     )
 
 
+def _inline(
+    batches: Sequence[pa.RecordBatch],
+    schema: pa.Schema,
+    size: int,
+    slices: Sequence[BucketSlice] = (),
+) -> TaskOutcome:
+    rows = sum(batch.num_rows for batch in batches)
+    data = _stream(batches, schema)
+    return TaskOutcome(rows=rows, nbytes=size, inline=data, buckets=tuple(slices))
+
+
 def stream(table: pa.Table) -> bytes:
     """A table as an Arrow stream."""
+    return _stream(table.to_batches(), table.schema)
+
+
+def _stream(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
     return bytes(sink.getvalue())

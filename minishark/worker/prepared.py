@@ -1,7 +1,11 @@
-"""Prepared statements for fragments that come again over the same stored files.
+"""Prepared statements for fragments that come again.
 
 For small data, parsing, binding and optimizing take most of a task's time. A fragment is prepared
 when it comes a second time: most never do, and a prepared one keeps its plan and its files mapped.
+
+What stays the same are stored tables, which the statement reads directly. What is new in each run,
+outputs of stages and what a task computes first, it reads through a `_Source` with the same columns
+each time. DuckDB does not know how many rows that will bring, so only small ones are read that way.
 """
 
 from __future__ import annotations
@@ -17,18 +21,45 @@ from minishark.worker.dictionary_codes import CodedInputs
 from minishark.worker.protocol import FileSlice
 
 Inputs = Mapping[str, tuple[FileSlice, ...]]
-Scope = Mapping[str, pa.Table]
-_PREPARED_MAX = 64
+Scope = Mapping[str, object]
+_PREPARED_MAX = 256
 _SEEN_MAX = 1024
+_NEW_ROWS_MAX = 20_000
+
+
+class _Source:
+    """A relation whose rows change between two runs of a statement; DuckDB reads it as a stream."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        """Without rows until `table` is replaced."""
+        self._empty = pa.Table.from_batches([], schema)
+        self.table = self._empty
+
+    def clear(self) -> None:
+        """Release the rows."""
+        self.table = self._empty
+
+    def __arrow_c_schema__(self) -> object:
+        return self.table.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A prepared statement, the tables that its names mean, and the folders of their files."""
+    """A prepared statement, what its names mean, and the folders of its stored tables."""
 
     name: str
     scope: Scope
+    sources: Mapping[str, _Source]
     folders: frozenset[str]
+
+    def read(self, tables: Mapping[str, pa.Table]) -> tuple[str, Scope]:
+        """The statement that runs it over the new ones of `tables`, and its scope."""
+        for name, source in self.sources.items():
+            source.table = tables[name]
+        return f"EXECUTE {self.name}", self.scope
 
 
 class PreparedFragments:
@@ -37,20 +68,21 @@ class PreparedFragments:
     def __init__(self) -> None:
         self._seen: OrderedDict[int, None] = OrderedDict()  # hashes: most are never needed again
         self._known: OrderedDict[Hashable, _Prepared] = OrderedDict()
+        self._filled: list[_Source] = []
         self._numbers = itertools.count()
 
     def statement(
         self,
         sql: str,
-        inputs: Inputs,
+        stored: Inputs,
         settings: Hashable,
         scope: Callable[[], CodedInputs],
         run: Callable[[str, Scope], object],
     ) -> tuple[str, Scope]:
         """The statement to run for a fragment: its SQL, or an EXECUTE of the prepared one.
 
-        Its plan depends on the `inputs`, files that never change, and on the `settings`. A fragment
-        over tables in memory is not prepared, as that would keep them.
+        Its plan depends on the `stored` inputs, files that never change, on the columns of all
+        others, and on the `settings`.
 
         Returns:
             The SQL, and the scope to run it in: DuckDB may have to bind a statement again.
@@ -58,28 +90,53 @@ class PreparedFragments:
         Raises:
             duckdb.Error: DuckDB does not accept the fragment.
         """
-        key = (sql, tuple(inputs.items()), settings)
+        over_files = (sql, tuple(stored.items()), settings)
+        known = self._found(over_files)
+        if known is not None:
+            return known.read({})
+        found = scope()
+        new = {name: found.tables[name] for name in sorted(found.new)}
+        if any(len(table) > _NEW_ROWS_MAX for table in new.values()):
+            return sql, found.tables
+        # Schemas with extension types can't be hashed.
+        schemas = tuple((name, bytes(table.schema.serialize())) for name, table in new.items())
+        key = (*over_files, schemas) if new else over_files
+        known = self._found(key)
+        if known is None:
+            if hash(key) not in self._seen:
+                self._note(hash(key))
+                return sql, found.tables
+            known = self._known[key] = self._prepared(sql, stored, found, run)
+        self._filled += known.sources.values()
+        return known.read(new)
+
+    def _found(self, key: Hashable) -> _Prepared | None:
         known = self._known.get(key)
         if known is not None:
             self._known.move_to_end(key)
-            return f"EXECUTE {known.name}", known.scope
-        found = scope()
-        tables = found.tables
-        if hash(key) not in self._seen:
-            self._seen[hash(key)] = None
-            if len(self._seen) > _SEEN_MAX:
-                self._seen.popitem(last=False)
-            return sql, tables
-        if not found.are_mapped:
-            return sql, tables
+        return known
+
+    def _note(self, key: int) -> None:
+        self._seen[key] = None
+        if len(self._seen) > _SEEN_MAX:
+            self._seen.popitem(last=False)
+
+    def _prepared(
+        self, sql: str, stored: Inputs, found: CodedInputs, run: Callable[[str, Scope], object]
+    ) -> _Prepared:
         if len(self._known) >= _PREPARED_MAX:
             self._drop(next(iter(self._known)), lambda text: run(text, {}))
         name = f"fragment_{next(self._numbers)}"
-        run(f"PREPARE {name} AS {sql}", tables)
-        files = (item.file for slices in inputs.values() for item in slices)
-        folders = frozenset(file.rpartition("/")[0] for file in files)
-        self._known[key] = _Prepared(name, tables, folders)
-        return f"EXECUTE {name}", tables
+        sources = {each: _Source(found.tables[each].schema) for each in found.new}
+        scope = {**found.tables, **sources}
+        run(f"PREPARE {name} AS {sql}", scope)
+        files = (item.file for slices in stored.values() for item in slices)
+        return _Prepared(name, scope, sources, frozenset(file.rpartition("/")[0] for file in files))
+
+    def release(self) -> None:
+        """Release what was read through sources: its task has ended."""
+        while self._filled:
+            self._filled.pop().clear()
 
     def folders(self) -> frozenset[str]:
         return frozenset().union(*[known.folders for known in list(self._known.values())])
@@ -98,3 +155,4 @@ class PreparedFragments:
         """Forget all of them: the connection was closed."""
         self._seen.clear()
         self._known.clear()
+        self._filled.clear()

@@ -14,15 +14,20 @@ from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
 
 
 class FileSlice(msgspec.Struct, frozen=True, array_like=True):
-    """Record batches `first` to `last` (exclusive; None: to the end) of a stored Arrow file.
+    """Record batches `first` to `last` (exclusive; None: to the end) of a task's output or a table.
 
-    `file` is relative to the storage folder of each of the `locations`, which are nodes.
+    Attributes:
+        file: a stored Arrow file, relative to the storage folder of each of the locations; empty
+            for an output that travels in messages.
+        locations: the nodes that store it.
+        inline: such an output, as an Arrow IPC stream.
     """
 
     file: str
     locations: tuple[str, ...]
     first: int = 0
     last: int | None = None
+    inline: bytes = b""
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
@@ -228,15 +233,19 @@ class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
     rows: int
 
 
+def _joined(slices: tuple[BucketSlice, ...]) -> BucketSlice:
+    return BucketSlice(slices[0].first, slices[-1].last, sum(each.rows for each in slices))
+
+
 class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The outcome of a task.
 
     Attributes:
         rows: rows put out.
         nbytes: their size as Arrow data, in bytes.
-        file: the output file, relative to the node's storage folder; None for inline results. For
+        file: the output file, relative to the node's storage folder; None for inline output. For
             FILES, the task's entry in the target folder.
-        inline: the result as an Arrow IPC stream, if it is small.
+        inline: the output as an Arrow IPC stream, if it is small.
         buckets: one entry per bucket of each run, for BUCKETS; one per batch, for a PIECE that was
             cut.
         statistics: the partition's statistics as an Arrow IPC stream, for PARTITION.
@@ -256,9 +265,13 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     locations: tuple[str, ...] = ()
     runs: int = 1
 
-    def bucket(self, index: int) -> tuple[BucketSlice, ...]:
-        """Where the rows of a bucket are, one entry per run."""
-        return self.buckets[index :: len(self.buckets) // self.runs]
+    def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
+        """Where the rows of buckets are that follow one another: one entry per run."""
+        count = len(self.buckets) // self.runs
+        starts = range(0, len(self.buckets), count)
+        return tuple(
+            _joined(self.buckets[start + numbers.start : start + numbers.stop]) for start in starts
+        )
 
 
 class TaskProblem(StrEnum):

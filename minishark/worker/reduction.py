@@ -21,7 +21,7 @@ from minishark.worker.helpers import Helpers
 from minishark.worker.semi_join import semi_joined
 
 Tables: TypeAlias = Mapping[str, pa.Table]
-RunCte: TypeAlias = Callable[[EarlyCte, Tables, bool], pa.RecordBatchReader]
+RunCte: TypeAlias = Callable[[EarlyCte, CodedInputs], pa.RecordBatchReader]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Reduction:
 
     Attributes:
         helpers: threads that share the work.
-        run: runs an early CTE over tables, which are the unchanged inputs unless `is_new`.
+        run: runs an early CTE over the inputs as they are by then.
         threads: how many threads may work.
         left_bytes: how many bytes of runs, CTEs and inputs may still be held.
     """
@@ -49,22 +49,21 @@ class Reduction:
         over all rows: filters save time, they never decide an answer.
         """
         with_runs = self._with_runs(coded)
-        tables, has_filters = self._filtered(with_runs.tables, [*coded.tables])
-        is_new = has_filters or not with_runs.are_mapped
+        inputs = self._filtered(with_runs, [*coded.tables])
         for cte in self.hints.ctes:
             readable = structs.replace(cte, sql=with_ctes(cte.sql, {}, self._groups))
-            with self.run(readable, tables, is_new) as reader:
+            with self.run(readable, inputs) as reader:
                 table = self._held(reader)
             if table is None:
                 own = {cte.name: cte.sql for cte in self.hints.ctes}
                 return with_ctes(sql, own, self._groups), with_runs
-            tables, _ = self._filtered({**tables, cte.name: table}, [cte.name])
-            is_new = True
-        return with_ctes(sql, {}, self._groups), CodedInputs(tables, are_mapped=not is_new)
+            computed = CodedInputs({**inputs.tables, cte.name: table}, inputs.new | {cte.name})
+            inputs = self._filtered(computed, [cte.name])
+        return with_ctes(sql, {}, self._groups), inputs
 
     def _with_runs(self, coded: CodedInputs) -> CodedInputs:
         """Inputs with the runs of groups; decides which SQL makes each of the groups."""
-        found = dict(coded.tables)
+        found, new = dict(coded.tables), coded.new
         for each in self.hints.group_runs:
             runs = runs_of(
                 found[each.input],
@@ -79,7 +78,8 @@ class Reduction:
             self.left_bytes -= runs.table.nbytes
             self._groups[each.name] = each.single if runs.are_groups else each.merged
             found[each.runs] = runs.table
-        return CodedInputs(found, coded.are_mapped and len(found) == len(coded.tables))
+            new |= {each.runs}
+        return CodedInputs(found, new)
 
     def _held(self, reader: pa.RecordBatchReader) -> pa.Table | None:
         """All rows; None if they take more bytes than are left."""
@@ -91,11 +91,12 @@ class Reduction:
                 return None
         return pa.Table.from_batches(batches, reader.schema)
 
-    def _filtered(self, tables: Tables, computed: Collection[str]) -> tuple[Tables, bool]:
-        """Tables without rows that lack a key of the `computed` relations, and whether any did."""
-        found = dict(tables)
-        filters = [each for each in self.hints.key_filters if each.keys in computed]
-        for each in filters:
+    def _filtered(self, inputs: CodedInputs, computed: Collection[str]) -> CodedInputs:
+        """Inputs without rows that lack a key of the `computed` relations."""
+        found, new = dict(inputs.tables), inputs.new
+        for each in self.hints.key_filters:
+            if each.keys not in computed:
+                continue
             table = found[each.input].select(each.columns)
             keys = found[each.keys].column(each.key)
             kept = semi_joined(
@@ -104,4 +105,5 @@ class Reduction:
             if kept is not table:
                 self.left_bytes -= kept.nbytes
             found[each.input] = kept
-        return found, bool(filters)
+            new |= {each.input}
+        return CodedInputs(found, new)

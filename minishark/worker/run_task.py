@@ -8,7 +8,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import chain
 from pathlib import Path
 
 import cloudpickle
@@ -40,7 +39,7 @@ from minishark.worker.protocol import (
     TaskPayload,
     TaskProblem,
 )
-from minishark.worker.reduction import Reduction, Tables
+from minishark.worker.reduction import Reduction
 from minishark.worker.scalars import Scalars
 from minishark.worker.statistics import partition_statistics, text_sample
 from minishark.worker.store import Store, all_read
@@ -114,6 +113,8 @@ class TaskRunner:
             # not to blame alone: the statement as a whole often takes another path.
             self._restart()
             raise TaskError(TaskProblem.BIND, str(error)) from error
+        finally:
+            self._prepared.release()
 
     def _is_elsewhere(self, stage: StageTask) -> bool:
         """Whether relative paths in a user's statement mean other files than in the last one.
@@ -187,40 +188,39 @@ class TaskRunner:
             relation = self._duckdb.con.sql(stage.sql)
             self._duckdb.set_output_types(output_settings(stage, map(str, relation.types)))
             return relation
-        lasting = _lasting_inputs(stage, task)
+        repeats, new = _repeating(stage, task)
+        scope = partial(with_codes, variables, stage.hints.dictionary_codes, new)
         if not stage.hints.reduces_inputs:
             self._duckdb.set_output_types(output_settings(stage, stage.types))
-            scope = partial(with_codes, variables, stage.hints.dictionary_codes)
-            return self._executed(_typed(stage), stage.rows, scope, lasting)
-        coded = with_codes(variables, stage.hints.dictionary_codes)
-        sql, reduced = self._reduced(_typed(stage), stage, coded, lasting)
+            return self._executed(_typed(stage), stage.rows, scope, repeats)
+        sql, reduced = self._reduced(_typed(stage), stage, scope(), repeats)
         self._duckdb.set_output_types(output_settings(stage, stage.types))
-        inputs = lasting if reduced.are_mapped else None
-        return self._executed(sql, stage.rows, lambda: reduced, inputs)
+        return self._executed(sql, stage.rows, lambda: reduced, repeats)
 
     def _executed(
-        self, sql: str, rows: float, scope: Callable[[], CodedInputs], inputs: Inputs | None
+        self, sql: str, rows: float, scope: Callable[[], CodedInputs], stored: Inputs | None
     ) -> Rows:
-        """Run SQL with an estimated number of rows; prepared, if it comes again over `inputs`."""
+        """Run SQL with an estimated number of rows; prepared, if it comes again.
+
+        `stored` are those of its inputs that are stored tables; None if it can't be prepared.
+        """
         if rows >= _COLLECTED_ROWS_MIN:
             return self._duckdb.sql(sql, scope().tables)
         execute = self._duckdb.execute
-        if inputs is None:
+        if stored is None:
             return execute(sql, scope().tables)
         settings = self._duckdb.plan_settings
-        return execute(*self._prepared.statement(sql, inputs, settings, scope, execute))
+        return execute(*self._prepared.statement(sql, stored, settings, scope, execute))
 
     def _reduced(
-        self, sql: str, stage: StageTask, coded: CodedInputs, lasting: Inputs | None
+        self, sql: str, stage: StageTask, coded: CodedInputs, stored: Inputs | None
     ) -> tuple[str, CodedInputs]:
         """A fragment and its inputs, reduced as its hints say."""
 
-        def run(cte: EarlyCte, tables: Tables, is_new: bool) -> pa.RecordBatchReader:
+        def run(cte: EarlyCte, inputs: CodedInputs) -> pa.RecordBatchReader:
             if any(map(_EXCHANGED_TYPE.match, cte.types)):
                 self._duckdb.set_output_types(EXCHANGE_SETTINGS)
-            scope, inputs = CodedInputs(tables, coded.are_mapped), None if is_new else lasting
-            text = _cast(cte.sql, cte.types)
-            rows = self._executed(text, cte.rows, lambda: scope, inputs)
+            rows = self._executed(_cast(cte.sql, cte.types), cte.rows, lambda: inputs, stored)
             return rows.to_arrow_reader(BATCH_ROWS)
 
         reduction = Reduction(
@@ -331,7 +331,7 @@ class TaskRunner:
         coded = with_codes(variables, stage.hints.dictionary_codes)
         sql = _typed(stage) if stage.types else stage.sql
         if stage.hints.reduces_inputs:
-            sql, coded = self._reduced(sql, stage, coded, _lasting_inputs(stage, task))
+            sql, coded = self._reduced(sql, stage, coded, None)
         rows = f"SELECT {', '.join(names)} FROM ({sql})"
         copy = f"COPY ({rows}) TO {quote_text(path)} ({target.options})"
         try:
@@ -356,16 +356,20 @@ def _unpickled(pickled: bytes) -> functions.Function:
     return function
 
 
-def _lasting_inputs(stage: StageTask, task: TaskPayload) -> Inputs | None:
-    """The inputs of a fragment that reads only stored tables, which may be read again; or None.
+def _repeating(stage: StageTask, task: TaskPayload) -> tuple[Inputs | None, frozenset[str]]:
+    """The inputs that are stored tables, and the names of those that are new in each run.
 
-    Outputs of stages have new names in each run.
+    None for the former if the fragment can't be prepared.
     """
     inputs = {**stage.shared_inputs, **task.inputs}
     if not stage.hints.prepares or stage.scalars or task.relations:
-        return None
-    is_new = any(item.file.startswith(f"{stage.folder}/") for item in chain(*inputs.values()))
-    return None if is_new else inputs
+        return None, frozenset()
+    new = frozenset(
+        name
+        for name, slices in inputs.items()
+        if any(item.inline or item.file.startswith(f"{stage.folder}/") for item in slices)
+    )
+    return {name: slices for name, slices in inputs.items() if name not in new}, new
 
 
 def _typed(stage: StageTask) -> str:

@@ -94,11 +94,13 @@ class Store:
         self._stores = {peer.name: peer for peer in stores}
 
     def read(self, slices: tuple[FileSlice, ...]) -> pa.Table:
-        """The rows of all slices, in order, memory-mapped without a copy.
+        """The rows of all slices, in order: those in files memory-mapped without a copy.
 
         Raises:
             InputMissingError: no location has the files; names all of them.
         """
+        if any(item.inline for item in slices):
+            return _joined(all_read(self._slice, slices))
         table = self._tables.get(slices)
         if table is None:
             table = _joined(all_read(self._slice, slices))
@@ -108,7 +110,34 @@ class Store:
                     self._tables.popitem(last=False)
         return table
 
+    def local_path(self, item: FileSlice) -> Path | None:
+        """Where this host has a file, fetched if only others do; None if there is no room for it.
+
+        Raises:
+            InputMissingError: no location has it.
+        """
+        found = (self._find(item.file, node) for node in (self.node, *item.locations))
+        path = next(filter(None, found), None)
+        if path is None:
+            copy = f"{item.file}@{item.locations[0]}"
+            path = self._find(copy, self.node)
+            if path is None:
+                self._from_afar(item)
+                path = self._find(copy, self.node)
+        return path
+
+    def remove(self, item: FileSlice) -> None:
+        """Delete this host's copies of a file; whoever has mapped it can go on to read it."""
+        for node in dict.fromkeys((self.node, *item.locations)):
+            for name in (item.file, *(f"{item.file}@{each}" for each in item.locations)):
+                path = self._find(name, node)
+                if path is not None:
+                    path.unlink(missing_ok=True)
+
     def _slice(self, item: FileSlice) -> pa.Table:
+        if item.inline:
+            reader = pa.ipc.open_stream(item.inline)
+            return pa.Table.from_batches([*reader][item.first : item.last], reader.schema)
         reader = self._reader(item)
         return self._from_afar(item) if reader is None else self._batches(reader, item)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -97,20 +98,10 @@ def node_monitor(config: Path) -> None:
 @click.option("--why", is_flag=True, help="Explain at the end why each task ran where it did.")
 @click.option("--json", "as_json", is_flag=True, help="Print events, one per line.")
 def submit(
-    config: Path,
-    payloads: tuple[str, ...],
-    shared: Path | None,
-    user: str,
-    placement: str,
-    probe_ratio: float,
-    prefer: tuple[str, ...],
-    wait_s: float | None,
-    require: tuple[str, ...],
-    framework: str,
-    priority: int,
-    why: bool,
-    as_json: bool,
-) -> None:
+    *, config: Path, payloads: tuple[str, ...], shared: Path | None, prefer: tuple[str, ...],
+    wait_s: float | None, require: tuple[str, ...], framework: str, priority: int, why: bool,
+    as_json: bool, **placed: Any,
+) -> None:  # fmt: skip
     """Run a job with a task for each of PAYLOADS and print the results in order."""
     from sparrow_core.cli.connection import connect
 
@@ -120,15 +111,8 @@ def submit(
     )
     options = JobOptions(framework=framework, priority=priority, requires=require, explain=why)
     content = shared.read_bytes() if shared else b""
+    job = JobSpec(tasks=tasks, shared=content, options=options, **placed)
     with connect(config) as cluster:
-        job = JobSpec(
-            tasks=tasks,
-            shared=content,
-            user=user,
-            placement=placement,
-            probe_ratio=probe_ratio,
-            options=options,
-        )
         submission = Submission(cluster, job)
         try:
             submission.show(as_json=as_json)

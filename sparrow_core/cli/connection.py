@@ -13,12 +13,7 @@ from sparrow_core.runtime.remote import RemoteCluster
 
 @contextmanager
 def connect(file: Path) -> Iterator[RemoteCluster]:
-    """A connection to the schedulers that a file names.
-
-    Raises:
-        ConfigError: The file is invalid, or does not say where to listen over tcp.
-        ClusterStartError: No scheduler answers.
-    """
+    """A connection to the schedulers that a file names; ClusterStartError if none answers."""
     config = read_config(file)
     listen = config.client.listen
     if listen is None and any(each.startswith("tcp:") for each in config.schedulers):

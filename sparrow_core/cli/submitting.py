@@ -26,7 +26,6 @@ class Submission:
         self._job_id = cluster.submit(job, self._events.put)
 
     def cancel(self) -> None:
-        """Cancel it; `show` prints the end."""
         self._cluster.cancel(self._job_id)
 
     def show(self, *, as_json: bool) -> None:

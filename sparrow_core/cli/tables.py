@@ -61,7 +61,6 @@ def show_report(report: Report, *, as_json: bool) -> None:
 
 
 def show_jobs(events: Sequence[AuditEvent]) -> None:
-    """Print the jobs of audit logs, oldest first."""
     table = _table("job", "user", "tasks", "scheduler")
     for event in events:
         if event.event == "arrived":

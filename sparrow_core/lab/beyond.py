@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
-from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, Reading, percent_under, times, value
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.rows import Point, Response, response
@@ -27,23 +28,17 @@ from sparrow_core.sim.workload import Arrival, CentralQueue
 
 @dataclass(frozen=True, kw_only=True)
 class ShortAndLong:
-    """Many short jobs, and few long ones that are most of the work, as in cluster traces.
+    """Many short jobs, and few long ones that are most of the work, as in cluster traces."""
 
-    Attributes:
-        nodes: Of `slots` slots each.
-        short: Tasks and their time of nine jobs in ten, `long` of the tenth.
-        loads: Shares of slots that are busy.
-        seconds: How long jobs arrive; the first fifth is not measured.
-    """
-
-    nodes: int = 100
+    nodes: int = 100  # of `slots` slots each
     slots: int = 4
+    # Tasks and their time of nine jobs in ten, `long` of the tenth.
     short: tuple[int, float] = (10, 0.1)
     long: tuple[int, float] = (20, 2.0)
     short_share: float = 0.9
-    loads: tuple[float, ...] = (0.5, 0.7, 0.8, 0.9, 0.95)
+    loads: tuple[float, ...] = (0.5, 0.7, 0.8, 0.9, 0.95)  # shares of slots that are busy
     policies: tuple[str, ...] = ("fifo", "srpt")
-    seconds: float = 30.0
+    seconds: float = 30.0  # how long jobs arrive; the first fifth is not measured
 
 
 _POLICY_NAMES = {"fifo": "Sparrow", "srpt": "sticky probing, SRPT"}
@@ -51,18 +46,18 @@ _POLICY_NAMES = {"fifo": "Sparrow", "srpt": "sticky probing, SRPT"}
 
 def sticky_srpt(parameters: ShortAndLong, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times of short and long jobs, first in first out and by remaining work."""
-    cases = [(queue, load) for queue in parameters.policies for load in parameters.loads]
-    part = steps(advance, len(cases))
-    rows = []
-    for queue, load in cases:
+
+    def measure(queue: str, load: float, part: Advance) -> Iterator[Response]:
         streams = _two_streams(parameters, load)
         times = response_times(
             streams, nodes=parameters.nodes, slots=parameters.slots, policy=queue, seed=seed,
             until_s=3 * parameters.seconds, counted_from_s=parameters.seconds / 5, advance=part,
         )  # fmt: skip
         for stream, own in zip(streams, times, strict=True):
-            rows.append(response(stream.user, _POLICY_NAMES[queue], load, own))
-    return rows
+            if own:
+                yield response(stream.user, _POLICY_NAMES[queue], load, own)
+
+    return over_cases(product(parameters.policies, parameters.loads), measure, advance)
 
 
 def _two_streams(parameters: ShortAndLong, load: float) -> tuple[Stream, Stream]:
@@ -93,46 +88,36 @@ def _two_streams(parameters: ShortAndLong, load: float) -> tuple[Stream, Stream]
 
 @dataclass(frozen=True, kw_only=True)
 class HotPartitions:
-    """Tasks that read partitions with a skewed popularity.
+    """Tasks that read partitions with a skewed popularity."""
 
-    Attributes:
-        nodes: Of `slots` slots each.
-        partitions: How many, each on `replicas` random nodes; a job reads `tasks` of them.
-        skew: Exponent of the Zipf distribution of reads.
-        remote_factor: Slowdown of a task on a node without its partition.
-        waits_ms: How long a task waits for a node with its partition; None for ever, as in the
-            paper.
-        loads: Shares of slots that would be busy if all tasks ran locally.
-        jobs: Measured per point, after `warm_up` others.
-    """
-
-    nodes: int = 100
+    nodes: int = 100  # of `slots` slots each
     slots: int = 4
-    partitions: int = 100
+    partitions: int = 100  # how many, each on `replicas` random nodes; a job reads `tasks` of them
     replicas: int = 3
-    skew: float = 0.4
+    skew: float = 0.4  # exponent of the Zipf distribution of reads
     tasks: int = 10
     task_s: float = 0.1
-    remote_factor: float = 1.5
+    remote_factor: float = 1.5  # slowdown of a task on a node without its partition
+    # How long a task waits for a node with its partition; None for ever, as in the paper.
     waits_ms: tuple[float | None, ...] = (None, 200.0, 50.0, 0.0)
+    # Shares of slots that would be busy if all tasks ran locally.
     loads: tuple[float, ...] = (0.3, 0.5, 0.6, 0.7, 0.8)
-    jobs: int = 1200
+    jobs: int = 1200  # measured per point, after `warm_up` others
     warm_up: int = 300
 
 
 def soft_constraints(parameters: HotPartitions, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times by how long tasks wait for nodes with their data."""
-    cases = [(wait, load) for wait in parameters.waits_ms for load in parameters.loads]
-    part = steps(advance, len(cases))
-    rows = []
-    for wait_ms, load in cases:
+
+    def measure(wait_ms: float | None, load: float, part: Advance) -> Iterator[Response]:
         jobs = _reading_jobs(parameters, wait_ms, load, seed)
         cluster = ExpressCluster(nodes=parameters.nodes, slots=parameters.slots, seed=seed)
         ended_s = run_for(cluster, jobs, math.inf, part)
         counted = [ended_s[each.job.job_id] for each in jobs[parameters.warm_up :]]
         name = "hard constraints" if wait_ms is None else f"soft after {wait_ms:g} ms"
-        rows.append(response("", name, load, counted))
-    return rows
+        yield response("", name, load, counted)
+
+    return over_cases(product(parameters.waits_ms, parameters.loads), measure, advance)
 
 
 def _reading_jobs(
@@ -172,43 +157,34 @@ def _reading_jobs(
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive:
-    """Jobs of exponential tasks; each scheduler adapts the probe ratio to the load that it sees.
+    """Jobs of exponential tasks; each scheduler adapts the probe ratio to the load that it sees."""
 
-    Attributes:
-        nodes: Of one slot each.
-        schedulers: Each knows only what its own reservations found.
-        headroom: Idle slots per task that reservations should find, which takes
-            `headroom / (1 - load)` reservations.
-        ratios: Minimum and maximum.
-        smoothing: Weight of the latest job in a scheduler's estimate of the load.
-        fixed: Probe ratio to compare with.
-        jobs: Measured per point, after `warm_up` others.
-    """
-
-    nodes: int = 10_000
+    nodes: int = 10_000  # of one slot each
     tasks: int = 500
     task_s: float = 0.1
-    schedulers: int = 10
+    schedulers: int = 10  # each knows only what its own reservations found
+    # Idle slots per task that reservations should find, which takes `headroom / (1 - load)`
+    # reservations.
     headroom: float = 1.1
-    ratios: tuple[float, float] = (1.1, 6.0)
-    smoothing: float = 0.2
-    fixed: float = 2.0
+    ratios: tuple[float, float] = (1.1, 6.0)  # minimum and maximum
+    smoothing: float = 0.2  # weight of the latest job in a scheduler's estimate of the load
+    fixed: float = 2.0  # probe ratio to compare with
     loads: tuple[float, ...] = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-    jobs: int = 4000
+    jobs: int = 4000  # measured per point, after `warm_up` others
     warm_up: int = 2000
 
 
 def adaptive_ratio(parameters: Adaptive, seed: int, advance: Advance) -> Sequence[Point]:
     """Response times and reservations per task, with fixed and adaptive probe ratio."""
-    part = steps(advance, 2 * len(parameters.loads))
-    rows: list[Point] = []
-    names = {False: f"d = {parameters.fixed:g}", True: "adaptive"}
-    for adapts in (False, True):
-        for load in parameters.loads:
-            times_s, ratio = _adapting(parameters, load, seed, adapts=adapts)
-            rows += _percentiles(names[adapts], load, times_s)
-            rows.append(Point(panel="reservations a task", series=names[adapts], x=load, y=ratio))
-            part(1.0)
+
+    def measure(series: str, load: float, part: Advance) -> Iterator[Point]:
+        times_s, ratio = _adapting(parameters, load, seed, adapts=series == "adaptive")
+        yield from _percentiles(series, load, times_s)
+        yield Point(panel="reservations a task", series=series, x=load, y=ratio)
+        part(1.0)
+
+    series = (f"d = {parameters.fixed:g}", "adaptive")
+    rows = over_cases(product(series, parameters.loads), measure, advance)
     for load in parameters.loads:
         rows += _percentiles(NAMES["central"], load, _omniscient(parameters, load, seed))
     return rows

@@ -28,21 +28,12 @@ _FEW = 15  # lines with at most this many points have markers
 
 
 def require_matplotlib() -> None:
-    """Check this before an experiment runs, not after it.
-
-    Raises:
-        SparrowError: matplotlib is not installed.
-    """
+    """Raise SparrowError if it is not installed: before an experiment runs, not after it."""
     if importlib.util.find_spec("matplotlib") is None:
         raise SparrowError("plots need matplotlib: pip install 'minishark[bench]'")
 
 
 def draw(chart: Chart, title: str, rows: Sequence[Row]) -> Any:
-    """A matplotlib figure of the rows.
-
-    Raises:
-        SparrowError: matplotlib is not installed.
-    """
     require_matplotlib()
     import matplotlib as mpl  # noqa: PLC0415 - heavy, and optional
     from matplotlib.figure import Figure  # noqa: PLC0415

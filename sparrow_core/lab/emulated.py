@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 
 from sparrow_core.lab.emulation import EmulatedCluster, run_queries
-from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, over_all_x, percent, percent_over, quantile, value
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.queries import Query, QueryStage, simulate_queries
@@ -23,22 +24,16 @@ from sparrow_core.sim.express import ExpressCluster
 
 @dataclass(frozen=True, kw_only=True)
 class Sleeping:
-    """Jobs of ten equal tasks that sleep, as a Poisson process.
+    """Jobs of ten equal tasks that sleep, as a Poisson process."""
 
-    Attributes:
-        nodes: Of `slots` slots each, in `processes` processes.
-        loads: Shares of slots that are busy.
-        seconds: How long jobs arrive at each load; the first fifth is not measured.
-    """
-
-    nodes: int = 100
+    nodes: int = 100  # of `slots` slots each, in `processes` processes
     slots: int = 4
     schedulers: int = 2
     processes: int = 2
     tasks: int = 10
     task_ms: float = 100.0
-    loads: tuple[float, ...] = (0.2, 0.4, 0.6, 0.7, 0.8)
-    seconds: float = 12.0
+    loads: tuple[float, ...] = (0.2, 0.4, 0.6, 0.7, 0.8)  # shares of slots that are busy
+    seconds: float = 12.0  # how long jobs arrive at each load; the first fifth is not measured
 
 
 def _emulate(shape: Sleeping | TpchUsers, seed: int, *, audited: bool = False) -> EmulatedCluster:
@@ -62,22 +57,19 @@ def _sleeping_jobs(parameters: Sleeping, load: float, seed: int) -> list[Query]:
 
 def emulated_delay(parameters: Sleeping, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times of the same jobs, emulated and simulated."""
-    part = steps(advance, len(parameters.loads))
-    rows = []
     with _emulate(parameters, seed) as cluster:
-        for load in parameters.loads:
+
+        def measure(load: float, part: Advance) -> Iterator[Response]:
             queries = _sleeping_jobs(parameters, load, seed)
             times = run_queries(cluster.client, queries, part)
             simulated = ExpressCluster(nodes=parameters.nodes, slots=parameters.slots, seed=seed)
             found_by = {"emulated": times, "simulated": simulate_queries(simulated, queries)}
             for name, found in found_by.items():
-                counted = [
-                    time_s
-                    for query, time_s in zip(queries, found, strict=True)
-                    if query.at_s >= parameters.seconds / 5
-                ]
-                rows.append(response("", name, load, counted))
-    return rows
+                pairs = zip(queries, found, strict=True)
+                counted = [each for query, each in pairs if query.at_s >= parameters.seconds / 5]
+                yield response("", name, load, counted)
+
+        return over_cases(product(parameters.loads), measure, advance)
 
 
 # --- where the time of a task goes -------------------------------------------------------------
@@ -138,27 +130,31 @@ def _spans(events: Sequence[AuditEvent]) -> dict[str, list[float]]:
 
 def emulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times of queries by placement: emulated, simulated, and without queueing."""
-    part = steps(advance, len(parameters.loads) * len(parameters.placements))
-    rows: list[Response] = []
-    for load in parameters.loads:
+
+    def measure(load: float, part: Advance) -> Iterator[Response]:
         plan, panel = TpchPlan(parameters, load, seed), f"{load:.0%} load"
         for placement in parameters.placements:
             with _emulate(parameters, seed) as cluster:
-                times = run_queries(cluster.client, plan.queries(placement), part)
-            rows += plan.rows(panel, NAMES[placement], times)
-        rows += _simulated(parameters, plan, panel, ("sparrow",), seed)
-    return rows
+                times = run_queries(
+                    cluster.client,
+                    plan.queries(placement),
+                    lambda share: part(share / len(parameters.placements)),
+                )
+            yield from plan.rows(panel, NAMES[placement], times)
+        yield from _simulated(parameters, plan, panel, ("sparrow",), seed)
+
+    return over_cases(product(parameters.loads), measure, advance)
 
 
 def simulated_tpch(parameters: TpchUsers, seed: int, advance: Advance) -> Sequence[Response]:
     """The same without emulation."""
-    part = steps(advance, len(parameters.loads))
-    rows: list[Response] = []
-    for load in parameters.loads:
+
+    def measure(load: float, part: Advance) -> Iterator[Response]:
         plan, panel = TpchPlan(parameters, load, seed), f"{load:.0%} load"
-        rows += _simulated(parameters, plan, panel, parameters.placements, seed)
+        yield from _simulated(parameters, plan, panel, parameters.placements, seed)
         part(1.0)
-    return rows
+
+    return over_cases(product(parameters.loads), measure, advance)
 
 
 def _simulated(

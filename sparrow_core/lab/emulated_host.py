@@ -7,7 +7,6 @@ All machines are the production ones; only slots sleep instead of running tasks.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from random import Random
 
 import msgspec
@@ -28,20 +27,14 @@ _PATIENCE_S = 60.0
 
 
 class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the process.
-
-    Attributes:
-        nodes: Names of its nodes, each with `slots` slots.
-        own_schedulers: Names of its schedulers.
-        schedulers: Addresses of all.
-    """
+    """Settings of the process."""
 
     name: str
-    endpoint: str
-    nodes: tuple[str, ...]
+    folder: str  # of the sockets of all
+    nodes: tuple[str, ...] = ()  # names of its nodes, each with `slots` slots
     slots: int
-    own_schedulers: tuple[str, ...]
-    schedulers: tuple[str, ...]
+    own_schedulers: tuple[str, ...] = ()  # names of its schedulers
+    schedulers: tuple[str, ...]  # addresses of all
     heartbeat_s: float
     policy: str
     seed: int
@@ -52,7 +45,6 @@ def host_node(
     driver: LocalDriver, name: NodeName, slots: int, schedulers: tuple[Address, ...],
     config: NodeMonitorConfig,
 ) -> None:  # fmt: skip
-    """Host a node with one executor whose slots sleep."""
     monitor = driver.address(f"monitor-{name}")
     driver.host(f"monitor-{name}", NodeMonitor(name, monitor, schedulers, config=config))
     at = driver.address(f"{name}-e0")
@@ -64,8 +56,7 @@ def host_node(
 
 
 def run_host(settings: HostSettings) -> None:
-    """Run the process until stdin ends."""
-    driver = ZmqDriver(settings.endpoint)
+    driver = ZmqDriver(f"ipc://{settings.folder}/{settings.name}.sock")
     schedulers = tuple(map(Address, settings.schedulers))
     for name in settings.own_schedulers:
         config = SchedulerConfig(
@@ -82,11 +73,6 @@ def run_host(settings: HostSettings) -> None:
     with observed(driver, settings.name, settings.audit_dir, metrics=False):
         run_until_stdin_ends(driver)
     driver.close()
-
-
-def shares(names: list[str], parts: int) -> Iterator[tuple[str, ...]]:
-    for part in range(parts):
-        yield tuple(names[part::parts])
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from typing import Self
 
 import msgspec
 
-from sparrow_core.lab.emulated_host import HostSettings, shares
+from sparrow_core.lab.emulated_host import HostSettings
 from sparrow_core.lab.experiment import Advance
 from sparrow_core.lab.queries import Pending, Query
 from sparrow_core.machines.client import ClientConfig
@@ -40,14 +40,7 @@ _EVENT_WAIT_S = 60.0
 
 
 class EmulatedCluster:
-    """Nodes and schedulers in a few processes of this machine.
-
-    Args:
-        nodes: How many; they are called n0, n1 ...
-        schedulers: How many, all in one process.
-        processes: Number of processes of nodes.
-        audited: Whether all processes write audit logs.
-    """
+    """Nodes and schedulers in a few processes of this machine."""
 
     def __init__(
         self, *, nodes: int, slots: int, schedulers: int = 2, processes: int = 2,
@@ -61,35 +54,21 @@ class EmulatedCluster:
         self._addresses = tuple(address(schedulers_at, name) for name in names)
         self._children: list[subprocess.Popen[bytes]] = []
 
-        def host(name: str, nodes: tuple[str, ...], own: tuple[str, ...]) -> HostSettings:
-            return HostSettings(
-                name=name,
-                endpoint=f"ipc://{self._folder.name}/{name}.sock",
-                nodes=nodes,
-                slots=slots,
-                own_schedulers=own,
-                schedulers=self._addresses,
-                heartbeat_s=max(0.5, 0.01 * self._nodes),
-                policy=policy,
-                seed=seed,
-                audit_dir=self._audit_dir,
-            )
-
-        parts = shares([f"n{number}" for number in range(nodes)], processes)
+        host = partial(
+            HostSettings, folder=self._folder.name, slots=slots, schedulers=self._addresses,
+            heartbeat_s=max(0.5, 0.01 * nodes), policy=policy, seed=seed, audit_dir=self._audit_dir,
+        )  # fmt: skip
+        every = tuple(f"n{number}" for number in range(nodes))
         self._hosts = [
-            host("schedulers", (), tuple(names)),
-            *(host(f"nodes-{number}", part, ()) for number, part in enumerate(parts)),
+            host(name="schedulers", own_schedulers=tuple(names)),  # all in one process
+            *(host(name=f"nodes-{n}", nodes=every[n::processes]) for n in range(processes)),
         ]
         self.client = RemoteCluster(
             self._addresses, config=ClientConfig(silence_max_s=_SILENCE_MAX_S)
         )
 
     def __enter__(self) -> Self:
-        """Start all processes; returns when every scheduler knows every node.
-
-        Raises:
-            ClusterStartError: They do not come up.
-        """
+        """Start all processes; returns when every scheduler knows every node."""
         try:
             for settings in self._hosts:
                 self._children.append(_start(settings))
@@ -112,7 +91,6 @@ class EmulatedCluster:
         self.close()
 
     def close(self) -> None:
-        """Stop all processes and remove their files."""
         self._end()
         self._folder.cleanup()
 
@@ -153,19 +131,12 @@ def _start(settings: HostSettings) -> subprocess.Popen[bytes]:
 def run_queries(
     cluster: Cluster, queries: Sequence[Query], advance: Advance = lambda _: None
 ) -> list[float]:
-    """Submit queries, in order of time, at their times; returns response times in seconds.
-
-    An open loop: late answers do not delay later queries.
-
-    Raises:
-        SparrowError: A job failed, or no event came for a minute.
-    """
+    """Submit queries, in order of time, at their times; returns response times in seconds."""
+    # An open loop: late answers do not delay later queries.
     return _QueryRuns(cluster, queries, advance).run()
 
 
 class _QueryRuns:
-    """The state of running queries."""
-
     def __init__(self, cluster: Cluster, queries: Sequence[Query], advance: Advance) -> None:
         self._cluster = cluster
         self._pending = [Pending(query) for query in queries]

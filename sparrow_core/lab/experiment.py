@@ -1,39 +1,35 @@
-"""The type of experiments."""
+"""The type of experiments, and what runs their cases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, TypeVarTuple
 
 from sparrow_core.lab.findings import Finding
 from sparrow_core.lab.rows import Row
 
 P = TypeVar("P")
+R = TypeVar("R", bound=Row)
+Case = TypeVarTuple("Case")
 Advance = Callable[[float], None]
 Kind = Literal["paper", "simulated", "emulated", "live"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """How rows are plotted: one panel per `panel`, one line per `series`.
-
-    Attributes:
-        style: "responses" (medians with bars from the 5th to the 95th percentile), "lines", or
-            "steps" (for distributions).
-        log_x: Whether the x axis is logarithmic, `log_y` likewise.
-        same_y: Whether all panels share a y axis.
-        figures: Panels that are not plotted: their rows are numbers, not curves.
-    """
+    """How rows are plotted: one panel per `panel`, one line per `series`."""
 
     x: str
     y: str = "Response time (ms)"
     _: KW_ONLY
+    # "responses" (medians with bars from the 5th to the 95th percentile), "lines", or "steps" (for
+    # distributions).
     style: Literal["responses", "lines", "steps"] = "responses"
-    log_x: bool = False
+    log_x: bool = False  # whether the x axis is logarithmic, `log_y` likewise
     log_y: bool = False
-    same_y: bool = True
-    figures: tuple[str, ...] = ()
+    same_y: bool = True  # whether all panels share a y axis
+    figures: tuple[str, ...] = ()  # panels that are not plotted: their rows are numbers, not curves
 
 
 @dataclass(frozen=True)
@@ -46,33 +42,35 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Generic[P]):
-    """A table or figure that can be reproduced.
-
-    Attributes:
-        source: The paper and figure, or how it goes beyond them.
-        kind: Formulas ("paper"), simulated, emulated (real control plane, sleeping tasks) or live.
-        parameters: Those of the paper, as far as one machine allows.
-        quick: Tiny parameters for a smoke test of a second or so.
-        run: From parameters and a seed to rows; reports progress in shares that add up to 1.
-            Formulas and simulations are deterministic for a seed.
-        verdict: Evaluates the rows, for experiments that check something.
-    """
+    """A table or figure that can be reproduced."""
 
     name: str
     title: str
-    source: str
+    source: str  # the paper and figure, or how it goes beyond them
+    # Formulas ("paper"), simulated, emulated (real control plane, sleeping tasks) or live.
     kind: Kind
-    parameters: P
-    quick: P
+    parameters: P  # those of the paper, as far as one machine allows
+    quick: P  # tiny parameters for a smoke test of a second or so
+    # From parameters and a seed to rows; reports progress in shares that add up to 1. Formulas and
+    # simulations are deterministic for a seed.
     run: Callable[[P, int, Advance], Sequence[Row]]
     chart: Chart
     findings: tuple[Finding, ...] = ()
+    # Evaluates the rows, for experiments that check something.
     verdict: Callable[[Sequence[Row]], Verdict] | None = None
 
 
 AnyExperiment = Experiment[Any]
 
 
-def steps(advance: Advance, count: int) -> Advance:
-    """A progress callback for one of `count` equal parts."""
-    return lambda share: advance(share / count)
+def over_cases(
+    cases: Iterable[tuple[*Case]],
+    measure: Callable[[*Case, Advance], Iterable[R]],
+    advance: Advance,
+) -> list[R]:
+    """The rows of all cases, which are equal parts of the progress; `measure` tells its own."""
+    every = list(cases)
+    rows: list[R] = []
+    for case in every:
+        rows += measure(*case, lambda share: advance(share / len(every)))
+    return rows

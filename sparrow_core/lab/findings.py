@@ -18,16 +18,11 @@ Reading = Callable[[Sequence[Row]], float]
 
 @dataclass(frozen=True)
 class Finding:
-    """A key figure of an experiment.
-
-    Attributes:
-        paper: The paper's figure; "" for none.
-        here: Computes it from rows; raises LookupError if they lack what it needs.
-    """
+    """A key figure of an experiment."""
 
     what: str
-    paper: str
-    here: Reading
+    paper: str  # the paper's figure; "" for none
+    here: Reading  # computes it from rows; raises LookupError if they lack what it needs
     form: str = "{:.1f}"
 
 
@@ -43,11 +38,7 @@ def available(findings: Sequence[Finding], rows: Sequence[Row]) -> list[tuple[st
 
 
 def _row(rows: Sequence[Row], series: str, x: float, panel: str) -> Row:
-    """The row of a series at x, in the first panel with this prefix.
-
-    Raises:
-        LookupError: There is none.
-    """
+    """The row of a series at x, in the first panel with this prefix; LookupError if none."""
     for row in rows:
         at_x = math.isclose(row.x, x, abs_tol=1e-9)
         if at_x and row.series == series and row.panel.startswith(panel):

@@ -3,65 +3,55 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 
 import numpy as np
 
-from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, value
 from sparrow_core.lab.rows import Point, Row, mean_and_interval
-from sparrow_core.machines.scheduler import SchedulerConfig
-from sparrow_core.protocol.ids import NodeName
 from sparrow_core.sim import vector
 from sparrow_core.sim.analysis import late_binding_idle_share, mean_response, zero_wait_probability
-from sparrow_core.sim.cluster import SimulatedCluster
+from sparrow_core.sim.cluster import quiet_cluster
 from sparrow_core.sim.meter import Meter
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
 from sparrow_core.sim.world import World
 
 _AT_ONCE = Network(0.0, 0.0)  # the formulas assume no network delay
-_QUIET_S = 1000.0  # heartbeat interval: nothing fails
 _NAMES = {"random": "random", "per_task": "per-task", "batch": "batch", "sparrow": "late binding"}
 
 
 @dataclass(frozen=True)
 class ZeroWait:
-    """Jobs of constant tasks; see `zero_wait`.
+    """Jobs of constant tasks; see `zero_wait`."""
 
-    Attributes:
-        shapes: Tasks of a job and slots of a node, for each panel.
-        nodes: To simulate; the formulas hold for infinitely many.
-        jobs: Per point, after `warm_up` task times.
-    """
-
+    # Tasks of a job and slots of a node, for each panel.
     shapes: tuple[tuple[int, int], ...] = ((10, 1), (100, 1), (10, 4))
     loads: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-    nodes: int = 10_000
-    jobs: int = 10_000
+    nodes: int = 10_000  # to simulate; the formulas hold for infinitely many
+    jobs: int = 10_000  # per point, after `warm_up` task times
     warm_up: float = 8.0
 
 
 def zero_wait(parameters: ZeroWait, seed: int, advance: Advance) -> Sequence[Point]:
     """The probability that no task of a job waits, by formula and by simulation."""
-    rows: list[Point] = []
     placements = ("random", "per_task", "batch")
-    part = steps(advance, len(parameters.shapes) * len(placements) * len(parameters.loads))
-    for tasks, slots in parameters.shapes:
+
+    def measure(shape: tuple[int, int], part: Advance) -> Iterator[Point]:
+        tasks, slots = shape
         panel = f"{tasks} tasks a job, {slots} slot{'s' * (slots > 1)} a node"
-        for placement in placements:
-            rows += [
-                Point(panel=panel, series=_NAMES[placement], x=load, y=zero_wait_probability(
-                    placement, load, tasks, slots=slots))
-                for load in (step / 50 for step in range(1, 50))
-            ]  # fmt: skip
-        for placement in placements:
-            for load in parameters.loads:
-                rows.append(_no_wait(parameters, panel, (placement, load, tasks, slots), seed))
-                part(1.0)
-    return rows
+        for placement, step in product(placements, range(1, 50)):
+            share = zero_wait_probability(placement, step / 50, tasks, slots=slots)
+            yield Point(panel=panel, series=_NAMES[placement], x=step / 50, y=share)
+        for placement, load in product(placements, parameters.loads):
+            yield _no_wait(parameters, panel, (placement, load, tasks, slots), seed)
+            part(1 / len(placements) / len(parameters.loads))
+
+    return over_cases(product(parameters.shapes), measure, advance)
 
 
 def _no_wait(
@@ -107,18 +97,14 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class MeanResponse:
-    """Jobs of one exponential task of mean 1 on `nodes` nodes of one slot.
-
-    Attributes:
-        nodes: The formulas hold for infinitely many. With random placement the queues are
-            independent, but take far longer to reach a steady state, so it has `random_nodes`
-            and `random_jobs`.
-        jobs: Divided by the square of the idle share: at 90 % load, 100 times as many. The first
-            fifth is not measured.
-    """
+    """Jobs of one exponential task of mean 1 on `nodes` nodes of one slot."""
 
     loads: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)
+    # The formulas hold for infinitely many. With random placement the queues are independent, but
+    # take far longer to reach a steady state, so it has `random_nodes` and `random_jobs`.
     nodes: int = 1000
+    # Divided by the square of the idle share: at 90 % load, 100 times as many. The first fifth is
+    # not measured.
     jobs: int = 16_000
     random_nodes: int = 10
     random_jobs: int = 20_000
@@ -127,35 +113,29 @@ class MeanResponse:
 def mean_responses(parameters: MeanResponse, seed: int, advance: Advance) -> Sequence[Point]:
     """M/M/1, shortest of two queues, least work of two; by formula and by simulation."""
     placements = ("random", "per_task", "sparrow")
-    part = steps(advance, len(placements) * len(parameters.loads))
-    rows = [
+
+    def measure(placement: str, at: tuple[int, float], part: Advance) -> Iterator[Point]:
+        number, load = at
+        nodes, jobs = parameters.nodes, parameters.jobs
+        if placement == "random":
+            nodes, jobs = parameters.random_nodes, parameters.random_jobs
+        jobs = round(jobs / (1 - load) ** 2)
+        workload = Workload(load=load, jobs=jobs, tasks=1, task_s=1.0, placement=placement)
+        own_seed = seed * len(parameters.loads) + number  # or all points would err alike
+        times = vector.response_times_s(workload, nodes=nodes, seed=own_seed, network=_AT_ONCE)
+        mean, half = mean_and_interval(times[len(times) // 5 :].tolist())
+        series = f"{_NAMES[placement]}, simulated"
+        yield Point(panel="", series=series, x=load, y=mean, low=mean - half, high=mean + half)
+        part(1.0)
+
+    formulas = [
         Point(
             panel="", series=_NAMES[placement], x=step / 20, y=mean_response(placement, step / 20)
         )
-        for placement in placements
-        for step in range(1, 19)
+        for placement, step in product(placements, range(1, 19))
     ]
-    for placement in placements:
-        for number, load in enumerate(parameters.loads):
-            nodes, jobs = parameters.nodes, parameters.jobs
-            if placement == "random":
-                nodes, jobs = parameters.random_nodes, parameters.random_jobs
-            workload = Workload(
-                load=load,
-                jobs=round(jobs / (1 - load) ** 2),
-                tasks=1,
-                task_s=1.0,
-                placement=placement,
-            )
-            own_seed = seed * len(parameters.loads) + number  # or all points would err alike
-            times = vector.response_times_s(workload, nodes=nodes, seed=own_seed, network=_AT_ONCE)
-            mean, half = mean_and_interval(times[len(times) // 5 :].tolist())
-            series = f"{_NAMES[placement]}, simulated"
-            rows.append(
-                Point(panel="", series=series, x=load, y=mean, low=mean - half, high=mean + half)
-            )
-            part(1.0)
-    return rows
+    cases = product(placements, enumerate(parameters.loads))
+    return [*formulas, *over_cases(cases, measure, advance)]
 
 
 @dataclass(frozen=True)
@@ -171,36 +151,34 @@ class IdleTime:
 
 def idle_time(parameters: IdleTime, seed: int, advance: Advance) -> Sequence[Point]:
     """The share of slot time that late binding spends waiting for answers."""
-    part = steps(advance, 2 * len(parameters.ratios))
+
+    def measure(cancellation: bool, ratio: float, part: Advance) -> Iterator[Point]:
+        name = f"{'with' if cancellation else 'without'} cancellation, simulated"
+        share = _idle_share(parameters, ratio, seed, cancellation=cancellation)
+        yield Point(panel="", series=name, x=ratio, y=100 * share)
+        part(1.0)
+
     round_trip_s = 2 * parameters.delay_ms / 1000
+    bounds = (late_binding_idle_share(each, round_trip_s, 0.1) for each in parameters.ratios)
     rows = [
-        Point(panel="", series="bound of the paper", x=ratio, y=100 * late_binding_idle_share(
-            ratio, round_trip_s, 0.1))
-        for ratio in parameters.ratios
-    ]  # fmt: skip
-    for cancellation in (False, True):
-        for ratio in parameters.ratios:
-            name = f"{'with' if cancellation else 'without'} cancellation, simulated"
-            share = _idle_share(parameters, ratio, seed, cancellation=cancellation)
-            rows.append(Point(panel="", series=name, x=ratio, y=100 * share))
-            part(1.0)
-    return rows
+        Point(panel="", series="bound of the paper", x=ratio, y=100 * bound)
+        for ratio, bound in zip(parameters.ratios, bounds, strict=True)
+    ]
+    return [*rows, *over_cases(product((False, True), parameters.ratios), measure, advance)]
 
 
 def _idle_share(
     parameters: IdleTime, ratio: float, seed: int, *, cancellation: bool
 ) -> float:  # fmt: skip
-    world = World(seed, Network(parameters.delay_ms / 1000))
-    cluster = SimulatedCluster(
-        world, nodes=parameters.nodes, schedulers=4, heartbeat_s=_QUIET_S,
-        scheduler=SchedulerConfig(lease_s=_QUIET_S, cancellation=cancellation),
+    cluster = quiet_cluster(
+        World(seed, Network(parameters.delay_ms / 1000)), nodes=parameters.nodes, schedulers=4,
+        cancellation=cancellation,
     )  # fmt: skip
-    meter = Meter(world)
-    names = [NodeName(f"n{number}") for number in range(parameters.nodes)]
+    meter = Meter(cluster.world)
     workload = Workload(
         load=parameters.load, jobs=parameters.jobs, distribution="constant", probe_ratio=ratio
     )
-    run_jobs(cluster, make_jobs(workload, names, 1, Random(seed)))
+    run_jobs(cluster, make_jobs(workload, cluster.nodes, 1, Random(seed)))
     return meter.waited_s / (meter.bound * workload.task_s + meter.waited_s)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 
 import numpy as np
 from msgspec import structs
 
-from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, percent_over, percent_under, times, value
 from sparrow_core.lab.rows import Response, response
 from sparrow_core.sim import vector
@@ -33,43 +32,26 @@ _RANDOM_FACTOR = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Jobs of equal size over a range of loads.
+    """Jobs of equal size over a range of loads."""
 
-    Attributes:
-        slots_in_all: Nodes times slots.
-        slots: Of a node, one or several to compare.
-        task_ms: Their mean.
-        loads: Shares of slots that are busy.
-        distributions: Of task times, a panel each.
-        arrivals: Of jobs, a panel each.
-        cancellation: Whether superfluous reservations are withdrawn; a panel each.
-        jobs: Measured per point, after `warm_up` others.
-    """
-
-    slots_in_all: int = 10_000
-    slots: tuple[int, ...] = (1,)
+    slots_in_all: int = 10_000  # nodes times slots
+    slots: tuple[int, ...] = (1,)  # of a node, one or several to compare
     tasks: int = 500
-    task_ms: float = 100.0
+    task_ms: float = 100.0  # their mean
+    # Shares of slots that are busy.
     loads: tuple[float, ...] = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
     placements: tuple[str, ...] = ("central", "sparrow")
     ratios: tuple[float, ...] = (2.0,)
-    distributions: tuple[str, ...] = ("exponential",)
-    arrivals: tuple[str, ...] = ("poisson",)
+    distributions: tuple[str, ...] = ("exponential",)  # of task times, a panel each
+    arrivals: tuple[str, ...] = ("poisson",)  # of jobs, a panel each
+    # Whether superfluous reservations are withdrawn; a panel each.
     cancellation: tuple[bool, ...] = (True,)
-    jobs: int = 4000
+    jobs: int = 4000  # measured per point, after `warm_up` others
     warm_up: int = 2000
 
 
-@dataclass(frozen=True)
-class _Case:
-    panel: str
-    series: str
-    slots: int
-    cancellation: bool
-    workload: Workload
-
-
-def _cases(sweep: Sweep) -> Iterator[_Case]:
+def _cases(sweep: Sweep) -> Iterator[tuple[str, str, int, bool, Workload]]:
+    """Panel, series, slots of a node, cancellation and workload."""
     panels = product(sweep.distributions, sweep.arrivals, sweep.cancellation)
     for distribution, arrivals, cancellation in panels:
         panel = _panel(sweep, distribution, arrivals, cancellation=cancellation)
@@ -88,7 +70,7 @@ def _cases(sweep: Sweep) -> Iterator[_Case]:
                     probe_ratio=ratio,
                     arrivals=arrivals,
                 )
-                yield _Case(panel, series, slots, cancellation, workload)
+                yield panel, series, slots, cancellation, workload
 
 
 def _panel(sweep: Sweep, distribution: str, arrivals: str, *, cancellation: bool) -> str:
@@ -111,63 +93,50 @@ def _series(sweep: Sweep, placement: str, ratio: float, slots: int) -> str:
 
 def sweep_responses(sweep: Sweep, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times at each load, for each placement, ratio, slots and distribution."""
-    cases = list(_cases(sweep))
-    part = steps(advance, len(cases))
-    rows = []
-    for case in cases:
-        factor = _RANDOM_FACTOR if case.workload.placement == "random" else 1
+
+    def measure(
+        panel: str, series: str, slots: int, cancellation: bool, workload: Workload, part: Advance
+    ) -> Iterator[Response]:
+        factor = _RANDOM_FACTOR if workload.placement == "random" else 1
         total = (sweep.jobs + sweep.warm_up) * factor
         times_s = vector.response_times_s(
-            structs.replace(case.workload, jobs=total),
-            nodes=sweep.slots_in_all // case.slots,
-            slots=case.slots,
-            seed=seed,
-            cancellation=case.cancellation,
-            on_jobs=partial(_advance, part, total),
-        )
+            structs.replace(workload, jobs=total),
+            nodes=sweep.slots_in_all // slots, slots=slots, seed=seed, cancellation=cancellation,
+            on_jobs=lambda jobs: part(jobs / total),
+        )  # fmt: skip
         counted = times_s[sweep.warm_up * factor :].tolist()
-        rows.append(response(case.panel, case.series, case.workload.load, counted))
-    return rows
+        yield response(panel, series, workload.load, counted)
 
-
-def _advance(part: Advance, total: int, jobs: int) -> None:
-    part(jobs / total)
+    return over_cases(_cases(sweep), measure, advance)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
-    """Short jobs among long ones.
-
-    Attributes:
-        slots: Of a node, a panel each.
-        factors: How much longer the tasks of long jobs take, a line each.
-        long_shares: Shares of jobs that are long.
-        jobs: Measured per point, after `warm_up` others.
-    """
+    """Short jobs among long ones."""
 
     nodes: int = 100
-    slots: tuple[int, ...] = (4, 16)
+    slots: tuple[int, ...] = (4, 16)  # of a node, a panel each
     tasks: int = 10
     short_ms: float = 100.0
+    # How much longer the tasks of long jobs take, a line each.
     factors: tuple[float, ...] = (10.0, 100.0, 1000.0)
-    long_shares: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+    long_shares: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of jobs that are long
     load: float = 0.8
     ratio: float = 2.0
-    jobs: int = 20_000
+    jobs: int = 20_000  # measured per point, after `warm_up` others
     warm_up: int = 10_000
 
 
 def short_among_long(mixture: Mixture, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times of the short jobs."""
-    cases = list(product(mixture.slots, mixture.factors, mixture.long_shares))
-    part = steps(advance, len(cases))
-    rows = []
-    for slots, factor, share in cases:
+
+    def measure(slots: int, factor: float, share: float, part: Advance) -> Iterator[Response]:
         times_s = _short_times_s(mixture, slots, factor, share, seed)
-        panel = f"{slots} slots a node"
-        rows.append(response(panel, f"long tasks: {factor:g} x", 100 * share, times_s))
+        yield response(f"{slots} slots a node", f"long tasks: {factor:g} x", 100 * share, times_s)
         part(1.0)
-    return rows
+
+    cases = product(mixture.slots, mixture.factors, mixture.long_shares)
+    return over_cases(cases, measure, advance)
 
 
 def _short_times_s(

@@ -6,35 +6,36 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
+from random import Random
 
-from sparrow_core.lab.experiment import Advance, Chart, Experiment, steps
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, mean_between, percent_over, quantile, value
 from sparrow_core.lab.rows import Point, Response, distribution, response
 from sparrow_core.lab.streams import START_S, RunningTasks, Stream, response_times, run_for
-from sparrow_core.protocol.types import JobOptions
+from sparrow_core.protocol.ids import Address, JobId
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import Message, RunTasks, StartJob
+from sparrow_core.protocol.types import JobOptions, TaskSpec
+from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.express import ExpressCluster
-from sparrow_core.sim.failover import simulated_failover
+from sparrow_core.sim.workload import Arrival, run_jobs
+from sparrow_core.sim.world import World
 
 _SAMPLE_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class FairShare:
-    """Two users with equal shares; the first demands the whole cluster.
-
-    Attributes:
-        tasks: Of a job; each takes 100 ms.
-        demands: Of the second user, as shares of all slots, one after the other.
-        phase_s: How long each of them lasts.
-        greed: Demand of the first user, as a share of all slots.
-    """
+    """Two users with equal shares; the first demands the whole cluster."""
 
     nodes: int = 100
     slots: int = 4
-    tasks: int = 10
+    tasks: int = 10  # of a job; each takes 100 ms
+    # Of the second user, as shares of all slots, one after the other.
     demands: tuple[float, ...] = (0.0, 0.25, 0.5, 0.25, 0.0)
-    phase_s: float = 10.0
-    greed: float = 1.0
+    phase_s: float = 10.0  # how long each of them lasts
+    greed: float = 1.0  # demand of the first user, as a share of all slots
 
 
 def fair_share(parameters: FairShare, seed: int, advance: Advance) -> Sequence[Point]:
@@ -69,25 +70,20 @@ def fair_share(parameters: FairShare, seed: int, advance: Advance) -> Sequence[P
 
 @dataclass(frozen=True)
 class ThreeUsers:
-    """Three users with a third of the cluster each; jobs of ten 100 ms tasks, Poisson.
-
-    Attributes:
-        demands: Of the users, as shares of the cluster, a panel each.
-        warm_up: Share of that time that is not measured.
-    """
+    """Three users with a third of the cluster each; jobs of ten 100 ms tasks, Poisson."""
 
     nodes: int = 100
     slots: int = 4
+    # Of the users, as shares of the cluster, a panel each.
     demands: tuple[tuple[float, float, float], ...] = ((0.25, 0.25, 0.5), (0.25, 0.25, 0.25))
     seconds: float = 40.0
-    warm_up: float = 0.1
+    warm_up: float = 0.1  # share of that time that is not measured
 
 
 def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence[Response]:
     slots = parameters.nodes * parameters.slots
-    part = steps(advance, len(parameters.demands))
-    rows = []
-    for demands in parameters.demands:
+
+    def measure(demands: tuple[float, float, float], part: Advance) -> list[Response]:
         streams = [
             Stream(user=f"user {number}", demand=share * slots, until_s=parameters.seconds)
             for number, share in enumerate(demands)
@@ -98,34 +94,30 @@ def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence
             counted_from_s=parameters.warm_up * parameters.seconds, advance=part,
         )  # fmt: skip
         panel = "demands " + ", ".join(f"{share:.0%}" for share in demands)
-        rows += [response(panel, f"user {n}", n, own) for n, own in enumerate(times)]
-    return rows
+        return [response(panel, f"user {n}", n, own) for n, own in enumerate(times)]
+
+    return over_cases(product(parameters.demands), measure, advance)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Isolation:
-    """A high-priority user with a quarter of the cluster, and a low-priority user.
-
-    Attributes:
-        low: Demands of the low-priority user, as shares of the cluster.
-        seconds: For each of them; the first fifth is not measured.
-    """
+    """A high-priority user with a quarter of the cluster, and a low-priority user."""
 
     nodes: int = 100
     slots: int = 4
     high: float = 0.25
+    # Demands of the low-priority user, as shares of the cluster.
     low: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
     tasks: int = 10
-    seconds: float = 10.0
+    seconds: float = 10.0  # for each of them; the first fifth is not measured
 
 
 def isolation(parameters: Isolation, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times of both users, by demand of the low-priority user."""
     slots = parameters.nodes * parameters.slots
-    part = steps(advance, len(parameters.low))
-    rows = []
-    for low in parameters.low:
-        stream = partial(Stream, tasks=parameters.tasks, until_s=parameters.seconds)
+    stream = partial(Stream, tasks=parameters.tasks, until_s=parameters.seconds)
+
+    def measure(low: float, part: Advance) -> list[Response]:
         streams = (
             stream(user="high priority", demand=parameters.high * slots),
             stream(user="low priority", demand=low * slots, options=JobOptions(priority=7)),
@@ -136,8 +128,32 @@ def isolation(parameters: Isolation, seed: int, advance: Advance) -> Sequence[Re
         )  # fmt: skip
         total = 100 * (parameters.high + low)
         pairs = zip(streams, times, strict=True)
-        rows += [response("", stream.user, total, own) for stream, own in pairs if own]
-    return rows
+        return [response("", stream.user, total, own) for stream, own in pairs if own]
+
+    return over_cases(product(parameters.low), measure, advance)
+
+
+_KILLED_TASK_S = 0.2
+
+
+def simulated_failover(nodes: int, slots: int, seed: int) -> tuple[float, float]:
+    """Seconds from a scheduler's death in mid-job to its detection, and until a task runs again."""
+    cluster = SimulatedCluster(World(seed), nodes=nodes, slots=slots, schedulers=2)
+    killed_at_s = 1.3 + Random(seed).uniform(0, 0.1)
+    cluster.world.call(killed_at_s, lambda: cluster.world.kill("s1"))
+    again_s: list[float] = []
+
+    def tap(to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
+        del to, out
+        if isinstance(msg, RunTasks) and msg.job_id == "job~1":
+            again_s.append(now)
+
+    cluster.world.taps.append(tap)
+    payload = payload_of(_KILLED_TASK_S)
+    specs = tuple(TaskSpec(number, payload) for number in range(5 * nodes * slots))
+    run_jobs(cluster, [Arrival(1.0, StartJob(job_id=JobId("job"), user="user", tasks=specs))])
+    ((found_s, _),) = cluster.recorder.silences
+    return found_s - killed_at_s, again_s[0] - killed_at_s
 
 
 @dataclass(frozen=True)
@@ -151,14 +167,13 @@ class Failover:
 
 def failover(parameters: Failover, seed: int, advance: Advance) -> Sequence[Point]:
     """Times from a scheduler's death to its detection, and until tasks run again."""
-    part = steps(advance, parameters.repetitions)
     found: list[float] = []
     again: list[float] = []
     for number in range(parameters.repetitions):
-        times = simulated_failover(parameters.nodes, parameters.slots, seed * 10_000 + number)
-        found.append(1000 * times.found_s)
-        again.append(1000 * times.again_s)
-        part(1.0)
+        times_s = simulated_failover(parameters.nodes, parameters.slots, seed * 10_000 + number)
+        found.append(1000 * times_s[0])
+        again.append(1000 * times_s[1])
+        advance(1 / parameters.repetitions)
     return [
         *distribution("", f"noticed (median {statistics.median(found):.0f} ms)", found),
         *distribution("", f"runs again (median {statistics.median(again):.0f} ms)", again),

@@ -47,33 +47,26 @@ def shipped_recording() -> Recording:
 
 @dataclass(frozen=True, kw_only=True)
 class TpchUsers:
-    """Users with tables of their own who submit recorded queries.
+    """Users with tables of their own who submit recorded queries."""
 
-    Attributes:
-        users: Each has a table of as many partitions as stages that read it have tasks.
-        nodes: Of `slots` slots each, in `processes` processes.
-        replicas: Of each partition, all replicas of a user's partitions striped over different
-            nodes if there are enough, as in the papers.
-        mean_task_ms: Recorded task times are scaled to this mean. The default is about the papers';
-            increase it if one machine cannot process the messages of a hundred nodes.
-        arrivals: "regular" as in the papers: users submit at fixed intervals, in random
-            permutations of the queries; or "poisson": random queries as a Poisson process.
-        loads: Shares of slots that are busy.
-        seconds: How long queries come; the first fifth is not counted.
-    """
-
-    users: int = 10
-    nodes: int = 100
+    users: int = 10  # each has a table of as many partitions as stages that read it have tasks
+    nodes: int = 100  # of `slots` slots each, in `processes` processes
     slots: int = 4
     schedulers: int = 2
     processes: int = 2
+    # Of each partition, all replicas of a user's partitions striped over different nodes if there
+    # are enough, as in the papers.
     replicas: int = 3
+    # Recorded task times are scaled to this mean. The default is about the papers'; increase it if
+    # one machine cannot process the messages of a hundred nodes.
     mean_task_ms: float = 100.0
     queries: tuple[str, ...] = ("q1", "q3", "q6", "q12")
+    # "regular" as in the papers: users submit at fixed intervals, in random permutations of the
+    # queries; or "poisson": random queries as a Poisson process.
     arrivals: str = "regular"
-    loads: tuple[float, ...] = (0.65, 0.8)
+    loads: tuple[float, ...] = (0.65, 0.8)  # shares of slots that are busy
     placements: tuple[str, ...] = COMPARED
-    seconds: float = 30.0
+    seconds: float = 30.0  # how long queries come; the first fifth is not counted
 
 
 @dataclass(frozen=True)
@@ -89,11 +82,7 @@ class TpchPlan:
     """Which user submits which query when, and which nodes have the partitions."""
 
     def __init__(self, parameters: TpchUsers, load: float, seed: int) -> None:
-        """Draw arrivals and homes of partitions.
-
-        Raises:
-            ValueError: There are no such arrivals.
-        """
+        """Draw arrivals (ValueError if there are none of that name) and homes of partitions."""
         recorded = {query.name: query for query in shipped_recording().queries}
         self._recorded = [recorded[name] for name in parameters.queries]
         self._parameters = parameters

@@ -30,14 +30,7 @@ def write_report(
     folder: Path,
     plot: PlotFormat = "png",
 ) -> tuple[Path, ...]:
-    """Write `<name>.csv`, `<name>.json` and the plot into a folder, which is created.
-
-    Returns:
-        The files.
-
-    Raises:
-        SparrowError: The folder cannot be written to, or matplotlib is missing.
-    """
+    """Write `<name>.csv`, `<name>.json` and the plot into a folder, which is created."""
     figure = draw(experiment.chart, f"{experiment.title}\n{experiment.source}", rows)
     files = tuple(folder / f"{experiment.name}.{kind}" for kind in ("csv", "json", plot))
     try:

@@ -18,20 +18,15 @@ _STUDENT = 2.093  # the 97.5 % quantile for as many batches
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """Response times of the jobs of one run, in milliseconds.
-
-    Attributes:
-        mean_ms: Their mean; `ci_ms` is half the width of its 95 % confidence interval.
-        p5_ms: The 5th percentile; likewise `p50_ms` and `p95_ms`.
-    """
+    """Response times of the jobs of one run, in milliseconds."""
 
     panel: str
     series: str
     x: float
     jobs: int
-    mean_ms: float
+    mean_ms: float  # their mean; `ci_ms` is half the width of its 95 % confidence interval
     ci_ms: float
-    p5_ms: float
+    p5_ms: float  # the 5th percentile; likewise `p50_ms` and `p95_ms`
     p50_ms: float
     p95_ms: float
 

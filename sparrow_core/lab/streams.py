@@ -20,26 +20,19 @@ START_S = 1.0  # time zero of streams: nodes have registered by then
 
 
 class Stream(Struct, frozen=True, kw_only=True):
-    """A user's jobs.
-
-    Attributes:
-        demand: Average number of running tasks, given enough slots.
-        from_s: First arrival, in seconds from the start; `until_s` is the last.
-        arrivals: Of jobs, a name in `workload.ARRIVALS`.
-    """
+    """A user's jobs."""
 
     user: str
-    demand: float
+    demand: float  # average number of running tasks, given enough slots
     tasks: int = 10
     task_s: float = 0.1
-    from_s: float = 0.0
+    from_s: float = 0.0  # first arrival, in seconds from the start; `until_s` is the last
     until_s: float = 10.0
-    arrivals: str = "poisson"
+    arrivals: str = "poisson"  # of jobs, a name in `workload.ARRIVALS`
     options: JobOptions = JobOptions()
     probe_ratio: float = 2.0
 
     def jobs(self, seed: int) -> list[Arrival]:
-        """The jobs, in order of arrival."""
         if self.demand <= 0:
             return []
         rng = Random(f"{seed} {self.user} {self.from_s}")
@@ -70,11 +63,9 @@ def response_times(
     streams: Sequence[Stream], *, nodes: int, slots: int, policy: str, seed: int,
     until_s: float, counted_from_s: float, advance: Advance,
 ) -> list[list[float]]:  # fmt: skip
-    """Run streams until a time from the start, on an `ExpressCluster` of its own.
+    """For each stream, response times of its finished jobs, in order of arrival.
 
-    Returns:
-        For each stream, the response times of its finished jobs that arrived after
-        `counted_from_s`, in order of arrival.
+    Streams run until a time from the start; jobs count that arrived after `counted_from_s`.
     """
     cluster = ExpressCluster(nodes=nodes, slots=slots, policy=policy, seed=seed)
     by_stream = [stream.jobs(seed) for stream in streams]

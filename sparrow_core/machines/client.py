@@ -30,7 +30,15 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct
 
-from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished, TaskCompleted, TaskFailed
+from sparrow_core.protocol.events import (
+    JobEvent,
+    JobFailed,
+    JobFinished,
+    TaskCompleted,
+    TaskFailed,
+    TaskLost,
+    TasksReturned,
+)
 from sparrow_core.protocol.ids import Address, JobId, TaskId
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
@@ -55,9 +63,12 @@ from sparrow_core.protocol.messages import (
     StartJob,
     StragglerTimer,
     SubmitJob,
+    TaskAbandoned,
     TaskError,
     TaskResults,
+    TasksWithdrawn,
     WatchTimer,
+    WithdrawTasks,
 )
 from sparrow_core.protocol.types import PlacementStep, TaskSpec
 
@@ -101,6 +112,7 @@ class _Job:
         took_s: Times from the start to each result, to find stragglers.
         copy: Scheduler and id of the second submission of stragglers.
         placement: Steps so far; None before the scheduler has reported them.
+        stopped: Whether tasks that may run were withdrawn.
     """
 
     start: StartJob
@@ -118,6 +130,7 @@ class _Job:
     took_s: list[float] = field(default_factory=list)
     copy: tuple[Address, JobId] | None = None
     placement: tuple[PlacementStep, ...] | None = None
+    stopped: bool = False
 
     @property
     def wire_id(self) -> JobId:
@@ -175,6 +188,12 @@ class Client:
                 return self._on_job_placed(msg)
             case TaskError():
                 return self._on_task_error(msg)
+            case TaskAbandoned():
+                return self._on_task_abandoned(msg)
+            case WithdrawTasks():
+                return self._on_withdraw_tasks(msg)
+            case TasksWithdrawn():
+                return self._on_tasks_withdrawn(msg)
             case JobAborted():
                 return self._on_job_aborted(msg, now)
             case CancelJob():
@@ -458,8 +477,48 @@ class Client:
         if job is None or msg.key.task_id not in job.missing:
             return []
         event = TaskFailed(msg.key.task_id, msg.message, msg.detail, msg.node, msg.executor)
+        if job.start.options.independent:
+            return self._settle(job, (msg.key.task_id,), event)
         text = f"task {msg.key.task_id} failed on {msg.executor}: {msg.message}"
         return [self._notify(job.start.job_id, event), *self._fail(job, "task_failed", text)]
+
+    def _on_task_abandoned(self, msg: TaskAbandoned) -> list[Envelope]:
+        job = self._current(msg.job_id)
+        if job is None or msg.task_id not in job.missing:
+            return []
+        return self._settle(job, (msg.task_id,), TaskLost(msg.task_id, msg.message, msg.story))
+
+    def _settle(self, job: _Job, task_ids: Sequence[TaskId], *events: JobEvent) -> list[Envelope]:
+        """No result of these tasks is awaited any more; the job ends if they were the last."""
+        for task_id in task_ids:
+            job.missing.pop(task_id, None)
+            job.overdue.pop(task_id, None)
+        out = [self._notify(job.start.job_id, *events)] if events else []
+        return out if job.missing else [*out, *self._finish(job)]
+
+    # --- withdrawn tasks -----------------------------------------------------------------------
+
+    def _on_withdraw_tasks(self, msg: WithdrawTasks) -> list[Envelope]:
+        job = self._jobs.get(msg.job_id)
+        tasks = tuple(task_id for task_id in msg.tasks if job and task_id in job.missing)
+        if job is None or not tasks:
+            return []
+        submissions = [(job.scheduler, job.wire_id), *([job.copy] if job.copy else [])]
+        if not msg.stop:
+            # With a copy, one of the two may have begun: they are not taken back.
+            submissions = submissions[:1] if job.copy is None else []
+        out = [Envelope(to, WithdrawTasks(id_, tasks, msg.stop)) for to, id_ in submissions]
+        if not msg.stop:
+            return out
+        job.stopped = True
+        return [*out, *self._settle(job, tasks)]
+
+    def _on_tasks_withdrawn(self, msg: TasksWithdrawn) -> list[Envelope]:
+        job = self._current(msg.job_id)
+        if job is None:
+            return []
+        tasks = tuple(task_id for task_id in msg.tasks if task_id in job.missing)
+        return self._settle(job, tasks, TasksReturned(tasks)) if tasks else []
 
     def _on_job_aborted(self, msg: JobAborted, now: float) -> list[Envelope]:
         job = self._current(msg.job_id)
@@ -483,8 +542,9 @@ class Client:
         job_id = job.start.job_id
         del self._jobs[job_id]
         self._abandon(job.wire_id, job.scheduler)
-        # With a copy, tasks that lost the race may still run and must be interrupted.
-        finished = isinstance(event, JobFinished) and job.copy is None
+        # With a copy, tasks that lost the race may still run and must be interrupted; so must
+        # withdrawn ones.
+        finished = isinstance(event, JobFinished) and job.copy is None and not job.stopped
         end = EndJob(job.wire_id, finished)
         out = [self._notify(job_id, event), Envelope(job.scheduler, end)]
         if job.copy is not None:

@@ -38,6 +38,7 @@ from sparrow_core.protocol.messages import (
     GetShared,
     InterruptTask,
     JobShared,
+    ReturnTask,
     RunTasks,
     SlotDone,
     SlotReady,
@@ -46,6 +47,7 @@ from sparrow_core.protocol.messages import (
     TaskError,
     TaskResults,
     TasksEnded,
+    TasksWithdrawn,
     TellOutcomes,
     Tick,
 )
@@ -83,6 +85,12 @@ class _Job:
     mean_s: float | None = None
     load_max: int = 1
     batch: int = 1
+
+    def expect(self, mean_s: float) -> None:
+        """Its tasks take so long on average."""
+        self.mean_s = mean_s
+        self.load_max = 1 + policy.tasks_ahead(mean_s)
+        self.batch = min(policy.batch_size(mean_s), self.load_max)
 
 
 @dataclass(slots=True)
@@ -141,9 +149,9 @@ class Executor:
             case EndJobs():
                 return [out for job_id in msg.job_ids for out in self._end_job(job_id)]
             case StopTask():
-                self._waiting.pop(msg.key, None)
-                self._unshared.pop(msg.key, None)
-                return self._interrupt(msg.key)
+                return self._on_stop_task(msg.key)
+            case ReturnTask():
+                return self._on_return_task(msg)
             case SlotReady():
                 return self._on_slot_ready(msg)
             case Tick():
@@ -153,7 +161,9 @@ class Executor:
 
     def _on_run_tasks(self, msg: RunTasks) -> list[Envelope]:
         job_id = msg.job_id
-        self._jobs.setdefault(job_id, _Job())
+        job = self._jobs.setdefault(job_id, _Job())
+        if job.mean_s is None and (expected_s := policy.expected_s(msg.task_s)) is not None:
+            job.expect(expected_s)
         unshared = msg.has_shared and job_id not in self._shared
         # Unshared ones wait: the next tick asks for the shared part.
         queue = self._unshared if unshared else self._waiting
@@ -234,6 +244,9 @@ class Executor:
         out: list[Envelope] = []
         if task.interrupted:
             pass  # its outcome is discarded
+        elif outcome.returned:
+            withdrawn = TasksWithdrawn(key.job_id, (key.task_id,))
+            out.append(Envelope(task.batch.client, withdrawn))
         elif outcome.message is None:
             run_s = outcome.run_s
             ended.results.append(Result(key.task_id, key.attempt, run_s, outcome.result))
@@ -256,10 +269,11 @@ class Executor:
 
     def _note_times(self, job_id: JobId, results: list[Result]) -> None:
         job = self._jobs[job_id]
+        mean_s = job.mean_s
         for result in results:
-            job.mean_s = policy.smoothed(job.mean_s, result.run_s)
-        job.load_max = 1 + policy.tasks_ahead(job.mean_s)
-        job.batch = min(policy.batch_size(job.mean_s), job.load_max)
+            mean_s = policy.smoothed(mean_s, result.run_s)
+        assert mean_s is not None
+        job.expect(mean_s)
 
     def _end_job(self, job_id: JobId) -> list[Envelope]:
         job = self._jobs.pop(job_id, None)
@@ -280,6 +294,25 @@ class Executor:
             if key.job_id == job_id:
                 out += self._interrupt(key)
         return [*out, *(Envelope(slot, ForgetJob(job_id)) for slot in job.slots)]
+
+    def _on_stop_task(self, key: TaskKey) -> list[Envelope]:
+        return self._drop(key) or self._interrupt(key)
+
+    def _on_return_task(self, msg: ReturnTask) -> list[Envelope]:
+        running = self._running.get(msg.key)
+        if running is not None and running.slot is not None:
+            return [Envelope(running.slot, msg)]  # which may not have begun it
+        withdrawn = TasksWithdrawn(msg.key.job_id, (msg.key.task_id,))
+        dropped = self._drop(msg.key)
+        return [*dropped, Envelope(msg.client, withdrawn)] if dropped else []
+
+    def _drop(self, key: TaskKey) -> list[Envelope]:
+        """Drop an attempt that waits; nothing if there is none."""
+        if self._waiting.pop(key, None) is None and self._unshared.pop(key, None) is None:
+            return []
+        # It never ran, but the node monitor may count its slot as taken.
+        ends = (AttemptEnd(key.task_id, key.attempt),)
+        return [Envelope(self._node_monitor, TasksEnded(key.job_id, self.address, ends))]
 
     def _interrupt(self, key: TaskKey) -> list[Envelope]:
         """Interrupt a running attempt; its outcome will be discarded."""

@@ -93,6 +93,8 @@ class Job:
         heard_at: When its client was last heard.
         served_at: When there last was an executor for it.
         stories: Of each task, a line per lost attempt.
+        unwanted: Running tasks that were withdrawn: if they are lost, that is all right.
+        abandoned: Those of the finished tasks that were lost too often, and how at last.
         reserved: What each node should hold.
         shared_on: Nodes that were sent the shared part.
         nodes: That may hold something of the job.
@@ -110,6 +112,8 @@ class Job:
     running_on: dict[NodeName, dict[TaskId, None]] = field(default_factory=dict)
     finished: dict[TaskId, None] = field(default_factory=dict)
     stories: dict[TaskId, list[str]] = field(default_factory=dict)
+    unwanted: dict[TaskId, None] = field(default_factory=dict)
+    abandoned: dict[TaskId, str] = field(default_factory=dict)
     reserved: dict[NodeName, Held] = field(default_factory=dict)
     shared_on: dict[NodeName, None] = field(default_factory=dict)
     nodes: dict[NodeName, None] = field(default_factory=dict)
@@ -280,6 +284,7 @@ class Ledger:
         for job in self.jobs.values():
             states = [*job.placer.waiting, *job.running, *job.finished]
             assert sorted(states) == sorted(job.tasks)
+            assert job.abandoned.keys() <= job.finished.keys()
             assert all(held.count > 0 for held in job.reserved.values())
             assert all(job.job_id in self.nodes[node].jobs for node in job.reserved)
             reserved: Mapping[NodeName, int] = {n: held.count for n, held in job.reserved.items()}

@@ -69,10 +69,12 @@ from sparrow_core.protocol.messages import (
     RegisterNode,
     ReportTasks,
     Reserve,
+    ReturnTask,
     RunTasks,
     SetWeights,
     StopTask,
     TasksEnded,
+    TasksWithdrawn,
     Tick,
 )
 from sparrow_core.protocol.types import ExecutorInfo, HeldJob, TaskKey
@@ -178,6 +180,8 @@ class NodeMonitor:
             case ProbeLoad():
                 load = self._queued or -max(0, self._pool.total_room())
                 return [Envelope(msg.scheduler, NodeLoad(msg.job_id, self.name, load))]
+            case StopTask() | ReturnTask():
+                return self._on_withdrawn(msg)
             case ExecutorStatus():
                 return self._on_executor_status(msg, now)
             case ExecutorLost():
@@ -262,6 +266,10 @@ class NodeMonitor:
         A fetched task is bound to this node. Were a long task in front of it, it would wait for
         that although other nodes may have free slots.
         """
+        # What was lost before runs alone: it may be what kills executors, and others would be lost
+        # with it, each time again.
+        if any(key.attempt > 1 for key, _ in self._tasks()):
+            return 0
         least = policy.AHEAD_MAX if self._jobs else 0
         # Newest first: their mean time is the least known (then 0), which ends the loop early.
         for job in reversed(self._jobs.values()):
@@ -350,7 +358,10 @@ class NodeMonitor:
         if ask is not None:
             self._release_ask(ask)
         if msg.tasks:
-            self._jobs.setdefault(msg.job_id, NodeJob(msg.scheduler)).scheduler = msg.scheduler
+            job = self._jobs.setdefault(msg.job_id, NodeJob(msg.scheduler))
+            job.scheduler = msg.scheduler
+            if job.mean_s is None:
+                job.mean_s = policy.expected_s(msg.claim.task_s)
         if msg.drained:
             self._unqueue(msg.job_id)
         elif msg.job_id in self._queue:
@@ -403,7 +414,9 @@ class NodeMonitor:
         for (at, job_id), tasks in started.items():
             answer = tasks[0].answer
             assignments = tuple([task.assignment for task in tasks])
-            run = RunTasks(job_id, answer.client, answer.has_shared, assignments)
+            run = RunTasks(
+                job_id, answer.client, answer.has_shared, assignments, answer.claim.task_s
+            )
             out += [*self._share(job_id, at), Envelope(at, run)]
         return out
 
@@ -446,6 +459,21 @@ class NodeMonitor:
         self._pool.release(task.answer.claim, ran_s)
         self._memory.give_back(task.assignment.memory_bytes)
         self._unreported.add(task.answer.scheduler, key, name_of(task.executor), lost)
+
+    def _on_withdrawn(self, msg: StopTask | ReturnTask) -> list[Envelope]:
+        """A client has withdrawn a task: drop it, or have its executor do so."""
+        running = self._running.get(msg.key)
+        if running is not None and running.executor is not None:
+            return [Envelope(running.executor, msg)]
+        ready = self._ready.pop(msg.key, None)
+        if ready is None:
+            return []  # it has ended
+        self._pool.release(ready.answer.claim)
+        self._unreported.add(ready.answer.scheduler, msg.key, "", None)
+        if isinstance(msg, StopTask):
+            return self._wake()
+        withdrawn = TasksWithdrawn(msg.key.job_id, (msg.key.task_id,))
+        return [Envelope(msg.client, withdrawn), *self._wake()]
 
     def _report_losses(self) -> list[Envelope]:
         """Report lost attempts at once; successes ride on the next request or heartbeat."""

@@ -22,7 +22,7 @@ Life of a job in a scheduler (a job id is in exactly one of these tables):
 Life of a task of an open job (`Ledger.check` asserts that it is in exactly one state):
 
     waiting (in the job's placer) ──GetTasks──▶ running (on a node) ──JobReport──▶ finished
-       ▲                                           │                                  │
+       ▲         (WithdrawTasks: finished at once)  │                                  │
        └── lost: reported, its node died, or ◀─────┘          RerunTasks: the result  │
            the node's heartbeat lacks it                      never came to the ◀─────┘
            (at most `max_attempts` attempts)                  client
@@ -90,11 +90,16 @@ from sparrow_core.protocol.messages import (
     ReportTasks,
     RerunTasks,
     Reserve,
+    ReturnTask,
     SchedulerIn,
     SetWeights,
+    StopTask,
     SubmitJob,
+    TaskAbandoned,
+    TasksWithdrawn,
     Tick,
     WidenTimer,
+    WithdrawTasks,
 )
 from sparrow_core.protocol.types import JobOptions, JobReport, TaskKey, TaskSpec
 
@@ -198,6 +203,8 @@ class Scheduler:
                 return self._on_rerun_tasks(msg, now)
             case GetShared():
                 return self._on_get_shared(msg)
+            case WithdrawTasks():
+                return self._on_withdraw_tasks(msg)
             case SetWeights():
                 return self._on_set_weights(msg)
             case GetNodes():
@@ -564,6 +571,9 @@ class Scheduler:
         assert task_id in job.running, "only a running task can be lost"
         node = job.running[task_id].node
         self._ledger.unbind(job, task_id)
+        if task_id in job.unwanted:
+            job.finished[task_id] = None
+            return []
         # Another node is preferred for the next attempt: this one may be the cause.
         return self._try_again(job, task_id, f"{node}{executor}: {reason}", (node,), now)
 
@@ -577,17 +587,52 @@ class Scheduler:
         assert len(story) <= self._config.max_attempts, "the job should have failed before"
         if len(story) >= self._config.max_attempts:
             message = f"task {task_id} was lost {len(story)} times; at last: {reason}"
-            return self._abort(job, "task_lost", message, tuple(story))
+            if not job.submit.options.independent:
+                return self._abort(job, "task_lost", message, tuple(story))
+            job.finished[task_id] = None
+            job.abandoned[task_id] = message
+            return [self._abandoned(job, task_id)]
         return self._place(job, (job.tasks[task_id],), avoid, now)
+
+    @staticmethod
+    def _abandoned(job: Job, task_id: TaskId) -> Envelope:
+        story, message = tuple(job.stories[task_id]), job.abandoned[task_id]
+        return Envelope(job.submit.client, TaskAbandoned(job.job_id, task_id, message, story))
+
+    def _on_withdraw_tasks(self, msg: WithdrawTasks) -> list[Envelope]:
+        job = self._ledger.jobs.get(msg.job_id)
+        if job is None:
+            return []  # over, or not placed yet: then the client's next request finds it
+        waited = tuple(task_id for task_id in msg.tasks if task_id in job.placer.waiting)
+        # As if they had finished: were the answer lost, the client would have them run again.
+        out = self._finish(job, waited)
+        if waited and not msg.stop:
+            out.append(Envelope(job.submit.client, TasksWithdrawn(msg.job_id, waited)))
+        for task_id in msg.tasks:
+            run = job.running.get(task_id)
+            if run is None:
+                continue
+            key = TaskKey(msg.job_id, task_id, run.attempt)
+            node = self._ledger.nodes[run.node].address
+            if msg.stop:
+                job.unwanted[task_id] = None
+                out.append(Envelope(node, StopTask(key)))
+            else:
+                out.append(Envelope(node, ReturnTask(key, job.submit.client)))
+        return out
 
     def _on_rerun_tasks(self, msg: RerunTasks, now: float) -> list[Envelope]:
         out: list[Envelope] = []
         for task_id in msg.tasks:
             # Looked up each time: the job may fail at one of the tasks.
             job = self._ledger.jobs.get(msg.job_id)
-            if job is not None and task_id in job.finished:
-                del job.finished[task_id]
-                out += self._try_again(job, task_id, "its result never reached the client", (), now)
+            if job is None or task_id not in job.finished:
+                continue
+            if task_id in job.abandoned:
+                out.append(self._abandoned(job, task_id))  # the message was lost
+                continue
+            del job.finished[task_id]
+            out += self._try_again(job, task_id, "its result never reached the client", (), now)
         return out
 
     # --- nodes ---------------------------------------------------------------------------------

@@ -59,33 +59,21 @@ EVENTS = {
 
 
 class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One line of the log.
+    """One line of the log."""
 
-    Attributes:
-        at_s: When, in seconds since 1970 (in the simulator: of its own clock).
-        by: The machine that saw it.
-        event: One of `EVENTS`.
-        job: The job's id on the wire: `id`, after a failover `id~1` ...
-        attempt: Number of the attempt, from 1.
-        count: Number of tasks, reservations or slots.
-        text: See `EVENTS`.
-        requires: Attributes that the job's nodes must have.
-        constraints: Task ids to the nodes that they prefer.
-    """
-
-    at_s: float
-    by: str
-    event: str
-    job: str = ""
+    at_s: float  # when, in seconds since 1970 (in the simulator: of its own clock)
+    by: str  # the machine that saw it
+    event: str  # one of `EVENTS`
+    job: str = ""  # the job's id on the wire: `id`, after a failover `id~1` ...
     node: str = ""
     task: int | None = None
-    attempt: int = 0
-    count: int = 0
+    attempt: int = 0  # number of the attempt, from 1
+    count: int = 0  # number of tasks, reservations or slots
     user: str = ""
-    text: str = ""
+    text: str = ""  # see `EVENTS`
     run_s: float = 0.0
-    requires: tuple[str, ...] = ()
-    constraints: dict[int, tuple[str, ...]] = {}
+    requires: tuple[str, ...] = ()  # attributes that the job's nodes must have
+    constraints: dict[int, tuple[str, ...]] = {}  # task ids to the nodes that they prefer
 
 
 _New = Callable[..., AuditEvent]

@@ -46,7 +46,6 @@ class Metrics(Machine[GetMetrics]):
         return [Envelope(msg.asker, MetricsText(self._source, self.text()))]
 
     def text(self) -> str:
-        """All metrics, one per line, in a fixed order."""
         return "".join(f"{line}\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:

@@ -29,43 +29,26 @@ class Quantiles(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """Summary of a cluster's work; times in milliseconds.
-
-    Attributes:
-        failed: Jobs that ended without all results, by reason.
-        response_ms: From a job's arrival at a scheduler to its end.
-        ideal_ms: A job's longest task: its response time on an empty cluster.
-        queue_ms: From a job's arrival to the launch of a task on a node.
-        get_task_ms: From a node's request to the answer: the idle time of late binding.
-        run_ms: From the launch of a task to its end.
-        refill_ms: From the end of a task to the next launch in the slot.
-        utilization: Share of slot time in which tasks ran.
-        shares: Share of the running time by user.
-        reservations: Queued at nodes, in all.
-        useless: Reservations that launched no task.
-        removed: Share of useless reservations that were withdrawn without a request.
-    """
+    """Summary of a cluster's work; times in milliseconds."""
 
     jobs: int
-    failed: dict[str, int]
-    response_ms: Quantiles
-    ideal_ms: Quantiles
-    queue_ms: Quantiles
-    get_task_ms: Quantiles
-    run_ms: Quantiles
-    refill_ms: Quantiles
-    utilization: float
-    shares: dict[str, float]
-    reservations: int
-    useless: int
-    removed: float
+    failed: dict[str, int]  # jobs that ended without all results, by reason
+    response_ms: Quantiles  # from a job's arrival at a scheduler to its end
+    ideal_ms: Quantiles  # a job's longest task: its response time on an empty cluster
+    queue_ms: Quantiles  # from a job's arrival to the launch of a task on a node
+    get_task_ms: Quantiles  # from a node's request to the answer: the idle time of late binding
+    run_ms: Quantiles  # from the launch of a task to its end
+    refill_ms: Quantiles  # from the end of a task to the next launch in the slot
+    utilization: float  # share of slot time in which tasks ran
+    shares: dict[str, float]  # share of the running time by user
+    reservations: int  # queued at nodes, in all
+    useless: int  # reservations that launched no task
+    removed: float  # share of useless reservations that were withdrawn without a request
     lost: int
 
 
 @dataclass(slots=True)
 class _Run:
-    """An attempt on a node."""
-
     job: str
     node: str
     executor: str
@@ -75,8 +58,6 @@ class _Run:
 
 @dataclass(slots=True, kw_only=True)
 class _Log:
-    """Events of interest, by kind."""
-
     arrived: dict[str, AuditEvent] = field(default_factory=dict)
     ended: dict[str, AuditEvent] = field(default_factory=dict)
     runs: dict[tuple[str, int | None, int], _Run] = field(default_factory=dict)

@@ -8,13 +8,21 @@ answered when. Other jobs have no overhead. For the same from audit logs, see `r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from msgspec import Struct
 
 from sparrow_core.protocol.events import JobEvent, JobFinished, TaskCompleted
 from sparrow_core.protocol.types import JobOptions, PlacementStep, TaskSpec
-from sparrow_core.runtime.specs import JobSpec
+
+
+class SubmittedJob(Protocol):
+    """What is needed of a job's `JobSpec`."""
+
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]: ...
+    @property
+    def options(self) -> JobOptions: ...
 
 
 class Why(Struct, frozen=True, kw_only=True):
@@ -51,7 +59,7 @@ class Why(Struct, frozen=True, kw_only=True):
             yield f"{1000 * step.at_s:7.3f} ms  {_in_words(step, self.task_id)}"
 
 
-def explain(job: JobSpec, events: Sequence[JobEvent]) -> dict[int, Why]:
+def explain(job: SubmittedJob, events: Sequence[JobEvent]) -> dict[int, Why]:
     """Explain the placement of each completed task of a job.
 
     Args:

@@ -22,39 +22,27 @@ _FIRST_GUESS_S = 0.1  # of that mean
 
 @dataclass(slots=True, kw_only=True)
 class Queued:
-    """A job's reservations on a node.
-
-    Attributes:
-        count: Reservations in the queue.
-        since: When it was queued or last chosen.
-        asked: Slots that wait for the scheduler's answer.
-        ahead: Tasks of it that a slot may have beyond one.
-    """
+    """A job's reservations on a node."""
 
     scheduler: Address
-    count: int
+    count: int  # reservations in the queue
     claim: Claim
-    since: float
-    asked: int = 0
-    ahead: int = 0
+    since: float  # when it was queued or last chosen
+    asked: int = 0  # slots that wait for the scheduler's answer
+    ahead: int = 0  # tasks of it that a slot may have beyond one
 
 
 Candidates = Iterator[tuple[JobId, Queued]]
 
 
 class Discipline:
-    """First in, first out.
+    """First in, first out."""
 
-    Attributes:
-        sticky: A reservation stays until its job has nothing left for the node, so that the node
-            asks for one task after the other (Eagle's sticky batch probing).
-        unbounded: Ignore the number of free slots.
-        steady: The next choice is the same job, as long as it may have another slot.
-    """
-
+    # A reservation stays until its job has nothing left for the node, so that the node asks for one
+    # task after the other (Eagle's sticky batch probing).
     sticky = False
-    unbounded = False
-    steady = True
+    unbounded = False  # ignores the number of free slots
+    steady = True  # the next choice is the same job, as long as it may have another slot
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
         """Key of the job's lane: within a lane, the oldest job is always chosen."""
@@ -238,11 +226,7 @@ DISCIPLINES: dict[str, type[Discipline]] = {
 
 
 def make_discipline(policy: str) -> Discipline:
-    """The discipline of that name.
-
-    Raises:
-        SparrowError: There is none.
-    """
+    """The discipline of that name; SparrowError if there is none."""
     if policy not in DISCIPLINES:
         raise SparrowError(f"policy {policy!r} is none of {', '.join(DISCIPLINES)}")
     return DISCIPLINES[policy]()

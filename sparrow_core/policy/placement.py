@@ -29,12 +29,8 @@ _PROBE_RATIO_MAX = 1000.0
 
 
 def check_placement(placement: str, probe_ratio: float, tasks: Sequence[TaskSpec] = ()) -> None:
-    """See whether there can be a placer for a job.
-
-    Raises:
-        InvalidJob: Unknown placement, probe ratio below 1 (tasks would be left without a
-            reservation), or two tasks with the same id.
-    """
+    """Raise InvalidJob if there can be no placer for a job."""
+    # With a probe ratio below 1, tasks would be left without a reservation.
     if placement not in PLACEMENTS:
         raise InvalidJob(f"placement {placement!r} is none of {', '.join(PLACEMENTS)}")
     if not 1.0 <= probe_ratio <= _PROBE_RATIO_MAX:
@@ -46,10 +42,6 @@ def check_placement(placement: str, probe_ratio: float, tasks: Sequence[TaskSpec
 def make_placer(
     placement: str, rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]
 ) -> Placer:
-    """The placer for a job.
-
-    Raises:
-        InvalidJob: As `check_placement` does.
-    """
+    """The placer for a job; raises as `check_placement` does."""
     check_placement(placement, probe_ratio, tasks)
     return PLACEMENTS[placement].for_job(rng, probe_ratio, tasks)

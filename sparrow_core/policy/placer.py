@@ -27,7 +27,6 @@ class Placer(ABC):
     """The waiting tasks of one job, and where reservations for them go."""
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
-        """Start with no task; `rng` decides where reservations go."""
         self.waiting: OrderedDict[TaskId, TaskSpec] = OrderedDict()
         self._rng = rng
         self._probe_ratio = probe_ratio
@@ -52,9 +51,7 @@ class Placer(ABC):
     ) -> Reservations:
         """Add waiting tasks, and reserve for them on live `nodes`, not on `avoid` if possible.
 
-        Raises:
-            NoNodes: There is no live node.
-            Unsatisfiable: A task must run on nodes that are not alive.
+        NoNodes if there is none; Unsatisfiable if a task must run on nodes that are not alive.
         """
         if not nodes:
             raise NoNodes("no live node is left")
@@ -118,8 +115,7 @@ def pop_first(tasks: OrderedDict[TaskId, TaskSpec], count: int) -> list[TaskSpec
 def live_preferred(task: TaskSpec, alive: Mapping[NodeName, None]) -> Sequence[NodeName]:
     """The live nodes that the task prefers; none means that any node will do.
 
-    Raises:
-        Unsatisfiable: The preference is a hard constraint, and none of the nodes is alive.
+    Unsatisfiable if the preference is a hard constraint, and none of the nodes is alive.
     """
     preferred = dict.fromkeys(map(NodeName, task.preferred_nodes))
     nodes = [node for node in preferred if node in alive]

@@ -23,6 +23,11 @@ def smoothed(mean_s: float | None, latest_s: float) -> float:
     return latest_s if mean_s is None else mean_s + _SMOOTHING * (latest_s - mean_s)
 
 
+def expected_s(task_s: float) -> float | None:
+    """The mean to start from, before a task has ended: an estimate, if it is below a round trip."""
+    return task_s if task_s <= _BRISK_S else None
+
+
 def batch_size(mean_s: float | None) -> int:
     """Tasks that a slot is woken up for: as many as take `BATCH_S` together."""
     return max(1, int(BATCH_S / mean_s)) if mean_s else 1
@@ -46,12 +51,7 @@ def reservation_count(tasks: int, probe_ratio: float) -> int:
 
 
 def spread_reservations(rng: Random, nodes: Sequence[NodeName], count: int) -> dict[NodeName, int]:
-    """Spread `count` reservations over random nodes, evenly.
-
-    Returns:
-        Reservations by node: one each on `count` random nodes, or, when there are more
-        reservations than nodes, every node with floor or ceil of the mean.
-    """
+    """Spread `count` reservations evenly over random nodes: one each, or the mean, up or down."""
     # The paper assumes more nodes than reservations; small clusters need several on each.
     if count <= len(nodes):
         return dict.fromkeys(rng.sample(nodes, count), 1)

@@ -30,7 +30,7 @@ class TaskCompleted(Struct, frozen=True, tag=True, gc=False, kw_only=True):
 
 
 class TaskFailed(Struct, frozen=True, tag=True, gc=False):
-    """A task failed permanently; `JobFailed` follows."""
+    """A task failed permanently; `JobFailed` follows, unless the job's tasks are independent."""
 
     task_id: int
     message: str
@@ -39,8 +39,25 @@ class TaskFailed(Struct, frozen=True, tag=True, gc=False):
     executor: str
 
 
+class TaskLost(Struct, frozen=True, tag=True, gc=False):
+    """All attempts at a task of a job with `JobOptions.independent` were lost.
+
+    `story` has a line for each attempt.
+    """
+
+    task_id: int
+    message: str
+    story: tuple[str, ...] = ()
+
+
+class TasksReturned(Struct, frozen=True, tag=True, gc=False):
+    """The answer to a request to take tasks back: these had not begun and will not run."""
+
+    task_ids: tuple[int, ...]
+
+
 class JobFinished(Struct, frozen=True, tag=True, repr_omit_defaults=True):
-    """All tasks have completed; the job's last event.
+    """All tasks have completed, or (if independent) have failed; the job's last event.
 
     Attributes:
         placement: With `JobOptions.explain`, the steps of placing the tasks, in order; the input of
@@ -65,4 +82,4 @@ class JobFailed(Struct, frozen=True, tag=True):
     story: tuple[str, ...] = ()
 
 
-JobEvent = TaskCompleted | TaskFailed | JobFinished | JobFailed
+JobEvent = TaskCompleted | TaskFailed | TaskLost | TasksReturned | JobFinished | JobFailed

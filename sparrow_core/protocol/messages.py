@@ -34,12 +34,13 @@ from sparrow_core.protocol.types import (
     NodeInfo,
     PlacementStep,
     Result,
+    Seconds,
     SlotOutcome,
     TaskKey,
     TaskSpec,
 )
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -112,6 +113,18 @@ class CancelJob(Message, frozen=True):
     job_id: JobId
 
 
+class WithdrawTasks(Message, frozen=True):
+    """Tasks that have not begun are not to run; from the embedding program, and to schedulers.
+
+    With `stop`, running ones are interrupted and no result counts any more. Without it, answers
+    (TasksWithdrawn, to the program TasksReturned) name those that had not begun.
+    """
+
+    job_id: JobId
+    tasks: tuple[TaskId, ...]
+    stop: bool
+
+
 class SchedulerLost(Message, frozen=True):
     """The scheduler's process is dead; `returns` if it is being restarted."""
 
@@ -174,6 +187,22 @@ class JobAborted(Message, frozen=True):
     kind: str
     message: str
     story: tuple[str, ...] = ()
+
+
+class TaskAbandoned(Message, frozen=True):
+    """All attempts at a task of a job with independent tasks were lost; the job goes on."""
+
+    job_id: JobId
+    task_id: TaskId
+    message: str
+    story: tuple[str, ...] = ()
+
+
+class TasksWithdrawn(Message, frozen=True):
+    """Answer to WithdrawTasks without `stop`: these tasks will not run."""
+
+    job_id: JobId
+    tasks: tuple[TaskId, ...]
 
 
 class JobPlaced(Message, frozen=True):
@@ -416,18 +445,32 @@ class ExecutorLost(Message, frozen=True):
 
 
 class RunTasks(Message, frozen=True):
-    """Run these tasks, with the job's JobShared if `has_shared`; results go to `client`."""
+    """Run these tasks, with the job's JobShared if `has_shared`; results go to `client`.
+
+    `task_s`: the estimated time of a task.
+    """
 
     job_id: JobId
     client: Address
     has_shared: bool
     tasks: tuple[Assignment, ...]
+    task_s: Seconds = 1.0
 
 
 class StopTask(Message, frozen=True):
-    """The attempt was given up: interrupt it and discard its result."""
+    """The attempt is not wanted any more: interrupt it and discard its result."""
 
     key: TaskKey
+
+
+class ReturnTask(Message, frozen=True):
+    """Drop the attempt unless it has begun; whoever drops it answers with TasksWithdrawn.
+
+    It travels scheduler -> node monitor -> executor -> slot.
+    """
+
+    key: TaskKey
+    client: Address
 
 
 class TasksEnded(Message, frozen=True):
@@ -514,18 +557,22 @@ class MetricsText(Message, frozen=True):
 
 
 ClientIn = (
-    StartJob | CancelJob | SchedulerLost | AllNodesLost | JobTimer | WatchTimer | StragglerTimer
+    StartJob | CancelJob | WithdrawTasks | SchedulerLost | AllNodesLost
+    | JobTimer | WatchTimer | StragglerTimer
     | JobAccepted | JobAborted | JobPlaced | JobStatus | Pong | KnownNodes | TaskResults | TaskError
+    | TaskAbandoned | TasksWithdrawn
 )  # fmt: skip
 SchedulerIn = (
     Tick | ProbeTimer | WidenTimer | SubmitJob | PingJob | RerunTasks | Ping | GetNodes | EndJob
     | SetWeights | RegisterNode | NodeLeft | NodeLost | RefuseReservations | NodeLoad
-    | GetTasks | ReportTasks | GetShared
+    | GetTasks | ReportTasks | GetShared | WithdrawTasks
 )  # fmt: skip
 NodeMonitorIn = (
     Tick | Flush | NodeRefused | SetWeights | Drain | Reserve | ProbeLoad | AssignTasks
     | CancelReservations | EndJob | EndJobs | JobShared | GetShared
-    | ExecutorStatus | ExecutorLost | TasksEnded
+    | ExecutorStatus | ExecutorLost | TasksEnded | StopTask | ReturnTask
 )  # fmt: skip
-ExecutorIn = Tick | RunTasks | StopTask | JobShared | EndJob | EndJobs | SlotReady | SlotDone
-SlotIn = StartTasks | InterruptTask | TellOutcomes | ForgetJob
+ExecutorIn = (
+    Tick | RunTasks | StopTask | ReturnTask | JobShared | EndJob | EndJobs | SlotReady | SlotDone
+)
+SlotIn = StartTasks | InterruptTask | ReturnTask | TellOutcomes | ForgetJob

@@ -43,10 +43,12 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
         framework: Only executors of this framework run it.
         priority: Smaller runs first, on nodes with the policy "priority".
         requires: Attributes that nodes must have, such as "gpu" or "zone=a".
-        task_s: Estimated time of a task, for the policy "srpt".
+        task_s: Estimated time of a task, for the policy "srpt"; nodes fetch tasks ahead from the
+            start if it is less than a round trip.
         straggler_factor: If above 0, tasks that take this many times the median of the finished
             ones are submitted a second time, once half of the tasks have finished.
         explain: Record the steps of placement in `JobFinished`; see `why.explain`.
+        independent: Tasks fail alone: one that fails, or is lost too often, does not end the job.
     """
 
     framework: str = ""
@@ -55,6 +57,7 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     task_s: Seconds = 1.0
     straggler_factor: Annotated[float, Meta(ge=0)] = 0.0
     explain: bool = False
+    independent: bool = False
 
 
 class Claim(Struct, frozen=True, array_like=True, gc=False):
@@ -131,7 +134,7 @@ class AttemptEnd(Struct, frozen=True, array_like=True, gc=False):
 
 
 class SlotOutcome(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """The outcome of a task: a result, or an error if `message` is not None."""
+    """The outcome of a task: a result, an error if `message` is not None, or it was not begun."""
 
     key: TaskKey
     run_s: Seconds
@@ -139,6 +142,7 @@ class SlotOutcome(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     message: str | None = None
     detail: bytes = b""
     retryable: bool = False
+    returned: bool = False
 
 
 class Loss(Struct, frozen=True, array_like=True, gc=False):

@@ -23,17 +23,19 @@ from sparrow_core.machines.client import Client, ClientConfig
 from sparrow_core.policy.placement import check_placement
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError
 from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished
-from sparrow_core.protocol.ids import Address, JobId, NodeName, name_of
+from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId, name_of
 from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import (
     CancelJob,
     GetNodes,
     KnownNodes,
+    Message,
     MetricsText,
     Notify,
     SchedulerSilent,
     SetWeights,
     Tick,
+    WithdrawTasks,
 )
 from sparrow_core.protocol.types import NodeInfo
 from sparrow_core.runtime.specs import ExecutorStatus, JobSpec, NodeStatus, start_of
@@ -160,6 +162,23 @@ def _guard(callback: Callable[[], None]) -> None:
         traceback.print_exc()
 
 
+class _Call(Message, frozen=True):
+    """Call this; never leaves the process."""
+
+    callback: Callable[[], None]
+
+
+class _Caller(Machine[_Call]):
+    """Calls functions on the IO thread."""
+
+    inputs: ClassVar[Any] = _Call
+
+    def on_message(self, msg: _Call, now: float) -> list[Envelope]:
+        del now
+        _guard(msg.callback)
+        return []
+
+
 class Cluster(ABC):
     """What all kinds of cluster share: submission, events, and the IO thread."""
 
@@ -186,6 +205,7 @@ class Cluster(ABC):
         client = Client(self._client, driver.address("sink"), schedulers, self._client_config)
         driver.host("client", client)
         driver.host("sink", self._actor)
+        driver.host("caller", _Caller())
 
     def _run(self) -> None:
         self._thread = threading.Thread(target=self._loop, name="sparrow-io", daemon=True)
@@ -233,6 +253,35 @@ class Cluster(ABC):
         """Cancel a job; JobFailed("cancelled") follows unless it is over. Thread-safe."""
         if self._is_running():
             self._driver.post(self._client, CancelJob(job_id))
+
+    @property
+    def live_schedulers(self) -> tuple[Address, ...]:
+        """Those that are alive, as far as is known."""
+        return tuple(self._actor.schedulers)
+
+    def withdraw(self, job_id: JobId, tasks: Sequence[TaskId], *, stop: bool) -> None:
+        """Withdraw tasks of a job. Thread-safe.
+
+        Args:
+            job_id: The job; no effect if it is over.
+            tasks: Those that have not begun do not run.
+            stop: Running ones are interrupted, and no event follows for any of the tasks. Without
+                it, `TasksReturned` follows with those that had not begun, unless there are none.
+        """
+        if self._is_running():
+            self._driver.post(self._client, WithdrawTasks(job_id, tuple(tasks), stop))
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back on the IO thread; must not block. Thread-safe.
+
+        Work that comes in while that thread is busy can so be handled together.
+
+        Raises:
+            ClusterClosed: The cluster is closed, or was not started.
+        """
+        if not self._is_running():
+            raise ClusterClosed("the cluster is not running")
+        self._driver.post(self._driver.address("caller"), _Call(callback))
 
     def _await(
         self,

@@ -23,6 +23,7 @@ from sparrow_core.protocol.messages import (
     ForgetJob,
     InterruptTask,
     Message,
+    ReturnTask,
     SlotDone,
     SlotIn,
     SlotReady,
@@ -123,6 +124,8 @@ class SlotThread(Machine[SlotIn]):
                 self._tasks.put(msg)
             case TellOutcomes():
                 self._report()
+            case ReturnTask():
+                self._return(msg.key)
             case InterruptTask():
                 with self._lock:
                     if msg.key in self._dropped:
@@ -132,6 +135,15 @@ class SlotThread(Machine[SlotIn]):
             case _:
                 assert_never(msg)
         return []
+
+    def _return(self, key: TaskKey) -> None:
+        """Give a task back that has not begun; at once, as a long one may be in front of it."""
+        with self._lock:
+            if self._dropped.get(key) is not False:
+                return
+            del self._dropped[key]
+            self._outcomes.append(SlotOutcome(key=key, run_s=0.0, result=b"", returned=True))
+        self._report()
 
     def stop(self) -> None:
         """Interrupt the running task and have the thread close its runner; see `join`."""
@@ -190,7 +202,10 @@ class SlotThread(Machine[SlotIn]):
     def _run(self, runner: Runner, job_id: JobId, shared: bytes, task: Assignment) -> None:
         key = TaskKey(job_id, task.task_id, task.attempt)
         with self._lock:
-            if self._dropped.pop(key):
+            interrupted = self._dropped.pop(key, None)
+            if interrupted is None:
+                return  # it was given back
+            if interrupted:
                 self._outcomes.append(
                     SlotOutcome(key=key, run_s=0.0, result=b"", message="interrupted")
                 )

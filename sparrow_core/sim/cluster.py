@@ -23,6 +23,7 @@ from sparrow_core.protocol.messages import (
     InterruptTask,
     KnownNodes,
     Notify,
+    ReturnTask,
     SchedulerSilent,
     SlotDone,
     SlotIn,
@@ -35,6 +36,7 @@ from sparrow_core.sim.world import World
 
 _DURATION = struct.Struct("<d")
 _RESPAWN_S = 0.3
+_QUIET_S = 1000.0
 
 
 def payload_of(
@@ -96,6 +98,10 @@ class SimulatedSlot(Machine[SlotIn | SlotDone]):
                 return self._end(
                     SlotOutcome(key=msg.key, run_s=0.0, result=b"", message="interrupted")
                 )
+            case ReturnTask():
+                if msg.key not in self._queue:
+                    return []  # it has begun
+                return self._end(SlotOutcome(key=msg.key, run_s=0.0, result=b"", returned=True))
             case ForgetJob() | TellOutcomes():
                 return []
             case _:
@@ -162,22 +168,14 @@ class Recorder:
 
 
 class SimulatedCluster:
-    """Schedulers, nodes and one client in a world.
-
-    Args:
-        nodes: How many; they are called n0, n1 ...
-        slots: Of each executor; a node has one executor per framework.
-        schedulers: How many, each a process of its own.
-        frameworks: Of the executors of each node.
-        slowness: Factor on the task times of a node.
-    """
+    """Schedulers, each a process of its own, nodes (n0, n1 ...) and one client in a world."""
 
     def __init__(
         self,
         world: World,
         *,
         nodes: int,
-        slots: int = 1,
+        slots: int = 1,  # of each executor; a node has one executor per framework
         schedulers: int = 1,
         heartbeat_s: float = 0.5,
         attributes: Callable[[NodeName], tuple[str, ...]] = lambda _: (),
@@ -185,7 +183,7 @@ class SimulatedCluster:
         monitor: NodeMonitorConfig | None = None,
         scheduler: SchedulerConfig | None = None,
         client: ClientConfig | None = None,
-        slowness: Callable[[NodeName], float] = lambda _: 1.0,
+        slowness: Callable[[NodeName], float] = lambda _: 1.0,  # factor on task times
     ) -> None:
         """Host all machines; nodes register when the world runs."""
         self.world = world
@@ -207,21 +205,20 @@ class SimulatedCluster:
         )
         self._incarnations = itertools.count()
         self._executors: dict[NodeName, list[Address]] = {}
+        self.nodes = [NodeName(f"n{number}") for number in range(nodes)]
         for at in self.schedulers:
             self.start_scheduler(at)
-        for number in range(nodes):
-            self.start_node(NodeName(f"n{number}"))
+        for name in self.nodes:
+            self.start_node(name)
         sink = address("front", "sink")
         self.client = address("front", "client")
         world.host(sink, self.recorder)
         world.host(self.client, Client(self.client, sink, self.schedulers, client))
 
     def start_scheduler(self, at: Address) -> None:
-        """Start or restart a scheduler process."""
         self.world.host(at, Scheduler(at, self.world.rng, self._scheduler_config))
 
     def start_node(self, name: NodeName) -> None:
-        """Start or restart a node's process and its executors."""
         at = self.monitor_of(name)
         monitor = NodeMonitor(
             name, at, self.schedulers,
@@ -276,3 +273,9 @@ class SimulatedCluster:
     def _on_run(self, name: NodeName, key: TaskKey) -> None:
         self.starts[key] = self.starts.get(key, 0) + 1
         self.started_on[key] = name
+
+
+def quiet_cluster(world: World, *, cancellation: bool = True, **shape: Any) -> SimulatedCluster:
+    """A cluster in which nothing fails, so that heartbeats would only slow the simulation."""
+    scheduler = SchedulerConfig(lease_s=_QUIET_S, cancellation=cancellation)
+    return SimulatedCluster(world, heartbeat_s=_QUIET_S, scheduler=scheduler, **shape)

@@ -49,8 +49,6 @@ class _Ask:
 
 
 class _Job:
-    """An open job at its scheduler."""
-
     __slots__ = (
         "at_s", "cancelled", "job_id", "last_s", "left", "placer", "reserved", "start",
     )  # fmt: skip
@@ -110,19 +108,7 @@ class _Node:
 
 
 class ExpressCluster:
-    """Nodes and schedulers without faults.
-
-    Attributes:
-        ended_s: Response times of finished jobs, in seconds.
-        on_run: If set, called at the start (job, 1, time) and end (job, -1, time) of each task.
-        on_last: If set, called when a job's last task starts, with the time at which the client
-            will get its result.
-
-    Args:
-        nodes: How many; they are called n0, n1 ...
-        network: Delays; loss and jitter are ignored.
-        cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
-    """
+    """Nodes (n0, n1 ...) and schedulers without faults."""
 
     def __init__(
         self,
@@ -131,12 +117,14 @@ class ExpressCluster:
         slots: int = 1,
         policy: str = "fifo",
         seed: int = 1,
-        network: Network | None = None,
-        cancellation: bool = True,
+        network: Network | None = None,  # loss and jitter are ignored
+        cancellation: bool = True,  # of reservations when all tasks of a job are bound
     ) -> None:
         network = network or Network()
-        self.ended_s: dict[JobId, float] = {}
+        self.ended_s: dict[JobId, float] = {}  # response times of finished jobs
+        # If set, called at the start (job, 1, time) and end (job, -1, time) of each task.
         self.on_run: Callable[[StartJob, int, float], None] | None = None
+        # If set, called when a job's last task starts, with the time of its result at the client.
         self.on_last: Callable[[JobId, float], None] | None = None
         self.now = 0.0
         self._delay_s = network.delay_s

@@ -19,23 +19,15 @@ from sparrow_core.sim.world import World
 
 
 class Meter:
-    """Counts the messages of a world from now on.
-
-    Attributes:
-        network: Messages between nodes, schedulers and clients, by type.
-        local: Messages between the processes of a node, by type.
-        reserved: Reservations that were sent.
-        bound: Tasks that were bound to a node.
-        requested: Tasks that node monitors asked for.
-        late: Those asked for when all tasks of their job had been bound already.
-        waited_s: Slot time spent waiting for answers.
-    """
+    """Counts the messages of a world from now on."""
 
     def __init__(self, world: World) -> None:
-        self.network: Counter[str] = Counter()
-        self.local: Counter[str] = Counter()
-        self.reserved = self.bound = self.requested = self.late = 0
-        self.waited_s = 0.0
+        self.network: Counter[str] = Counter()  # between nodes, schedulers and clients, by type
+        self.local: Counter[str] = Counter()  # between the processes of a node
+        self.reserved = self.bound = 0  # reservations that were sent, tasks that were bound
+        # Tasks that node monitors asked for; `late` when all of their job had been bound already.
+        self.requested = self.late = 0
+        self.waited_s = 0.0  # slot time spent waiting for answers
         self._asked: dict[tuple[Address, JobId], dict[int, tuple[int, float]]] = {}
         self._drained: dict[JobId, None] = {}
         world.taps.append(self._tap)

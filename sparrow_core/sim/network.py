@@ -8,21 +8,13 @@ from msgspec import Struct
 
 
 class Network(Struct, frozen=True):
-    """A network that may reorder messages.
+    """A network that may reorder messages."""
 
-    Attributes:
-        delay_s: Minimum delay between processes.
-        local_delay_s: Minimum delay between processes of a node.
-        jitter_s: Maximum of the added uniform delay; messages may overtake each other.
-        loss: Probability that a message is lost.
-        duplication: Probability that it arrives twice.
-    """
-
-    delay_s: float = 0.0005
-    local_delay_s: float = 0.00005
-    jitter_s: float = 0.0
-    loss: float = 0.0
-    duplication: float = 0.0
+    delay_s: float = 0.0005  # minimum delay between processes
+    local_delay_s: float = 0.00005  # minimum delay between processes of a node
+    jitter_s: float = 0.0  # maximum of the added uniform delay; messages may overtake each other
+    loss: float = 0.0  # probability that a message is lost
+    duplication: float = 0.0  # probability that it arrives twice
 
     def delays_s(self, rng: Random, *, local: bool = False) -> tuple[float, ...]:
         """The delays of all copies that arrive: zero, one or two."""

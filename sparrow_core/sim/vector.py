@@ -71,11 +71,6 @@ class VectorCluster:
     """Nodes as arrays of the next free times of their slots.
 
     Jobs are submitted in order of arrival; methods return a job's response time in seconds.
-
-    Args:
-        network: Delays; there is no loss.
-        cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
-        remembers: Whether nodes know their queue lengths, for `loads`.
     """
 
     def __init__(
@@ -84,8 +79,8 @@ class VectorCluster:
         slots: int = 1,
         network: Network | None = None,
         *,
-        cancellation: bool = True,
-        remembers: bool = False,
+        cancellation: bool = True,  # of reservations when all tasks of a job are bound
+        remembers: bool = False,  # whether nodes know their queue lengths, for `loads`
     ) -> None:
         network = network or Network()
         self.nodes = nodes
@@ -173,7 +168,6 @@ class _Ring:
         self._under_way: deque[tuple[float, Indexes, Floats]] = deque()
 
     def note(self, nodes: Indexes, reserved_at: float, ends: Floats) -> None:
-        """Add a reservation on each of these distinct nodes."""
         self._under_way.append((reserved_at, nodes, ends))
 
     def count(self, nodes: Indexes, at_s: float) -> Indexes:
@@ -201,11 +195,7 @@ class _Ring:
 
 
 def fill_levels(loads: Indexes, tasks: int) -> Indexes:
-    """Batch sampling by load: each task goes to the least loaded, which then has one more.
-
-    Returns:
-        For each task, the position of its node.
-    """
+    """Batch sampling: the position of the least loaded node, which then has one more, by task."""
     chosen: list[Indexes] = []
     missing = tasks
     level = int(loads.min())
@@ -272,10 +262,8 @@ def response_times_s(
 ) -> Floats:
     """Simulate a workload; returns response times of its jobs in order of arrival.
 
-    `on_jobs` is called with the number of jobs done since the last call.
-
-    Raises:
-        ValueError: The workload has placement constraints, or more probes per job than nodes.
+    `on_jobs` is called with the number of jobs done since the last call. ValueError for placement
+    constraints, and for more probes per job than nodes.
     """
     probes = policy.reservation_count(workload.tasks, workload.probe_ratio)
     if workload.replicas or (probes > nodes and workload.placement in ("sparrow", "batch")):

@@ -10,12 +10,11 @@ from random import Random
 from msgspec import Struct
 
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
-from sparrow_core.machines.scheduler import SchedulerConfig
 from sparrow_core.protocol.events import JobFinished
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import SimulatedCluster, duration_of, payload_of
+from sparrow_core.sim.cluster import SimulatedCluster, duration_of, payload_of, quiet_cluster
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.world import World
 
@@ -28,7 +27,6 @@ BIMODAL_SHORT = 1 / (1 + BIMODAL_LONG_SHARE * (BIMODAL_RATIO - 1))
 # Bursty arrivals: hyperexponential, with balanced means and this squared coefficient of variation.
 BURSTY_SCV = 9.0
 BURSTY_SHARE = (1 + math.sqrt((BURSTY_SCV - 1) / (BURSTY_SCV + 1))) / 2
-_QUIET_HEARTBEAT_S = 1000.0  # nothing fails, so heartbeats would only slow the simulation
 
 # Task times of a job with mean 1, by name of their distribution.
 DISTRIBUTIONS: dict[str, Callable[[Random, int], list[float]]] = {
@@ -54,28 +52,20 @@ ARRIVALS: dict[str, Callable[[Random], float]] = {
 
 
 class Workload(Struct, frozen=True, kw_only=True):
-    """Jobs of equal size.
+    """Jobs of equal size."""
 
-    Attributes:
-        load: Average share of busy slots.
-        distribution: Of task times, a name in `DISTRIBUTIONS`.
-        trace_s: If not empty, task times are drawn from these instead.
-        arrivals: Of jobs, a name in `ARRIVALS`.
-        placement: A name of `placement.PLACEMENTS`, or "central" for an omniscient scheduler.
-        replicas: If above 0, each task prefers this many random nodes.
-    """
-
-    load: float
+    load: float  # average share of busy slots
     jobs: int
     tasks: int = 10
     task_s: float = 0.1
-    distribution: str = "exponential"
+    distribution: str = "exponential"  # of task times, a name in `DISTRIBUTIONS`
+    # A name of `placement.PLACEMENTS`, or "central" for an omniscient scheduler.
     placement: str = "sparrow"
     probe_ratio: float = 2.0
-    replicas: int = 0
+    replicas: int = 0  # if above 0, each task prefers this many random nodes
     options: JobOptions = JobOptions()
-    arrivals: str = "poisson"
-    trace_s: tuple[float, ...] = ()
+    arrivals: str = "poisson"  # of jobs, a name in `ARRIVALS`
+    trace_s: tuple[float, ...] = ()  # if not empty, task times are drawn from these instead
 
     @property
     def mean_s(self) -> float:
@@ -134,12 +124,9 @@ def response_times_s(
     arrivals = make_jobs(workload, names, slots, Random(f"workload {seed}"))
     if workload.placement == "central":
         return sorted(central_response_times_s(arrivals, nodes * slots, Network().delay_s))
-    world = World(seed, Network())
-    cluster = SimulatedCluster(
-        world, nodes=nodes, slots=slots, schedulers=schedulers,
-        heartbeat_s=_QUIET_HEARTBEAT_S, monitor=monitor,
-        scheduler=SchedulerConfig(lease_s=_QUIET_HEARTBEAT_S),
-    )  # fmt: skip
+    cluster = quiet_cluster(
+        World(seed), nodes=nodes, slots=slots, schedulers=schedulers, monitor=monitor
+    )
     return sorted(run_jobs(cluster, arrivals))
 
 
@@ -179,7 +166,6 @@ class CentralQueue:
 def central_response_times_s(
     arrivals: Sequence[Arrival], slots: int, delay_s: float
 ) -> list[float]:
-    """The response times under an omniscient scheduler."""
     queue = CentralQueue(slots, delay_s)
     return [
         queue.run(each.at_s, [duration_of(task.payload) for task in each.job.tasks])

@@ -26,24 +26,16 @@ Tap = Callable[[Address, Message, Sequence[Envelope], float], None]
 
 
 class World:
-    """Simulated time, machines, and the network between them.
-
-    Args:
-        seed: Of the network and of `rng`, which machines share.
-        network: Delays and faults of messages between processes.
-        wire: Encode and decode messages, as the ZeroMQ driver does.
-        checked: Call a machine's `check` after each message.
-        trace: Called with each delivered message.
-    """
+    """Simulated time, machines, and the network between them."""
 
     def __init__(
         self,
-        seed: int,
+        seed: int,  # of the network and of `rng`, which machines share
         network: Network | None = None,
         *,
-        wire: bool = False,
-        checked: bool = False,
-        trace: Trace | None = None,
+        wire: bool = False,  # encode and decode messages, as the ZeroMQ driver does
+        checked: bool = False,  # call a machine's `check` after each message
+        trace: Trace | None = None,  # called with each delivered message
     ) -> None:
         self.now = 0.0
         self.events = 0

@@ -9,19 +9,25 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from minishark.adapters.ibis import Backend
 from minishark.errors import ClusterError
 from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 
-ibis = pytest.importorskip("ibis")
 # ibis asks pandas for an option that pandas is about to drop.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated")
 
 
+@pytest.fixture(scope="module")
+def ibis() -> Any:
+    """The library, which takes most of a second to import: only where these tests run."""
+    return pytest.importorskip("ibis")
+
+
 @pytest.fixture
-def backend(session: Session) -> Any:
+def backend(ibis: Any, session: Session) -> Any:
     """The back end over the sample; what a test makes is dropped."""
+    from minishark.adapters.ibis import Backend
+
     before = session.tables
     yield Backend.from_connection(session)
     for table in session.tables:
@@ -29,7 +35,7 @@ def backend(session: Session) -> Any:
             session.drop_table(table)
 
 
-def test_a_tpch_query_is_duckdbs(backend: Any, plain: duckdb.DuckDBPyConnection) -> None:
+def test_a_tpch_query_is_duckdbs(ibis: Any, backend: Any, plain: duckdb.DuckDBPyConnection) -> None:
     """TPC-H 3, written as an expression."""
     customer, orders, lineitem = map(backend.table, ("customer", "orders", "lineitem"))
     day = ibis.date("1995-03-15")
@@ -50,7 +56,7 @@ def test_a_tpch_query_is_duckdbs(backend: Any, plain: duckdb.DuckDBPyConnection)
     assert expected.num_rows == query.to_pyarrow_batches(chunk_size=3).read_all().num_rows
 
 
-def test_tables_are_made_listed_and_dropped(backend: Any) -> None:
+def test_tables_are_made_listed_and_dropped(ibis: Any, backend: Any) -> None:
     """From frames, expressions and schemas; replaced only if asked to."""
     assert 6 == backend.create_table("numbers", pd.DataFrame({"n": [1, 2, 3]})).n.sum().execute()
     assert 8 == backend.create_table("regions", backend.table("region")).count().execute() + 3
@@ -73,7 +79,7 @@ def test_tables_are_made_listed_and_dropped(backend: Any) -> None:
         backend.table("numbers")
 
 
-def test_rows_in_memory_and_sql(backend: Any) -> None:
+def test_rows_in_memory_and_sql(ibis: Any, backend: Any) -> None:
     """Memory tables travel into the session; SQL text is DuckDB's; nulls and lists stay."""
     rows = ibis.memtable({"a": [1, 2, None], "b": ["x", "y", "z"]})
     assert ["y"] == backend.execute(rows.filter(rows.a > 1).b).to_list()
@@ -84,15 +90,15 @@ def test_rows_in_memory_and_sql(backend: Any) -> None:
 @pytest.mark.parametrize(
     "arguments", [{"database": "other"}, {"temp": True}, {"obj": None}], ids=lambda a: next(iter(a))
 )
-def test_what_does_not_exist_is_refused(backend: Any, arguments: dict[str, Any]) -> None:
+def test_what_does_not_exist_is_refused(ibis: Any, backend: Any, arguments: dict[str, Any]) -> None:
     """Databases, temporary tables, tables of nothing."""
     with pytest.raises((ibis.common.exceptions.UnsupportedArgumentError, ValueError)):
         backend.create_table("x", **({"obj": pa.table({"a": [1]})} | arguments))
 
 
-def test_a_session_of_its_own_ends_with_it() -> None:
+def test_a_session_of_its_own_ends_with_it(backend: Any) -> None:
     """What connect starts, disconnect stops."""
-    backend = Backend().connect(in_process=True, nodes=1)
+    backend = type(backend)().connect(in_process=True, nodes=1)
     assert 3 == backend.sql("SELECT 3 AS a").a.execute()[0]
     backend.disconnect()
     with pytest.raises(ClusterError):

@@ -21,7 +21,7 @@ from minishark.tpch.queries import load_queries
 CELLS = (
     f"""
 import minishark
-session = minishark.connect(nodes=1)
+session = minishark.connect(in_process=True, nodes=1)
 session.create_table("lineitem", "{sample_folder()}/lineitem.parquet")
 %load_ext minishark""",
     f"%%sql\n{load_queries([6])[6]}",

@@ -7,7 +7,7 @@ import pytest
 import minishark
 from minishark.bench.load import _METRICS, EXPERIMENTS, Load, fairness_of, load, verdict
 from minishark.errors import ResourceError
-from minishark.query.limits import OpenQueries
+from minishark.session.engine import OpenQueries
 from sparrow_core.lab.rows import Point, Row
 
 
@@ -21,8 +21,8 @@ def test_more_open_queries_than_the_bound_are_refused() -> None:
         with pytest.raises(ResourceError, match="has 0 queries open, which is its limit: wait"):
             other.counted().__enter__()
     with queries.counted():
-        assert 1 == queries._open
-    assert 0 == queries._open
+        assert 1 == queries.count
+    assert 0 == queries.count
 
 
 def test_a_session_refuses_and_recovers() -> None:

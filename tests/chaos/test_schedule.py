@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minishark.bench.chaos.findings import LONGER, Findings, verdict
-from minishark.bench.chaos.injector import Injected
-from minishark.bench.chaos.schedule import KINDS, Fault, plan_faults
-from minishark.bench.chaos.victims import Scene
+from minishark.bench.chaos.injector import KINDS, Fault, Injected, Scene, plan_faults
 from minishark.bench.chaos.work import Done, Work, Worker
 from minishark.cluster.status import ExecutorState, NodeState
 from minishark.errors import OptionError

@@ -115,7 +115,7 @@ def test_rounds_in_which_nothing_is_due_are_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says what to change, instead of drawing nothing."""
-    changes = ["--set", "seconds=0.000001", "--set", "load=0.001"]
+    changes = [f"--set={each}" for each in ("seconds=0.000001", "load=0.001", "nodes=1")]
     assert 2 == run(["bench", "placement", "--quick", *changes, "--out", str(tmp_path)])
     assert "set seconds or load higher" in capsys.readouterr().err
 

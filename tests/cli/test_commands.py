@@ -17,11 +17,11 @@ from rich.console import Console
 
 from minishark.cli.app import run
 from minishark.cli.console import open_reporter
-from minishark.display import print_table
+from minishark.dataframe.show import print_table
 from minishark.errors import MinisharkError
 from minishark.tpch.generate import scale_folder
 from minishark.tpch.locations import sample_folder
-from minishark.tpch.schema import TABLES
+from minishark.tpch.tables import TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 

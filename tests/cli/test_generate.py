@@ -22,7 +22,7 @@ from minishark.tpch.generate import (
     scale_folder,
 )
 from minishark.tpch.locations import default_data_folder
-from minishark.tpch.schema import TABLES
+from minishark.tpch.tables import TABLES
 
 Install = Callable[[str], Path]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from minishark.answers.ordering import output_order
+from minishark.answers import output_order
 from minishark.errors import OptionError
 from minishark.tpch.locations import sample_folder
 from minishark.tpch.queries import load_queries, parse_selection
-from minishark.tpch.schema import TABLES
-from minishark.tpch.tables import create_views, find_tables, tables_of_query
+from minishark.tpch.tables import TABLES, create_views, find_tables, tables_of_query
 
 
 @pytest.mark.parametrize(

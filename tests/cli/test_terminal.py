@@ -24,6 +24,11 @@ LONG = (
 )
 
 
+_ONE_NODE = ("--nodes", "1")
+_RANGE = ("FROM range(1000000)", "-f", "csv")
+_REGION = sample_folder() / "region.parquet"
+
+
 def _revenue() -> str:
     with duckdb.connect() as plain:
         plain.execute(f"CREATE VIEW lineitem AS FROM '{sample_folder()}/lineitem.parquet'")
@@ -74,7 +79,7 @@ def _environment() -> dict[str, str]:
 def test_stdin_that_is_no_terminal_is_run() -> None:
     """Statements and commands come from a pipe, answers go to one, without colour or progress."""
     done = subprocess.run(
-        [sys.executable, "-m", "minishark.cli", "--data", str(sample_folder() / "region.parquet")],
+        [sys.executable, "-m", "minishark.cli", *_ONE_NODE, "--data", str(_REGION)],
         input="SELECT min(r_name) AS r FROM region;\n.mode jsonlines\nSELECT 1 AS a;\nSELEC",
         capture_output=True, text=True, check=False, timeout=60, env=_environment(),
     )  # fmt: skip
@@ -90,7 +95,7 @@ def test_stdin_that_is_no_terminal_is_run() -> None:
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     """`minishark sql ... | head -1` ends quietly, as if by SIGPIPE."""
-    command = [sys.executable, "-m", "minishark.cli", "sql", "FROM range(1000000)", "-f", "csv"]
+    command = [sys.executable, "-m", "minishark.cli", "sql", *_ONE_NODE, *_RANGE]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
     ) as child:

@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from minishark.catalog import Catalog, Partition, Table
+from minishark.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.expressions import Column
-from minishark.statistics import ColumnStatistics, TableStatistics
-from minishark.tpch.schema import TABLES
+from minishark.tpch.tables import TABLES
 
 _NODES = ("node0", "node1", "node2")
 _PARTITIONS = 4

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from minishark.catalog import Catalog
-from minishark.compiler.logical.display import plan_text
+from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.sql.planning import PlanningDatabase

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-import duckdb
+from dataclasses import dataclass
 
-from minishark.answers.compare import differences
-from minishark.answers.ordering import output_order
+import duckdb
+import pyarrow as pa
+
+from minishark.answers import differences, output_order
 from minishark.dataframe import DataFrame
 from minishark.session.session import Session
 
 
+@dataclass(frozen=True)
+class Answer:
+    """DuckDB's rows, with its own types and the columns by which they are ordered."""
+
+    rows: pa.Table
+    dtypes: list[tuple[str, str]]
+    order: tuple[int, ...]
+
+
 def divergences(session: Session, plain: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
     """What distinguishes the session's answer from DuckDB's: names, types, rows, order."""
-    return frame_divergences(session.sql(sql), plain, sql)
+    return frame_divergences(session.sql(sql), answer(plain, sql))
 
 
-def frame_divergences(frame: DataFrame, plain: duckdb.DuckDBPyConnection, sql: str) -> list[str]:
-    """The same for a DataFrame of the statement, whose metrics can be looked at then."""
+def answer(plain: duckdb.DuckDBPyConnection, sql: str) -> Answer:
+    """What is expected."""
     relation = plain.sql(sql)
-    wanted_types = list(zip(relation.columns, map(str, relation.types), strict=True))
-    expected = relation.to_arrow_table()
-    if wanted_types != frame.dtypes:
-        return [f"The columns are {frame.dtypes}, expected {wanted_types}."]
-    actual = frame.to_arrow()
-    order = output_order(plain, sql, expected.column_names)
-    return differences(expected, actual, ordered_by=order)
+    dtypes = list(zip(relation.columns, map(str, relation.types), strict=True))
+    return Answer(relation.to_arrow_table(), dtypes, output_order(plain, sql, relation.columns))
+
+
+def frame_divergences(frame: DataFrame, expected: Answer) -> list[str]:
+    """The same for a DataFrame of the statement, whose metrics can be looked at then."""
+    if expected.dtypes != frame.dtypes:
+        return [f"The columns are {frame.dtypes}, expected {expected.dtypes}."]
+    return differences(expected.rows, frame.to_arrow(), ordered_by=expected.order)

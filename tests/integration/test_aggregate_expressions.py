@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from minishark import Column, DataFrame, Window
 from minishark import functions as F
-from minishark.answers.compare import differences
+from minishark.answers import differences
 from minishark.errors import OptionError, QueryError
 from minishark.session.session import Session
 
@@ -248,7 +248,7 @@ BINARY: list[Callable[[Made, Made], Made]] = [
 EXPRESSIONS = st.recursive(st.sampled_from(NUMBERS), _combined, max_leaves=5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=4), st.sampled_from(sorted(CONTEXTS)))
 def test_any_expression_is_its_sql(
     toy_session: Session, plain: duckdb.DuckDBPyConnection, made: list[Made], context: str

@@ -9,6 +9,7 @@ import importlib.util
 import io
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,7 +35,7 @@ MODULES = (
     "minishark.dataframe.window",
     "minishark.dataframe.writer",
     "minishark.dataframe.functions",
-    "minishark.dataframe.items",
+    "minishark.tasks.items",
     "minishark.dataframe.udf",
     "minishark.session.catalog",
     "minishark.session.connect",
@@ -51,8 +52,12 @@ def session() -> Iterator[Session]:
 
 @pytest.fixture
 def names(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What examples may use without saying where it is from."""
+    """What examples may use without saying where it is from; sessions of theirs have no processes.
+
+    The README's has.
+    """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(minishark, "connect", partial(minishark.connect, in_process=True))
     return {
         "session": session,
         "minishark": minishark,

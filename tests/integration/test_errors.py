@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from oracle import divergences
 from toy_tables import lossless
 
 import minishark
+from minishark.cli.app import run
 from minishark.errors import (
     CatalogError,
     ClusterError,
@@ -421,16 +423,30 @@ _SQL = ("sql", "--nodes", "1")
     ],
 )
 def test_the_command_line_explains_itself(
-    tmp_path: Path, arguments: list[str], status: int, message: str
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    status: int,
+    message: str,
 ) -> None:
     """A mistake is told on stderr without a traceback, with the right exit status."""
+    monkeypatch.setattr(minishark, "connect", partial(minishark.connect, in_process=True))
+    assert status == run(arguments)
+    out, err = capfd.readouterr()
+    assert "" == out
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_program_explains_itself() -> None:
+    """So it is in a process of its own, over a cluster of processes."""
     done = subprocess.run(
-        [sys.executable, "-m", "minishark.cli", *arguments],
+        [sys.executable, "-m", "minishark.cli", *_SQL, "SELECT n_name::INTEGER FROM nation"],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    assert (status, "") == (done.returncode, done.stdout)
-    assert message in done.stderr
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "Could not convert string" in done.stderr
     assert "Traceback" not in done.stderr

@@ -10,8 +10,7 @@ import pytest
 
 from minishark import DataFrame, Row, Window
 from minishark import functions as F
-from minishark.answers.compare import differences
-from minishark.answers.ordering import output_order
+from minishark.answers import differences, output_order
 from minishark.errors import ColumnError, MinisharkError, OptionError, QueryError
 from minishark.session.session import Session
 
@@ -254,8 +253,8 @@ def test_many_threads_build_and_run_frames(toy_session: Session, t: DataFrame) -
         return mine.join(t, mine.n == t.id).select("n", "tens", t.id).collect()
 
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(run, range(24)))
-    assert [[(n, n * 10, n)] for n in range(24)] == found
+        found = list(threads.map(run, range(16)))
+    assert [[(n, n * 10, n)] for n in range(16)] == found
 
 
 def test_rows_without_names_are_not_listed(toy_session: Session) -> None:

@@ -26,8 +26,7 @@ from minishark.cluster.node import HOST_VARIABLE
 from minishark.errors import ClusterError
 from minishark.session.session import Session
 from minishark.tpch.queries import QUERY_COUNT, load_queries
-from minishark.tpch.schema import TABLES
-from minishark.tpch.tables import create_views
+from minishark.tpch.tables import TABLES, create_views
 
 _ROWS = 40_000
 _SUM = "SELECT k, count(*) AS n, sum(x)::BIGINT AS total FROM t GROUP BY k ORDER BY k"

@@ -205,11 +205,11 @@ def test_unreadable_files_fail_at_once(session: Session, tmp_path: Path) -> None
 
 def test_ctrl_c_in_a_statement_that_writes() -> None:
     """It comes out as KeyboardInterrupt; the statement changed nothing, and the next one runs."""
-    database = ScratchDatabase()
+    database = ScratchDatabase({}, tables=list, read=lambda _: pa.table({}))
     database.define("SET threads = 1", alone=True)  # DuckDB looks for signals in the main thread
 
     def write(sql: str) -> pa.Table:
-        return database.write(sql, Target("half", is_main=True), (), lambda _: pa.table({}))
+        return database.write(sql, Target("half", is_main=True))
 
     write("CREATE TABLE half (a BIGINT)")
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()

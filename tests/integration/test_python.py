@@ -37,17 +37,17 @@ def _rows(session: Session, sql: str) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("partitions", [1, 3, 100])
 def test_items_go_through_all_steps_in_their_order(session: Session, partitions: int) -> None:
     """What a chain of steps gives is what it would give here."""
-    items = session.parallelize(range(50), partitions)
-    assert min(partitions, 50) == items.num_partitions
+    items = session.parallelize(range(20), partitions)
+    assert min(partitions, 20) == items.num_partitions
     chain = items.map(lambda x: x * 3).filter(lambda x: x % 2 == 0).flat_map(lambda x: [x, str(x)])
-    expected = [y for x in range(50) for y in (x * 3, str(x * 3)) if x * 3 % 2 == 0]
+    expected = [y for x in range(20) for y in (x * 3, str(x * 3)) if x * 3 % 2 == 0]
     assert expected == chain.collect()
     assert len(expected) == chain.count()
     assert expected[:7] == chain.take(7)
     assert "".join(map(str, expected)) == chain.reduce(lambda a, b: f"{a}{b}")
-    assert sum(range(50)) == items.sum()
+    assert sum(range(20)) == items.sum()
     pairs = items.map_partitions(lambda found: zip(found, itertools.count(), strict=False))
-    assert list(range(50)) == [first for first, _ in pairs.collect()]
+    assert list(range(20)) == [first for first, _ in pairs.collect()]
 
 
 def test_items_may_be_anything_that_pickles(session: Session) -> None:

@@ -29,8 +29,14 @@ _ALL = "SELECT x, repeat('y', 100) AS y FROM t ORDER BY x"
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    """A session that distributes even the smallest query, with a table."""
-    with minishark.connect(in_process=True, nodes=2, partitions=3, single_task_rows=0) as found:
+    """A session that distributes even the smallest query by files, with a table."""
+    with minishark.connect(
+        in_process=True,
+        nodes=2,
+        partitions=3,
+        single_task_rows=0,
+        disabled_optimizations=["inline_outputs"],
+    ) as found:
         rows = pa.table({"k": [i % 8 for i in range(_ROWS)], "x": range(_ROWS)})
         found.create_table("t", rows, partition_by="k", partitions=3)
         yield found

@@ -17,8 +17,7 @@ from processes import free_port
 
 import minishark
 from minishark.cluster import joining, node
-from minishark.cluster.connections import Connections
-from minishark.cluster.executor import ALLOWED_KEYS, load_keys
+from minishark.cluster.connections import ALLOWED_KEYS, Connections, load_keys
 from minishark.cluster.launch import (
     ClusterRecord,
     StartOptions,

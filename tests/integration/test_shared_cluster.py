@@ -18,7 +18,7 @@ from minishark.cli.app import run as run_command
 from minishark.cluster import joining
 from minishark.cluster.connections import Connections
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
-from minishark.cluster.survey import Survey, survey
+from minishark.cluster.status import Survey, survey
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.session.session import Session

@@ -7,13 +7,11 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.answers.compare import differences
-from minishark.answers.ordering import output_order
+from minishark.answers import differences, output_order
 from minishark.query.metrics import QueryMetrics
 from minishark.session.session import Session
 from minishark.tpch.queries import QUERY_COUNT, load_queries
-from minishark.tpch.schema import TABLES
-from minishark.tpch.tables import create_views
+from minishark.tpch.tables import TABLES, create_views
 
 _MORE_CASES = ((8, 3, True), (3, 1, False), (8, 2, False), (1, 3, False))
 _QUERIES = load_queries(range(1, QUERY_COUNT + 1))
@@ -45,12 +43,11 @@ def _load(session: Session, files: dict[str, str], partitions: int, replicas: in
 def _run(
     session: Session, answers: dict[int, tuple[pa.Table, tuple[int, ...]]]
 ) -> dict[int, QueryMetrics]:
-    """Run all queries, and compare each answer; their figures."""
+    """Run the queries of these answers, and compare each; their figures."""
     wrong = {}
     metrics = {}
-    for number, text in _QUERIES.items():
-        frame = session.sql(text)
-        expected, order = answers[number]
+    for number, (expected, order) in answers.items():
+        frame = session.sql(_QUERIES[number])
         found = differences(expected, frame.to_arrow(), ordered_by=order)
         metrics[number] = frame.metrics()
         if found:
@@ -117,6 +114,7 @@ def test_random_placement_is_right_too(
         in_process=True, nodes=3, partitions=4, placement="random", single_task_rows=0
     ) as session:
         _load(session, tpch_files, 4, 1)
-        metrics = _run(session, answers).values()
+        some = {number: answers[number] for number in (1, 3, 5, 9, 13, 18, 21)}
+        metrics = _run(session, some).values()
     constrained = sum(figures.constrained_tasks for figures in metrics)
     assert 0 < constrained == sum(figures.local_tasks for figures in metrics)

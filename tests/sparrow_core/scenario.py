@@ -45,6 +45,7 @@ from sparrow_core.protocol.messages import (
     StartJob,
     StartTasks,
     Tick,
+    WithdrawTasks,
 )
 from sparrow_core.protocol.types import (
     Assignment,
@@ -360,10 +361,16 @@ class Scenario:
                 task_s=float(options.pop("task_s", "1")),
                 straggler_factor=float(options.pop("straggler_factor", "0")),
                 explain=bool(options.pop("explain", "")),
+                independent=bool(options.pop("independent", "")),
             ),
         )
         assert not options, f"unknown options {options}"
         self._take(CLIENT, start)
+
+    def do_withdraw(self, job_id: str, tasks: str, *, stop: str = "") -> None:
+        """Withdraw tasks such as 0,2; with `stop=yes`, running ones too."""
+        numbers = tuple(map(int, tasks.split(",")))
+        self._take(CLIENT, WithdrawTasks(JobId(job_id), numbers, bool(stop)))
 
     def do_cancel(self, job_id: str) -> None:
         """The user cancels a job."""

@@ -35,7 +35,7 @@ def test_the_example_framework_runs() -> None:
         done = subprocess.run(
             [
                 sys.executable, str(ROOT / "examples" / "sleep_and_float.py"),
-                "--kind", kind, "--nodes", "2", "--slots", "2", "--jobs", "5", "--tasks", "3",
+                "--kind", kind, "--nodes", "1", "--slots", "2", "--jobs", "5", "--tasks", "3",
                 "--task-ms", "10",
             ],
             env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -6,17 +6,14 @@ import pytest
 
 from sparrow_core.lab.streams import RunningTasks
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
-from sparrow_core.machines.scheduler import SchedulerConfig
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.cluster import SimulatedCluster, payload_of
+from sparrow_core.sim.cluster import payload_of, quiet_cluster
 from sparrow_core.sim.express import ExpressCluster
-from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Arrival, run_jobs
 from sparrow_core.sim.world import World
 
-QUIET_S = 1000.0
 NODES = [NodeName(f"n{number}") for number in range(20)]
 
 
@@ -51,10 +48,9 @@ def times_s(
     jobs: list[Arrival], slots: int, policy: str = "fifo", *, cancellation: bool = True
 ) -> tuple[list[float], list[float]]:
     """Response times on the production machines, and by the express simulator."""
-    cluster = SimulatedCluster(
-        World(3, Network()), nodes=len(NODES), slots=slots, schedulers=3, heartbeat_s=QUIET_S,
+    cluster = quiet_cluster(
+        World(3), nodes=len(NODES), slots=slots, schedulers=3, cancellation=cancellation,
         monitor=NodeMonitorConfig(policy=policy),
-        scheduler=SchedulerConfig(lease_s=QUIET_S, cancellation=cancellation),
     )  # fmt: skip
     express = ExpressCluster(
         nodes=len(NODES), slots=slots, policy=policy, seed=3, cancellation=cancellation

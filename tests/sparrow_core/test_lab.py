@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from sparrow_core.lab import beyond, charts, emulated, findings, on_paper, placements, policies
+from sparrow_core.lab import beyond, charts, findings, on_paper, placements
 from sparrow_core.lab.emulation import EmulatedCluster, run_queries
 from sparrow_core.lab.experiment import AnyExperiment
 from sparrow_core.lab.findings import Finding
@@ -21,14 +21,13 @@ from sparrow_core.lab.recorded import TpchPlan, TpchUsers, shipped_recording
 from sparrow_core.lab.reports import write_report
 from sparrow_core.lab.rows import Point, Response, distribution, mean_and_interval, response
 from sparrow_core.lab.summary import summary
+from sparrow_core.lab.table import EXPERIMENTS
 from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.types import TaskSpec
 from sparrow_core.runtime.specs import JobSpec
 from sparrow_core.sim.cluster import duration_of, payload_of
 from sparrow_core.sim.express import ExpressCluster
 
-MODULES = (on_paper, placements, policies, beyond, emulated)
-EXPERIMENTS = {each.name: each for module in MODULES for each in module.EXPERIMENTS}
 REPEATED = ("zero-wait", "probe-ratio", "isolation", "soft-constraints", "adaptive-ratio")
 
 
@@ -175,6 +174,13 @@ def test_soft_constraints_relieve_hot_partitions() -> None:
     )
     hard, soft = beyond.soft_constraints(parameters, 1, nothing)
     assert hard.p95_ms > 1.2 * soft.p95_ms
+
+
+def test_kinds_without_a_job_have_no_row() -> None:
+    """With few jobs, none may be long."""
+    parameters = replace(EXPERIMENTS["sticky-srpt"].quick, short_share=1.0)
+    rows = beyond.sticky_srpt(parameters, 1, nothing)
+    assert {"short jobs: 10 tasks of 0.1 s"} == {row.panel for row in rows}
 
 
 def test_tasks_take_longer_away_from_home() -> None:

@@ -108,7 +108,7 @@ def run(machine: Machine[Any], history: list[tuple[Any, float]]) -> None:
 
 
 @given(histories(SchedulerIn))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_schedulers_bear_nonsense(history: list[tuple[Any, float]]) -> None:
     """Jobs, reports and heartbeats that contradict each other."""
     run(Scheduler(Address("s#s0"), Random(1)), history)

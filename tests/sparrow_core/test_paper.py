@@ -10,12 +10,12 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
-from sparrow_core.machines.scheduler import SchedulerConfig
 from sparrow_core.protocol.ids import Address, JobId, NodeName
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
@@ -31,7 +31,7 @@ from sparrow_core.sim.analysis import (
     mean_response,
     zero_wait_probability,
 )
-from sparrow_core.sim.cluster import SimulatedCluster, payload_of
+from sparrow_core.sim.cluster import SimulatedCluster, payload_of, quiet_cluster
 from sparrow_core.sim.meter import Meter
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import (
@@ -44,8 +44,6 @@ from sparrow_core.sim.workload import (
     run_jobs,
 )
 from sparrow_core.sim.world import World
-
-QUIET_S = 1000.0  # between heartbeats, where nothing fails
 
 
 @functools.cache
@@ -73,20 +71,9 @@ def medians_ms(
     }
 
 
-def quiet_cluster(
-    nodes: int,
-    slots: int,
-    schedulers: int = 4,
-    monitor: NodeMonitorConfig | None = None,
-    *,
-    cancellation: bool = True,
-) -> SimulatedCluster:
+def quiet(nodes: int, slots: int, *, schedulers: int = 4, **options: Any) -> SimulatedCluster:
     """A cluster in which nothing fails."""
-    return SimulatedCluster(
-        World(1, Network()), nodes=nodes, slots=slots, schedulers=schedulers,
-        heartbeat_s=QUIET_S, monitor=monitor,
-        scheduler=SchedulerConfig(lease_s=QUIET_S, cancellation=cancellation),
-    )  # fmt: skip
+    return quiet_cluster(World(1), nodes=nodes, slots=slots, schedulers=schedulers, **options)
 
 
 def stream(
@@ -146,7 +133,7 @@ def test_probability_of_no_wait(
 @pytest.mark.parametrize("placement", ["random", "per_task", "batch"])
 def test_simulated_probability_of_no_wait(placement: str) -> None:
     """TR 4: so many jobs of constant tasks take no longer than a task and the messages."""
-    workload = Workload(load=0.3, jobs=300, tasks=10, distribution="constant", placement=placement)
+    workload = Workload(load=0.3, jobs=200, tasks=10, distribution="constant", placement=placement)
     times = times_s(workload, 200)
     simulated = sum(time < 0.1 + 0.006 for time in times) / len(times)
     assert zero_wait_probability(placement, 0.3, 10) == pytest.approx(simulated, abs=0.1)
@@ -155,14 +142,15 @@ def test_simulated_probability_of_no_wait(placement: str) -> None:
 @pytest.mark.parametrize("placement", ["random", "per_task", "sparrow"])
 def test_mean_response_of_single_tasks(placement: str) -> None:
     """The simulator's oracle: M/M/1, shorter of two queues, less loaded of two queues."""
-    workload = Workload(load=0.7, jobs=4000, tasks=1, placement=placement)
+    jobs = 4000 if placement == "random" else 2500  # its queues change slowly
+    workload = Workload(load=0.7, jobs=jobs, tasks=1, placement=placement)
     mean = statistics.fmean(times_s(workload, 100)[:]) / 0.1
     assert mean_response(placement, 0.7) == pytest.approx(mean, rel=0.12)
 
 
 def test_late_binding_costs_little_idle_time() -> None:
     """TR 4.4: slots wait for answers at most d RTT / (t + d RTT) of their time, 2 % here."""
-    cluster = quiet_cluster(50, 1)
+    cluster = quiet(50, 1)
     meter = Meter(cluster.world)
     run_jobs(cluster, stream("j", "u", tasks=10, task_s=0.1, rate=40, until_s=6))
     share = meter.waited_s / (meter.bound * 0.1 + meter.waited_s)
@@ -242,7 +230,7 @@ def test_scheduling_delay_at_80_percent_load() -> None:
 
 def test_more_reservations_than_nodes() -> None:
     """A job with more probes than nodes puts several on each; it runs in waves, and ends."""
-    cluster = quiet_cluster(5, 2, schedulers=1)
+    cluster = quiet(5, 2, schedulers=1)
     specs = tuple(TaskSpec(task_id, payload_of(0.1)) for task_id in range(50))
     job = StartJob(job_id=JobId("j"), user="u", tasks=specs)
     (time_s,) = run_jobs(cluster, [Arrival(1.0, job)])
@@ -254,19 +242,18 @@ def test_more_reservations_than_nodes() -> None:
 
 def metered(workload: Workload, nodes: int, slots: int, *, cancellation: bool = True) -> Meter:
     """Run a workload; what passed once the nodes had registered."""
-    cluster = quiet_cluster(nodes, slots, cancellation=cancellation)
+    cluster = quiet(nodes, slots, cancellation=cancellation)
     cluster.world.run(0.5)
     meter = Meter(cluster.world)
-    names = [NodeName(f"n{number}") for number in range(nodes)]
-    run_jobs(cluster, make_jobs(workload, names, slots, Random(1)))
+    run_jobs(cluster, make_jobs(workload, cluster.nodes, slots, Random(1)))
     return meter
 
 
 @pytest.mark.parametrize(("nodes", "slots"), [(25, 16), (50, 8)])
 def test_four_messages_a_task(nodes: int, slots: int) -> None:
     """At m = 100, d = 2 at most 4 messages a task pass between nodes; 18 in the original."""
-    meter = metered(Workload(load=0.8, jobs=40, tasks=100), nodes, slots)
-    assert meter.network.total() <= 4 * 40 * 100
+    meter = metered(Workload(load=0.8, jobs=25, tasks=100), nodes, slots)
+    assert meter.network.total() <= 4 * 25 * 100
 
 
 @pytest.mark.parametrize("load", [0.5, 0.9])
@@ -307,7 +294,7 @@ def test_fair_shares_follow_demand() -> None:
 
     100 slots; user a wants all of them, user b 0, 25, 50, 25 and 0 for two seconds each.
     """
-    cluster = quiet_cluster(25, 4, monitor=NodeMonitorConfig(policy="fair"))
+    cluster = quiet(25, 4, monitor=NodeMonitorConfig(policy="fair"))
     running = running_by_user(cluster, {"a": "a", "b": "b"})
     demands = [("a", 1.0, 11.0, 130), ("b1.", 3.0, 5.0, 25), ("b2.", 5.0, 7.0, 60),
                ("b3.", 7.0, 9.0, 25)]  # fmt: skip
@@ -336,7 +323,7 @@ def test_fair_shares_follow_demand() -> None:
 @pytest.mark.slow
 def test_weights_may_change_while_it_runs() -> None:
     """Two users who want everything share 1 : 1, and 3 : 1 from the change on."""
-    cluster = quiet_cluster(10, 4, schedulers=2, monitor=NodeMonitorConfig(policy="fair"))
+    cluster = quiet(10, 4, schedulers=2, monitor=NodeMonitorConfig(policy="fair"))
     running = running_by_user(cluster, {"a": "a", "b": "b"})
     streams = [stream(user, user, tasks=10, task_s=0.1, rate=60, until_s=9) for user in ("a", "b")]
     weights = SetWeights(1, (("a", 3.0),))
@@ -355,7 +342,7 @@ def test_weights_may_change_while_it_runs() -> None:
 @pytest.mark.slow
 def test_fairness_protects_modest_users_from_a_greedy_one() -> None:
     """TR Table 4: users below their share get it at once, whatever the third one asks for."""
-    cluster = quiet_cluster(30, 4, monitor=NodeMonitorConfig(policy="fair"))
+    cluster = quiet(30, 4, monitor=NodeMonitorConfig(policy="fair"))
     modest, also_modest, greedy = run_streams(
         cluster,
         stream("a", "a", tasks=10, task_s=0.1, rate=30, until_s=8),
@@ -370,11 +357,11 @@ def test_priorities_isolate() -> None:
     """SOSP Table 3: low priority work far beyond capacity slows high priority by 40 % at most."""
     medians = []
     for low in (1, 160):
-        cluster = quiet_cluster(25, 4, monitor=NodeMonitorConfig(policy="priority"))
+        cluster = quiet(25, 4, monitor=NodeMonitorConfig(policy="priority"))
         high_ms, _ = run_streams(
             cluster,
-            stream("h", "h", tasks=10, task_s=0.1, rate=25, until_s=5),
-            stream("l", "l", tasks=10, task_s=0.1, rate=low, until_s=5,
+            stream("h", "h", tasks=10, task_s=0.1, rate=25, until_s=3.5),
+            stream("l", "l", tasks=10, task_s=0.1, rate=low, until_s=3.5,
                    options=JobOptions(priority=7)),
         )  # fmt: skip
         medians.append(high_ms)
@@ -386,7 +373,7 @@ def test_short_jobs_pass_long_ones() -> None:
     """Eagle: by shortest remaining work, short jobs wait far less than first in, first out."""
     medians = {}
     for policy in ("fifo", "srpt"):
-        cluster = quiet_cluster(20, 2, monitor=NodeMonitorConfig(policy=policy))
+        cluster = quiet(20, 2, monitor=NodeMonitorConfig(policy=policy))
         medians[policy] = run_streams(
             cluster,
             stream("s", "s", tasks=5, task_s=0.05, rate=8, until_s=10,
@@ -403,11 +390,11 @@ def test_long_tasks_hardly_hurt_short_jobs_on_large_nodes() -> None:
     """SOSP Fig. 13: with 16 slots a node short jobs stay near 100 ms beside tasks of 10 s."""
     medians = []
     for nodes, slots in ((16, 16), (64, 4)):
-        cluster = quiet_cluster(nodes, slots)
+        cluster = quiet(nodes, slots)
         short_ms, _ = run_streams(
             cluster,
-            stream("s", "s", tasks=10, task_s=0.1, rate=100, until_s=8),
-            stream("l", "l", tasks=10, task_s=10.0, rate=100, until_s=8),
+            stream("s", "s", tasks=10, task_s=0.1, rate=100, until_s=5),
+            stream("l", "l", tasks=10, task_s=10.0, rate=100, until_s=5),
         )
         medians.append(short_ms)
     assert medians[0] < 111
@@ -441,7 +428,7 @@ def test_nodes_that_join_are_used_at_once() -> None:
     """A job that waits for slots ends sooner when there are three times as many nodes."""
     times = []
     for joining in (0, 4):
-        cluster = quiet_cluster(2, 2, schedulers=1)
+        cluster = quiet(2, 2, schedulers=1)
         for number in range(joining):
             name = NodeName(f"n{2 + number}")
             cluster.world.call(2.0, lambda name=name, c=cluster: c.start_node(name))
@@ -461,7 +448,7 @@ def test_nodes_that_join_are_used_at_once() -> None:
 def test_failover_takes_little_more_than_the_timeout() -> None:
     """SOSP 6.3, 7.3: a scheduler silent for 100 ms is left; its jobs run again within 120 ms."""
     delays = []
-    for seed in range(20):
+    for seed in range(12):
         world = World(seed, Network())
         cluster = SimulatedCluster(world, nodes=10, slots=2, schedulers=2, client=ClientConfig())
         specs = tuple(TaskSpec(task_id, payload_of(0.2)) for task_id in range(200))
@@ -495,11 +482,7 @@ def test_resubmission_of_stragglers() -> None:
     """SOSP 3.4: a front end may submit slow tasks again, and the first result counts."""
     slowest = []
     for factor in (0.0, 2.0):
-        cluster = SimulatedCluster(
-            World(1, Network()), nodes=20, slots=2, heartbeat_s=QUIET_S,
-            scheduler=SchedulerConfig(lease_s=QUIET_S),
-            slowness=lambda name: 20.0 if name == "n0" else 1.0,
-        )  # fmt: skip
+        cluster = quiet(20, 2, schedulers=1, slowness=lambda name: 20.0 if name == "n0" else 1.0)
         options = JobOptions(straggler_factor=factor)
         jobs = stream("j", "u", tasks=20, task_s=0.1, rate=12, until_s=8, options=options)
         slowest.append(percentile(sorted(run_jobs(cluster, jobs)), 95))

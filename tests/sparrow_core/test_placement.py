@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minishark.errors import OptionError
-from minishark.session.options import check_placement
+from minishark.session.connect import check_placement
 from sparrow_core.policy.early_binding import BatchPlacer, PerTaskPlacer, RandomPlacer
 from sparrow_core.policy.late_binding import ConstrainedPlacer, UnconstrainedPlacer
 from sparrow_core.policy.placement import PLACEMENTS, make_placer

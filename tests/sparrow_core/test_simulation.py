@@ -21,7 +21,7 @@ from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Workload, percentile, response_times_s
 from sparrow_core.sim.world import World
 
-SEEDS = range(200)
+SEEDS = range(120)
 NODES = [NodeName(f"n{number}") for number in range(5)]
 KINDS = {"task_lost", "unsatisfiable", "no_scheduler", "no_nodes"}
 FAULTS_END_S = 8.0
@@ -183,8 +183,9 @@ class Chaos:
         self.world.run(300.0, done=lambda: len(ended) == len(self.jobs))
 
 
-def run_seeds(seeds: range) -> None:
+def run_seeds(seeds: range) -> list[JobFinished | JobFailed]:
     """Run histories and check that each job has ended with each task committed once."""
+    ends: list[JobFinished | JobFailed] = []
     for seed in seeds:
         chaos = Chaos(seed)
         chaos.run()
@@ -197,12 +198,20 @@ def run_seeds(seeds: range) -> None:
             else:
                 expected = {task.task_id: 1 for task in job.tasks}
                 assert expected == recorder.completed[job.job_id], f"seed {seed}"
+            ends.append(event)
+    return ends
 
 
-@pytest.mark.parametrize("seeds", [SEEDS[start::10] for start in range(10)])
+@pytest.mark.parametrize("seeds", [SEEDS[start::3] for start in range(3)])
 def test_every_job_ends_whatever_the_network_and_the_processes_do(seeds: range) -> None:
-    """Loss, delay, reordering, doubles, partitions, stops and deaths: each task commits once."""
-    run_seeds(seeds)
+    """Loss, delay, reordering, doubles, partitions, stops and deaths: each task commits once.
+
+    Failures are rare, as the machines heal rather than give up. A task that must run on a node that
+    is dead for seconds can't.
+    """
+    ends = run_seeds(seeds)
+    failures = [end for end in ends if isinstance(end, JobFailed) and end.kind != "unsatisfiable"]
+    assert len(failures) / len(ends) < 0.02
 
 
 @pytest.mark.slow
@@ -213,26 +222,9 @@ def test_every_job_ends_in_thousands_of_histories(first: int) -> None:
     run_seeds(range(first, first + 500))
 
 
-def test_failures_are_rare_even_under_faults() -> None:
-    """Almost all jobs that can finish do: the machines heal rather than give up.
-
-    A task that must run on a node that is dead for seconds can't.
-    """
-    given_up = ended = 0
-    for seed in SEEDS[::5]:
-        chaos = Chaos(seed)
-        chaos.run()
-        events = chaos.cluster.recorder.ended.values()
-        ended += len(events)
-        given_up += sum(
-            isinstance(event, JobFailed) and event.kind != "unsatisfiable" for event in events
-        )
-    assert given_up / ended < 0.02
-
-
 def test_nothing_is_left_when_all_jobs_are_over() -> None:
     """After a while nothing of any job remains in a machine, although messages were lost."""
-    for seed in SEEDS[::30]:
+    for seed in SEEDS[::20]:
         chaos = Chaos(seed)
         chaos.run()
         chaos.world.run(chaos.world.now + 30.0)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,6 +10,7 @@ from sparrow_core.protocol.ids import Address, JobId
 from sparrow_core.protocol.messages import (
     InterruptTask,
     Message,
+    ReturnTask,
     SlotDone,
     StartTasks,
     TellOutcomes,
@@ -105,3 +107,25 @@ def test_tasks_that_wait_behind_another_can_be_interrupted() -> None:
         thread.on_message(InterruptTask(TaskKey(JOB, 1, 1)), 0.0)
         runner.gate.set()
         assert [(0, b"swait"), (1, "interrupted"), (2, b"sc")] == outcomes(posted, 3)
+
+
+def test_a_task_that_has_not_begun_is_given_back_at_once() -> None:
+    """While another one runs in front of it; one that has begun is not."""
+    runner = Gated()
+    with slot(runner) as (thread, posted):
+        tasks = tuple(Assignment(n, 1, payload) for n, payload in enumerate((b"wait", b"b", b"c")))
+        thread.on_message(StartTasks(JOB, b"", tasks), 0.0)
+        while thread._current is None:
+            time.sleep(0.001)
+        for number in (1, 0, 1):
+            thread.on_message(ReturnTask(TaskKey(JOB, number, 1), Address("c#client")), 0.0)
+        returned = posted.get(timeout=10)
+        assert isinstance(returned, SlotDone)
+        assert [(1, True)] == [(each.key.task_id, each.returned) for each in returned.outcomes]
+        runner.gate.set()
+        done: list[tuple[int, bytes]] = []
+        while len(done) < 2:
+            msg = posted.get(timeout=10)
+            assert isinstance(msg, SlotDone)
+            done += [(each.key.task_id, each.result) for each in msg.outcomes if not each.returned]
+        assert [(0, b"wait"), (2, b"c")] == done

@@ -8,18 +8,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from sparrow_core.machines.scheduler import SchedulerConfig
-from sparrow_core.protocol.ids import Address, NodeName
+from sparrow_core.protocol.ids import Address
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import Message, Reserve
 from sparrow_core.sim import vector, workload
-from sparrow_core.sim.cluster import SimulatedCluster, duration_of
-from sparrow_core.sim.network import Network
+from sparrow_core.sim.cluster import duration_of, quiet_cluster
 from sparrow_core.sim.vector import VectorCluster
 from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
 from sparrow_core.sim.world import World
-
-QUIET_S = 1000.0
 
 
 class Replay:
@@ -28,15 +24,12 @@ class Replay:
     def __init__(
         self, load: Workload, nodes: int, slots: int, *, cancellation: bool = True
     ) -> None:
-        world = World(3, Network())
-        cluster = SimulatedCluster(
-            world, nodes=nodes, slots=slots, schedulers=2, heartbeat_s=QUIET_S,
-            scheduler=SchedulerConfig(lease_s=QUIET_S, cancellation=cancellation),
-        )  # fmt: skip
-        names = [NodeName(f"n{number}") for number in range(nodes)]
-        self.arrivals = make_jobs(load, names, slots, Random(5))
+        cluster = quiet_cluster(
+            World(3), nodes=nodes, slots=slots, schedulers=2, cancellation=cancellation
+        )
+        self.arrivals = make_jobs(load, cluster.nodes, slots, Random(5))
         self.chosen: dict[str, list[int]] = {}
-        world.taps.append(self._tap)
+        cluster.world.taps.append(self._tap)
         self.times_s = run_jobs(cluster, self.arrivals)
 
     def _tap(self, to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:

@@ -365,7 +365,7 @@ def join_cases() -> Iterator[tuple[JoinKind, str]]:
 
 
 @pytest.mark.parametrize(("kind", "condition"), list(join_cases()))
-@settings(check, max_examples=4)
+@check
 @given(
     left=join_rows,
     right=join_rows,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from minishark.catalog import ColumnStatistics
 from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
 from minishark.compiler.physical.estimate import (
     Profile,
@@ -21,7 +22,6 @@ from minishark.expressions import (
     Literal,
     Prefix,
 )
-from minishark.statistics import ColumnStatistics
 
 KEY, NUMBER, DAY, UNKNOWN = (
     ColumnRef(i, t) for i, t in enumerate(("BIGINT", "INTEGER", "DATE", "VARCHAR"))

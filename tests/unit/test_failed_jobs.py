@@ -14,7 +14,11 @@ from minishark.query.stage_graph import Read, StageGraph, StageNode
 from minishark.query.stage_jobs import StageJobs, Work
 from sparrow_core import JobFailed, JobFinished, JobId, JobSpec
 
-STAGES = (StageNode(0, 1), StageNode(1, 1), StageNode(2, 1, (Read(0), Read(1))))
+STAGES = (
+    StageNode(index=0, tasks=1),
+    StageNode(index=1, tasks=1),
+    StageNode(index=2, tasks=1, reads=(Read(0), Read(1))),
+)
 
 
 class Failing:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from minishark.compiler.stages.fragment import bucket_column
-from minishark.compiler.stages.stage import ReadMode
 from minishark.expressions import ColumnRef
 from minishark.query.inputs import stage_slices
 from minishark.worker import run_task
@@ -80,7 +79,7 @@ def test_buckets_in_several_runs(runner: TaskRunner, store: Store) -> None:
     assert outcome.runs > 2
     assert len(outcome.buckets) == 3 * outcome.runs
     for number in range(3):
-        slices = stage_slices([outcome], ["n0"], ReadMode.BUCKET, number)
+        slices = stage_slices([outcome], ["n0"], range(number, number + 1))
         expected = duckdb.sql(f"SELECT c0, c1 FROM ({sql}) WHERE bucket = {number} ORDER BY c0")
         assert expected.fetchall() == duckdb.from_arrow(store.read(slices)).fetchall()
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from minishark.compiler.stages.stage import ReadMode
 from minishark.query.locality import hosts_of, near, stage_holdings
 from minishark.worker.protocol import BucketSlice, StoreLocation, TaskOutcome
 
@@ -41,14 +40,14 @@ def test_hosts_that_hold_most_are_near(
 
 
 def test_a_stage_lies_where_its_tasks_ran() -> None:
-    """A task reads its bucket of each output, all of them, or the one of its number."""
+    """A task reads its buckets of each output, or all of it."""
     slices = (BucketSlice(0, 1, 30), BucketSlice(1, 2, 10))
     outcomes = [
         TaskOutcome(rows=40, nbytes=400, file="f0", buckets=slices),
         TaskOutcome(rows=0, nbytes=0, file="f1", buckets=slices),
     ]
     nodes = ["n0", "n2"]
-    found = stage_holdings(outcomes[:1], nodes[:1], ReadMode.BUCKET, 1)
+    found = stage_holdings(outcomes[:1], nodes[:1], range(1, 2))
     assert [(("n0",), 100.0)] == found
-    assert [(("n0",), 400.0), (("n2",), 0.0)] == stage_holdings(outcomes, nodes, ReadMode.ALL, 0)
-    assert [(("n2",), 0.0)] == stage_holdings(outcomes, nodes, ReadMode.OWN, 1)
+    assert [(("n0",), 400.0), (("n2",), 0.0)] == stage_holdings(outcomes, nodes, None)
+    assert [(("n0",), 400.0), (("n2",), 0.0)] == stage_holdings(outcomes, nodes, range(2))

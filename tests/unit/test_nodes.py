@@ -8,7 +8,7 @@ import msgspec
 import psutil
 import pytest
 
-from minishark.cluster.executor import load_keys
+from minishark.cluster.connections import load_keys
 from minishark.cluster.folders import remove_if_orphaned
 from minishark.cluster.launch import (
     ClusterRecord,

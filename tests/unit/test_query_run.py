@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from minishark.catalog import Partition, Table
+from minishark.catalog import Partition, Table, TableStatistics
 from minishark.cluster.backend import FragmentRejectedError, job_error, task_error
 from minishark.compiler.logical.operators import Values
 from minishark.compiler.physical.plan import PhysicalPlan, Single
@@ -17,7 +17,6 @@ from minishark.errors import (
 )
 from minishark.expressions import Column
 from minishark.query.inputs import preferred_nodes, stage_slices
-from minishark.statistics import TableStatistics
 from minishark.worker.protocol import (
     BucketSlice,
     FileSlice,
@@ -77,6 +76,11 @@ def test_node_that_holds_most_is_preferred() -> None:
     assert ("b", "c") == (preferred(0, (T, OWN), (U, OWN)), preferred(1, (T, OWN), (U, OWN)))
     far = table("far", (99, "z"))
     assert "z" == preferred(0, (T, OWN), (far, OWN))
+    close = table("close", (1, "a"), (1, "d"))
+    assert ("ab", "bc") == (
+        preferred(0, (T, OWN), (close, OWN)),
+        preferred(1, (T, OWN), (close, OWN)),
+    )
 
 
 def test_tables_read_whole_do_not_decide() -> None:
@@ -114,18 +118,19 @@ NODES = ["a", "b"]
 
 
 @pytest.mark.parametrize(
-    ("mode", "index", "expected"),
+    ("buckets", "expected"),
     [
-        (ReadMode.BUCKET, 0, (FileSlice("0", ("a",), 0, 1),)),
-        (ReadMode.BUCKET, 2, (FileSlice("0", ("a",), 1, 2), FileSlice("1", ("b",), 0, 1))),
-        (ReadMode.BUCKET, 1, (FileSlice("0", ("a",), 1, 1),)),
-        (ReadMode.OWN, 1, (FileSlice("1", ("b",)),)),
-        (ReadMode.ALL, 0, (FileSlice("0", ("a",)), FileSlice("1", ("b",)))),
+        (range(1), (FileSlice("0", ("a",), 0, 1),)),
+        (range(2, 3), (FileSlice("0", ("a",), 1, 2), FileSlice("1", ("b",), 0, 1))),
+        (range(1, 2), (FileSlice("0", ("a",), 1, 1),)),
+        (range(2), (FileSlice("0", ("a",), 0, 1),)),
+        (range(3), (FileSlice("0", ("a",), 0, 2), FileSlice("1", ("b",), 0, 1))),
+        (None, (FileSlice("0", ("a",)), FileSlice("1", ("b",)))),
     ],
 )
-def test_stage_slices(mode: ReadMode, index: int, expected: tuple[FileSlice, ...]) -> None:
-    """A task reads its bucket of each, its own piece or all, and one for the schema at least."""
-    assert expected == stage_slices(OUTCOMES, NODES, mode, index)
+def test_stage_slices(buckets: range | None, expected: tuple[FileSlice, ...]) -> None:
+    """A task reads its buckets of each, or all, and one for the schema at least."""
+    assert expected == stage_slices(OUTCOMES, NODES, buckets)
 
 
 def test_empty_pieces_are_left_out() -> None:
@@ -135,10 +140,9 @@ def test_empty_pieces_are_left_out() -> None:
         TaskOutcome(rows=3, nbytes=9, file="1"),
         TaskOutcome(rows=0, nbytes=0, file="2"),
     ]
-    found = stage_slices(pieces, ["a", "b", "c"], ReadMode.ALL, 0)
+    found = stage_slices(pieces, ["a", "b", "c"], None)
     assert (FileSlice("1", ("b",)),) == found
-    assert (FileSlice("0", ("a",)),) == stage_slices(pieces[:1], ["a"], ReadMode.ALL, 0)
-    assert (FileSlice("2", ("c",)),) == stage_slices(pieces, ["a", "b", "c"], ReadMode.OWN, 2)
+    assert (FileSlice("0", ("a",)),) == stage_slices(pieces[:1], ["a"], None)
 
 
 # Errors that come back

@@ -20,7 +20,7 @@ from minishark.compiler.physical.plan import (
     Spread,
 )
 from minishark.compiler.physical.planner import plan_physical
-from minishark.compiler.physical.ranges import ranged
+from minishark.compiler.physical.repartition import ranged
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.stages.split import split
 from minishark.expressions import Column, ColumnRef, SortKey

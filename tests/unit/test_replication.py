@@ -9,9 +9,8 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from minishark.catalog import Partition, Table
+from minishark.catalog import Partition, Table, TableStatistics
 from minishark.cluster.backend import Cluster
-from minishark.statistics import TableStatistics
 from minishark.tables.replication import Copy, Replicas, Replicator, copies_needed, replicas
 from minishark.worker.paths import StorePaths
 from minishark.worker.store import Store

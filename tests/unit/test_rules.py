@@ -24,7 +24,7 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.stages.display import stages_text
 from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Stage
-from minishark.session.options import check_optimizations
+from minishark.session.connect import check_optimizations
 
 TABLES = (ToyTable("t", (("a", "INTEGER"), ("b", "INTEGER")), ((1, 2),), (), 2, 1_000_000),)
 MINISHARK = Path(minishark.__file__).parent

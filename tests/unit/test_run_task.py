@@ -14,6 +14,7 @@ from minishark.compiler.stages.fragment import bucket_column
 from minishark.expressions import ColumnRef
 from minishark.worker import duckdb_slot
 from minishark.worker.memory import NodeMemory
+from minishark.worker.outputs import stream
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
     FileSlice,
@@ -145,11 +146,41 @@ def test_what_comes_again_is_prepared(runner: TaskRunner, store: Store, tmp_path
     assert 0 == prepared(runner)
 
 
-def test_outputs_of_stages_are_not_prepared_for(runner: TaskRunner, store: Store) -> None:
-    """They never come again."""
-    item = put(store, "queries/1/a.arrow", "SELECT i FROM range(10) r(i)")
-    assert [45, 45, 45] == [summed(runner, item) for _ in range(3)]
-    assert 0 == prepared(runner)
+def test_fragments_over_outputs_of_stages_are_prepared_once(
+    runner: TaskRunner, store: Store
+) -> None:
+    """They read other rows each time, in files or in messages; one reads a relation twice."""
+    sql = "SELECT count(*) AS c0, sum(a.i) AS c1 FROM in0 AS a JOIN in0 AS b ON a.i = b.i"
+
+    def joined(item: FileSlice) -> list[tuple[object, ...]]:
+        task = TaskPayload(0, {"in0": (item,)})
+        return rows(inline(runner.run(stage_task(sql, ("BIGINT", "HUGEINT"), rows=1), task)))
+
+    def sent(query: str) -> FileSlice:
+        return FileSlice("", (), inline=stream(duckdb.sql(query).to_arrow_table()))
+
+    for n in (10, 20, 30):
+        item = put(store, f"queries/1/{n}.arrow", f"SELECT i FROM range({n}) r(i)")
+        assert [(n, n * (n - 1) // 2)] == joined(item)
+        assert [(n, n * (n - 1) // 2)] == joined(sent(f"SELECT i FROM range({n}) r(i)"))
+    assert 1 == prepared(runner)
+    assert [(0, None)] == joined(sent("SELECT i FROM range(0) r(i)"))
+    assert [(3, 3)] == joined(sent("SELECT i FROM range(3) r(i)"))
+    # Other columns are another plan; many rows are planned for what they are.
+    assert [(3, 3)] == joined(sent("SELECT i::INTEGER AS i FROM range(3) r(i)"))
+    assert [(50_000, 1_249_975_000)] == joined(sent("SELECT i FROM range(50000) r(i)"))
+    assert 1 == prepared(runner)
+
+
+def test_what_prepared_fragments_have_read_is_released(runner: TaskRunner, store: Store) -> None:
+    """Else files of queries that have ended would take shared memory."""
+    for n in range(4):
+        item = put(store, f"queries/1/{n}.arrow", f"SELECT i FROM range({n}) r(i)")
+        task = TaskPayload(0, {"in0": (item,)})
+        runner.run(stage_task("SELECT sum(i) AS c0 FROM in0", ("HUGEINT",), rows=1), task)
+    assert 1 == prepared(runner)
+    (known,) = runner._prepared._known.values()
+    assert [0] == [len(source.table) for source in known.sources.values()]
 
 
 def test_nothing_is_prepared_on_request(runner: TaskRunner, store: Store, tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ from rich.console import Console
 
 from minishark.cli.progress import progress_lines, waiting_text
 from minishark.cli.shell.completion import Names, Suggestion, path_suggestions, suggestions
-from minishark.cli.shell.interpreter import duration_text, error_text
-from minishark.cli.shell.splitting import Entry, is_complete, split
+from minishark.cli.shell.interpreter import Entry, duration_text, error_text, is_complete, split
 from minishark.cluster.status import ExecutorState, NodeState
-from minishark.display import fitting_widths, human_bytes
+from minishark.dataframe.show import fitting_widths, human_bytes
 from minishark.errors import QueryError
 from minishark.query.progress import StageProgress
 

@@ -13,9 +13,9 @@ from minishark.query.stage_graph import Read, StageGraph, StageNode, Step, Submi
 from minishark.worker.protocol import TaskOutcome
 
 CHAIN = (
-    StageNode(0, 3),
-    StageNode(1, 2, (Read(0),)),
-    StageNode(2, 1, (Read(1),)),
+    StageNode(index=0, tasks=3),
+    StageNode(index=1, tasks=2, reads=(Read(0),)),
+    StageNode(index=2, tasks=1, reads=(Read(1),)),
 )
 
 
@@ -127,7 +127,7 @@ def test_files_that_no_task_put_out_are_told() -> None:
 
 def test_an_output_with_a_living_holder_is_not_lost() -> None:
     """Replicas are what they are for; and what lies nowhere can't go with a node."""
-    graph = StageGraph([StageNode(0, 2)])
+    graph = StageGraph([StageNode(index=0, tasks=2)])
     (submission,) = graph.step().submit
     graph.completed(
         submission.number, 0, TaskOutput(TaskOutcome(rows=1, nbytes=8, file="t/0"), "a", ("a", "b"))
@@ -145,9 +145,9 @@ def test_an_output_with_a_living_holder_is_not_lost() -> None:
 def test_readers_of_a_varying_output_start_again() -> None:
     """Else they would have read rows that do not fit together: complete ones, and running ones."""
     stages = (
-        StageNode(0, 2, varies=True),
-        StageNode(1, 2, (Read(0),)),
-        StageNode(2, 1, (Read(1),)),
+        StageNode(index=0, tasks=2, varies=True),
+        StageNode(index=1, tasks=2, reads=(Read(0),)),
+        StageNode(index=2, tasks=1, reads=(Read(1),)),
     )
     graph = StageGraph(stages)
     reader = up_to(graph, 1)
@@ -161,7 +161,10 @@ def test_readers_of_a_varying_output_start_again() -> None:
 
 def test_own_readers_of_other_tasks_are_left_alone() -> None:
     """A task that reads only the output of its number is not concerned by others."""
-    stages = (StageNode(0, 3, varies=True), StageNode(1, 3, (Read(0, own=True),)))
+    stages = (
+        StageNode(index=0, tasks=3, varies=True),
+        StageNode(index=1, tasks=3, reads=(Read(0, own=True),)),
+    )
     graph = StageGraph(stages)
     reader = up_to(graph, 1)
     for task in (0, 1):
@@ -177,7 +180,9 @@ def test_own_readers_of_other_tasks_are_left_alone() -> None:
 
 def test_a_stage_below_a_limit_ends_early() -> None:
     """Its other tasks are cancelled; if one of the first is lost, what is needed runs again."""
-    graph = StageGraph((StageNode(0, 3, enough_rows=2), StageNode(1, 1, (Read(0),))))
+    graph = StageGraph(
+        (StageNode(index=0, tasks=3, enough_rows=2), StageNode(index=1, tasks=1, reads=(Read(0),)))
+    )
     (first,) = graph.step().submit
     graph.completed(first.number, 0, made("0-0", rows=5))
     assert graph.has_enough(0)
@@ -294,11 +299,13 @@ def stage_lists(draw: st.DrawFn) -> list[StageNode]:
     for index in range(count):
         others = draw(st.lists(st.integers(0, index - 1), unique=True)) if index else []
         reads = tuple(Read(o, own=tasks[o] == tasks[index] and draw(st.booleans())) for o in others)
-        stages.append(StageNode(index, tasks[index], reads, draw(st.booleans())))
+        stages.append(
+            StageNode(index=index, tasks=tasks[index], reads=reads, varies=draw(st.booleans()))
+        )
     return stages
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(stages=stage_lists(), seed=st.integers(0, 2**32), losses=st.integers(0, 8))
 def test_answers_are_made_of_one_version_of_each_output(
     stages: list[StageNode], seed: int, losses: int

@@ -101,7 +101,10 @@ class Run:
 def stage_jobs_of(run: Run) -> StageJobs:
     """The run's jobs."""
     return StageJobs(
-        graph=StageGraph([StageNode(0, 2)]), backend=run, work=run, lost_nodes=lambda _: ()
+        graph=StageGraph([StageNode(index=0, tasks=2)]),
+        backend=run,
+        work=run,
+        lost_nodes=lambda _: (),
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -16,17 +17,18 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minishark.catalog import Catalog, Partition, Table
+from minishark.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
 from minishark.compiler.hints import with_ctes
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.options import PlannerOptions
-from minishark.compiler.physical.plan import Hashed, PhysicalPlan
-from minishark.compiler.physical.planner import plan_physical
+from minishark.compiler.physical.plan import Hashed, PhysicalPlan, Share
+from minishark.compiler.physical.planner import Placer, plan_physical
+from minishark.compiler.physical.sizes import Situation, StageSize, TaskSize
+from minishark.compiler.stages.adapt import adapt
 from minishark.compiler.stages.fragment import HASH_SALT
 from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Input, ReadMode, Stage, TableInput
 from minishark.expressions import Column, Schema
-from minishark.statistics import ColumnStatistics, TableStatistics
 
 Row = tuple[object, ...]
 
@@ -116,6 +118,59 @@ class ToyCluster:
             last = done[stage.index]
         return [row for part in last for row in self._rows(part)]
 
+    def run_adaptive(
+        self,
+        logical: LogicalPlan,
+        options: PlannerOptions,
+        told: Callable[[StageSize], StageSize],
+        order: random.Random,
+    ) -> tuple[list[Row], list[str]]:
+        """Run a statement whose plan is revised after each stage; its rows, and by which rules.
+
+        Args:
+            logical: the statement.
+            options: how it is planned.
+            told: the size of a stage that rules are told, by its true one.
+            order: decides which of the stages that can run is next.
+        """
+        plan = plan_physical(logical, self.catalog, options)
+        stages: Sequence[Stage] = split(plan, options.disabled)
+        done: dict[int, list[pa.Table]] = {}
+        sizes: dict[int, StageSize] = {}
+        empty: list[int] = []
+        used: list[str] = []
+        while stages[-1].index not in done:
+            numbers = [stage.index for stage in stages]
+            ready = [
+                stage
+                for stage in stages
+                if stage.index not in done
+                and all(n in done for n in stage.parents)
+                and all(n in done or n not in numbers for n in stage.after)
+            ]
+            stage = order.choice(ready)
+            parts = [self._task(stage, done, i) for i in range(stage.tasks)]
+            done[stage.index] = parts
+            size = StageSize(tuple(_task_size(part, stage.buckets) for part in parts))
+            sizes[stage.index] = told(size)
+            empty += [stage.index] * (not size.rows)
+            if stage is stages[-1]:
+                break
+            situation = Situation(
+                sizes=sizes,
+                empty=empty,
+                catalog=self.catalog,
+                options=options,
+                placing=Placer(self.catalog, options, whole=False),
+                free_root=True,
+            )
+            revision = adapt(plan, stages, done, situation)
+            if revision is not None:
+                plan = revision.plan
+                used += [rule for rule, _ in revision.reasons]
+                stages = (*(s for s in stages if s.index in done), *revision.stages)
+        return [row for part in done[stages[-1].index] for row in self._rows(part)], used
+
     def _rows(self, part: pa.Table) -> list[Row]:
         self._con.register("answer", part)
         rows = self._con.execute("FROM answer").fetchall()
@@ -148,13 +203,21 @@ class ToyCluster:
         )
         match item.mode:
             case ReadMode.ALL:
-                return pa.concat_tables(parts)
+                every = pa.concat_tables(parts)
+                # What a shuffle has written may be read whole, too: without the bucket numbers.
+                names = [name for name in every.column_names if own or name != "bucket"]
+                return every.select(names)
             case ReadMode.OWN:
                 assert own or len(parts) > index
                 return parts[index]
             case ReadMode.BUCKET:
-                every = pa.concat_tables(parts)
-                kept = every.filter(pc.equal(every.column("bucket"), index))
+                assert not isinstance(item, TableInput)
+                share = item.shares[index] if item.shares else Share(index, index + 1)
+                every = pa.concat_tables(part for i, part in enumerate(parts) if share.reads(i))
+                numbers = every.column("bucket")
+                kept = every.filter(
+                    pc.and_(pc.greater_equal(numbers, share.first), pc.less(numbers, share.last))
+                )
                 return kept.drop_columns(["bucket"])
 
     def _check_place(self, stage: Stage, rows: pa.Table, index: int) -> None:
@@ -171,6 +234,12 @@ class ToyCluster:
             ).fetchall()
             assert [(0,)] == wrong, f"rows of {stage.plan.operator} lie in the wrong partition"
         self._con.unregister("placed")
+
+
+def _task_size(part: pa.Table, buckets: int) -> TaskSize:
+    numbers = part.column("bucket").to_pylist() if buckets else []
+    counts = tuple(numbers.count(bucket) for bucket in range(buckets))
+    return TaskSize(part.num_rows, part.num_rows * 16, counts)
 
 
 def rounded(row: Row) -> Row:

@@ -2,12 +2,11 @@
 
 | module | what it does |
 |---|---|
-| `schedule` | which faults, and when; pure |
-| `victims` | which processes a fault may hit, so that work can go on |
+
 | `testbed` | the cluster under test in folders of its own, and leak checks |
 | `peer_session` | another session's program, to be killed |
 | `work` | statements and their expected answers |
-| `injector` | sends signals at the scheduled times |
+| `injector` | plans faults, chooses victims so that work can go on, and sends signals |
 | `findings` | figures, and whether all checks passed; pure |
 | `experiment` | the run, with a watchdog |
 """

@@ -21,8 +21,7 @@ import psutil
 
 import minishark
 from minishark.bench.chaos.findings import FIGURES, Findings, verdict
-from minishark.bench.chaos.injector import Injector
-from minishark.bench.chaos.schedule import KINDS, plan_faults
+from minishark.bench.chaos.injector import KINDS, Injector, plan_faults
 from minishark.bench.chaos.testbed import ClusterKind, Testbed, open_testbed
 from minishark.bench.chaos.work import Done, Work, Worker, work_list
 from minishark.bench.tpch_data import Silent, tpch_folder
@@ -40,40 +39,24 @@ _LOG_TAIL_CHARS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Chaos:
-    """A chaos run.
-
-    Attributes:
-        faults: Number of faults.
-        seconds: Length of the run.
-        kinds: Of faults, from `minishark.bench.chaos.schedule.KINDS`.
-        cluster: "own" (the session's) or "hosts" (nodes that share nothing but the network, here
-            the loopback with keys, and that an operator restarts).
-        scale: TPC-H's scale factor; 0 for the bundled sample.
-        data: Folder of generated data; "" for the default.
-        queries: Of TPC-H; besides, there are shuffles, sorts, and statements that load, persist,
-            create and write rows.
-        nodes: Of the cluster, two of them with a scheduler.
-        executors: Of each node.
-        partitions: Of each large table, on `replicas` nodes.
-        threads: That run one statement after the other.
-        stop_max_s: Maximum time that a process is stopped.
-        hang_s: Statements that take longer count as hanging.
-    """
+    """A chaos run."""
 
     faults: int = 150
     seconds: float = 300.0
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = KINDS  # of faults, from `minishark.bench.chaos.injector.KINDS`
+    # "own" (the session's) or "hosts" (nodes that share nothing but the network, here the loopback
+    # with keys, and that an operator restarts).
     cluster: ClusterKind = "own"
-    scale: float = 0.01
-    data: str = ""
-    queries: tuple[int, ...] = tuple(range(1, 23))
-    nodes: int = 3
-    executors: int = 1
-    partitions: int = 4
+    scale: float = 0.01  # TPC-H's scale factor; 0 for the bundled sample
+    data: str = ""  # folder of generated data; "" for the default
+    queries: tuple[int, ...] = tuple(range(1, 23))  # of TPC-H; statements that write come on top
+    nodes: int = 3  # of the cluster, two of them with a scheduler
+    executors: int = 1  # of each node
+    partitions: int = 4  # of each large table, on `replicas` nodes
     replicas: int = 2
-    threads: int = 3
-    stop_max_s: float = 4.0
-    hang_s: float = 120.0
+    threads: int = 3  # that run one statement after the other
+    stop_max_s: float = 4.0  # maximum time that a process is stopped
+    hang_s: float = 120.0  # statements that take longer count as hanging
 
 
 def chaos(parameters: Chaos, seed: int, advance: Advance) -> Sequence[Row]:
@@ -175,7 +158,6 @@ class _Run:
         return [Worker(n, self.session, self.works, rng) for n, rng in enumerate(rngs)]
 
     def _all_work(self, phase: str, injector: Injector | None = None) -> None:
-        """Run each statement once, split among the threads."""
         workers = self._workers(phase)
         for worker in workers:
             worker.once(self.works[worker.number :: len(workers)])

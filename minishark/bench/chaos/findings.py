@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from minishark.bench.chaos.injector import Injected
-from minishark.bench.chaos.schedule import Fault
+from minishark.bench.chaos.injector import Fault, Injected
 from minishark.bench.chaos.work import Done
 from sparrow_core.lab.experiment import Verdict
 from sparrow_core.lab.rows import Point, Row, distribution, percentile
@@ -23,22 +22,15 @@ _BROKEN_MAX = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Outcome of a run.
-
-    Attributes:
-        skipped: faults without a possible victim.
-        quiet: statements before the first fault; `done` during faults, `after` after the last.
-        hung: statements that did not end in time.
-        left: leaks.
-    """
+    """Outcome of a run."""
 
     injected: Sequence[Injected]
-    skipped: Sequence[Fault]
-    quiet: Sequence[Done]
+    skipped: Sequence[Fault]  # faults without a possible victim
+    quiet: Sequence[Done]  # before the first fault; `done` during faults, `after` after the last
     done: Sequence[Done]
     after: Sequence[Done]
-    hung: Sequence[str]
-    left: Sequence[str]
+    hung: Sequence[str]  # statements that did not end in time
+    left: Sequence[str]  # leaks
 
     def rows(self) -> list[Row]:
         """Curves, and figures as points whose y is a count."""
@@ -70,7 +62,6 @@ class Findings:
         return found or [Point(panel=LONGER, series="none", x=0.0, y=1.0)]
 
     def _usual_s(self) -> dict[str, float]:
-        """Median time of each statement without a fault."""
         calm = [d for d in (*self.quiet, *self.done) if d.is_right and not self._hit_by(d)]
         names = dict.fromkeys(done.work for done in calm)
         return {name: median(d.took_s for d in calm if d.work == name) for name in names}
@@ -93,7 +84,6 @@ def _counted(panel: str, names: Iterable[str]) -> list[Point]:
 
 
 def verdict(rows: Sequence[Row]) -> Verdict:
-    """The summary of a run, and whether all checks passed."""
     points = [row for row in rows if isinstance(row, Point)]
     figures = {panel: [row for row in points if row.panel == panel] for panel in FIGURES}
     hits = [row for row in figures[FAULTS] if row.series != "could hit nobody"]

@@ -1,4 +1,4 @@
-"""Sends signals at the scheduled times, and resumes stopped processes."""
+"""Chooses victims, sends signals at the scheduled times, and resumes stopped processes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,110 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from random import Random
 
-from minishark.bench.chaos.schedule import Fault
 from minishark.bench.chaos.testbed import Testbed
-from minishark.bench.chaos.victims import Scene, Victim
 from minishark.cluster.status import NodeState
-from minishark.errors import ClusterError
+from minishark.errors import ClusterError, OptionError
+
+KINDS = (
+    "executor-kill",
+    "executor-stop",
+    "node-kill",
+    "node-stop",
+    "head-kill",
+    "head-stop",
+    "session-kill",
+)
+"""Victims are an executor, a node without a scheduler, a head (a node with one), or the program of
+another session. A kill is SIGKILL; a stop is SIGSTOP, then SIGCONT after a while."""
+
+_STOP_MIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A scheduled fault."""
+
+    at_s: float  # seconds from the start
+    kind: str  # one of KINDS
+    draw: float  # from 0 to 1; selects one of the possible victims
+    stopped_s: float  # how long the process is stopped; 0 for a kill
+
+    @property
+    def role(self) -> str:
+        """Kind of victim: "executor", "node", "head" or "session"."""
+        return self.kind.partition("-")[0]
+
+
+def plan_faults(
+    seed: int, count: int, seconds: float, kinds: Sequence[str], stop_max_s: float
+) -> tuple[Fault, ...]:
+    """Faults at random times within `seconds`, in order; all kinds have equal probability."""
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown or not kinds:
+        raise OptionError(f"Unknown kinds of faults {unknown}; choose from {', '.join(KINDS)}.")
+    if count < 1 or seconds <= 0 or stop_max_s < _STOP_MIN_S:
+        raise OptionError(f"Set faults and seconds above 0, and stop_max_s to {_STOP_MIN_S}.")
+    rng = Random(f"chaos {seed}")
+    times = sorted(rng.uniform(0, seconds) for _ in range(count))
+    faults = []
+    for at_s in times:
+        kind = rng.choice(list(kinds))
+        draw, stopped_s = rng.random(), rng.uniform(_STOP_MIN_S, stop_max_s)
+        faults.append(Fault(at_s, kind, draw, stopped_s if kind.endswith("-stop") else 0.0))
+    return tuple(faults)
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A process that can be hit."""
+
+    name: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The possible victims at a moment."""
+
+    nodes: Sequence[NodeState]
+    heads: Collection[str]  # the names of those with a scheduler
+    session: int | None  # the process id of the other session, if it runs
+    hit: Collection[int]  # not to be hit again: stopped, or killed and still reported
+
+    def candidates(self, role: str) -> tuple[Victim, ...]:
+        match role:
+            case "session":
+                return () if self.session is None else (Victim("session", self.session),)
+            case "executor":
+                homes = [(node, self._executors(node)) for node in self._up()]
+                return tuple(v for node, own in homes if self._others(node) for v in own)
+            case _:
+                wanted = [n for n in self._up() if (n.name in self.heads) == (role == "head")]
+                return tuple(Victim(node.name, node.pid) for node in wanted if self._spared(node))
+
+    def choose(self, fault: Fault) -> Victim | None:
+        found = self.candidates(fault.role)
+        return found[int(fault.draw * len(found))] if found else None
+
+    def _up(self) -> list[NodeState]:
+        return [node for node in self.nodes if node.alive and node.pid not in self.hit]
+
+    def _executors(self, node: NodeState) -> list[Victim]:
+        return [Victim(e.name, e.pid) for e in node.executors if e.pid and e.pid not in self.hit]
+
+    def _others(self, node: NodeState) -> list[NodeState]:
+        """Other nodes that can run tasks."""
+        return [n for n in self._up() if n.name != node.name and self._executors(n)]
+
+    def _spared(self, node: NodeState) -> bool:
+        """Whether there is a scheduler and an executor without this node."""
+        heads = [n for n in self._up() if n.name in self.heads and n.name != node.name]
+        return bool(heads) and bool(self._others(node))
+
 
 _POLL_S = 0.02
 _PATIENCE_S = 10.0
@@ -48,11 +144,8 @@ class Injector(threading.Thread):
         address: str | None,
         advance: Callable[[float], None],
     ) -> None:
-        """Make an injector; times count from `start`.
-
-        `faults` are in order of time, `nodes` returns the state of the cluster's nodes, and the
-        other session connects to `address`, or with None to a cluster of its own.
-        """
+        # `faults` are in order of time, `nodes` returns the state of the cluster's nodes, and the
+        # other session connects to `address`, or with None to a cluster of its own.
         super().__init__(name="chaos-injector", daemon=True)
         self.injected: list[Injected] = []
         self.skipped: list[Fault] = []

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
+from unittest.mock import patch
 
 import msgspec
 import psutil
@@ -48,17 +49,11 @@ _HEADS = 2
 
 @dataclass(slots=True)
 class Testbed:
-    """Folders and a mark for one run.
+    """Folders and a mark for one run."""
 
-    Attributes:
-        folder: for temporary files of all processes of the run.
-        mark: in the environment of all of them.
-        strange: unowned folders in shared memory from before the run.
-    """
-
-    folder: Path
+    folder: Path  # for temporary files of all processes of the run
     mark: str
-    strange: tuple[Path, ...]
+    strange: tuple[Path, ...]  # unowned folders in shared memory from before the run
     _hosts: list[_Host] = field(default_factory=list)
     _peer_session: subprocess.Popen[bytes] | None = None
 
@@ -103,11 +98,9 @@ class Testbed:
 
     @property
     def keys(self) -> Path | None:
-        """The folder of keys; None without tcp."""
         return self.folder / "keys" if self._hosts else None
 
     def heads(self, nodes: int) -> frozenset[str]:
-        """The names of nodes with a scheduler."""
         own = [f"node-{i}" for i in range(nodes)]
         names = [host.record.nodes[0].name for host in self._hosts] or own
         return frozenset(names[:_HEADS])
@@ -139,7 +132,6 @@ class Testbed:
 
     @property
     def peer_pid(self) -> int | None:
-        """The process id of the other session, if it runs."""
         peer = self._peer_session
         return peer.pid if peer is not None and peer.poll() is None else None
 
@@ -191,7 +183,7 @@ def open_testbed() -> Iterator[Testbed]:
     (folder / "written").mkdir()
     own = {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder), _MARK: testbed.mark}
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
-    with _environment(own):
+    with patch.dict(os.environ, own):
         try:
             yield testbed
         finally:
@@ -203,22 +195,8 @@ def open_testbed() -> Iterator[Testbed]:
             tempfile.tempdir = before
 
 
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
 def _start_host(options: StartOptions) -> ClusterRecord:
-    with _environment({HOST_VARIABLE: options.name}):
+    with patch.dict(os.environ, {HOST_VARIABLE: options.name}):
         return start_cluster(options)
 
 

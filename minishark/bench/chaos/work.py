@@ -17,7 +17,7 @@ from random import Random
 import duckdb
 import pyarrow as pa
 
-from minishark.answers.compare import differences
+from minishark.answers import differences
 from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 from minishark.tpch.reference import Reference
@@ -37,36 +37,23 @@ _CUSTOMERS = "SELECT count(*) AS n, sum(c_acctbal) AS s, min(c_name) AS first"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A statement with its right answer.
+    """A statement with its right answer."""
 
-    Attributes:
-        name: a TPC-H query's number, or what it does.
-        ask: runs it, given the number of the worker; returns the answer.
-        expected: plain DuckDB's answer.
-        order: the columns by which the answer is ordered.
-    """
-
-    name: str
-    ask: Callable[[Session, int], pa.Table]
-    expected: pa.Table
-    order: tuple[int, ...] = ()
+    name: str  # a TPC-H query's number, or what it does
+    ask: Callable[[Session, int], pa.Table]  # runs it for the worker of that number
+    expected: pa.Table  # plain DuckDB's answer
+    order: tuple[int, ...] = ()  # the columns by which the answer is ordered
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The outcome of a statement.
-
-    Attributes:
-        began_s: its start (`time.monotonic`); `ended_s` is its end.
-        wrong: differences from the right answer, if any.
-        failure: type and message of the error, if any.
-    """
+    """The outcome of a statement."""
 
     work: str
-    began_s: float
+    began_s: float  # its start (`time.monotonic`); `ended_s` is its end
     ended_s: float
-    wrong: tuple[str, ...] = ()
-    failure: str = ""
+    wrong: tuple[str, ...] = ()  # differences from the right answer, if any
+    failure: str = ""  # type and message of the error, if any
 
     @property
     def took_s(self) -> float:
@@ -78,7 +65,6 @@ class Done:
 
 
 def work_list(tables: Mapping[str, str], queries: Sequence[int], folder: Path) -> tuple[Work, ...]:
-    """All statements, with their answers; those that write files do so in `folder`."""
     texts = {f"q{number:02}": text for number, text in load_queries(queries).items()} | _SHUFFLES
     changes: dict[str, tuple[Callable[[Session, int], pa.Table], str]] = {
         "load": (partial(_load, tables["customer"]), f"{_CUSTOMERS} FROM customer"),
@@ -127,12 +113,7 @@ def _copy(folder: Path, session: Session, worker: int) -> pa.Table:
 
 
 class Worker(threading.Thread):
-    """A thread that runs one random statement after the other.
-
-    Attributes:
-        number: of the thread.
-        done: outcomes so far.
-    """
+    """A thread that runs one random statement after the other."""
 
     def __init__(self, number: int, session: Session, works: Sequence[Work], rng: Random) -> None:
         super().__init__(name=f"chaos-worker-{number}", daemon=True)
@@ -146,7 +127,6 @@ class Worker(threading.Thread):
         self._busy: tuple[str, float] | None = None
 
     def once(self, works: Sequence[Work]) -> None:
-        """Run each of these once, instead of random ones, and end."""
         self._once = list(works)
 
     def run(self) -> None:
@@ -169,7 +149,6 @@ class Worker(threading.Thread):
             self._busy = None
 
     def finish(self) -> None:
-        """End after the current statement."""
         self._over.set()
 
     def busy_for(self) -> tuple[str, float]:

@@ -1,4 +1,4 @@
 """The shell: statements and dot-commands from a prompt, a file or a pipe.
 
-`splitting` and `completion` are pure; `interpreter` runs entries; `prompt` reads them.
+`completion` is pure; `interpreter` splits texts into entries and runs them; `prompt` reads them.
 """

@@ -17,14 +17,13 @@ from minishark.cli.data import sample_tables, tables_at
 from minishark.cli.options import FORMATS
 from minishark.cli.shell.interpreter import Interpreter, table_columns
 from minishark.dataframe import EXPLAIN_MODES
-from minishark.display import human_bytes
+from minishark.dataframe.show import human_bytes
 from minishark.errors import ClusterError, OptionError
 from minishark.expressions import quote
 from minishark.query.report import metrics_text
 from minishark.session.catalog import TableInfo
 from minishark.tpch.queries import QUERY_COUNT, load_queries, parse_selection
-from minishark.tpch.schema import TABLES
-from minishark.tpch.tables import load_tables
+from minishark.tpch.tables import TABLES, load_tables
 
 _REPLICAS = 2
 # Commands of the DuckDB and SQLite shells, and their equivalents.
@@ -41,23 +40,20 @@ _HELP_NOTE = "Statements end with a semicolon. Ctrl-C cancels a query, Ctrl-D qu
 
 @dataclass(frozen=True)
 class Command:
-    """A dot-command.
-
-    Attributes:
-        usage: its name and arguments.
-        run: the function, called with the text after the name.
-        arguments: what completion offers: words, or "*path", "*table" or "*statement".
-    """
+    """A dot-command."""
 
     usage: str
     help: str
-    run: Callable[[Interpreter, str], None]
-    arguments: Sequence[str] = ()
+    run: Callable[[Interpreter, str], None]  # called with the text after the name
+    arguments: Sequence[str] = ()  # for completion: words, "*path", "*table" or "*statement"
 
 
 def run_command(shell: Interpreter, line: str) -> None:
-    name, _, argument = line.partition(" ")
-    _find(name).run(shell, argument.strip().rstrip(";").rstrip())
+    name, _, rest = line.partition(" ")
+    command, argument = _find(name), rest.strip().rstrip(";").rstrip()
+    if argument and " " not in command.usage:
+        raise OptionError(f"{command.usage} takes no arguments.")
+    command.run(shell, argument)
 
 
 def _find(name: str) -> Command:
@@ -85,8 +81,8 @@ def _help(shell: Interpreter, argument: str) -> None:
     shell.output.print("\n".join(lines))
 
 
-def _tables(shell: Interpreter, argument: str) -> None:
-    _no_argument(".tables", argument)
+def _tables(shell: Interpreter, _: str) -> None:
+
     columns = table_columns(shell.session)
     if not columns:
         shell.output.say("No tables. .sample loads some; .load PATH loads files.")
@@ -157,10 +153,6 @@ def _mode(shell: Interpreter, argument: str) -> None:
     shell.output.set_form(form, _path(path))
 
 
-def _output(shell: Interpreter, argument: str) -> None:
-    shell.output.redirect(_path(argument))
-
-
 def _rows(shell: Interpreter, argument: str) -> None:
     if not argument.isdecimal():
         raise OptionError("Write .rows and a number; 0 shows all rows.")
@@ -168,8 +160,8 @@ def _rows(shell: Interpreter, argument: str) -> None:
     shell.output.fits_screen = False
 
 
-def _cluster(shell: Interpreter, argument: str) -> None:
-    _no_argument(".cluster", argument)
+def _cluster(shell: Interpreter, _: str) -> None:
+
     nodes = shell.session.nodes()
     rows = [
         {
@@ -229,11 +221,6 @@ def load_sample(shell: Interpreter) -> None:
     _load_tables(shell, {n: path for n, path in sample_tables().items() if n not in present})
 
 
-def _sample(shell: Interpreter, argument: str) -> None:
-    _no_argument(".sample", argument)
-    load_sample(shell)
-
-
 def _tpch(shell: Interpreter, argument: str) -> None:
     numbers = parse_selection(argument or "0")
     present = {name.lower() for name in shell.session.tables}
@@ -269,14 +256,9 @@ def _kill_executor(shell: Interpreter, argument: str) -> None:
     shell.output.say(f"Killed executor {victim.name} (pid {victim.pid}); its node restarts it.")
 
 
-def _quit(shell: Interpreter, argument: str) -> None:
-    _no_argument(".quit", argument)
+def _quit(shell: Interpreter, _: str) -> None:
+
     shell.is_over = True
-
-
-def _no_argument(name: str, argument: str) -> None:
-    if argument:
-        raise OptionError(f"{name} takes no arguments.")
 
 
 def _path(text: str) -> Path | None:
@@ -316,13 +298,13 @@ COMMANDS = {
         Command(
             ".output [FILE]",
             "write results to a file; without it, to the screen",
-            _output,
+            lambda shell, argument: shell.output.redirect(_path(argument)),
             ("*path",),
         ),
         Command(".rows N", "set how many rows of a table to print; 0 prints all", _rows),
         Command(".read FILE", "run a script", _read, ("*path",)),
         Command(".load PATH [AS TABLE]", "load a file, or a folder of tables", _load, ("*path",)),
-        Command(".sample", "load the bundled TPC-H sample", _sample),
+        Command(".sample", "load the bundled TPC-H sample", lambda shell, _: load_sample(shell)),
         Command(
             ".tpch N",
             f"run TPC-H query N, from 1 to {QUERY_COUNT}; or several: 1,3,5-7",

@@ -21,33 +21,21 @@ _SUGGESTIONS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """All names that completion can offer.
+    """All names that completion can offer."""
 
-    Attributes:
-        columns: columns by table or view.
-        keywords: SQL keywords, in upper case.
-        commands: arguments by dot-command: words, or "*path", "*table" or "*statement".
-    """
-
-    columns: Mapping[str, Sequence[str]]
+    columns: Mapping[str, Sequence[str]]  # columns by table or view
     functions: Sequence[str]
-    keywords: Sequence[str]
-    commands: Mapping[str, Sequence[str]]
+    keywords: Sequence[str]  # SQL keywords, in upper case
+    commands: Mapping[str, Sequence[str]]  # by dot-command, as `Command.arguments`
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A completion.
-
-    Attributes:
-        text: the whole word.
-        length: number of characters before the cursor that it replaces.
-        kind: "table", "column", "function", "keyword", "command" or "path".
-    """
+    """A completion."""
 
     text: str
-    length: int
-    kind: str
+    length: int  # number of characters before the cursor that it replaces
+    kind: str  # "table", "column", "function", "keyword", "command" or "path"
 
 
 def suggestions(before: str, after: str, names: Names) -> list[Suggestion]:
@@ -117,7 +105,6 @@ def _qualified(qualifier: str, word: str, statement: str, names: Names) -> list[
 
 
 def _named(statement: str, names: Names) -> list[str]:
-    """The tables whose names occur in a statement."""
     words = {word.lower() for word in re.findall(r"\w+", statement)}
     return [table for table in names.columns if table.lower() in words]
 

@@ -1,10 +1,10 @@
-"""Runs statements and dot-commands; the part of the shell without the prompt."""
+"""Splits texts into statements and dot-commands, and runs them: the shell without the prompt."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +14,80 @@ from rich.console import Console
 
 from minishark.cli.output import Output
 from minishark.cli.progress import shown_progress
-from minishark.cli.shell.splitting import Entry, split
 from minishark.compiler.sql.statements import COUNTED, Explain, Query
+from minishark.compiler.sql.tokens import sql_tokens
 from minishark.errors import MinisharkError, OptionError, QueryError
 
 if TYPE_CHECKING:
     from minishark.dataframe import DataFrame
     from minishark.session.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A statement with its semicolon, or a dot-command."""
+
+    text: str
+    line: int  # the line number of its start, from 1
+    is_command: bool  # whether it is a dot-command, which is a single line
+    is_complete: bool = True  # False for a statement without its semicolon
+
+
+def split(text: str) -> tuple[Entry, ...]:
+    """The statements and dot-commands in a text, in order, without comments between them."""
+    # A line that starts with a dot where a statement could start is a command. Only the last entry
+    # can be incomplete.
+    return tuple(_entries(text))
+
+
+def is_complete(text: str) -> bool:
+    return all(entry.is_complete for entry in split(text))
+
+
+def _entries(text: str) -> Iterator[Entry]:
+    position = 0
+    while True:
+        start = next((position + offset for offset, _, _ in sql_tokens(text[position:])), None)
+        if start is None:
+            return
+        if text[start] == ".":
+            end = text.find("\n", start)
+            end = len(text) if end < 0 else end
+            yield Entry(text[start:end].rstrip(), _line(text, start), is_command=True)
+            position = end
+            continue
+        position, entries = _statements(text, start)
+        yield from entries
+
+
+def _statements(text: str, start: int) -> tuple[int, list[Entry]]:
+    """The end of the statements before the next dot-command, and the statements."""
+    found: list[Entry] = []
+    first: int | None = None
+    for offset, _, _ in sql_tokens(text[start:]):
+        position = start + offset
+        if text[position] == ";":
+            if first is not None:
+                line = _line(text, first)
+                found.append(Entry(text[first : position + 1], line, is_command=False))
+            first = None
+        elif first is None:
+            if text[position] == "." and _starts_line(text, position):
+                return position, found
+            first = position
+    if first is not None:
+        rest = text[first:].rstrip()
+        found.append(Entry(rest, _line(text, first), is_command=False, is_complete=False))
+    return len(text), found
+
+
+def _starts_line(text: str, position: int) -> bool:
+    return not text[text.rfind("\n", 0, position) + 1 : position].strip()
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
 
 _READ_DEPTH_MAX = 16
 _PLACE = re.compile(r"\nLINE (\d+): ")
@@ -29,23 +96,15 @@ _CHANGES_ROWS = re.compile(r"(INSERT|UPDATE|DELETE|MERGE|COPY)\b", re.IGNORECASE
 
 @dataclass(kw_only=True)
 class Interpreter:
-    """Runs entries sequentially.
-
-    Attributes:
-        errors: a console for progress and warnings.
-        confirm: asks the user a yes/no question; None if not interactive.
-        timer: whether execution times are shown.
-        last: the last query.
-        is_over: whether `.quit` was entered.
-    """
+    """Runs entries sequentially."""
 
     session: Session
     output: Output
-    errors: Console
-    confirm: Callable[[str], bool] | None = None
+    errors: Console  # for progress and warnings
+    confirm: Callable[[str], bool] | None = None  # asks a yes/no question; None if not interactive
     timer: bool = False
     last: DataFrame | None = None
-    is_over: bool = False
+    is_over: bool = False  # whether `.quit` was entered
     _reading: list[Path] = field(default_factory=list)
     _warned: int = 0
 
@@ -62,7 +121,9 @@ class Interpreter:
                 self.run(entry)
             except MinisharkError as error:
                 if source and len(entries) > 1:
-                    error.add_note(f"({source}, line {_line(entry, error)})")
+                    place = None if entry.is_command else _PLACE.search(str(error))
+                    line = entry.line + (int(place[1]) - 1 if place else 0)
+                    error.add_note(f"({source}, line {line})")
                 raise
 
     def run(self, entry: Entry) -> None:
@@ -88,9 +149,6 @@ class Interpreter:
             self.output.say(f"{_changed(parsed.sql, table)}{took}")
         else:
             self.output.write(table, took)
-        self._tell_warnings()
-
-    def _tell_warnings(self) -> None:
         for warning in self.session.warnings[self._warned :]:
             self.errors.print(f"Warning: {warning}", style="yellow", markup=False)
         self._warned = len(self.session.warnings)
@@ -135,7 +193,6 @@ def read_script(path: Path) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """An error's message with DuckDB's excerpt of the statement, and its notes."""
     text = re.sub(r"\n\n(?=LINE \d+: )", "\n", str(error)).rstrip()
     return "\n".join([text, *getattr(error, "__notes__", ())])
 
@@ -153,9 +210,3 @@ def _changed(sql: str, table: pa.Table) -> str:
     if count == 0 and not _CHANGES_ROWS.match(sql):
         return "Done"
     return f"{count:,} {'row' if count == 1 else 'rows'}"
-
-
-def _line(entry: Entry, error: MinisharkError) -> int:
-    """The line of the script where an entry failed."""
-    place = _PLACE.search(str(error))
-    return entry.line + (int(place[1]) - 1 if place and not entry.is_command else 0)

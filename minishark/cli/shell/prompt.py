@@ -29,9 +29,14 @@ from rich.console import Console
 from minishark.cli.options import debugging
 from minishark.cli.shell.commands import COMMANDS
 from minishark.cli.shell.completion import Names, suggestions
-from minishark.cli.shell.interpreter import Interpreter, error_text, table_columns
-from minishark.cli.shell.splitting import is_complete, split
-from minishark.display import human_bytes
+from minishark.cli.shell.interpreter import (
+    Interpreter,
+    error_text,
+    is_complete,
+    split,
+    table_columns,
+)
+from minishark.dataframe.show import human_bytes
 from minishark.errors import MinisharkError
 from minishark.session.session import Session
 
@@ -112,7 +117,6 @@ def _run(shell: Interpreter, text: str, interrupts: _Interrupts) -> None:
 
 
 def print_error(console: Console, error: Exception) -> None:
-    """Print an error, with a traceback if debugging."""
     if debugging():
         traceback.print_exception(error)
     kind = "" if isinstance(error, MinisharkError) else f"{type(error).__name__}: "
@@ -184,7 +188,6 @@ def _key_bindings() -> KeyBindings:
 
 
 def history_file() -> Path:
-    """The history file, in the user's state folder by the XDG specification."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         state = Path.home() / ".local" / "state"

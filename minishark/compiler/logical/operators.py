@@ -10,7 +10,7 @@ To add an operator: a class here, its lowering (`sql/lower.py`), its distributio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
@@ -37,10 +37,13 @@ from minishark.expressions import (
 class BaseOperator:
     """An operator's description of itself; the defaults are safe for any operator."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
-    order_matters: ClassVar[bool] = True
-    """Whether the output rows may depend on the order of the input rows."""
+    order_matters: ClassVar[bool] = True  # whether the output may depend on the order of the input
+
+    def __init_subclass__(cls, *, order_matters: bool | None = None) -> None:
+        if order_matters is not None:  # dataclass makes a second class, without the argument
+            cls.order_matters = order_matters
 
     def output_schema(self, inputs: Sequence[Schema]) -> Schema:
         """The output columns, for inputs with these schemas."""
@@ -51,16 +54,39 @@ class BaseOperator:
         return type(self).__name__
 
     def expressions(self) -> Iterator[Expression]:
-        """Every expression that the operator computes."""
-        return iter(())
+        """Every expression that the operator computes: those in its fields."""
+        return _expressions_in(getattr(self, name) for name in self.__slots__)
 
     def source(self, position: int) -> tuple[int, int] | None:
-        """Which input, and column of it, an output column is passed through from.
-
-        None where it is computed, or where an input row affects output rows of other values (as in
-        a limit): rules drop input rows by the values of such columns.
-        """
+        """Which input, and column of it, an output column is passed through from."""
+        # None where it is computed, or where an input row affects output rows of other values (as
+        # in a limit): rules drop input rows by the values of such columns.
         return None
+
+
+class _Leaf(BaseOperator):
+    """An operator without inputs, which knows its schema."""
+
+    __slots__ = ()
+    schema: Schema
+
+    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
+        return self.schema
+
+
+def _expressions_in(parts: Iterable[object]) -> Iterator[Expression]:
+    for part in parts:
+        match part:
+            case tuple():
+                yield from _expressions_in(part)
+            case SortKey():
+                yield part.expression
+            case JoinCondition():
+                yield from (part.left, part.right)
+            case AggregateCall() | WindowCall():
+                yield from part.expressions()
+            case _ if isinstance(part, Expression):
+                yield part
 
 
 def column_names(*inputs: Schema) -> list[str]:
@@ -97,23 +123,13 @@ class JoinCondition:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan(BaseOperator):
-    """Columns of a table.
-
-    Attributes:
-        columns: a column that is None stands for "no column needed, only the rows".
-        hints: what optimizer rules attach, in a physical plan.
-    """
-
-    order_matters: ClassVar[bool] = False
+class Scan(_Leaf, order_matters=False):
+    """Columns of a table."""
 
     table: str
-    columns: tuple[str | None, ...]
+    columns: tuple[str | None, ...]  # None for "no column needed, only the rows"
     schema: Schema
-    hints: ScanHints = NO_HINTS
-
-    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
-        return self.schema
+    hints: ScanHints = NO_HINTS  # what optimizer rules attach, in a physical plan
 
     def label(self, inputs: Sequence[Schema]) -> str:
         columns = ", ".join(column or "-" for column in self.columns)
@@ -121,10 +137,8 @@ class Scan(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Filter(BaseOperator):
+class Filter(BaseOperator, order_matters=False):
     """The rows for which all `predicates` are true; of them the columns at `output`."""
-
-    order_matters: ClassVar[bool] = False
 
     predicates: tuple[Expression, ...]
     output: tuple[int, ...]
@@ -139,15 +153,10 @@ class Filter(BaseOperator):
     def source(self, position: int) -> tuple[int, int] | None:
         return 0, self.output[position]
 
-    def expressions(self) -> Iterator[Expression]:
-        return iter(self.predicates)
-
 
 @dataclass(frozen=True, slots=True)
-class Project(BaseOperator):
+class Project(BaseOperator, order_matters=False):
     """One output column per expression in `outputs`."""
-
-    order_matters: ClassVar[bool] = False
 
     outputs: tuple[Expression, ...]
     names: tuple[str, ...]
@@ -158,9 +167,6 @@ class Project(BaseOperator):
     def label(self, inputs: Sequence[Schema]) -> str:
         names = column_names(*inputs)
         return f"Project {', '.join(_projected(e, names) for e in self.outputs)}"
-
-    def expressions(self) -> Iterator[Expression]:
-        return iter(self.outputs)
 
     def source(self, position: int) -> tuple[int, int] | None:
         expression = self.outputs[position]
@@ -204,11 +210,6 @@ class Aggregate(BaseOperator):
             return f"Aggregate {calls} by grouping sets {', '.join(sets)}"
         return f"Aggregate {calls} by {', '.join(groups)}" if groups else f"Aggregate {calls}"
 
-    def expressions(self) -> Iterator[Expression]:
-        yield from self.groups
-        for call in self.aggregates:
-            yield from call.expressions()
-
     def source(self, position: int) -> tuple[int, int] | None:
         is_group = position < len(self.groups) and not self.grouping_sets
         group = self.groups[position] if is_group else None
@@ -216,14 +217,12 @@ class Aggregate(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Join(BaseOperator):
+class Join(BaseOperator, order_matters=False):
     """A join; `residual` predicates range over the left columns followed by the right ones.
 
     `left_output` and `right_output` are the columns that are kept of each side; a mark join
     adds one BOOLEAN after the left ones.
     """
-
-    order_matters: ClassVar[bool] = False
 
     kind: JoinKind
     conditions: tuple[JoinCondition, ...]
@@ -266,20 +265,13 @@ class Join(BaseOperator):
         conditions += [render(predicate, left + right) for predicate in self.residual]
         return f"Join {self.kind} on {' AND '.join(conditions) or 'true'}"
 
-    def expressions(self) -> Iterator[Expression]:
-        for condition in self.conditions:
-            yield from (condition.left, condition.right)
-        yield from self.residual
-
 
 @dataclass(frozen=True, slots=True)
-class Sort(BaseOperator):
+class Sort(BaseOperator, order_matters=False):
     """All rows in the order of `keys`; of them the columns at `output`.
 
     Where it is `stable`, rows with equal keys stay in the order in which they come.
     """
-
-    order_matters: ClassVar[bool] = False
 
     keys: tuple[SortKey, ...]
     output: tuple[int, ...]
@@ -293,9 +285,6 @@ class Sort(BaseOperator):
 
     def source(self, position: int) -> tuple[int, int] | None:
         return 0, self.output[position]
-
-    def expressions(self) -> Iterator[Expression]:
-        return (key.expression for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,15 +312,10 @@ class TopN(BaseOperator):
         offset = f" offset {self.offset}" if self.offset else ""
         return f"TopN {self.limit}{offset} by {render_sort_keys(self.keys, column_names(*inputs))}"
 
-    def expressions(self) -> Iterator[Expression]:
-        return (key.expression for key in self.keys)
-
 
 @dataclass(frozen=True, slots=True)
-class Distinct(BaseOperator):
+class Distinct(BaseOperator, order_matters=False):
     """Each different row once."""
-
-    order_matters: ClassVar[bool] = False
 
     def source(self, position: int) -> tuple[int, int] | None:
         return 0, position
@@ -348,10 +332,6 @@ class DistinctOn(BaseOperator):
         names = column_names(*inputs)
         return f"DistinctOn {', '.join(render(target, names) for target in self.targets)}"
 
-    def expressions(self) -> Iterator[Expression]:
-        yield from self.targets
-        yield from (key.expression for key in self.keys)
-
 
 @dataclass(frozen=True, slots=True)
 class Window(BaseOperator):
@@ -366,16 +346,10 @@ class Window(BaseOperator):
         names = column_names(*inputs)
         return f"Window {', '.join(render_window(call, names) for call in self.calls)}"
 
-    def expressions(self) -> Iterator[Expression]:
-        for call in self.calls:
-            yield from call.expressions()
-
 
 @dataclass(frozen=True, slots=True)
-class Unnest(BaseOperator):
+class Unnest(BaseOperator, order_matters=False):
     """The input columns, then one per list; a row for each element of the longest list."""
-
-    order_matters: ClassVar[bool] = False
 
     lists: tuple[Expression, ...]
     types: tuple[str, ...]
@@ -387,9 +361,6 @@ class Unnest(BaseOperator):
         names = column_names(*inputs)
         return f"Unnest {', '.join(render(item, names) for item in self.lists)}"
 
-    def expressions(self) -> Iterator[Expression]:
-        return iter(self.lists)
-
 
 class SetKind(StrEnum):
     """The set operations."""
@@ -400,10 +371,8 @@ class SetKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SetOperation(BaseOperator):
+class SetOperation(BaseOperator, order_matters=False):
     """A set operation on two inputs with the same types; `keep_all` for the ALL forms."""
-
-    order_matters: ClassVar[bool] = False
 
     kind: SetKind
     keep_all: bool
@@ -413,29 +382,19 @@ class SetOperation(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Values(BaseOperator):
+class Values(_Leaf, order_matters=False):
     """Constant rows; no rows and a schema make an empty relation."""
-
-    order_matters: ClassVar[bool] = False
 
     rows: tuple[tuple[Expression, ...], ...]
     schema: Schema
 
-    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
-        return self.schema
-
     def label(self, inputs: Sequence[Schema]) -> str:
         return f"Values {len(self.rows)} rows"
 
-    def expressions(self) -> Iterator[Expression]:
-        return (value for row in self.rows for value in row)
-
 
 @dataclass(frozen=True, slots=True)
-class Cte(BaseOperator):
+class Cte(BaseOperator, order_matters=False):
     """Children: the definition, computed once, and the plan that reads it through `CteRef`."""
-
-    order_matters: ClassVar[bool] = False
 
     index: int
     name: str
@@ -451,24 +410,19 @@ class Cte(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class CteRef(BaseOperator):
+class CteRef(_Leaf, order_matters=False):
     """The rows of the common table expression `index`."""
-
-    order_matters: ClassVar[bool] = False
 
     index: int
     name: str
     schema: Schema
-
-    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
-        return self.schema
 
     def label(self, inputs: Sequence[Schema]) -> str:
         return f"CteRef #{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
-class Statement(BaseOperator):
+class Statement(_Leaf):
     """A whole statement, run by DuckDB as it was written over all rows of `tables`.
 
     The fallback for whatever has no distributed form; `reason` says what that was.
@@ -478,9 +432,6 @@ class Statement(BaseOperator):
     tables: tuple[str, ...]
     reason: str
     schema: Schema
-
-    def output_schema(self, inputs: Sequence[Schema]) -> Schema:
-        return self.schema
 
     def label(self, inputs: Sequence[Schema]) -> str:
         return f"Statement over {', '.join(self.tables) or 'no table'}: {self.reason}"

@@ -1,13 +1,38 @@
-"""The logical plan: a tree of operators with the schema of each output."""
+"""The logical plan: a tree of operators with the schema of each output, and what it calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Protocol
 
+from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.operators import Operator, Scan
-from minishark.expressions import Schema
+from minishark.expressions import Call, Schema, children, is_volatile
+
+
+class TreeNode(Protocol):
+    """A node of a logical or physical plan."""
+
+    @property
+    def children(self) -> Sequence[Any]: ...
+
+    @property
+    def label(self) -> str: ...
+
+
+def plan_text(plan: TreeNode) -> str:
+    lines: list[str] = []
+
+    def walk(node: TreeNode, indent: str, own: str, below: str) -> None:
+        lines.append(f"{indent}{own}{node.label}")
+        for i, child in enumerate(node.children):
+            last = i == len(node.children) - 1
+            walk(child, indent + below, "└─ " if last else "├─ ", "   " if last else "│  ")
+
+    walk(plan, "", "", "")
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -37,6 +62,33 @@ class LogicalPlan:
 
 
 def make_plan(operator: Operator, *children: LogicalPlan) -> LogicalPlan:
-    """A plan node whose schema follows from the operator and its inputs."""
     schema = operator.output_schema([child.schema for child in children])
     return LogicalPlan(operator, children, schema)
+
+
+_ROW_BY_ROW = (ops.Filter, ops.Project)
+# Operators that compute nothing twice. Lists of what is allowed, so that a new operator is not.
+_HARMLESS = (*_ROW_BY_ROW, ops.Scan, ops.Aggregate, ops.Sort, ops.TopN, ops.Limit, ops.Distinct)
+
+
+def volatile_reason(plan: LogicalPlan) -> str | None:
+    """Why `plan` must not be distributed, if it calls volatile functions; None if it may be."""
+    # It may be if they are computed row by row, over a table, and nothing but aggregates, sorts and
+    # limits comes after.
+    operators = list(plan.operators())
+    callers = [o for o in operators if any(map(is_volatile, o.expressions()))]
+    if not callers:
+        return None
+    others = [o for o in operators if not isinstance(o, _HARMLESS)]
+    if others or not all(isinstance(caller, _ROW_BY_ROW) for caller in callers):
+        return "a volatile function such as random()"
+    return None
+
+
+def called_functions(plan: LogicalPlan) -> Iterator[str]:
+    waiting = [expression for operator in plan.operators() for expression in operator.expressions()]
+    while waiting:
+        expression = waiting.pop()
+        if isinstance(expression, Call):
+            yield expression.name
+        waiting += children(expression)

@@ -16,7 +16,6 @@ from minishark.expressions import ColumnRef, Expression, Prefix, references
 
 
 def rewrite(plan: LogicalPlan) -> LogicalPlan:
-    """`plan` with every filtered mark join that allows it as a semi or an anti join."""
     children = tuple(map(rewrite, plan.children))
     if not all(map(is_, children, plan.children)):
         plan = replace(plan, children=children)

@@ -36,10 +36,8 @@ _STATE = "STATE"
 
 
 def can_split(aggregate: Aggregate) -> bool:
-    """Whether every aggregate can be computed in two phases.
-
-    Over grouping sets, DuckDB 2.0 fails to combine states, with an error that shuts it down.
-    """
+    """Whether every aggregate can be computed in two phases."""
+    # Over grouping sets, DuckDB 2.0 fails to combine states, with an error that shuts it down.
     with_states = not aggregate.grouping_sets
     return all(
         splits(call) and (with_states or call.name in _BY_RESULT) for call in aggregate.aggregates
@@ -47,7 +45,6 @@ def can_split(aggregate: Aggregate) -> bool:
 
 
 def splits(call: AggregateCall) -> bool:
-    """Whether a call can be computed in two phases, by results or fixed-size states."""
     if call.distinct or call.order_by or _is_top_n(call):
         return False
     return call.name in _BY_RESULT or call.name in _BY_STATE
@@ -64,11 +61,9 @@ def _is_top_n(call: AggregateCall) -> bool:
 
 
 def state_column(call: AggregateCall, position: int) -> Column:
-    """The output column of the partial phase.
-
-    Its type is the result's where the partial result is a plain value; a state has no type
-    that SQL could name.
-    """
+    """The output column of the partial phase."""
+    # Its type is the result's where the partial result is a plain value; a state has no type that
+    # SQL could name.
     return Column(f"state{position}", call.type if call.name in _BY_RESULT else _STATE)
 
 

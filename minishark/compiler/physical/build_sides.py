@@ -26,10 +26,8 @@ def turned_kind(join: Join, left: PhysicalPlan, right: PhysicalPlan) -> JoinKind
 
 
 def are_as_written(plan: PhysicalPlan) -> bool:
-    """Whether every hash table that `plan` needs is best built from the right side of its join.
-
-    Sides of semi and anti joins can't be swapped in SQL, though DuckDB can swap them.
-    """
+    """Whether every hash table that `plan` needs is best built from the right side of its join."""
+    # Sides of semi and anti joins can't be swapped in SQL, though DuckDB can swap them.
     return _is_as_written(plan) and all(map(are_as_written, plan.children))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from minishark.catalog import ColumnStatistics
 from minishark.compiler.logical.operators import Join, JoinKind
 from minishark.expressions import (
     Cast,
@@ -22,13 +23,11 @@ from minishark.expressions import (
     Prefix,
     children,
 )
-from minishark.statistics import ColumnStatistics
 
 _RANGE_SELECTIVITY = 0.3
 _OTHER_SELECTIVITY = 0.25
 _SEMI_SELECTIVITY = 0.5
-_PREFIX_SELECTIVITY = 0.01
-"""Of text with a prefix of three letters or more."""
+_PREFIX_SELECTIVITY = 0.01  # of text with a prefix of three letters or more
 _BELOW = ("<", "<=")
 
 
@@ -83,10 +82,8 @@ def selectivity(predicate: Expression, profile: Profile) -> float:
 
 
 def _all_share(predicates: Sequence[Expression], profile: Profile) -> float:
-    """The share of rows for which all `predicates` are true.
-
-    Predicates count as independent, except the two ends of a range of one column.
-    """
+    """The share of rows for which all `predicates` are true."""
+    # Predicates count as independent, except the two ends of a range of one column.
     share = 1.0
     ranges: dict[int, tuple[float, float]] = {}
     lows: dict[int, str] = {}
@@ -118,10 +115,8 @@ def _all_share(predicates: Sequence[Expression], profile: Profile) -> float:
 
 
 def _are_prefix_bounds(low: str, high: str) -> bool:
-    """Whether all text from `low` to below `high` begins with `low`, of three letters or more.
-
-    DuckDB writes LIKE 'forest%' as such a range.
-    """
+    """Whether all text from `low` to below `high` begins with `low`, of three letters or more."""
+    # DuckDB writes LIKE 'forest%' as such a range.
     if len(low) < 3 or low[:-1] != high[:-1] or len(low) != len(high):
         return False
     return ord(low[-1]) + 1 == ord(high[-1])

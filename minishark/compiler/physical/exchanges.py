@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from minishark.compiler.logical.operators import Aggregate, CteRef, Distinct, Filter, Project, Scan
-from minishark.compiler.physical.distribution import in_one_task
 from minishark.compiler.physical.estimate import Profile
 from minishark.compiler.physical.join_moves import Side
 from minishark.compiler.physical.plan import (
@@ -20,6 +19,8 @@ from minishark.compiler.physical.plan import (
     Replicated,
     Shuffle,
     Single,
+    StageOutput,
+    in_one_task,
 )
 from minishark.expressions import ColumnRef, Expression, Schema, is_volatile
 
@@ -57,15 +58,10 @@ def planned(
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Puts exchanges over plans that are not distributed as they must be.
+    """Puts exchanges over plans that are not distributed as they must be."""
 
-    Attributes:
-        partitions: how many partitions a shuffle makes.
-        read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
-    """
-
-    partitions: int
-    read_whole_rows: int
+    partitions: int  # how many partitions a shuffle makes
+    read_whole_rows: int  # stored relations of at most this many are read by every task
 
     def shuffled(
         self, child: Planned, keys: tuple[Expression, ...], partitions: int | None = None
@@ -92,18 +88,17 @@ class Exchanges:
         return Planned(self._read_whole(child.plan, Gather(), Single()), child.profile)
 
     def materialized(self, child: Planned) -> Planned:
-        """`child`, stored where it is."""
         schema = child.plan.schema
         return planned(Materialize(), (child,), schema, child.distribution, child.profile)
 
     def _read_whole(
         self, plan: PhysicalPlan, exchange: Broadcast | Gather, distribution: Distribution
     ) -> PhysicalPlan:
-        """All rows of `plan`, for each task or for one.
-
-        What is stored already and small is read in place, and filtered by each reader, which is
-        cheaper than a stage that stores it again.
-        """
+        """All rows of `plan`, for each task or for one."""
+        if isinstance(plan.operator, StageOutput):
+            return replace(plan, distribution=Replicated())
+        # What is stored already and small is read in place, and filtered by each reader, which is
+        # cheaper than a stage that stores it again.
         if self.is_stored(plan):
             match plan.operator:
                 # The exchange moves down to what is stored; these are computed by each reader.
@@ -125,7 +120,7 @@ class Exchanges:
                 return stored and not any(map(is_volatile, expressions))
             case Aggregate() | Distinct():
                 return self.is_stored(plan.children[0])
-            case Scan() | CteRef():
+            case Scan() | CteRef() | StageOutput():
                 return plan.rows <= self.read_whole_rows
             case _:
                 return False

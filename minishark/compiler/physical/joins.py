@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
-from minishark.compiler.physical.distribution import in_one_task, moved, positions_of
 from minishark.compiler.physical.plan import (
     Distribution,
     Exchange,
@@ -14,6 +13,9 @@ from minishark.compiler.physical.plan import (
     Replicated,
     Single,
     Spread,
+    in_one_task,
+    moved,
+    positions_of,
 )
 from minishark.expressions import ColumnRef, Expression
 
@@ -114,15 +116,16 @@ def join_distribution(
     # Unmatched rows of one side have NULL for the keys of the other one, in any partition.
     if not isinstance(base, Hashed) or join.kind is JoinKind.FULL:
         return Spread(base.partitions)
-    return moved(_equated(join, left, right, left_width), _join_places(join, left_width))
+    kept = list(join.left_output) if join.keeps_left_columns else []
+    if join.keeps_right_columns:
+        kept += [i + left_width for i in join.right_output]
+    return moved(_equated(join, left, right, left_width), positions_of(kept))
 
 
 def _equated(join: Join, left: Distribution, right: Distribution, width: int) -> Hashed:
-    """The hash distribution over the left and right columns side by side, before projection.
-
-    An inner join makes its equal columns interchangeable; other joins keep only the keys of the
-    side whose rows all survive with their own values.
-    """
+    """The hash distribution over the left and right columns side by side, before projection."""
+    # An inner join makes its equal columns interchangeable; other joins keep only the keys of the
+    # side whose rows all survive with their own values.
     by_left = left if isinstance(left, Hashed) else None
     by_right = right if isinstance(right, Hashed) else None
     keeps_right = join.kind in (JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
@@ -148,11 +151,3 @@ def _closed(key: frozenset[int], pairs: Sequence[tuple[int, int]]) -> frozenset[
     for _ in pairs:
         key = key.union(*(pair for pair in pairs if not key.isdisjoint(pair)))
     return key
-
-
-def _join_places(join: Join, width: int) -> dict[int, tuple[int, ...]]:
-    """(left ++ right) column -> output columns."""
-    kept = list(join.left_output) if join.keeps_left_columns else []
-    if join.keeps_right_columns:
-        kept += [i + width for i in join.right_output]
-    return positions_of(kept)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from minishark.compiler.physical.costs import REFERENCE, Costs
 from minishark.errors import OptionError
 
 SINGLE_TASK_ROWS = 150_000
@@ -16,40 +17,25 @@ SINGLE_TASK_ROWS = 150_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerOptions:
-    """The options of physical planning.
+    """The options of physical planning."""
 
-    Attributes:
-        partitions: how many partitions a shuffle makes.
-        single_task_rows: a query whose tables hold at most this many rows runs in one task.
-        gather_rows: partial results of at most this many rows are gathered instead of shuffled.
-        read_whole_rows: a stored relation of at most this many rows is read by every task as it is.
-        stage_cost: what one more stage costs, in rows built into a hash table.
-        sort_values: the most rows times columns that are sorted in one task; more are sorted in
-            ranges.
-        threads: how many cores a task may use that runs alone.
-        slots: how many tasks run at the same time.
-        task_bytes: the memory that a task has for hash tables and sorts before it spills, in bytes.
-        disabled: the names of the optimizer rules that are switched off.
-        everywhere: whether rules apply wherever they can, however small the data.
-        rules: options of rules, by name, that replace their defaults.
-    """
-
-    partitions: int
-    single_task_rows: int = SINGLE_TASK_ROWS
-    gather_rows: int = 50_000
-    read_whole_rows: int = 20_000
-    stage_cost: float = 100_000.0
-    sort_values: int = 8_000_000
-    threads: int = 1
-    slots: int = sys.maxsize
-    task_bytes: float = math.inf
-    disabled: frozenset[str] = frozenset()
-    everywhere: bool = False
+    partitions: int  # how many partitions a shuffle makes
+    single_task_rows: int = SINGLE_TASK_ROWS  # tables with at most so many run in one task
+    gather_rows: int = 50_000  # at most so many partial results are not shuffled
+    read_whole_rows: int = 20_000  # stored relations up to here are read by every task
+    stage_cost: float = 100_000.0  # what one more stage costs, in rows built into a hash table
+    sort_values: int = 8_000_000  # rows times columns that one task sorts; more in ranges
+    threads: int = 1  # how many cores a task may use that runs alone
+    costs: Costs = REFERENCE  # what work costs on the machine
+    slots: int = sys.maxsize  # how many tasks run at the same time, each on a core of its own
+    task_bytes: float = math.inf  # memory of a task for hash tables and sorts
+    disabled: frozenset[str] = frozenset()  # the names of the optimizer rules that are switched off
+    everywhere: bool = False  # whether rules apply wherever they can, however small the data
+    # Options of rules, by name, that replace their defaults.
     rules: Mapping[str, Any] = field(default_factory=dict, hash=False)  # dicts are unhashable
 
     @classmethod
     def eager(cls, partitions: int) -> PlannerOptions:
-        """Distribute everything, however small; for tests on small data."""
         return cls(
             partitions=partitions,
             single_task_rows=0,
@@ -62,7 +48,6 @@ class PlannerOptions:
         )
 
     def in_stages(self) -> PlannerOptions:
-        """These options for a query that runs in stages, however small."""
         return replace(self, single_task_rows=0).without("one_task")
 
     def without(self, *rules: str) -> PlannerOptions:
@@ -73,7 +58,6 @@ PARTITIONS_MAX = 4096
 
 
 def check_partitions(count: int | None) -> None:
-    """Raise OptionError unless `count` is None or a valid number of partitions."""
     if count is not None and not is_whole_number(count, PARTITIONS_MAX):
         raise OptionError(f"partitions must be a whole number from 1 to {PARTITIONS_MAX}.")
 

@@ -7,7 +7,7 @@ give the same. Sums of floating-point numbers are not counted: they differ in th
 
 from __future__ import annotations
 
-from minishark.compiler.logical.operators import Aggregate, TopN
+from minishark.compiler.logical.operators import TopN
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan, aggregate_of
 
 INDEPENDENT_AGGREGATES = frozenset(
@@ -37,14 +37,9 @@ def depends_on_order(plan: PhysicalPlan) -> bool:
         return False  # computed by another stage
     aggregate = aggregate_of(operator)
     if aggregate is not None:
-        depends = _depends(aggregate)
+        calls = aggregate.aggregates
+        depends = any(c.name not in _NEARLY_INDEPENDENT and not c.order_by for c in calls)
     else:
         # A TopN depends on it in ties only, of which any is as good as the others.
         depends = operator.order_matters and not isinstance(operator, TopN)
     return depends or any(map(depends_on_order, plan.children))
-
-
-def _depends(aggregate: Aggregate) -> bool:
-    return any(
-        call.name not in _NEARLY_INDEPENDENT and not call.order_by for call in aggregate.aggregates
-    )

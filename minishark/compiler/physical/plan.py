@@ -6,7 +6,7 @@ computes them. An exchange stands only where a child is not distributed as its p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import TypeAlias
@@ -136,6 +136,44 @@ class Materialize(Exchange):
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What a task reads of a shuffle's output.
+
+    Attributes:
+        first: the first bucket.
+        last: the one after the last bucket.
+        tasks: of the tasks that put the buckets out, the first whose rows it reads and the one
+            after the last; None for all.
+    """
+
+    first: int
+    last: int
+    tasks: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutput(Exchange):
+    """The output of a stage that has started, in the plan of what is left of a query.
+
+    Attributes:
+        stage: its number.
+        home: how its rows are distributed if a task reads the bucket, or the piece, of its number.
+        has_buckets: whether its tasks divide their output.
+        estimated_rows: the number of rows that it was planned with.
+        shares: what each task reads, if that is not one bucket each.
+    """
+
+    stage: int
+    home: Distribution
+    has_buckets: bool
+    estimated_rows: float
+    shares: tuple[Share, ...] = ()
+
+    def label(self, inputs: Sequence[Schema]) -> str:
+        return f"Output of stage {self.stage}"
+
+
+@dataclass(frozen=True, slots=True)
 class SampleKeys(BaseOperator):
     """The sort keys of at most `rows` rows of a partition, and for how many rows each stands."""
 
@@ -148,13 +186,11 @@ class SampleKeys(BaseOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Boundaries(BaseOperator):
+class Boundaries(BaseOperator, order_matters=False):
     """One row: the first sort key of each range but the first, so that ranges are about equal.
 
     NULLs where there is no sample.
     """
-
-    order_matters = False
 
     partitions: int
 
@@ -200,6 +236,7 @@ PhysicalOperator: TypeAlias = (
     | Broadcast
     | Gather
     | Materialize
+    | StageOutput
     | PartialAggregate
     | FinalAggregate
     | SampleKeys
@@ -223,20 +260,26 @@ class PhysicalPlan:
         return f"{operator}  [{self.distribution.label(self.schema)}, ~{self.rows:,.0f} rows]"
 
     def with_children(self, children: tuple[PhysicalPlan, ...]) -> PhysicalPlan:
-        """The node over other children; the same object if they are the same objects.
-
-        Rules rely on that: a rule that finds nothing to do returns the plan that it got.
-        """
+        """The node over other children; the same object if they are the same objects."""
+        # Rules rely on that: a rule that finds nothing to do returns the plan that it got.
         unchanged = all(map(is_, children, self.children))
         return self if unchanged else replace(self, children=children)
 
     def nodes(self) -> Iterator[PhysicalPlan]:
-        """All nodes, the root first and left before right."""
         waiting = [self]
         while waiting:
             node = waiting.pop()
             yield node
             waiting += reversed(node.children)
+
+    def own_nodes(self) -> Iterator[PhysicalPlan]:
+        """All nodes of the same stage, with the exchanges that it reads but nothing below them."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            if node is self or not isinstance(node.operator, Exchange):
+                waiting += reversed(node.children)
 
 
 def aggregate_of(operator: PhysicalOperator) -> Aggregate | None:
@@ -254,3 +297,47 @@ def free_cte_index(plan: PhysicalPlan) -> int:
     """A number above those of all common table expressions of a plan."""
     own = [node.operator.index for node in plan.nodes() if isinstance(node.operator, Cte)]
     return max(own, default=-1) + 1
+
+
+def in_one_task(distribution: Distribution) -> bool:
+    return isinstance(distribution, Single | Replicated)
+
+
+def positions_of(sources: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Input column -> the output columns that are it; `sources` holds -1 for computed columns."""
+    positions: dict[int, tuple[int, ...]] = {}
+    for position, source in enumerate(sources):
+        positions[source] = (*positions.get(source, ()), position)
+    positions.pop(-1, None)
+    return positions
+
+
+def moved(distribution: Distribution, positions: Mapping[int, tuple[int, ...]]) -> Distribution:
+    """`distribution` after columns moved; hashed on a column that is gone, rows are just spread."""
+    if not isinstance(distribution, Hashed):
+        return distribution
+    keys = tuple(
+        frozenset(place for column in sorted(key) for place in positions.get(column, ()))
+        for key in distribution.keys
+    )
+    return Hashed(keys, distribution.partitions) if all(keys) else Spread(distribution.partitions)
+
+
+def hashed_alike(left: Distribution, right: Distribution) -> bool:
+    """Whether equal rows of two relations are in partitions with the same number."""
+    if not isinstance(left, Hashed) or not isinstance(right, Hashed):
+        return False
+    pairs = zip(left.keys, right.keys, strict=False)
+    return len(left.keys) == len(right.keys) and all(a & b for a, b in pairs)
+
+
+def set_distribution(left: Distribution, right: Distribution) -> Distribution:
+    """The distribution of a set operation whose inputs are side by side."""
+    if isinstance(left, Replicated) and isinstance(right, Replicated):
+        return Replicated()
+    if isinstance(left, Single | Replicated):
+        return Single()
+    if isinstance(left, Hashed) and isinstance(right, Hashed) and hashed_alike(left, right):
+        keys = tuple(a & b for a, b in zip(left.keys, right.keys, strict=True))
+        return Hashed(keys, left.partitions)
+    return Spread(left.partitions)

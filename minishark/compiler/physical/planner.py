@@ -13,16 +13,10 @@ from dataclasses import replace
 from itertools import count
 from typing import assert_never
 
-from minishark.catalog import Catalog, Table
+from minishark.catalog import Catalog, ColumnStatistics, Table
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.aggregates import can_split, state_column
-from minishark.compiler.physical.distribution import (
-    hashed_alike,
-    moved,
-    positions_of,
-    set_distribution,
-)
 from minishark.compiler.physical.estimate import (
     Profile,
     filtered_rows,
@@ -51,27 +45,22 @@ from minishark.compiler.physical.plan import (
     Replicated,
     Single,
     Spread,
+    hashed_alike,
+    moved,
+    positions_of,
+    set_distribution,
 )
-from minishark.compiler.physical.ranges import ranged
+from minishark.compiler.physical.repartition import ranged
 from minishark.compiler.rules import enabled
 from minishark.compiler.rules.one_task import Place
 from minishark.compiler.rules.rule import Phase
 from minishark.expressions import AggregateCall, Column, ColumnRef, Expression, Schema, is_volatile
-from minishark.statistics import ColumnStatistics
 
-_UNNESTED_LENGTH = 10
-"""The assumed length of a list: nothing is measured about nested columns."""
-_OWN_CTES = 1_000_000
-"""DuckDB numbers its common table expressions far below."""
+_UNNESTED_LENGTH = 10  # the assumed length of a list: nothing is measured about nested columns
+_OWN_CTES = 1_000_000  # DuckDB numbers its common table expressions far below
 
 
 def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOptions) -> PhysicalPlan:
-    """The physical plan of `logical`.
-
-    Raises:
-        CatalogError: the plan names a table that the catalog does not have.
-    """
-
     def place(*, whole: bool) -> PhysicalPlan:
         return Placer(catalog, options, whole=whole).plan(logical).plan
 
@@ -100,7 +89,6 @@ class Placer:
     """Places the operators of one logical plan, bottom-up; rules use its public methods."""
 
     def __init__(self, catalog: Catalog, options: PlannerOptions, *, whole: bool) -> None:
-        """For a plan in one task if it is `whole`, else in stages."""
         self._catalog = catalog
         self._options = options
         self._exchanges = Exchanges(options.partitions, options.read_whole_rows)
@@ -117,41 +105,49 @@ class Placer:
             found: Planned | None = rule.apply(logical, self, own)
             if found is not None:
                 return found
-        children = [self.plan(child) for child in logical.children]
+        return self.place(
+            operator, [self.plan(child) for child in logical.children], logical.schema
+        )
+
+    def place(self, operator: ops.Operator, children: Sequence[Planned], schema: Schema) -> Planned:
+        """An operator over inputs that are placed; all but common table expressions."""
         match operator:
             case ops.Scan():
-                return self._scan(operator, logical.schema)
+                return self._scan(operator, schema)
             case ops.Values():
                 # Constants are in the SQL of every task that needs them.
                 profile = Profile(float(len(operator.rows)), (None,) * len(operator.schema))
-                return planned(operator, (), logical.schema, Replicated(), profile)
+                return planned(operator, (), schema, Replicated(), profile)
             case ops.CteRef():
-                return self._cte_ref(operator, logical.schema)
+                return self._cte_ref(operator, schema)
             case ops.Statement():
                 profile = Profile(1.0, (None,) * len(operator.schema))
-                return planned(operator, (), logical.schema, Single(), profile)
+                return planned(operator, (), schema, Single(), profile)
             case ops.Filter():
-                return self._filter(operator, children[0], logical.schema)
+                return self._filter(operator, children[0], schema)
             case ops.Project():
-                return self.project(operator, children[0], logical.schema)
+                return self.project(operator, children[0], schema)
             case ops.Aggregate():
-                return self.aggregate(operator, children[0], logical.schema)
+                return self.aggregate(operator, children[0], schema)
             case ops.Distinct():
-                return self._distinct(children[0], logical.schema)
+                return self._distinct(children[0], schema)
             case ops.DistinctOn():
-                return self._distinct_on(operator, children[0], logical.schema)
+                return self._distinct_on(operator, children[0], schema)
             case ops.Window():
-                return self._window(operator, children[0], logical.schema)
+                return self._window(operator, children[0], schema)
             case ops.Unnest():
-                return self._unnest(operator, children[0], logical.schema)
+                return self._unnest(operator, children[0], schema)
             case ops.SetOperation():
-                return self._set_operation(operator, children[0], children[1], logical.schema)
+                return self._set_operation(operator, children[0], children[1], schema)
             case ops.Join():
-                return self.join(operator, children[0], children[1], logical.schema)
+                return self.join(operator, children[0], children[1], schema)
             case ops.Sort():
-                return self._sort(operator, children[0], logical.schema)
+                return self._sort(operator, children[0], schema)
             case ops.TopN() | ops.Limit():
-                return self._limited(operator, children[0], logical.schema)
+                return self._limited(operator, children[0], schema)
+            case ops.Cte():
+                message = "its definition is placed before its main plan"
+                raise AssertionError(message)
             case _:
                 assert_never(operator)
 
@@ -435,11 +431,9 @@ class Placer:
                 return self._exchanges.gathered(left), self._exchanges.gathered(right)
 
     def _counted(self, join: ops.Join, left: Planned, right: Planned) -> tuple[Planned, Planned]:
-        """Both inputs; first materialized is what a semi or anti join should build.
-
-        DuckDB builds the hash table from the input that it estimates to be smaller. Without
-        statistics it overestimates the joins below; of stored rows it knows the number.
-        """
+        """Both inputs; first materialized is what a semi or anti join should build."""
+        # DuckDB builds the hash table from the input that it estimates to be smaller. Without
+        # statistics it overestimates the joins below; of stored rows it knows the number.
         costs = JoinCosts(left.side, right.side, self._options.partitions, self._options.stage_cost)
         if join.kind in KEEPS_LEFT_ONLY and costs.counting_pays(left.side, right.side):
             return self._stored(left), right

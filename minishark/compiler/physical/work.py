@@ -1,13 +1,20 @@
 """The estimated time and memory of a plan, to choose between one task and several. Pure.
 
-The weights were fitted to the times of single-threaded queries over Arrow in memory. Only their
-proportions matter, and they are rough on purpose: row counts are estimates too.
+A plan's regions without exchanges are its stages. What a region computes is divided among its
+tasks, but for what is replicated: scans of whole tables and hash tables over broadcast rows are
+every task's own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.physical.aggregates import splits
+from minishark.compiler.physical.costs import Costs
+from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import (
     Exchange,
     FinalAggregate,
@@ -26,22 +33,13 @@ from minishark.expressions import (
     children,
 )
 
-STAGE_S = 5e-3
-"""The latency of one more stage in sequence: placing, binding, storing."""
+LEAST_TASK_S = 5e-3
+"""Tasks with less work than this are mostly overhead."""
 
-_SHARED_CORE = 0.8
-"""The speed of a core beside busy ones: they share memory bandwidth and caches."""
+MOST_TASK_S = 0.1
+"""From this much work on, more tasks than cores balance the load; less is lost with one of them."""
 
 _NS = 1e-9
-_SCANNED_NS = 1.0  # per value
-_COMPUTED_NS = 5.0  # per value of an expression
-_MATCHED_NS = 50.0  # per value that a function or a pattern tests
-_BUILT_NS = 100.0  # per row of a hash table, of joins or groups
-_PROBED_NS = 5.0  # per row
-_GROUPED_NS = 2.5  # per value of groups and aggregates
-_SORTED_NS = 100.0  # per row
-_MOVED_NS = 20.0  # per row that is written and read again
-_PUT_OUT_NS = 5.0  # per value of the result
 
 _ENTRY_BYTES = 32  # of a row in a hash table, besides its values
 _WIDTHS = {"VARCHAR": 32, "BLOB": 64, "HUGEINT": 16, "UHUGEINT": 16, "INTERVAL": 16, "UUID": 16}
@@ -56,13 +54,103 @@ def _holds_rows(call: AggregateCall) -> bool:
     return call.distinct or not splits(call)
 
 
-def elapsed_s(plan: PhysicalPlan, threads: int = 1) -> float:
-    """The estimated seconds that a plan takes if there is a free core for each task.
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How long a plan takes on idle cores, and the CPU time that it costs, in seconds."""
 
-    A task that runs alone may use `threads` cores.
-    """
-    written = result_values(plan) * _PUT_OUT_NS * _NS / _speed(plan, 1)  # by one thread a task
-    return _work_s(plan, threads) + written + STAGE_S * _depth(plan)
+    elapsed_s: float
+    cpu_s: float
+
+    def burden_s(self, cores: int) -> float:
+        """What a query takes from its user and from others: they wait as long as cores work."""
+        return (self.elapsed_s + self.cpu_s / cores) / 2
+
+
+def estimated(plan: PhysicalPlan, options: PlannerOptions, threads: int = 1) -> Estimate:
+    """The estimate of a plan; a task that runs alone may use as many cores as `threads`."""
+    costs = options.costs
+    elapsed, cpu = costs.stage_s * _depth(plan), 0.0
+    for region in _regions(plan):
+        work = _region_work(region, costs)
+        put_out_s = (_result_ns if region is plan else _moved_ns)(region, costs) * _NS
+        tasks = useful_tasks(work.divided_s + work.repeated_s + put_out_s, options.slots)
+        tasks = min(tasks, region.distribution.partitions)
+        alone = isinstance(region.distribution, Single | Replicated)
+        speed = _speed(min(threads, options.slots) if alone else tasks, options)
+        elapsed += work.divided_s / speed + work.repeated_s / (speed if alone else 1.0)
+        elapsed += put_out_s / _speed(tasks, options)  # by one thread a task
+        cpu += work.divided_s + put_out_s + tasks * (work.repeated_s + costs.task_s)
+    return Estimate(elapsed, cpu)
+
+
+def _speed(busy: int, options: PlannerOptions) -> float:
+    """How much faster than one core so many tasks or threads are."""
+    return max(1.0, options.costs.beside * min(busy, options.slots))
+
+
+def _result_ns(plan: PhysicalPlan, costs: Costs) -> float:
+    return result_values(plan) * costs.put_out_ns
+
+
+def _moved_ns(plan: PhysicalPlan, costs: Costs) -> float:
+    """What the rows of an exchange cost its writer, or its readers."""
+    return plan.rows * costs.moved_ns / 2
+
+
+def stage_work_s(plan: PhysicalPlan, costs: Costs) -> float:
+    """The estimated seconds of one core that are divided among the tasks of the stage of `plan`."""
+    return _region_work(plan, costs).divided_s + _moved_ns(plan, costs) * _NS
+
+
+def useful_tasks(
+    work_s: float,
+    slots: int,
+    least_s: float = LEAST_TASK_S,
+    most_s: float = MOST_TASK_S,
+) -> int:
+    """How many tasks are worth their overhead for some work."""
+    return max(1, min(slots, int(work_s / least_s)), ceil(work_s / most_s))
+
+
+@dataclass(slots=True)
+class _Work:
+    """Seconds of one core: divided among the tasks of a stage, and repeated in each."""
+
+    divided_s: float = 0.0
+    repeated_s: float = 0.0
+
+
+def _regions(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
+    """The roots of the plan's stages; what several read, once for each."""
+    yield plan
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        for child in node.children:
+            if isinstance(node.operator, Exchange):
+                yield child
+            waiting.append(child)
+
+
+def _region_work(root: PhysicalPlan, costs: Costs) -> _Work:
+    """The work of a stage until its rows are put out."""
+    work = _Work()
+    waiting = [root]
+    while waiting:
+        plan = waiting.pop()
+        if isinstance(plan.operator, Exchange):
+            own_s, built_s = _moved_ns(plan, costs) * _NS, 0.0
+        else:
+            own_s, built_s = _own_s(plan, costs)
+            waiting += plan.children
+        if isinstance(plan.distribution, Replicated):
+            work.repeated_s += own_s + built_s
+        else:
+            work.divided_s += own_s
+            whole = isinstance(_smaller(plan).distribution, Replicated)
+            work.repeated_s += built_s if whole else 0.0
+            work.divided_s += 0.0 if whole else built_s
+    return work
 
 
 def result_values(plan: PhysicalPlan) -> float:
@@ -109,39 +197,37 @@ def _depth(plan: PhysicalPlan) -> int:
     return own + max(map(_depth, plan.children), default=0)
 
 
-def _work_s(plan: PhysicalPlan, threads: int) -> float:
-    own = _own_ns(plan) * _NS / _speed(plan, threads)
-    return own + sum(_work_s(child, threads) for child in plan.children)
+def _smaller(plan: PhysicalPlan) -> PhysicalPlan:
+    """The child that a join's hash table is built from."""
+    return min(plan.children, key=lambda child: child.rows, default=plan)
 
 
-def _speed(plan: PhysicalPlan, threads: int) -> float:
-    """How much faster than one core the cores are that compute the plan's operator."""
-    if isinstance(plan.operator, Exchange):
-        plan = plan.children[0]  # its tasks write what is exchanged
-    alone = isinstance(plan.distribution, Single | Replicated)
-    cores = threads if alone else plan.distribution.partitions
-    return max(1.0, _SHARED_CORE * cores)
+def _own_s(plan: PhysicalPlan, costs: Costs) -> tuple[float, float]:
+    """The seconds of one core that an operator takes, and those to build a join's hash table."""
+    if isinstance(plan.operator, ops.Join):
+        values = plan.rows * len(plan.schema)
+        probed = max(child.rows for child in plan.children) * costs.probed_ns
+        built = _smaller(plan).rows * costs.built_ns
+        return (probed + values * costs.scanned_ns) * _NS, built * _NS
+    return _own_ns(plan, costs) * _NS, 0.0
 
 
-def _own_ns(plan: PhysicalPlan) -> float:
+def _own_ns(plan: PhysicalPlan, costs: Costs) -> float:
     read = [child.rows for child in plan.children]
     match plan.operator:
         case ops.Scan(columns=columns):
-            return plan.rows * len(columns) * _SCANNED_NS
+            return plan.rows * len(columns) * costs.scanned_ns
         case ops.Filter(predicates=predicates):
-            return read[0] * sum(_MATCHED_NS if _matches(p) else _SCANNED_NS for p in predicates)
+            tests = (costs.matched_ns if _matches(p) else costs.scanned_ns for p in predicates)
+            return read[0] * sum(tests)
         case ops.Project(outputs=expressions):
             computed = sum(not isinstance(expression, ColumnRef) for expression in expressions)
-            return read[0] * computed * _COMPUTED_NS
-        case ops.Join():
-            values = plan.rows * len(plan.schema)
-            return min(read) * _BUILT_NS + max(read) * _PROBED_NS + values * _SCANNED_NS
+            return read[0] * computed * costs.computed_ns
         case operator if isinstance(operator, _GROUPING):
-            return read[0] * len(plan.schema) * _GROUPED_NS + plan.rows * _BUILT_NS
+            grouped = read[0] * len(plan.schema) * costs.grouped_ns
+            return grouped + plan.rows * costs.built_ns
         case ops.Sort() | ops.Window():
-            return read[0] * _SORTED_NS
-        case Exchange():
-            return plan.rows * _MOVED_NS
+            return read[0] * costs.sorted_ns
         case _:
             return 0.0
 

@@ -10,15 +10,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.rules.coalesced_tasks import COALESCED_TASKS
+from minishark.compiler.rules.collapse import COLLAPSE
 from minishark.compiler.rules.eager_aggregation import EAGER_AGGREGATION
+from minishark.compiler.rules.empty_inputs import EMPTY_INPUTS
 from minishark.compiler.rules.group_keys import GROUP_KEYS
 from minishark.compiler.rules.group_runs import GROUP_RUNS
+from minishark.compiler.rules.inline_outputs import INLINE_OUTPUTS
 from minishark.compiler.rules.join_sides import JOIN_SIDES
+from minishark.compiler.rules.join_switch import JOIN_SWITCH
 from minishark.compiler.rules.one_task import ONE_TASK
 from minishark.compiler.rules.prepared_fragments import PREPARED_FRAGMENTS
 from minishark.compiler.rules.rule import Phase, Rule
 from minishark.compiler.rules.semi_join_duplicates import SEMI_JOIN_DUPLICATES
 from minishark.compiler.rules.semi_join_filters import SEMI_JOIN_FILTERS
+from minishark.compiler.rules.skew_split import SKEW_SPLIT
 
 RULES: tuple[Rule, ...] = (
     ONE_TASK,
@@ -31,6 +37,13 @@ RULES: tuple[Rule, ...] = (
     GROUP_RUNS,
     JOIN_SIDES,
     PREPARED_FRAGMENTS,
+    INLINE_OUTPUTS,
+    COALESCED_TASKS,
+    # What is not computed at all needs no better moves, and what is moved otherwise may be little.
+    EMPTY_INPUTS,
+    JOIN_SWITCH,
+    COLLAPSE,
+    SKEW_SPLIT,
 )
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.order import depends_on_order
 from minishark.compiler.physical.plan import PhysicalPlan
-from minishark.compiler.physical.work import elapsed_s, held_bytes, result_values
+from minishark.compiler.physical.work import estimated, held_bytes, result_values
 from minishark.compiler.rules.rule import Phase, Rule
 
 _FEW_VALUES = 1_000_000
@@ -37,7 +37,9 @@ def choose(place: Place, options: PlannerOptions, _: None) -> PhysicalPlan:
     distributed = place(whole=False)
     if held_bytes(whole) > options.task_bytes:
         return distributed  # rather than spill
-    return whole if elapsed_s(whole, threads) <= elapsed_s(distributed, threads) else distributed
+    one, several = (estimated(plan, options, threads) for plan in (whole, distributed))
+    is_better = one.burden_s(options.slots) <= several.burden_s(options.slots)
+    return whole if is_better else distributed
 
 
 def _needs_no_stages(whole: PhysicalPlan, options: PlannerOptions) -> bool:

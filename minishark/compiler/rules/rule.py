@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,9 +29,26 @@ class Phase(StrEnum):
     """`(PhysicalPlan, Catalog, options) -> PhysicalPlan`: the same object if nothing changes."""
     FRAGMENT = "fragment"
     """`(Stage, FragmentHints, options) -> FragmentHints`: the hints of a stage so far, and more."""
+    TASKS = "tasks"
+    """`(stages, kept, PlannerOptions, options) -> stages`: how many tasks each stage has."""
+    ADAPTIVE = "between stages"
+    """`(PhysicalPlan, Situation, options) -> Revised`: what is left of a query, made better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revised:
+    """A plan of what is left of a query, and what a rule has changed in it and why, in sentences.
+
+    Without reasons it is the plan that the rule got.
+    """
+
+    plan: PhysicalPlan
+    reasons: tuple[str, ...] = ()
 
 
 Lowering: TypeAlias = "Callable[[PhysicalPlan, FragmentWriter], Block | None]"
+
+Arrangement: TypeAlias = "Callable[[Sequence[Stage], Any], Sequence[Stage]]"
 
 
 def _nothing(stage: Stage) -> Iterable[str]:
@@ -55,6 +72,7 @@ class Rule:
         everywhere: options with which it applies wherever it can, however small the data.
         lower: called for each node of a plan when its SQL is written: may attach hints to the
             fragment, and may give a block in place of the node's own.
+        arrange: called when a plan has been cut into stages: may let some wait for others.
         explain: the lines that EXPLAIN shows below a stage.
     """
 
@@ -65,4 +83,5 @@ class Rule:
     options: Any = None
     everywhere: Any = None
     lower: Lowering | None = None
+    arrange: Arrangement | None = None
     explain: Callable[[Stage], Iterable[str]] = _nothing

@@ -27,15 +27,7 @@ _NO_LIMIT = 1 << 62
 
 
 def lower_plan(json: Json, output: Schema) -> LogicalPlan:
-    """The logical plan of one statement.
-
-    Args:
-        json: what DuckDB's `json_serialize_plan` gave for it.
-        output: the statement's columns, as DuckDB bound them; they name the plan's output.
-
-    Raises:
-        PlanNotLowered: an operator, expression or type is not supported.
-    """
+    """The logical plan of DuckDB's `json_serialize_plan`; `output` has the bound columns."""
     plan = _lower(json["plans"][0])
     if tuple(c.type for c in plan.schema) != tuple(c.type for c in output):
         raise PlanNotLowered("an output with other types than the statement's")
@@ -158,10 +150,6 @@ def _comparison_join(json: Json, left: LogicalPlan, right: LogicalPlan) -> Logic
     return _join(json, left, right, tuple(conditions), residual)
 
 
-def _any_join(json: Json, left: LogicalPlan, right: LogicalPlan) -> LogicalPlan:
-    return _join(json, left, right, (), [json["condition"]])
-
-
 def _join(
     json: Json,
     left: LogicalPlan,
@@ -251,10 +239,6 @@ def _set_operation(json: Json, left: LogicalPlan, *others: LogicalPlan) -> Logic
     return left
 
 
-def _cte(json: Json, definition: LogicalPlan, main: LogicalPlan) -> LogicalPlan:
-    return make_plan(ops.Cte(json.get("table_index", 0), json["ctename"]), definition, main)
-
-
 def _cte_ref(json: Json, *_: LogicalPlan) -> LogicalPlan:
     if json.get("is_recurring"):
         raise PlanNotLowered("LOGICAL_RECURSIVE_CTE")
@@ -287,10 +271,6 @@ def _dummy_scan(*_: object) -> LogicalPlan:
     return make_plan(ops.Values(((lower_value({"type": type_, "value": 0}),),), _unnamed([type_])))
 
 
-def _empty_result(json: Json, *_: LogicalPlan) -> LogicalPlan:
-    return make_plan(ops.Values((), _unnamed(json["return_types"])))
-
-
 def _unnamed(types: list[Json]) -> Schema:
     return tuple(Column(f"c{i}", lower_type(type_)) for i, type_ in enumerate(types))
 
@@ -302,7 +282,7 @@ HANDLERS: Mapping[str, Callable[..., LogicalPlan]] = {
     "LOGICAL_PROJECTION": _projection,
     "LOGICAL_AGGREGATE_AND_GROUP_BY": _aggregate,
     "LOGICAL_COMPARISON_JOIN": _comparison_join,
-    "LOGICAL_ANY_JOIN": _any_join,
+    "LOGICAL_ANY_JOIN": lambda json, left, right: _join(json, left, right, (), [json["condition"]]),
     "LOGICAL_CROSS_PRODUCT": _cross_product,
     "LOGICAL_ORDER_BY": _order_by,
     "LOGICAL_TOP_N": _top_n,
@@ -313,10 +293,12 @@ HANDLERS: Mapping[str, Callable[..., LogicalPlan]] = {
     "LOGICAL_INTERSECT": _set_operation,
     "LOGICAL_EXCEPT": _set_operation,
     "LOGICAL_DISTINCT": _distinct,
-    "LOGICAL_MATERIALIZED_CTE": _cte,
+    "LOGICAL_MATERIALIZED_CTE": lambda json, *plans: make_plan(
+        ops.Cte(json.get("table_index", 0), json["ctename"]), *plans
+    ),
     "LOGICAL_CTE_REF": _cte_ref,
     "LOGICAL_CHUNK_GET": _chunk_get,
     "LOGICAL_EXPRESSION_GET": _expression_get,
     "LOGICAL_DUMMY_SCAN": _dummy_scan,
-    "LOGICAL_EMPTY_RESULT": _empty_result,
+    "LOGICAL_EMPTY_RESULT": lambda json: make_plan(ops.Values((), _unnamed(json["return_types"]))),
 }

@@ -19,11 +19,10 @@ from decimal import Decimal, InvalidOperation
 
 import duckdb
 
+from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.expressions import quote, quote_text
-from minishark.statistics import ColumnStatistics, TableStatistics
 
-ROWS_CAP = 600_000
-"""The most rows of a miniature; benchmarks/miniature.py compares other caps."""
+ROWS_CAP = 600_000  # the most rows of a miniature; benchmarks/miniature.py compares other caps
 
 _KNEE = 1_000
 _KEY_SHARE = 0.9  # at least this share of distinct values: all differ, within the sketch's error
@@ -51,7 +50,6 @@ _ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
 def scaled(x: int, f: float) -> int:
-    """A row or distinct count in the miniature: small ones as they are, the rest by `f`."""
     return x if x <= _KNEE else int(_KNEE + (x - _KNEE) * f)
 
 
@@ -112,7 +110,6 @@ class Miniatures:
         self._is_fresh = False
 
     def remove(self, name: str) -> None:
-        """Remove a table; an unknown one is ignored."""
         key = name.lower()
         if self._tables.pop(key, None) is not None:
             self._made.pop(key, None)
@@ -124,7 +121,12 @@ class Miniatures:
         if self._is_fresh:
             return
         factor = self.factor
-        stale = [key for key in self._tables if not self._is_current(key, factor)]
+        stale = []
+        for key, (_, _, statistics) in self._tables.items():
+            made = self._made.get(key)
+            # No factor changes a small table.
+            if made is None or (made != factor and statistics.rows > _KNEE):
+                stale.append(key)
         self.version += 1
         for name in self._dropped.values():
             con.execute(f"DROP TABLE IF EXISTS {quote(name)}")
@@ -133,12 +135,6 @@ class Miniatures:
             create_miniature(con, *self._tables[key], factor)
             self._made[key] = factor
         self._is_fresh = True
-
-    def _is_current(self, key: str, factor: float) -> bool:
-        """Whether the miniature has this factor, or is so small that no factor changes it."""
-        made = self._made.get(key)
-        small = self._tables[key][2].rows <= _KNEE
-        return made is not None and (small or made == factor)
 
 
 def _column(
@@ -161,12 +157,10 @@ def _column(
 
 
 def _cycle(rows: int, wanted: int, share: float) -> int:
-    """The cycle after which values repeat, so that DuckDB estimates `wanted` distinct ones.
-
-    DuckDB sketches a `share` of the rows and, of u distinct values in s sampled rows, infers
-    u + (u/s)^3 (n - s) among n (a Good-Turing estimate). With c values in turn, a sample has
-    c (1 - (1 - share)^(n/c)) of them. An odd cycle can't fall in step with DuckDB's vectors.
-    """
+    """The cycle after which values repeat, so that DuckDB estimates `wanted` distinct ones."""
+    # DuckDB sketches a `share` of the rows and, of u distinct values in s sampled rows, infers u +
+    # (u/s)^3 (n - s) among n (a Good-Turing estimate). With c values in turn, a sample has c (1 -
+    # (1 - share)^(n/c)) of them. An odd cycle can't fall in step with DuckDB's vectors.
     sampled = share * rows
     if wanted >= rows or rows <= _VECTOR_ROWS or wanted < sampled / 20:
         return wanted

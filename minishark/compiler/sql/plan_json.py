@@ -154,32 +154,23 @@ def _lower_physical(type_: str, value: Any) -> Literal:
             text = repr(real) if plain else quote_text(str(real))  # SQL reads a bare -0.0 as 0.0
             return Literal(f"CAST({text} AS {type_})", type_, real)
         case "DATE":
-            return _lower_date(_integer(value))
+            try:
+                day = dt.date(1970, 1, 1) + dt.timedelta(days=_integer(value))
+            except OverflowError:
+                raise PlanNotLowered("constant DATE outside of the years 1 to 9999") from None
+            return Literal(f"DATE '{day.isoformat()}'", "DATE", day.isoformat())
         case "INTERVAL":
             parts = {unit: int((value or {}).get(unit, 0)) for unit in ("months", "days", "micros")}
             if abs(parts["micros"]) >= _INT64_MAX:
                 raise PlanNotLowered("constant INTERVAL at the limits of its type")
             text = f"{parts['months']} months {parts['days']} days {parts['micros']} microseconds"
             return Literal(f"CAST({quote_text(text)} AS INTERVAL)", type_)
+        case "TIMESTAMP" if abs(micros := _integer(value)) == _INT64_MAX:
+            return Literal(f"TIMESTAMP '{'' if micros > 0 else '-'}infinity'", "TIMESTAMP")
         case "TIMESTAMP":
-            return _lower_timestamp(_integer(value))
+            return Literal(f"make_timestamp(CAST({_integer(value)} AS BIGINT))", "TIMESTAMP")
         case _:
             raise PlanNotLowered(f"constant of type {type_}")
-
-
-def _lower_date(days: int) -> Literal:
-    try:
-        day = dt.date(1970, 1, 1) + dt.timedelta(days=days)
-    except OverflowError:
-        raise PlanNotLowered("constant DATE outside of the years 1 to 9999") from None
-    return Literal(f"DATE '{day.isoformat()}'", "DATE", day.isoformat())
-
-
-def _lower_timestamp(microseconds: int) -> Literal:
-    if abs(microseconds) == _INT64_MAX:
-        text = "infinity" if microseconds > 0 else "-infinity"
-        return Literal(f"TIMESTAMP '{text}'", "TIMESTAMP")
-    return Literal(f"make_timestamp(CAST({microseconds} AS BIGINT))", "TIMESTAMP")
 
 
 def _integer(value: Any) -> int:
@@ -284,11 +275,9 @@ def _lower_symbol(name: str, arguments: tuple[Expression, ...], type_: str) -> E
 
 
 def _bare_decimal(expression: Expression) -> Expression:
-    """A DECIMAL constant without its cast.
-
-    DuckDB widens constants to the type of the sum when it binds; bound a second time with that
-    type the sum would be one digit wider, and wide decimals are slow.
-    """
+    """A DECIMAL constant without its cast."""
+    # DuckDB widens constants to the type of the sum when it binds; bound a second time with that
+    # type the sum would be one digit wider, and wide decimals are slow.
     if isinstance(expression, Literal) and expression.type.startswith("DECIMAL("):
         text = expression.sql.removeprefix("CAST(").partition(" AS ")[0]
         return Literal(
@@ -314,11 +303,9 @@ def _lower_operator(json: Json, child: Schema) -> Expression:
 
 
 def _lower_null_check(argument: Expression, negated: bool) -> Expression:
-    """IS [NOT] NULL of the operands of arithmetic instead of its result.
-
-    DuckDB knows from statistics which columns have nulls, and often computes nothing; without
-    them the arithmetic would be computed, and could overflow where DuckDB answers.
-    """
+    """IS [NOT] NULL of the operands of arithmetic instead of its result."""
+    # DuckDB knows from statistics which columns have nulls, and often computes nothing; without
+    # them the arithmetic would be computed, and could overflow where DuckDB answers.
     parts = tuple(dict.fromkeys(_null_parts(argument)))
     checks: tuple[Expression, ...] = tuple(IsNull(part, negated) for part in parts)
     if not checks:
@@ -414,15 +401,7 @@ def _frame_bound(kind: str, offset: Json | None, child: Schema) -> FrameBound:
 
 
 def lower_table_filter(json: Json, columns: tuple[ColumnRef, ...]) -> tuple[Expression, ...]:
-    """A filter that DuckDB pushed into a scan, as predicates over the filtered columns.
-
-    Args:
-        json: the filter.
-        columns: the scanned column that it filters, or several for a filter that compares columns.
-
-    Returns:
-        The predicates; none for filters that are only hints (optional, dynamic).
-    """
+    """A filter that DuckDB pushed into a scan, as predicates; none for one that is only a hint."""
     match json["filter_type"]:
         case "LEGACY_CONSTANT_COMPARISON":
             comparison = COMPARISONS[json["comparison_type"]]

@@ -21,9 +21,13 @@ import pyarrow as pa
 
 from minishark.catalog import Table
 from minishark.compiler.logical.operators import Statement
-from minishark.compiler.logical.plan import LogicalPlan, make_plan
+from minishark.compiler.logical.plan import (
+    LogicalPlan,
+    called_functions,
+    make_plan,
+    volatile_reason,
+)
 from minishark.compiler.logical.rewrite import rewrite
-from minishark.compiler.logical.volatile import called_functions, volatile_reason
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
@@ -91,17 +95,11 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class BoundStatement:
-    """A statement that DuckDB has parsed and bound.
+    """A statement that DuckDB has parsed and bound."""
 
-    Attributes:
-        sql: its text, without the semicolon.
-        schema: its output columns.
-        tables: the catalog's tables that it reads, and possibly more that its text mentions.
-    """
-
-    sql: str
+    sql: str  # its text, without the semicolon
     schema: Schema
-    tables: tuple[str, ...]
+    tables: tuple[str, ...]  # of the catalog: those that it reads, and perhaps more
 
 
 class PlanningDatabase:
@@ -147,7 +145,6 @@ class PlanningDatabase:
             self._names.pop(name.lower(), None)
 
     def _refresh(self) -> None:
-        """Create the miniatures of tables that were added since the last statement."""
         with _query_errors():
             self._miniatures.refresh(self._con)
 
@@ -171,11 +168,7 @@ class PlanningDatabase:
             return self._tables_in(sql, self._relations_in(sql))
 
     def relation_schema(self, relation: str) -> Schema:
-        """The columns of a SQL relation such as `read_parquet('file')`.
-
-        Raises:
-            duckdb.Error: it can't be read.
-        """
+        """The columns of a SQL relation such as `read_parquet('file')`."""
         with self._lock:
             return _schema(self._con.sql(f"FROM {relation}"))
 
@@ -197,17 +190,12 @@ class PlanningDatabase:
             test(self._con)
 
     def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
-        """Change what statements may name; earlier plans are dropped."""
         with self._lock:
             self.check(how)
             self._outdate()
 
     def count_rows(self, relations: Sequence[str]) -> list[int]:
-        """The number of rows of each SQL relation.
-
-        Raises:
-            duckdb.Error: one can't be read.
-        """
+        """The number of rows of each SQL relation (duckdb.Error if one can't be read)."""
         with self._lock:
             return [
                 int(self._con.execute(f"SELECT count(*) FROM {relation}").fetchall()[0][0])
@@ -220,7 +208,6 @@ class PlanningDatabase:
             return self._con.cursor()
 
     def statements(self, text: str) -> list[ParsedStatement]:
-        """The statements in `text`; see `parse_statements`."""
         with self._lock:
             parsed = self._parsed.get(text)
             if parsed is None:
@@ -229,7 +216,6 @@ class PlanningDatabase:
             return list(parsed)
 
     def define(self, sql: str) -> None:
-        """Run a statement that defines something for later ones, or changes a setting."""
         with self._lock:
             self._refresh()
             with _query_errors():
@@ -282,10 +268,8 @@ class PlanningDatabase:
         return named is not None and named <= self._names.keys()
 
     def _located(self, sql: str, error: duckdb.Error) -> str:
-        """The message of a statement that did not bind, with the line and the place of the error.
-
-        Relations leave these out, but executing the statement, which fails likewise, does not.
-        """
+        """The message of a statement that did not bind, with line and place of the error."""
+        # Relations leave these out, but executing the statement, which fails likewise, does not.
         try:
             self._con.execute(sql).fetchall()
         except duckdb.Error as same:
@@ -311,11 +295,9 @@ class PlanningDatabase:
         return tuple(self._names[name] for name in sorted(named) if name in self._names)
 
     def _relations_in(self, sql: str) -> set[str] | None:
-        """The relations that a statement names, in lower case; None if that is unknown.
-
-        DuckDB finds them by binding the statement over tables without columns, which fails where
-        columns matter (USING, NATURAL, ASOF, COLUMNS ...).
-        """
+        """The relations that a statement names, in lower case; None if that is unknown."""
+        # DuckDB finds them by binding the statement over tables without columns, which fails where
+        # columns matter (USING, NATURAL, ASOF, COLUMNS ...).
         try:
             return {name.lower() for name in self._con.get_table_names(sql)}
         except duckdb.Error:
@@ -330,7 +312,6 @@ class PlanningDatabase:
         return self._has_macros or any(name.lower() in text for name in self.views())
 
     def plan(self, bound: BoundStatement) -> LogicalPlan:
-        """The optimized logical plan of a statement; one `Statement` if it can't be lowered."""
         with self._lock:
             key = (bound, self._miniatures.version)  # files may have other columns by now
             plan = self._plans.get(key)
@@ -374,7 +355,6 @@ class PlanningDatabase:
 
 @contextlib.contextmanager
 def _query_errors() -> Iterator[None]:
-    """Turn DuckDB's errors into `QueryError`s with the same message."""
     try:
         yield
     except duckdb.Error as error:
@@ -382,7 +362,6 @@ def _query_errors() -> Iterator[None]:
 
 
 def _remember(cache: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:
-    """Add an entry to a cache, which evicts its oldest one."""
     cache[key] = value
     if len(cache) > _CACHED_MAX:
         cache.popitem(last=False)

@@ -73,15 +73,10 @@ class CreateEnum(_Statement, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The table that a statement writes.
-
-    Attributes:
-        name: its name, unquoted.
-        is_main: whether it is in the schema of the cluster's tables.
-    """
+    """The table that a statement writes."""
 
     name: str
-    is_main: bool
+    is_main: bool  # whether it is in the schema of the cluster's tables
 
 
 class Write(_Statement, frozen=True):
@@ -152,8 +147,7 @@ COUNTED = (Definition, Setting, Write, CopyTo, Prepare, Deallocate)
 more."""
 
 _TYPES = duckdb.StatementType
-_MAIN = (("main",), ("memory",), ("memory", "main"))
-"""Qualifiers of the cluster's tables."""
+_MAIN = (("main",), ("memory",), ("memory", "main"))  # qualifiers of the cluster's tables
 _INSTEAD = {
     "TRANSACTION": "each statement is a transaction of its own",
     "VACUUM": "statistics are measured when a table is loaded",
@@ -190,12 +184,7 @@ _MODIFIERS = ("TEMP", "TEMPORARY", "PERSISTENT", "RECURSIVE", "SECURE", "UNIQUE"
 
 
 def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedStatement]:
-    """The statements in `text`.
-
-    Raises:
-        QueryError: it does not parse; with DuckDB's message.
-        UnsupportedError: minishark does not run one of them; says what to do instead.
-    """
+    """The statements in `text` (UnsupportedError if minishark does not run one of them)."""
     try:
         found = con.extract_statements(text)
     except duckdb.Error as error:
@@ -212,11 +201,12 @@ def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedSt
 def _classified(
     con: duckdb.DuckDBPyConnection, parsed: duckdb.Statement, type_: duckdb.StatementType, sql: str
 ) -> ParsedStatement:
-    if type_ == _TYPES.SELECT and _is_common(without_comments_around(sql)):
-        return Query(sql, parsed)  # to look at its tokens takes half as long as to parse it
-    cursor = TokenCursor(sql)
     if type_ == _TYPES.SELECT:
-        return _select(sql, cursor, parsed)
+        text = without_comments_around(sql).lower()
+        if not (any(word in text for word in _UNCOMMON) or _DESC_OF_QUERY.search(text)):
+            return Query(sql, parsed)  # to look at its tokens takes half as long as to parse it
+        return _select(sql, TokenCursor(sql), parsed)
+    cursor = TokenCursor(sql)
     if type_ == _TYPES.EXPLAIN:
         return _explain(con, cursor)
     first = cursor.word()
@@ -233,12 +223,6 @@ def _classified(
     name = type_.name.replace("_", " ")
     instead = _INSTEAD.get(type_.name, "it runs SELECT, CREATE, INSERT, UPDATE, DELETE and COPY")
     raise UnsupportedError(f"minishark does not run {name} statements: {instead}.")
-
-
-def _is_common(sql: str) -> bool:
-    """Whether a SELECT needs no closer look."""
-    text = sql.lower()
-    return not (any(word in text for word in _UNCOMMON) or _DESC_OF_QUERY.search(text))
 
 
 def _select(sql: str, cursor: TokenCursor, parsed: duckdb.Statement) -> ParsedStatement:

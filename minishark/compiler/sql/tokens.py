@@ -38,10 +38,6 @@ def sql_tokens(sql: str) -> list[Token]:
     return [token for token in texts if token[2] != duckdb.token_type.comment]
 
 
-def unquoted(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name
-
-
 class TokenCursor:
     """Reads a statement token by token."""
 
@@ -52,7 +48,6 @@ class TokenCursor:
 
     @property
     def code(self) -> str:
-        """All tokens but string constants, with spaces between."""
         tokens = self._tokens
         return " ".join(t for _, t, type_ in tokens if type_ != duckdb.token_type.string_const)
 
@@ -66,7 +61,6 @@ class TokenCursor:
 
     @property
     def next(self) -> str:
-        """The next token; empty at the end."""
         return self._tokens[self._at][1] if self._at < len(self._tokens) else ""
 
     def ends_with(self, *words: str) -> bool:
@@ -98,16 +92,15 @@ class TokenCursor:
         return False
 
     def word(self) -> str:
-        """Move past a token; it in upper case, empty at the end."""
         text = self.next.upper()
         self._at += 1
         return text
 
     def name(self) -> tuple[str, ...]:
-        """Move past a name; its parts between dots, without quotes; empty if it is none."""
         parts = []
         while self.next.startswith('"') or self.next.isidentifier():
-            parts.append(unquoted(self.next))
+            name = self.next
+            parts.append(name[1:-1].replace('""', '"') if name.startswith('"') else name)
             self._at += 1
             if not self.skip("."):
                 break
@@ -146,15 +139,7 @@ def call_arguments(text: str) -> Sequence[SqlText] | Mapping[str, SqlText]:
 
 
 def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
-    """`sql` with a literal for each `?`, `$1` or `$name`.
-
-    Args:
-        sql: one statement.
-        values: for `?` and `$1` a sequence, for `$name` a mapping; `SqlText` is put in as it is.
-
-    Raises:
-        QueryError: a parameter has no value, or a value no parameter.
-    """
+    """`sql` with a literal for each `?`, `$1` or `$name`; `SqlText` is put in as it is."""
     named = values if isinstance(values, Mapping) else {str(i + 1): v for i, v in enumerate(values)}
     out: list[str] = []
     used: dict[str, None] = {}

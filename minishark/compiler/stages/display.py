@@ -42,8 +42,11 @@ def _stage_text(
     if stage.is_large_task and threads > 1:
         noun += f" with {threads} threads"
     why = f" (single task: {stage.reason})" if stage.reason else ""
+    count = stage.plan.distribution.partitions
+    if count > stage.tasks:
+        noun += f" for {count} partitions"
     lines = [f"Stage {stage.index}: {stage.tasks} {noun}{why}"]
-    lines += [f"  reads {_input_text(item, stages)}" for item in stage.inputs]
+    lines += [f"  reads {_input_text(item)}" for item in stage.inputs]
     lines += [f"  {line}" for rule in RULES for line in rule.explain(stage)]
     lines.append(f"  {_output_text(stage, stages)}")
     if stage.enough_rows is not None:
@@ -57,12 +60,14 @@ def _stage_text(
     return "\n".join(lines)
 
 
-def _input_text(item: Input, stages: Sequence[Stage]) -> str:
+def _input_text(item: Input) -> str:
     if isinstance(item, TableInput):
         what = {"own": "its partition of", "all": "all of"}[item.mode.value]
         return f"{what} table {item.table} as {item.name}"
     what = {"own": "its piece of", "all": "all of", "bucket": "its bucket of"}[item.mode.value]
-    return f"{what} stage {stages[item.stage].index} as {item.name}"
+    if item.shares:
+        what = "its share of the buckets of"
+    return f"{what} stage {item.stage} as {item.name}"
 
 
 def _output_text(stage: Stage, stages: Sequence[Stage]) -> str:

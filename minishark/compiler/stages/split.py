@@ -7,32 +7,56 @@ instead, and nothing is stored.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
 from minishark.compiler.hints import KeyFilter, ScanHints
 from minishark.compiler.logical.operators import Cte, CteRef, Limit, Scan, Statement
-from minishark.compiler.physical.plan import Broadcast, Exchange, Gather, PhysicalPlan, Replicated
-from minishark.compiler.rules import RULES
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.plan import (
+    Broadcast,
+    Exchange,
+    Gather,
+    PhysicalPlan,
+    Replicated,
+    StageOutput,
+)
+from minishark.compiler.rules import RULES, enabled
 from minishark.compiler.rules.rule import Phase
 from minishark.compiler.stages.stage import Stage
 from minishark.compiler.stages.writer import FragmentWriter
 
 
-def split(plan: PhysicalPlan, disabled: Collection[str] = ()) -> tuple[Stage, ...]:
+def split(
+    plan: PhysicalPlan, disabled: Collection[str] = (), *, first: int = 0
+) -> tuple[Stage, ...]:
     """The stages of `plan` in an order in which they can run; the last one computes the result.
 
-    Optimizer rules whose names are in `disabled` are off.
+    Optimizer rules whose names are in `disabled` are off. The stages are numbered from `first`;
+    those that the plan knows as `StageOutput` exist already.
     """
     regions = _Regions()
     regions.visit(plan, regions.start(plan))
     inlined = regions.inlined()
     # Those with a stage of their own are complete before any reader starts.
-    splitter = Splitter(inlined, inlined & _early_ctes(plan), disabled)
+    splitter = Splitter(inlined, inlined & _early_ctes(plan), disabled, first)
     splitter.stage(plan)
-    return tuple(splitter.stages)
+    stages: Sequence[Stage] = splitter.stages
+    for rule in RULES:
+        if rule.arrange is not None and rule.name not in disabled:
+            stages = rule.arrange(stages, rule.options)
+    return tuple(stages)
+
+
+def with_tasks(
+    stages: Sequence[Stage], kept: Mapping[int, int], options: PlannerOptions
+) -> tuple[Stage, ...]:
+    """The stages with as many tasks as rules say; those that are `kept` have so many, by number."""
+    for rule, own in enabled(Phase.TASKS, options):
+        stages = rule.apply(stages, kept, options, own)
+    return tuple(stages)
 
 
 def _early_ctes(root: PhysicalPlan) -> frozenset[int]:
@@ -99,6 +123,8 @@ class _Regions:
         # along, and all of them may still be read from one region only.
         for index in reversed(self.definitions):
             definition, own = self.definitions[index]
+            if isinstance(definition.operator, StageOutput):
+                continue
             regions = {r if r is None else merged.get(r, r) for r in self.readers.get(index, [])}
             region = regions.pop() if len(regions) == 1 else None
             readers = None if region is None else self.roots[region].distribution.partitions
@@ -136,9 +162,10 @@ class Splitter:
     """
 
     def __init__(
-        self, inlined: frozenset[int], early: frozenset[int], disabled: Collection[str]
+        self, inlined: frozenset[int], early: frozenset[int], disabled: Collection[str], first: int
     ) -> None:
         self.stages: list[Stage] = []
+        self._first = first
         self.inlined = inlined
         self.early = early
         self.definitions: dict[int, PhysicalPlan] = {}
@@ -152,6 +179,8 @@ class Splitter:
 
         It divides its output for the shuffle `exchange` above it.
         """
+        if isinstance(plan.operator, StageOutput) and exchange is None:
+            return plan.operator.stage
         # A definition may be read several times; plans are shared, so identity tells.
         known = self._stage_of.get(id(plan)) if exchange is None else None
         if known is not None:
@@ -162,13 +191,15 @@ class Splitter:
         else:
             sql = writer.fragment(plan, exchange)
         stage = Stage(
-            index=len(self.stages),  # those that it reads were added while it was written
+            index=self._first
+            + len(self.stages),  # those that it reads were added while it was written
             sql=sql,
             inputs=tuple(writer.inputs.values()),
             schema=plan.schema,
             tasks=plan.distribution.partitions,
             buckets=exchange.distribution.partitions if exchange else 0,
             plan=plan,
+            exchange=exchange,
             enough_rows=_enough_rows(plan) if exchange is None else None,
             hints=writer.hints(),
         )

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
 from minishark.compiler.logical.operators import Join, Statement
 from minishark.compiler.physical.order import depends_on_order
-from minishark.compiler.physical.plan import Exchange, PhysicalPlan
+from minishark.compiler.physical.plan import Exchange, PhysicalPlan, Share
 from minishark.compiler.stages.varying import varies
 from minishark.expressions import Schema
 
@@ -43,11 +43,16 @@ class TableInput:
 
 @dataclass(frozen=True, slots=True)
 class StageInput:
-    """The output of an earlier stage, which the fragment reads under the name `name`."""
+    """The output of an earlier stage, which the fragment reads under the name `name`.
+
+    Attributes:
+        shares: what each task reads of buckets, if that is not one bucket each.
+    """
 
     name: str
     stage: int
     mode: ReadMode
+    shares: tuple[Share, ...] = ()
 
 
 Input: TypeAlias = TableInput | StageInput
@@ -62,9 +67,12 @@ class Stage:
         sql: the fragment. Its output columns are c0, c1, ...; with buckets, one more column holds
             the number of the bucket that a row belongs to.
         schema: its output columns, without the bucket number.
-        tasks: how many tasks run it, one per partition.
+        tasks: how many tasks run it: one per partition of its plan, or fewer, which then take
+            several partitions that follow one another.
         buckets: into how many buckets a task divides its output; 0 for one undivided piece.
         plan: the part of the physical plan that it computes.
+        exchange: the shuffle above it that divides its output; None if it has no buckets.
+        after: stages whose size may change the plan, so that this one waits for them.
         enough_rows: no reader needs more rows than these, of its tasks in their order; None for
             no limit.
         hints: what optimizer rules attach to the fragment.
@@ -77,6 +85,8 @@ class Stage:
     tasks: int
     buckets: int
     plan: PhysicalPlan
+    exchange: PhysicalPlan | None = None
+    after: tuple[int, ...] = ()
     enough_rows: int | None = None
     hints: FragmentHints = NO_FRAGMENT_HINTS
 
@@ -90,6 +100,18 @@ class Stage:
         """Why the stage is a whole statement in one task; None for all others."""
         operator = self.plan.operator
         return operator.reason if isinstance(operator, Statement) else None
+
+    def partitions_of(self, task: int) -> range:
+        """The partitions that a task computes."""
+        count = max(self.tasks, self.plan.distribution.partitions)
+        return range(task * count // self.tasks, (task + 1) * count // self.tasks)
+
+    def share(self, item: StageInput, task: int) -> Share:
+        """What a task reads of a stage's buckets."""
+        if item.shares:
+            return item.shares[task]
+        numbers = self.partitions_of(task)
+        return Share(numbers.start, numbers.stop)
 
     @cached_property
     def aggregates_early(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from minishark.compiler.hints import (
     DictionaryCodes,
@@ -21,7 +21,10 @@ from minishark.compiler.physical.plan import (
     PhysicalPlan,
     RangeShuffle,
     Replicated,
+    Share,
     Shuffle,
+    Single,
+    StageOutput,
 )
 from minishark.compiler.rules import RULES
 from minishark.compiler.stages import fragment
@@ -30,6 +33,9 @@ from minishark.compiler.stages.stage import Input, ReadMode, StageInput, TableIn
 
 if TYPE_CHECKING:
     from minishark.compiler.stages.split import Splitter
+
+InputKey: TypeAlias = tuple[str | int, ReadMode, KeyFilter | tuple[Share, ...] | None]
+"""A table or stage, which part of it a task reads, and which rows or buckets of that part."""
 
 _LOWERINGS = [rule.lower for rule in RULES if rule.lower is not None]
 
@@ -51,7 +57,7 @@ class FragmentWriter:
 
     stages: Splitter
     aliases: Aliases = field(default_factory=Aliases)
-    inputs: dict[tuple[str | int, ReadMode, KeyFilter | None], Input] = field(default_factory=dict)
+    inputs: dict[InputKey, Input] = field(default_factory=dict)
     ctes: dict[str, str] = field(default_factory=dict)
     early_ctes: dict[str, EarlyCte] = field(default_factory=dict)
     dictionary_codes: dict[str, DictionaryCodes] = field(default_factory=dict)
@@ -143,14 +149,17 @@ class FragmentWriter:
             self.ctes[name] = sql
         return name
 
-    def _staged(self, stage: int, mode: ReadMode) -> str:
-        key = (stage, mode, None)
+    def _staged(self, stage: int, mode: ReadMode, shares: tuple[Share, ...] = ()) -> str:
+        key = (stage, mode, shares)
         if key not in self.inputs:
-            self.inputs[key] = StageInput(f"in{len(self.inputs)}", stage, mode)
+            self.inputs[key] = StageInput(f"in{len(self.inputs)}", stage, mode, shares)
         return self.inputs[key].name
 
     def _exchanged(self, plan: PhysicalPlan) -> str:
         """The name in the fragment of the output of the stage below an exchange."""
+        if isinstance(plan.operator, StageOutput):
+            mode = _output_mode(plan, plan.operator)
+            return self._staged(plan.operator.stage, mode, plan.operator.shares)
         child = plan.children[0]
         if isinstance(plan.operator, Shuffle | RangeShuffle):
             return self._staged(self.stages.stage(child, plan), ReadMode.BUCKET)
@@ -181,6 +190,13 @@ class FragmentWriter:
 def _is_whole(plan: PhysicalPlan) -> bool:
     """Whether a task reads all of a stored relation."""
     return isinstance(plan.distribution, Replicated)
+
+
+def _output_mode(plan: PhysicalPlan, output: StageOutput) -> ReadMode:
+    """Which part of an earlier stage's output a task reads, by where the plan has its rows."""
+    if isinstance(plan.distribution, Replicated | Single):
+        return ReadMode.ALL
+    return ReadMode.BUCKET if output.has_buckets else ReadMode.OWN
 
 
 def _mode(*, whole: bool) -> ReadMode:

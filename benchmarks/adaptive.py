@@ -1,0 +1,197 @@
+"""What adaptive rules bring: skewed joins, and joins estimated a thousand times wrong.
+
+    python benchmarks/adaptive.py --rows 10_000_000 --executors 1 --queries skew
+    python benchmarks/adaptive.py --rows 5_000_000 --executors 8 --queries estimates
+
+Two sessions hold the same tables and run in stages of one thread each; one of them has no adaptive
+rules. Their runs alternate. CPU time is that of all processes. Answers are compared with DuckDB's
+before anything is measured, and the exit status is 1 if one differs.
+
+With two nodes of eight executors, a plan is that of sixteen slots. On fewer cores its CPU time
+still says how much work it is.
+
+    skew           80 % of the rows have one key: a join and an aggregate, and an aggregate alone,
+                   beside the same over rows whose keys are uniform
+    overestimated  an input that is shuffled turns out a thousand times smaller
+    underestimated an input that is broadcast turns out a thousand times larger
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import duckdb
+import msgspec
+import psutil
+from common import command, write_json
+
+import minishark
+from minishark.answers import differences
+from minishark.compiler.rules import RULES
+from minishark.compiler.rules.rule import Phase
+from minishark.session.session import Session
+
+ADAPTIVE = tuple(rule.name for rule in RULES if rule.phase is Phase.ADAPTIVE)
+ON, OFF = "on", "off"
+
+TABLES = {
+    "uniform": "SELECT (hash(i) % {keys})::BIGINT AS k, i % 1000 AS v FROM range({rows}) r(i)",
+    "skewed": (
+        "SELECT CASE WHEN i % 5 < 4 THEN 42 ELSE (hash(i) % {keys})::BIGINT END AS k, "
+        "i % 1000 AS v FROM range({rows}) r(i)"
+    ),
+    # Of `tag`, all but a few contain an x; a, b and c are equal, which no statistics tell.
+    "items": (
+        "SELECT i AS k, i % 100 AS w, CASE WHEN i % 4000 = 7 THEN 'rare' ELSE 'x' || i END AS tag, "
+        "CASE WHEN i % 20 < 19 THEN 0 ELSE i % 11 END AS a, a AS b, a AS c "
+        "FROM range({keys}) r(i)"
+    ),
+}
+JOIN = (
+    "SELECT count(*) AS n, sum(s) AS s FROM "
+    "(SELECT f.k, sum(f.v * d.w) AS s FROM {fact} f JOIN items d ON f.k = d.k GROUP BY f.k)"
+)
+AGGREGATE = "SELECT count(*) AS n, max(s) AS s FROM (SELECT k, sum(v) AS s FROM {fact} GROUP BY k)"
+FILTERED = "SELECT count(*) AS n, sum(f.v * d.w) AS s FROM uniform f JOIN items d ON f.k = d.k "
+SKEW = {
+    "join and aggregate, uniform": JOIN.format(fact="uniform"),
+    "join and aggregate, skewed": JOIN.format(fact="skewed"),
+    "aggregate, uniform": AGGREGATE.format(fact="uniform"),
+    "aggregate, skewed": AGGREGATE.format(fact="skewed"),
+}
+ESTIMATES = {
+    "overestimated": FILTERED + "WHERE NOT contains(d.tag, 'x')",
+    "underestimated": FILTERED + "WHERE d.a = 0 AND d.b = 0 AND d.c = 0",
+}
+
+
+GROUPS = {"skew": SKEW, "estimates": ESTIMATES}
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """A query in one session: the times of its repetitions, and what was revised in the last."""
+
+    wall_s: list[float]
+    cpu_s: list[float]
+    revisions: list[str]
+
+    def best_s(self) -> tuple[float, float]:
+        return min(self.wall_s), min(self.cpu_s)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parse(arguments)
+    sizes = {"rows": options.rows, "keys": options.rows * options.keys // 100}
+    queries = GROUPS[options.queries]
+    with ExitStack() as stack:
+        judge = stack.enter_context(duckdb.connect(config={"threads": options.nodes}))
+        sessions = {
+            name: stack.enter_context(_session(options, disabled))
+            for name, disabled in ((ON, ()), (OFF, ADAPTIVE))
+        }
+        for name, sql in TABLES.items():
+            judge.execute(f"CREATE TABLE {name} AS {sql.format(**sizes)}")
+            for session in sessions.values():
+                session.create_table(name, judge.table(name), partitions=options.partitions)
+        wrong = [text for text in queries.values() if _differs(judge, sessions, text)]
+        measured = {
+            name: _measure(sessions, text, options.repetitions) for name, text in queries.items()
+        }
+    _print(measured)
+    for text in wrong:
+        print(f"\nWrong: {text}")
+    write_json(options.json, {"parameters": vars(options) | {"json": None}, "queries": measured})
+    return 1 if wrong else 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--executors", type=int, default=1, help="per node")
+    parser.add_argument("--partitions", type=int, default=16)
+    parser.add_argument("--keys", type=int, default=100, help="different ones, in % of the rows")
+    parser.add_argument("--queries", choices=GROUPS, default="skew")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser.parse_args(arguments)
+
+
+def _session(options: argparse.Namespace, disabled: Sequence[str]) -> Session:
+    return minishark.connect(
+        nodes=options.nodes,
+        executors_per_node=options.executors,
+        partitions=options.partitions,
+        task_threads=1,
+        disabled_optimizations=("one_task", *disabled),
+    )
+
+
+def _differs(
+    judge: duckdb.DuckDBPyConnection, sessions: dict[str, Session], text: str
+) -> list[str]:
+    expected = judge.sql(text).to_arrow_table()
+    found = (differences(expected, each.sql(text).to_arrow()) for each in sessions.values())
+    return [sentence for sentences in found for sentence in sentences]
+
+
+def _measure(sessions: dict[str, Session], text: str, repetitions: int) -> dict[str, Measurement]:
+    found = {name: Measurement([], [], []) for name in sessions}
+    for _ in range(repetitions):
+        for name, session in sessions.items():
+            began_s, cpu_s = time.perf_counter(), _cpu_s()
+            frame = session.sql(text)
+            frame.to_arrow()
+            found[name].wall_s.append(time.perf_counter() - began_s)
+            found[name].cpu_s.append(_cpu_s() - cpu_s)
+            found[name].revisions[:] = [
+                f"{each.rule}: {each.reason}" for each in frame.metrics().revisions
+            ]
+    return found
+
+
+def _cpu_s() -> float:
+    """The CPU time so far of this process and all that it has started."""
+    me = psutil.Process()
+    times = [each.cpu_times() for each in (me, *me.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
+def _print(measured: dict[str, dict[str, Measurement]]) -> None:
+    """Print Markdown for the documentation."""
+    print(f"    {command()}\n")
+    print("Wall and CPU time in ms, the best of each.\n")
+    print("| query | rules off | rules on | off / on, wall | off / on, CPU |")
+    print("|---|---:|---:|---:|---:|")
+    for name, by_session in measured.items():
+        off, on = by_session[OFF].best_s(), by_session[ON].best_s()
+        cells = [f"{1e3 * wall:.0f}, {1e3 * cpu:.0f}" for wall, cpu in (off, on)]
+        ratios = [f"{a / b:.2f}" for a, b in zip(off, on, strict=True)]
+        print(f"| {name} | {' | '.join((*cells, *ratios))} |")
+    kinds = ("join and aggregate", "aggregate")
+    for kind in kinds if f"{kinds[0]}, skewed" in measured else ():
+        for name in (OFF, ON):
+            skewed, uniform = (
+                measured[f"{kind}, {keys}"][name].best_s() for keys in ("skewed", "uniform")
+            )
+            wall, cpu = (a / b for a, b in zip(skewed, uniform, strict=True))
+            print(f"\n{kind}, rules {name}: skewed / uniform {wall:.2f} (wall), {cpu:.2f} (CPU)")
+    for name, by_session in measured.items():
+        for revision in by_session[ON].revisions:
+            print(f"\n{name}: {revision}")
+    spread = statistics.median(
+        max(m.wall_s) / min(m.wall_s) for each in measured.values() for m in each.values()
+    )
+    print(f"\nThe slowest repetition took {spread:.2f} times the best one (median).")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

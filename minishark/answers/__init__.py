@@ -1,1 +1,0 @@
-"""Comparison of two answers to one query."""

@@ -1,0 +1,96 @@
+"""Adaptive execution of one query: gathers true sizes, and asks for a better plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from minishark.catalog import Catalog
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.physical.plan import PhysicalPlan
+from minishark.compiler.physical.planner import Placer
+from minishark.compiler.physical.sizes import Situation, StageSize, TaskSize
+from minishark.compiler.stages.adapt import adapt
+from minishark.compiler.stages.remaining import executed
+from minishark.compiler.stages.stage import Stage
+from minishark.query.metrics import RevisionMetrics
+from minishark.worker.protocol import TaskOutcome
+
+
+@dataclass(slots=True, kw_only=True)
+class Adaptation:
+    """What is left of a query while it runs.
+
+    Attributes:
+        plan: the physical plan, with leaves for the stages that had started when it was revised.
+        catalog: the tables that it reads.
+        options: the options that it was planned with.
+        free_root: whether the last stage may have any number of tasks.
+        revisions: what was changed so far.
+        elapsed_s: how long it took to decide that, in seconds.
+    """
+
+    plan: PhysicalPlan
+    catalog: Catalog
+    options: PlannerOptions
+    free_root: bool
+    revisions: list[RevisionMetrics] = field(default_factory=list)
+    elapsed_s: float = 0.0
+    _sizes: dict[int, StageSize] = field(default_factory=dict)
+    _empty: set[int] = field(default_factory=set)
+
+    def complete(self, stage: int, outcomes: Sequence[TaskOutcome], *, may_vary: bool) -> bool:
+        """Record the sizes of a complete stage; whether they were unknown.
+
+        Args:
+            stage: its number.
+            outcomes: what its tasks have put out.
+            may_vary: whether it may put out other rows if it runs again. Other sizes change no
+                decision, but what has no rows now might have some then.
+        """
+        if stage in self._sizes:
+            return False
+        size = StageSize(tuple(map(_size, outcomes)))
+        self._sizes[stage] = size
+        if not size.rows and not may_vary:
+            self._empty.add(stage)
+        return True
+
+    def revised(self, planned: Sequence[Stage], started: Collection[int]) -> Sequence[Stage]:
+        """The stages of the query from now on; the same object if they stay.
+
+        Args:
+            planned: the stages so far, in an order in which they can run.
+            started: the numbers of those that have started, which stay.
+        """
+        if len(started) == len(planned) or not self._sizes:
+            return planned
+        begun = time.perf_counter()
+        situation = Situation(
+            sizes=self._sizes,
+            empty=self._empty,
+            catalog=self.catalog,
+            options=self.options,
+            placing=Placer(self.catalog, self.options, whole=False),
+            free_root=self.free_root,
+        )
+        revision = adapt(self.plan, planned, started, situation)
+        self.elapsed_s += time.perf_counter() - begun
+        if revision is None:
+            return planned
+        self.plan = revision.plan
+        self.revisions += (RevisionMetrics(*reason) for reason in revision.reasons)
+        kept = (stage for stage in planned if stage.index in started)
+        return (*kept, *revision.stages)
+
+    def executed(self, stages: Sequence[Stage]) -> PhysicalPlan:
+        """The plan as it ran, with what its stages computed below each of their outputs."""
+        return executed(self.plan, {stage.index: stage for stage in stages})
+
+
+def _size(outcome: TaskOutcome) -> TaskSize:
+    count = len(outcome.buckets) // outcome.runs
+    rows = [bucket.rows for bucket in outcome.buckets]
+    buckets = rows if outcome.runs == 1 else [sum(rows[i::count]) for i in range(count)]
+    return TaskSize(outcome.rows, outcome.nbytes, tuple(buckets))

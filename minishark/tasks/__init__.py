@@ -1,0 +1,1 @@
+"""Python tasks straight on Sparrow: futures, executors, maps, broadcasts, objects in parts."""

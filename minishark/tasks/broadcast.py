@@ -1,0 +1,72 @@
+"""Values that many calls read: stored once per node, unpickled once per executor."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from minishark.errors import OptionError
+from minishark.tasks.files import Files
+from minishark.tasks.keeping import keep
+from minishark.worker.python_tasks import SCOPE
+from minishark.worker.values import Value, dump, load
+
+T = TypeVar("T")
+
+_LOADED_MAX = 16
+_LARGE_BYTES = 1 << 10  # smaller ones may travel with each call
+_loaded: OrderedDict[Value, Any] = OrderedDict()  # of this executor
+_lock = threading.Lock()
+
+
+class Broadcast(Generic[T]):
+    """A value for functions that run in the cluster: `shared.value` in a function reads it.
+
+    Sending it with a call costs a few bytes. It is freed when nobody has it any more.
+    """
+
+    def __init__(self, stored: Value, *value: T) -> None:
+        """A stored value; `value` is given where it was made."""
+        self._stored = stored
+        self._value = value
+
+    @property
+    def value(self) -> T:
+        """The value; in executors a copy that all calls share, and must not change."""
+        if not self._value:
+            self._value = (_load(self._stored),)
+        return self._value[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        keep(self)  # until the call is over
+        return Broadcast, (self._stored,)
+
+
+def broadcast(value: T, files: Files) -> Broadcast[T]:
+    """Store a value for many calls.
+
+    Raises:
+        OptionError: it can't be pickled.
+    """
+    try:
+        stored = dump(value, files.put, large_bytes=_LARGE_BYTES)
+    except Exception as error:
+        raise OptionError(f"The value can't be sent to other processes: {error}") from error
+    shared = Broadcast(stored, value)
+    weakref.finalize(shared, partial(files.release, stored.files)).atexit = False
+    return shared
+
+
+def _load(stored: Value) -> Any:
+    scope = SCOPE.get()
+    if scope is None:
+        raise OptionError("A broadcast value can be read in calls, and where it was made.")
+    with _lock:
+        if stored not in _loaded:
+            _loaded[stored] = load(stored, scope.tasks.store)
+            if len(_loaded) > _LOADED_MAX:
+                _loaded.popitem(last=False)
+        return _loaded[stored]

@@ -1,0 +1,107 @@
+"""The files of large arguments and results, in one folder of the session.
+
+Arguments are addressed by their content, so that an array that many tasks get is stored once, and
+an array that was changed meanwhile is stored anew. A file is removed when no call needs it any
+more, except for the latest ones, which the next call may share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from minishark.worker.protocol import FileSlice
+from minishark.worker.store import Store
+from minishark.worker.values import write_file
+
+_UNUSED_MAX = 8
+_UNUSED_BYTES = 256 << 20
+
+
+@dataclass(slots=True)
+class _Stored:
+    """A file of an argument, and how many calls need it."""
+
+    item: FileSlice
+    digest: bytes
+    nbytes: int
+    uses: int = 0
+
+
+class Files:
+    """Large parts of values that this process sends and gets; safe to use from several threads.
+
+    Attributes:
+        folder: relative to each node's storage folder.
+        store: this process's view of stored files, with the nodes that live now.
+    """
+
+    def __init__(self, folder: str, store: Callable[[], Store], make: Callable[[], None]) -> None:
+        """Files in a folder, which `make` creates on all nodes when the first is needed."""
+        self.folder = folder
+        self.store = store
+        self._make = make
+        self._is_made = False
+        self._stored: dict[bytes, _Stored] = {}
+        self._by_name: dict[str, _Stored] = {}
+        self._unused: OrderedDict[bytes, None] = OrderedDict()
+        self._unused_bytes = 0
+        self._numbers = itertools.count()
+        self._lock = threading.RLock()  # finalizers may come while it is held
+
+    def make_folder(self) -> None:
+        """Create the folder, unless it was."""
+        if self._is_made:
+            return
+        with self._lock:
+            if not self._is_made:
+                self._make()
+                self._is_made = True
+
+    def put(self, data: memoryview) -> FileSlice:
+        """Store bytes, unless they are; `release` the file later.
+
+        Raises:
+            OSError: memory and disk are full.
+        """
+        self.make_folder()
+        digest = hashlib.sha256(data).digest()
+        with self._lock:
+            found = self._stored.get(digest)
+            if found is None:
+                name = f"{self.folder}/{digest.hex()[:32]}-{os.getpid()}-{next(self._numbers)}"
+                item = write_file(data, name, self.store())
+                found = self._stored[digest] = _Stored(item, digest, data.nbytes)
+                self._by_name[name] = found
+            elif not found.uses:
+                del self._unused[digest]
+                self._unused_bytes -= found.nbytes
+            found.uses += 1
+            return found.item
+
+    def release(self, items: Iterable[FileSlice]) -> None:
+        """A call does not need these files of `put` any more."""
+        with self._lock:
+            for item in items:
+                stored = self._by_name[item.file]
+                stored.uses -= 1
+                if not stored.uses:
+                    self._unused[stored.digest] = None
+                    self._unused_bytes += stored.nbytes
+            while len(self._unused) > _UNUSED_MAX or self._unused_bytes > _UNUSED_BYTES:
+                digest, _ = self._unused.popitem(last=False)
+                stored = self._stored.pop(digest)
+                del self._by_name[stored.item.file]
+                self._unused_bytes -= stored.nbytes
+                self.remove((stored.item,))
+
+    def remove(self, items: Iterable[FileSlice]) -> None:
+        """Delete files of this host; those of others go with the session's folder."""
+        store = self.store()
+        for item in items:
+            store.remove(item)

@@ -1,0 +1,159 @@
+"""Futures of calls in the cluster: `concurrent.futures.Future`s, for all that takes those."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any, Generic, NoReturn, TypeVar
+
+from minishark.tasks.call import Call
+from minishark.tasks.pool import CallPool
+from minishark.worker.python_tasks import SCOPE, PythonOutcome
+
+T = TypeVar("T")
+
+
+class _Unread(Exception):  # noqa: N818 - never leaves this module
+    """Stands for an exception that has not been unpickled."""
+
+
+class _Waiters(list[Any]):
+    """The waiters of a future; `wait` and `as_completed` add to them."""
+
+    def __init__(self, awaited: Callable[[], None]) -> None:
+        super().__init__()
+        self._awaited = awaited
+
+    def append(self, waiter: Any) -> None:
+        super().append(waiter)
+        self._awaited()
+
+
+class Future(concurrent.futures.Future[T], Generic[T]):
+    """The result of a call in the cluster.
+
+    It works wherever a future of Python's `concurrent.futures` does: `wait`, `as_completed`,
+    `asyncio.wrap_future`. Values and exceptions are unpickled when they are asked for. `running()`
+    is False until the call is done: nobody reports that a call has begun.
+
+    Attributes:
+        node: the name of the node that ran the call; None before it is done.
+    """
+
+    def __init__(
+        self, pool: CallPool, label: str, on_done: Callable[[Future[Any]], None] | None = None
+    ) -> None:
+        super().__init__()
+        self._label = label
+        self.node: str | None = None
+        self._pool = pool
+        self._on_done = on_done
+        self.call: Call | None = None  # set before it is submitted
+        self._outcome: PythonOutcome | None = None
+        if SCOPE.get() is not None:  # else nobody waits in a call
+            self._waiters = _Waiters(self._await)
+
+    def _await(self) -> None:
+        """Somebody wants to know: a call that waits for its own calls helps to run them."""
+        call = self.call
+        if call is not None and call.family is not None:
+            call.family.help()
+
+    # As a receiver, on the cluster's thread
+
+    def returned(self, outcome: PythonOutcome, node: str) -> None:
+        self.node, self._outcome = node, outcome
+        try:
+            if outcome.problem is None:
+                self.set_result(None)  # type: ignore[arg-type]  # `result` reads the outcome
+            else:
+                self.set_exception(_Unread())
+        except concurrent.futures.InvalidStateError:  # it was cancelled just now
+            self._pool.discard(outcome)
+        self._over()
+
+    def failed(self, error: Exception) -> None:
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            self.set_exception(error)
+        self._over()
+
+    def _over(self) -> None:
+        self.call = None  # which refers to this future: a cycle would keep results too long
+        if self._on_done is not None:
+            self._on_done(self)
+
+    # As users know it
+
+    def cancel(self) -> bool:
+        """Cancel the call, also if it runs already; whether it is cancelled now.
+
+        A running call gets an exception between two of its bytecodes; if it does not end within a
+        second, its executor is restarted. Calls that it has submitted are cancelled with it.
+        """
+        with self._condition:
+            if self.cancelled():
+                return True
+            if not super().cancel():
+                return False
+            self.set_running_or_notify_cancel()
+        call = self.call
+        if call is not None:
+            self._pool.cancel((call,))
+        self._over()
+        return True
+
+    def done(self) -> bool:
+        """Whether it was cancelled, or its call has returned or raised."""
+        self._await()
+        return super().done()
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[T]], object]) -> None:
+        """Call `fn(future)` when it is done; on a thread of its own, where it may block."""
+        super().add_done_callback(self._pool.calling_back(fn))
+        self._await()
+
+    def result(self, timeout: float | None = None) -> T:
+        """What the call returned.
+
+        Raises:
+            CancelledError: it was cancelled.
+            TimeoutError: it was not done in `timeout` seconds.
+            TaskTimeoutError: it took longer than its own timeout.
+            TasksLostError: its executors died, several times.
+            ClusterError: the session was stopped.
+            Exception: what the call raised, with the remote traceback in a note.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # or its traceback would refer to it
+        with self._condition:
+            if self._outcome is not None:
+                self._result = self._pool.result(self._outcome)
+                self._outcome = None
+        return super().result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the call raised; None if it returned. Waits, and raises, as `result` does."""
+        self._await()
+        error = super().exception(timeout)
+        if not isinstance(error, _Unread):
+            return error
+        with self._condition:
+            if self._outcome is not None:
+                assert self.node is not None
+                self._exception = self._pool.error(self._label, self._outcome, self.node)
+                self._outcome = None
+        return self._exception
+
+    def __del__(self) -> None:
+        outcome = getattr(self, "_outcome", None)
+        if outcome is not None and not sys.is_finalizing():
+            self._pool.discard(outcome)  # nobody has read it
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A future can't be sent to other processes; send its result().")

@@ -1,0 +1,147 @@
+"""The session inside calls: a call may submit calls, to any depth.
+
+A session that a function refers to travels as its address. In an executor it becomes a
+`SessionInCall`, with a connection of its own to the schedulers: results of a call's calls come
+straight to the executor that submitted them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from minishark.cluster.backend import Placement
+from minishark.cluster.joining import open_from_task
+from minishark.errors import ClusterError, OptionError
+from minishark.tasks.broadcast import Broadcast
+from minishark.tasks.executor import Executor
+from minishark.tasks.files import Files
+from minishark.tasks.future import Future
+from minishark.tasks.items import Items
+from minishark.tasks.pool import CallPool
+from minishark.tasks.results import Results
+from minishark.tasks.verbs import Calls, call_options
+from minishark.worker.python_tasks import SCOPE, PythonTasks
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAddress:
+    """How calls reach the session that they belong to.
+
+    Attributes:
+        name: unique to the session.
+        schedulers: where calls are submitted to.
+        placement: how they are placed.
+        folder: of large arguments and results.
+        slots: how many calls run at once.
+    """
+
+    name: str
+    schedulers: tuple[str, ...]
+    placement: Placement
+    folder: str
+    slots: int
+
+
+_here: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+"""Sessions of this process, for executors that are its threads."""
+
+_opened: dict[tuple[str, int], Calls] = {}
+_opening = threading.Lock()
+
+
+def is_here(name: str, session: object) -> None:
+    """A session of this process begins."""
+    _here[f"{name}@{os.getpid()}"] = session
+
+
+def session_in_call(address: SessionAddress) -> Any:
+    """What a session becomes where it is unpickled."""
+    session = _here.get(f"{address.name}@{os.getpid()}")
+    return SessionInCall(address) if session is None else session
+
+
+class SessionInCall:
+    """A session inside a call: it runs further calls, but no queries."""
+
+    def __init__(self, address: SessionAddress) -> None:
+        self._address = address
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return session_in_call, (self._address,)
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """See `Session.submit`."""
+        return self._calls().submit(fn, args, kwargs)
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        chunksize: int | None = None,
+        prefers: str | Sequence[str] = (),
+        retries: int = 0,
+        timeout: float | None = None,
+        ordered: bool = True,
+    ) -> Results[T]:
+        """See `Session.map`."""
+        options = call_options(prefers, retries, timeout)
+        return self._calls().map(
+            fn, iterables, chunksize=chunksize, options=options, ordered=ordered
+        )
+
+    def executor(
+        self,
+        *,
+        prefers: str | Sequence[str] = (),
+        retries: int = 0,
+        timeout: float | None = None,
+    ) -> Executor:
+        """See `Session.executor`."""
+        return self._calls().executor(call_options(prefers, retries, timeout))
+
+    def broadcast(self, value: T) -> Broadcast[T]:
+        """See `Session.broadcast`."""
+        return self._calls().broadcast(value)
+
+    def parallelize(self, items: Iterable[Any], partitions: int | None = None) -> Items:
+        """See `Session.parallelize`."""
+        return self._calls().parallelize(items, partitions)
+
+    @property
+    def total_slots(self) -> int:
+        """The number of calls that can run at the same time."""
+        return self._address.slots
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise OptionError(
+            f"session.{name} can't be used inside a call, only submit, map, executor, broadcast "
+            "and parallelize. Run the query outside, and pass its rows."
+        )
+
+    def _calls(self) -> Calls:
+        scope = SCOPE.get()
+        if scope is None:
+            raise ClusterError("This session is another process's; call connect() here.")
+        key = (self._address.name, id(scope.tasks))
+        with _opening:
+            if key not in _opened:
+                _opened[key] = _open(self._address, scope.tasks)
+            return _opened[key]
+
+
+def _open(address: SessionAddress, tasks: PythonTasks) -> Calls:
+    cluster = open_from_task(address.schedulers, tasks.keys, tasks.sockets)
+    store = tasks.store
+    files = Files(address.folder, lambda: store, lambda: None)
+    pool = CallPool(cluster, lambda: address.placement, files)
+    tasks.closing += [pool.close, cluster.close]
+    return Calls(pool, lambda: address.slots)

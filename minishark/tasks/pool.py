@@ -1,0 +1,473 @@
+"""The calls of a session as jobs of Sparrow: many calls travel as one job.
+
+    submit ──► pending ──flush──► sent ──event──► over ──► receiver.returned / failed
+                  │ ▲               │
+                  │ └─ retried      └─ taken back ──┐
+                  └─ claimed ───────────────────────┴──► run here, for a call that waits (family)
+
+`flush` runs on the cluster's IO thread: what is submitted while that thread is busy goes out
+together. At most `_SENT_MAX` calls are sent; the others wait here, where cancelling them is free.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from minishark.cluster.backend import (
+    Backend,
+    BackendError,
+    JobEvent,
+    Placement,
+    function_error,
+    task_error,
+)
+from minishark.errors import (
+    ClusterError,
+    ExecutionError,
+    MinisharkError,
+    OptionError,
+    TasksLostError,
+    TaskTimeoutError,
+)
+from minishark.tasks.call import Call, CallOptions, Receiver, Sent
+from minishark.tasks.callbacks import Callbacks
+from minishark.tasks.family import Family
+from minishark.tasks.files import Files
+from minishark.tasks.functions import Function, Functions
+from minishark.tasks.keeping import keeping
+from minishark.worker.protocol import encode
+from minishark.worker.python_tasks import (
+    SCOPE,
+    PythonJob,
+    PythonOutcome,
+    decode_python_outcome,
+    encode_job,
+)
+from minishark.worker.values import Value, dump_arguments, dump_plain, load, load_small
+from sparrow_core import (
+    JobFailed,
+    JobFinished,
+    JobOptions,
+    JobSpec,
+    TaskCompleted,
+    TaskFailed,
+    TaskLost,
+    TaskSpec,
+    TasksReturned,
+)
+
+_SENT_MAX = 16_384
+_SENT_BYTES = 64 << 20
+_JOB_MAX = 4_096
+_UNKNOWN_S = 1.0  # what Sparrow takes for the time of a task of which nothing is known
+
+
+class CallPool:
+    """Runs calls on a cluster; safe to use from several threads."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        placing: Callable[[], Placement],
+        files: Files,
+        *,
+        working_folder: Callable[[], str] = str,
+    ) -> None:
+        """Run calls on a backend; `working_folder` is where relative paths begin."""
+        self.files = files
+        self.functions = Functions(files)
+        self.placing = placing
+        self._backend = backend
+        self._working_folder = working_folder
+        self._callbacks = Callbacks()
+        self._io_thread: int | None = None
+        self._lock = threading.RLock()  # guards the following; finalizers come while it is held
+        self._pending: deque[Call] = deque()
+        self._flush_due = False
+        self._sent = 0
+        self._sent_bytes = 0
+        self._open: dict[Sent, None] = {}
+        self._withdrawn: dict[Sent, list[int]] = {}
+        self._closed = False
+
+    # Submitting
+
+    def call(
+        self,
+        receiver: Receiver,
+        function: Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: CallOptions,
+    ) -> Call:
+        """A call that is ready to be submitted.
+
+        Raises:
+            OptionError: its arguments can't be pickled.
+        """
+        plain = dump_plain(args, kwargs)
+        if plain is not None:
+            return Call(
+                receiver=receiver,
+                function=function,
+                options=options,
+                payload=encode(Value(plain)),
+                files=(),
+                retries=options.retries,
+            )
+        with keeping() as kept:
+            try:
+                value = dump_arguments(args, kwargs, self.files.put)
+            except Exception as error:
+                raise OptionError(
+                    f"The arguments of {function.label} can't be sent to other processes: {error}"
+                ) from error
+        return Call(
+            receiver=receiver,
+            function=function,
+            options=options,
+            payload=encode(value),
+            files=value.files,
+            retries=options.retries,
+            keeps=tuple(kept),
+        )
+
+    def submit(self, calls: Sequence[Call]) -> None:
+        """Run calls.
+
+        Raises:
+            ClusterError: the pool is closed.
+        """
+        scope = SCOPE.get()
+        if scope is not None:
+            family = scope.families.get(self)
+            if family is None:
+                family = scope.families[self] = Family(self, scope)
+            family.add(calls)
+        self.files.make_folder()
+        with self._lock:
+            if self._closed:
+                raise ClusterError("The session is stopped; call connect() again.")
+            self._pending.extend(calls)
+            woken, self._flush_due = self._flush_due, True
+        if not woken:
+            self._call_flush()
+
+    def _wake(self) -> None:
+        """Have the IO thread call `_flush`, if it is not about to."""
+        with self._lock:
+            woken, self._flush_due = self._flush_due, True
+        if not woken:
+            self._call_flush()
+
+    def _call_flush(self) -> None:
+        try:
+            self._backend.call_soon(self._flush)
+        except BackendError as error:
+            self._fail_all(ClusterError(f"The cluster is gone: {error}"))
+
+    def _flush(self) -> None:
+        self._io_thread = threading.get_ident()
+        with self._lock:
+            self._flush_due = False
+            withdrawn, self._withdrawn = self._withdrawn, {}
+            taken = self._take()
+        for sent, numbers in withdrawn.items():
+            if sent.job_id is not None:
+                self._backend.withdraw(sent.job_id, numbers, stop=True)
+        batches: dict[tuple[int, CallOptions], list[Call]] = {}
+        for call in taken:
+            batches.setdefault((id(call.function), call.options), []).append(call)
+        for calls in batches.values():
+            for first in range(0, len(calls), _JOB_MAX):
+                self._send(calls[first : first + _JOB_MAX])
+
+    def _take(self) -> list[Call]:
+        """Pending calls that may be sent now; the lock is held."""
+        taken = []
+        while self._pending and self._sent < _SENT_MAX and self._sent_bytes < _SENT_BYTES:
+            call = self._pending.popleft()
+            if not call.is_pending:
+                continue  # it was cancelled or claimed
+            call.is_pending = False
+            self._sent += 1
+            self._sent_bytes += len(call.payload)
+            taken.append(call)
+        return taken
+
+    def _send(self, calls: list[Call]) -> None:
+        sent = Sent(dict(enumerate(calls)))
+        now, wait_s = time.monotonic(), self.placing().wait_s
+        for number, call in sent.calls.items():
+            call.task, call.sent_at = (sent, number), now
+            call.wait_s = math.inf if wait_s is None else wait_s
+        with self._lock:
+            self._open[sent] = None
+        try:
+            sent.job_id = self._backend.submit(self._job(calls), partial(self._on_event, sent))
+        except (BackendError, MinisharkError) as error:
+            for call in self._forget(sent):
+                self.fail(call, ClusterError(f"The cluster can't run calls: {error}"))
+
+    def _job(self, calls: list[Call]) -> JobSpec:
+        function, options = calls[0].function, calls[0].options
+        placement = self.placing()
+        job = PythonJob(
+            function=function.value,
+            folder=self.files.folder,
+            stores=placement.stores,
+            working_folder=self._working_folder(),
+            timeout_s=options.timeout_s,
+        )
+        task_s = _UNKNOWN_S if function.call_s is None else function.call_s
+        prefers, wait_s = options.prefers, placement.wait_s if options.prefers else None
+        return JobSpec(
+            tasks=tuple(
+                [TaskSpec(i, call.payload, prefers, wait_s) for i, call in enumerate(calls)]
+            ),
+            shared=encode_job(job),
+            user=placement.user,
+            placement=placement.policy,
+            probe_ratio=placement.probe_ratio,
+            options=JobOptions(task_s=min(task_s, _UNKNOWN_S), independent=True),
+        )
+
+    # Events, on the IO thread
+
+    def _on_event(self, sent: Sent, event: JobEvent) -> None:
+        match event:
+            case TaskCompleted():
+                call = self._ended(sent, event.task_id)
+                if call is not None:
+                    self.completed(call, event.result, event.node, event.run_s)
+            case TaskFailed():
+                call = self._ended(sent, event.task_id)
+                if call is not None:
+                    self.fail(call, task_error(event))
+            case TaskLost():
+                call = self._ended(sent, event.task_id)
+                if call is not None:
+                    story = "".join(f"\n  {line}" for line in event.story)
+                    name = call.function.label
+                    self.fail(call, TasksLostError(f"{name} failed: {event.message}{story}"))
+            case TasksReturned():
+                for number in event.task_ids:
+                    call = self._ended(sent, number)
+                    if call is not None and call.family is not None:
+                        call.family.taken_back(call)
+            case JobFinished():
+                self._forget(sent)
+            case JobFailed():
+                for call in self._forget(sent):
+                    self.fail(call, _job_error(event))
+
+    def _ended(self, sent: Sent, number: int) -> Call | None:
+        """A sent call has ended, or has come back; None if it was cancelled before."""
+        with self._lock:
+            call = sent.calls.pop(number, None)
+            if call is None:
+                return None
+            call.task = None
+            wakes = self._make_room(call)
+        if wakes:
+            self._wake()
+        return call
+
+    def _make_room(self, call: Call) -> bool:
+        """A call is not sent any more; whether others can be. The lock is held."""
+        self._sent -= 1
+        self._sent_bytes -= len(call.payload)
+        # Half of the room at a time: jobs of many calls cost less than as many small ones.
+        return bool(self._pending) and 2 * self._sent <= _SENT_MAX
+
+    def _forget(self, sent: Sent) -> list[Call]:
+        """A job is over; its calls that have not ended."""
+        with self._lock:
+            self._open.pop(sent, None)
+            calls = list(sent.calls.values())
+            sent.calls.clear()
+            for call in calls:
+                call.task = None
+                self._make_room(call)
+            wakes = bool(self._pending)
+        if wakes:
+            self._wake()
+        return calls
+
+    def completed(self, call: Call, result: bytes, node: str, run_s: float) -> None:
+        """A call has returned or raised; `result` is a PythonOutcome."""
+        call.function.took(run_s)
+        call.ran_s = run_s
+        outcome = decode_python_outcome(result)
+        if outcome.problem is not None and call.retries > 0:
+            call.retries -= 1
+            self.put_back(call)
+            return
+        if self._over(call):
+            call.receiver.returned(outcome, node)
+        else:
+            self.discard(outcome)
+
+    def put_back(self, call: Call) -> None:
+        """Run a call again that was sent, unless it was cancelled meanwhile."""
+        with self._lock:
+            if call.is_over or self._closed:
+                return
+            call.is_pending = True
+            self._pending.appendleft(call)
+        if call.family is not None:
+            call.family.add((call,))
+        self._wake()
+
+    def fail(self, call: Call, error: Exception) -> None:
+        """A call could not be run."""
+        if self._over(call):
+            call.receiver.failed(error)
+
+    def _over(self, call: Call) -> bool:
+        """Whether a call ends here; not if it was cancelled."""
+        with self._lock:
+            if call.is_over:
+                return False
+            call.is_over = True
+        self._release(call)
+        return True
+
+    def _release(self, call: Call) -> None:
+        if call.files:
+            self.files.release(call.files)
+        call.keeps = ()
+        if call.family is not None:
+            call.family.ended(call)
+
+    def _fail_all(self, error: Exception) -> None:
+        with self._lock:
+            calls = list(self._pending)
+            self._pending.clear()
+            for sent in self._open:
+                calls += sent.calls.values()
+                sent.calls.clear()
+            self._open.clear()
+            self._sent = self._sent_bytes = 0
+        for call in calls:
+            self.fail(call, error)
+
+    # Cancelling, and taking calls back
+
+    def cancel(self, calls: Iterable[Call]) -> None:
+        """Drop calls that have not ended, and interrupt those that run; nobody is told of them."""
+        dropped = []
+        with self._lock:
+            for call in calls:
+                if call.is_over:
+                    continue
+                call.is_over, call.is_pending = True, False
+                dropped.append(call)
+                if call.task is not None:
+                    sent, number = call.task
+                    call.task = None
+                    if sent.calls.pop(number, None) is not None:
+                        self._make_room(call)
+                        self._withdrawn.setdefault(sent, []).append(number)
+            wanted = bool(self._withdrawn)
+        for call in dropped:
+            self._release(call)
+        if wanted:
+            self._wake()
+
+    def abort(self, calls: Iterable[Call], error: Exception) -> None:
+        """Cancel calls, and tell their receivers so."""
+        ended = [call for call in calls if not call.is_over]
+        self.cancel(ended)
+        for call in ended:
+            call.receiver.failed(error)
+
+    def claim(self, call: Call) -> bool:
+        """Take a call that was not sent yet, to run it here; whether it was so."""
+        with self._lock:
+            claimed, call.is_pending = call.is_pending, False
+        return claimed
+
+    def take_back(self, calls: Iterable[Call]) -> None:
+        """Ask for calls that were sent; those that have not begun come to their family."""
+        wanted: dict[Sent, list[int]] = {}
+        with self._lock:
+            for call in calls:
+                if call.task is not None and call.task[0].job_id is not None:
+                    wanted.setdefault(call.task[0], []).append(call.task[1])
+        for sent, numbers in wanted.items():
+            assert sent.job_id is not None
+            self._backend.withdraw(sent.job_id, numbers, stop=False)
+
+    def python_job(self, call: Call) -> PythonJob:
+        """What a call belongs to, to run it here."""
+        return PythonJob(
+            function=call.function.value,
+            folder=self.files.folder,
+            stores=self.placing().stores,
+            timeout_s=call.options.timeout_s,
+        )
+
+    def calling_back(self, fn: Callable[[Any], object]) -> Callable[[Any], None]:
+        """`fn`, as a callback that does not run on the cluster's thread."""
+
+        def call(future: object) -> None:
+            if threading.get_ident() == self._io_thread:
+                self._callbacks.put(partial(fn, future))
+            else:
+                fn(future)
+
+        return call
+
+    # Outcomes, on the threads that want them
+
+    def result(self, outcome: PythonOutcome) -> Any:
+        """The value of an outcome without a problem; its files are removed."""
+        assert outcome.value is not None
+        if not outcome.value.files:
+            return load_small(outcome.value)
+        try:
+            return load(outcome.value, self.files.store())
+        finally:
+            self.files.remove(outcome.value.files)
+
+    def discard(self, outcome: PythonOutcome) -> None:
+        """Nobody will ask for this outcome: remove its files."""
+        if outcome.value is not None and outcome.value.files and not self._closed:
+            self.files.remove(outcome.value.files)
+
+    def error(self, call_name: str, outcome: PythonOutcome, node: str, index: int = 0) -> Exception:
+        """The exception of an outcome with a problem."""
+        problem = outcome.problem
+        assert problem is not None
+        if outcome.timed_out:
+            return TaskTimeoutError(f"{call_name} on {node}: {problem.message}")
+        return function_error(
+            msgspec.structs.replace(problem, partition=index), node, f"in {call_name} on {node}"
+        )
+
+    def close(self) -> None:
+        """Fail all calls that have not ended; no more may be submitted."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._fail_all(ClusterError("The session was stopped before the call was done."))
+        self._callbacks.close()
+
+
+def _job_error(event: JobFailed) -> Exception:
+    story = "".join(f"\n  {line}" for line in event.story)
+    if event.kind == "cancelled":
+        return ClusterError("The session was stopped before the call was done.")
+    if event.kind in ("no_nodes", "no_scheduler"):
+        return ClusterError(f"The cluster can't run calls: {event.message}{story}")
+    return ExecutionError(f"The cluster can't run calls: {event.message}{story}")

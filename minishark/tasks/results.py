@@ -1,0 +1,276 @@
+"""The results of a map: its input is read, and its calls are sent, as the results are taken."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar
+
+from minishark.errors import OptionError
+from minishark.tasks.call import Call, CallOptions
+from minishark.tasks.functions import Function
+from minishark.tasks.pool import CallPool
+from minishark.worker.python_tasks import PythonOutcome
+
+T = TypeVar("T")
+
+_AHEAD_MAX = 8_192  # calls that are under way, or done and not taken
+_AHEAD_BYTES = 64 << 20
+_CHUNK_S = 0.02  # so long takes a chunk, if its size was not given
+_CHUNK_MAX = 1 << 17
+_GROWTH = 4
+_FIRST_CHUNKS = 4  # per slot, before it is known how long an item takes
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Chunk:
+    """Some items' call, and how it ended."""
+
+    first: int
+    size: int
+    nbytes: int = 0
+    outcome: PythonOutcome | None = None
+    node: str = ""
+    error: Exception | None = None
+    call: Call | None = None
+    is_done: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class MapPlan:
+    """What a map does.
+
+    Attributes:
+        function: what is called for each chunk of items.
+        options: how the calls run.
+        items: the input.
+        chunksize: items per call; None for as many as take some milliseconds.
+        total: the number of items, if it is known.
+        slots: how many calls run at once.
+        ordered: whether results come in the order of the items, not as they are done.
+        deadline_s: when to give up, by the monotonic clock.
+    """
+
+    function: Function
+    options: CallOptions
+    items: Iterator[Any]
+    chunksize: int | None
+    total: int | None
+    slots: int
+    ordered: bool = True
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.chunksize is not None and self.chunksize < 1:
+            raise OptionError("chunksize must be at least 1.")
+
+
+class Results(Iterator[T], Generic[T]):
+    """An iterator over the results of a map.
+
+    Only a bounded number of calls is ahead of what has been taken, so the input may be endless. The
+    first exception ends it, and cancels the rest; so does `close`, or forgetting it.
+
+    Attributes:
+        done: the number of items whose results have come.
+        total: the number of all items; None if the input does not tell.
+    """
+
+    def __init__(self, pool: CallPool, plan: MapPlan) -> None:
+        self.done = 0
+        self.total = plan.total
+        self._pool = pool
+        self._plan = plan
+        self._chunks: deque[_Chunk] = deque()  # not taken, in order
+        self._ready: deque[_Chunk] = deque()  # done and not taken, in the order of their ends
+        self._arrived = threading.Condition()
+        self._awaited: _Chunk | None = None
+        self._ahead = 0
+        self._ahead_bytes = 0
+        self._read = 0
+        self._values: Iterator[T] = iter(())
+        self._exhausted = False
+        self._size = 1  # of the last chunk
+        self._item_s: float | None = None  # what an item of the last chunk that ended took
+        self._refill()
+
+    # Input
+
+    def _refill(self) -> None:
+        """Read more items and send them, as far as there is room."""
+        plan, calls = self._plan, list[Call]()
+        # Half of the room at a time: jobs of many calls cost less than as many small ones.
+        if self._exhausted or 2 * self._ahead > _AHEAD_MAX or 2 * self._ahead_bytes > _AHEAD_BYTES:
+            return
+        room, own = self._room(), weakref.ref(self)
+        while room > 0 and self._ahead_bytes < _AHEAD_BYTES:
+            items = list(itertools.islice(plan.items, self._chunk_size()))
+            if not items:
+                self._exhausted = True
+                break
+            chunk = _Chunk(first=self._read, size=len(items))
+            call = self._pool.call(_Receiver(own, chunk), plan.function, (items,), {}, plan.options)
+            chunk.call, chunk.nbytes = call, len(call.payload)
+            self._read += len(items)
+            self._ahead += 1
+            self._ahead_bytes += chunk.nbytes
+            self._chunks.append(chunk)
+            calls.append(call)
+            room -= 1
+        if calls:
+            self._pool.submit(calls)
+
+    def _room(self) -> int:
+        room = _AHEAD_MAX - self._ahead
+        if self._plan.chunksize is None:
+            # A few at first, or most of the items would be in chunks of one.
+            room = min(room, _FIRST_CHUNKS * self._plan.slots - self._ahead)
+        return room
+
+    def _chunk_size(self) -> int:
+        plan = self._plan
+        if plan.chunksize is not None:
+            return plan.chunksize
+        if plan.total is not None:
+            share = -(-plan.total // (_FIRST_CHUNKS * plan.slots))
+            return max(1, min(share, _CHUNK_MAX))
+        if self._item_s is None:
+            return 1
+        # Grown step by step, as the first items may not be like the others.
+        wanted = int(_CHUNK_S / max(self._item_s, _CHUNK_S / _CHUNK_MAX))
+        self._size = max(1, min(_GROWTH * self._size, wanted))
+        return self._size
+
+    # Arrival, on the cluster's thread
+
+    def arrived(self, chunk: _Chunk) -> None:
+        """A chunk's call has ended."""
+        with self._arrived:
+            chunk.is_done = True
+            self.done += chunk.size
+            if chunk.call is not None and chunk.call.ran_s is not None:
+                self._item_s = chunk.call.ran_s / chunk.size
+            chunk.call = None  # which refers to the chunk: a cycle would keep results too long
+            if not self._plan.ordered:
+                self._ready.append(chunk)
+            if not self._plan.ordered or chunk is self._awaited:
+                self._arrived.notify_all()
+
+    # Output
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        while True:
+            for value in self._values:
+                return value
+            self._values = iter(self._next_values())
+
+    def _next_values(self) -> Sequence[T]:
+        self._refill()
+        if not self._chunks:
+            raise StopIteration
+        try:
+            chunk = self._take()
+            self._ahead -= 1
+            self._ahead_bytes -= chunk.nbytes
+            return self._values_of(chunk)
+        except BaseException:  # also Ctrl-C: nobody wants the rest
+            self.close()
+            raise
+
+    def _take(self) -> _Chunk:
+        """The next chunk that is done; waits for it."""
+        with self._arrived:
+            while True:
+                if self._plan.ordered and self._chunks[0].is_done:
+                    return self._chunks.popleft()
+                if self._ready:
+                    chunk = self._ready.popleft()
+                    self._chunks.remove(chunk)
+                    return chunk
+                self._awaited = self._chunks[0]
+                self._help()
+                self._arrived.wait(self._left_s())
+
+    def _help(self) -> None:
+        call = self._chunks[0].call
+        if call is not None and call.family is not None:
+            call.family.help()
+
+    def _left_s(self) -> float | None:
+        if self._plan.deadline_s is None:
+            return None
+        left_s = self._plan.deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("The results have not come in time.")
+        return left_s
+
+    def _values_of(self, chunk: _Chunk) -> Sequence[T]:
+        if chunk.error is not None:
+            raise chunk.error
+        assert chunk.outcome is not None
+        if chunk.outcome.problem is not None:
+            label = self._plan.function.label
+            raise self._pool.error(label, chunk.outcome, chunk.node, chunk.first)
+        values: Sequence[T] = self._pool.result(chunk.outcome)
+        return values
+
+    def close(self) -> None:
+        """Cancel what has not been taken; there are no more results."""
+        with self._arrived:
+            chunks = list(self._chunks)
+            self._chunks.clear()
+            self._ready.clear()
+            self._exhausted = True
+            self._values = iter(())
+        self._pool.cancel([chunk.call for chunk in chunks if chunk.call is not None])
+        for chunk in chunks:
+            if chunk.outcome is not None:
+                self._pool.discard(chunk.outcome)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_chunks", None) and not sys.is_finalizing():
+            self.close()
+
+
+@dataclass(slots=True)
+class _Receiver:
+    """Tells a map how the call of a chunk has ended."""
+
+    results: weakref.ref[Results[Any]]  # whoever forgets the results, cancels them
+    chunk: _Chunk
+
+    def returned(self, outcome: PythonOutcome, node: str) -> None:
+        self.chunk.outcome, self.chunk.node = outcome, node
+        self._arrived()
+
+    def failed(self, error: Exception) -> None:
+        self.chunk.error = error
+        self._arrived()
+
+    def _arrived(self) -> None:
+        results = self.results()
+        if results is not None:
+            results.arrived(self.chunk)
+
+
+def length_of(iterables: Sequence[Iterable[Any]]) -> int | None:
+    """How many items a map over these has, if they tell."""
+    try:
+        return min(len(each) for each in iterables)  # type: ignore[arg-type]
+    except TypeError:
+        return None

@@ -1,0 +1,80 @@
+"""What a session offers for calls in the cluster; the same in the front end and inside calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from minishark.dataframe.applied import check_callable
+from minishark.dataframe.names import nearest
+from minishark.errors import OptionError
+from minishark.tasks.broadcast import Broadcast, broadcast
+from minishark.tasks.call import CallOptions
+from minishark.tasks.executor import Executor, mapped, submit
+from minishark.tasks.future import Future
+from minishark.tasks.items import Items, parallelize
+from minishark.tasks.pool import CallPool
+from minishark.tasks.results import Results
+
+T = TypeVar("T")
+
+_PLAIN = CallOptions()
+
+
+class Calls:
+    """Calls of Python functions in a cluster."""
+
+    def __init__(self, pool: CallPool, slots: Callable[[], int]) -> None:
+        """Calls by a pool; `slots` tells how many run at once."""
+        self.pool = pool
+        self._slots = slots
+
+    def submit(self, fn: Callable[..., T], args: tuple[Any, ...], kwargs: Any) -> Future[T]:
+        """Run `fn(*args, **kwargs)` in the cluster."""
+        check_callable("submit", fn)
+        return submit(self.pool, _PLAIN, (fn, args, kwargs))
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        iterables: tuple[Iterable[Any], ...],
+        *,
+        chunksize: int | None,
+        options: CallOptions,
+        ordered: bool,
+    ) -> Results[T]:
+        """`map(fn, *iterables)` in the cluster."""
+        check_callable("map", fn)
+        if not iterables:
+            raise OptionError("map() takes at least one iterable.")
+        return mapped(
+            self.pool, self._checked(options), fn, iterables,
+            chunksize=chunksize, slots=self._slots(), ordered=ordered,
+        )  # fmt: skip
+
+    def executor(self, options: CallOptions) -> Executor:
+        """An executor whose calls have these options."""
+        return Executor(self.pool, self._checked(options), self._slots())
+
+    def broadcast(self, value: T) -> Broadcast[T]:
+        """Store a value once per node."""
+        return broadcast(value, self.pool.files)
+
+    def parallelize(self, items: Iterable[Any], partitions: int | None) -> Items:
+        """Items in partitions; None for one per slot."""
+        slots = self._slots()
+        return parallelize(self.pool, slots, items, partitions or slots)
+
+    def _checked(self, options: CallOptions) -> CallOptions:
+        """Options whose nodes exist."""
+        known = self.pool.placing().nodes if options.prefers else ()
+        for name in options.prefers:
+            if name not in known:
+                raise OptionError(f"There is no node {name!r}.{nearest(name, known)}")
+        return options
+
+
+def call_options(prefers: str | Sequence[str], retries: int, timeout: float | None) -> CallOptions:
+    """Options as users give them."""
+    nodes = (prefers,) if isinstance(prefers, str) else tuple(prefers)
+    return CallOptions(nodes, retries, timeout)

@@ -1,0 +1,309 @@
+"""Python tasks: calls of users' functions, without DuckDB and tables.
+
+The calls of a Sparrow job share a function, which an executor unpickles once. An exception is an
+outcome like any other: it must not end the job, whose other calls may have nothing to do with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from minishark.worker.functions import (
+    FunctionFailedError,
+    Interrupted,
+    UserCode,
+    end_copies_of,
+)
+from minishark.worker.protocol import (
+    FileSlice,
+    ProblemDetail,
+    StoreLocation,
+    TaskProblem,
+    encode,
+)
+from minishark.worker.store import FolderMissingError, InputMissingError, Store
+from minishark.worker.task_errors import TaskError
+from minishark.worker.values import Value, dump, load, write_file
+
+MARK = b"\xc1"
+"""What the shared part of a job of Python calls begins with: a byte that msgpack never writes."""
+
+_JOBS_MAX = 256
+_FUNCTIONS_MAX = 64
+_POLL_S = 0.05
+_STUCK_S = 1.0
+
+
+class PythonJob(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """What the calls of a job share.
+
+    Attributes:
+        function: what is called.
+        folder: where large results go, relative to a node's storage folder.
+        stores: where nodes keep their files, if not in the same folders as the executor.
+        working_folder: the front end's working directory; empty if it has none.
+        timeout_s: seconds after which a call is given up; None for no limit.
+    """
+
+    function: Value
+    folder: str
+    stores: tuple[StoreLocation, ...] = ()
+    working_folder: str = ""
+    timeout_s: float | None = None
+
+
+class PythonOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a call: a value, or a problem; `timed_out` if it took too long."""
+
+    value: Value | None
+    problem: ProblemDetail | None = None
+    timed_out: bool = False
+
+
+decode_value = msgspec.msgpack.Decoder(Value).decode
+decode_python_outcome = msgspec.msgpack.Decoder(PythonOutcome).decode
+_decode_job = msgspec.msgpack.Decoder(PythonJob).decode
+
+
+def decode_job(shared: bytes) -> PythonJob:
+    """The inverse of `encode_job`."""
+    return _decode_job(memoryview(shared)[len(MARK) :])
+
+
+def encode_job(job: PythonJob) -> bytes:
+    """The shared part of a Sparrow job."""
+    return MARK + encode(job)
+
+
+@dataclass(frozen=True, slots=True)
+class EachOf:
+    """`fn(item)` for each of a list of items."""
+
+    fn: Callable[[Any], Any]
+
+    def __call__(self, items: Iterable[Any]) -> list[Any]:
+        return [*map(self.fn, items)]
+
+
+@dataclass(frozen=True, slots=True)
+class EachOfRows:
+    """`fn(*row)` for each of a list of tuples."""
+
+    fn: Callable[..., Any]
+
+    def __call__(self, rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+        return [*itertools.starmap(self.fn, rows)]
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """A call that runs, for what its code asks of minishark.
+
+    Attributes:
+        tasks: what runs it.
+        families: the calls that it has submitted, by what they were submitted to.
+        ending: called when it has ended.
+        stopping: called from another thread when it is to be interrupted.
+    """
+
+    tasks: PythonTasks
+    families: dict[Any, Any] = field(default_factory=dict)
+    ending: list[Callable[[], None]] = field(default_factory=list)
+    stopping: list[Callable[[], None]] = field(default_factory=list)
+
+
+SCOPE: ContextVar[Scope | None] = ContextVar("minishark_scope", default=None)
+"""The call that runs in this thread; None in a front end."""
+
+
+class PythonTasks:
+    """Runs the Python calls of a slot, and further ones while those wait for calls of their own.
+
+    Attributes:
+        store: the slot's view of stored files.
+        sockets: a folder for sockets of code that submits calls.
+        keys: the folder of the cluster's keys, for code that submits calls; None for no keys.
+        gave_up_s: when a call was given up that does not end, for which its process must end.
+        closing: called at the end of the slot.
+    """
+
+    def __init__(self, store: Store, sockets: Path, keys: str | None = None) -> None:
+        self.store = store
+        self.sockets = sockets
+        self.keys = keys
+        self.gave_up_s: float | None = None
+        self.closing: list[Callable[[], None]] = []
+        self._jobs: OrderedDict[str, PythonJob] = OrderedDict()
+        self._functions: OrderedDict[Value, Callable[..., Any]] = OrderedDict()
+        self._lock = threading.Lock()  # guards the one above
+        self._user_code = UserCode()
+        self._scopes: dict[Scope, None] = {}  # of calls that run
+        self._numbers = itertools.count()
+
+    def job(self, job_id: str, shared: bytes) -> PythonJob:
+        """A job by its shared part."""
+        job = self._jobs.get(job_id)
+        if job is None:
+            job = self._jobs[job_id] = decode_job(shared)
+            if len(self._jobs) > _JOBS_MAX:
+                self._jobs.popitem(last=False)
+        return job
+
+    def call(self, job: PythonJob, payload: bytes, user_code: UserCode | None = None) -> bytes:
+        """Call the job's function with a Value of arguments; returns a PythonOutcome.
+
+        Args:
+            job: what is called.
+            payload: its arguments, an encoded Value.
+            user_code: can stop it; None for what `interrupt` stops.
+
+        Raises:
+            TaskError: something was missing, full or interrupted, for which the function is not to
+                blame.
+        """
+        self.store.meet(job.stores)
+        scope = Scope(self)
+        self._scopes[scope] = None
+        token = SCOPE.set(scope)
+        own = os.getpid()
+        try:
+            with (user_code or self._user_code).running():
+                return encode(PythonOutcome(self._value(job, decode_value(payload))))
+        except Interrupted as error:
+            raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.") from error
+        except _TimedOut:
+            message = f"The task took longer than {job.timeout_s:g} s."
+            problem = ProblemDetail(problem=TaskProblem.FUNCTION, message=message)
+            return encode(PythonOutcome(None, problem, timed_out=True))
+        except InputMissingError as error:
+            raise TaskError(TaskProblem.INPUT, str(error)) from error
+        except FolderMissingError as error:
+            raise TaskError(TaskProblem.FOLDER, str(error)) from error
+        except _StorageError as error:
+            raise TaskError(TaskProblem.RESOURCE, f"Can't store a result: {error}") from error
+        except BaseException as error:  # noqa: BLE001 - whatever user code raises is its outcome
+            return encode(PythonOutcome(None, _problem(error)))
+        finally:
+            end_copies_of(own)
+            SCOPE.reset(token)
+            del self._scopes[scope]
+            for end in scope.ending:
+                end()
+
+    def _value(self, job: PythonJob, arguments: Value) -> Value:
+        function = self._function(job.function)
+        args, kwargs = load(arguments, self.store)
+        if job.timeout_s is None:
+            result = function(*args, **kwargs)
+        else:
+            result = self._limited(partial(function, *args, **kwargs), job.timeout_s)
+        return dump(result, partial(self._store_part, job.folder))
+
+    def _function(self, pickled: Value) -> Callable[..., Any]:
+        function = self._functions.get(pickled)
+        if function is None:
+            function = load(pickled, self.store)
+            with self._lock:
+                self._functions[pickled] = function
+                if len(self._functions) > _FUNCTIONS_MAX:
+                    self._functions.popitem(last=False)
+        return function
+
+    def _store_part(self, folder: str, data: memoryview) -> FileSlice:
+        # No two attempts at a task, on whichever node, write the same file.
+        name = f"{self.store.node}-{os.getpid()}-{id(self):x}-{next(self._numbers)}"
+        try:
+            return write_file(data, f"{folder}/{name}", self.store)
+        except FolderMissingError:
+            raise
+        except OSError as error:
+            raise _StorageError(str(error)) from error
+
+    def _limited(self, call: Callable[[], Any], timeout_s: float) -> Any:
+        """Call in a thread that can be left behind if it does not end in time."""
+        done = threading.Event()
+        results: list[Any] = []
+        errors: list[BaseException] = []
+        code = UserCode()
+
+        def work() -> None:
+            try:
+                with code.running():
+                    results.append(call())
+            except BaseException as error:  # noqa: BLE001 - raised again by the slot's thread
+                errors.append(error)
+            finally:
+                done.set()
+
+        context = copy_context()
+        thread = threading.Thread(target=context.run, args=(work,), daemon=True)
+        thread.start()
+        try:
+            if not _happens(done, timeout_s):
+                code.stop()
+                if not _happens(done, _STUCK_S):
+                    self.gave_up_s = time.monotonic()
+                raise _TimedOut
+        except Interrupted:
+            code.stop()
+            raise
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    def interrupt(self) -> float:
+        """Stop the slot's call and those beside it; for how many seconds it has ignored that."""
+        for scope in tuple(self._scopes):
+            for stop in scope.stopping:
+                stop()
+        return self._user_code.stop()
+
+    def close(self) -> None:
+        """The slot ends: close what calls have opened for later ones."""
+        for close in self.closing:
+            close()
+
+    def forget(self, job_id: str) -> bool:
+        """The job is over; whether it was one of Python calls."""
+        return self._jobs.pop(job_id, None) is not None
+
+
+class _TimedOut(Exception):  # noqa: N818 - never leaves this module
+    """A call took too long."""
+
+
+class _StorageError(Exception):
+    """A large result can't be stored."""
+
+
+def _happens(event: threading.Event, timeout_s: float) -> bool:
+    """Wait in short steps, between which this thread can be interrupted."""
+    deadline = time.monotonic() + timeout_s
+    while not event.is_set():
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return False
+        event.wait(min(left_s, _POLL_S))
+    return True
+
+
+def _problem(error: BaseException) -> ProblemDetail:
+    failed = FunctionFailedError.of(error)
+    return ProblemDetail(
+        problem=TaskProblem.FUNCTION,
+        message=str(failed),
+        traceback=failed.traceback,
+        pickled=failed.pickled,
+    )

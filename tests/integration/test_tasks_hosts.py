@@ -1,0 +1,120 @@
+"""Calls of Python functions on two hosts that share nothing but the network."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import free_port
+
+import minishark
+from minishark.cluster.launch import (
+    ClusterRecord,
+    StartOptions,
+    make_keys,
+    start_cluster,
+    stop_cluster,
+)
+from minishark.cluster.node import HOST_VARIABLE
+from minishark.session.session import Session
+
+WAIT_S = 60.0
+
+
+def _start(host: str, keys: Path, ports: tuple[int, int], which: int) -> ClusterRecord:
+    heads = tuple(f"tcp://127.0.0.1:{port}" for port in ports)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOST_VARIABLE, host)
+        return start_cluster(
+            StartOptions(name=host, nodes=1, listen=heads[which], join=heads, keys=str(keys))
+        )
+
+
+def _stop(record: ClusterRecord) -> None:
+    if record.is_alive:  # else a test has killed it
+        stop_cluster(record.name)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterRecord, ...]]:
+    """Two nodes, each on a host of its own."""
+    folder = tmp_path_factory.mktemp("task-hosts")
+    make_keys(folder / "keys")
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        patch.setenv(HOST_VARIABLE, "front")
+        ports = (free_port(), free_port())
+        found = []
+        for number in range(2):
+            found.append(_start(f"h{number}", folder / "keys", ports, number))
+            stack.callback(_stop, found[-1])
+        yield tuple(found)
+
+
+@pytest.fixture(scope="module")
+def session(records: tuple[ClusterRecord, ...]) -> Iterator[Session]:
+    keys = Path(os.environ["XDG_RUNTIME_DIR"], "keys")
+    with minishark.connect(records[0].address, keys=keys) as found:
+        yield found
+
+
+def _stored(records: tuple[ClusterRecord, ...]) -> list[Path]:
+    """Files of calls on the nodes, each in shared memory or on disk."""
+    folders = [
+        Path(folder, node.name) for r in records for node in r.nodes for folder in node.folders
+    ]
+    return [path for folder in folders for path in folder.glob("s-*/tasks/*") if path.is_file()]
+
+
+def test_large_values_travel_between_hosts(
+    session: Session, records: tuple[ClusterRecord, ...]
+) -> None:
+    """An argument is fetched once per node; results come back as they are."""
+    array = np.arange(1_250_000)
+    names = session._runtime.cluster.nodes
+    futures = [
+        session.executor(prefers=names[i % 2]).submit(lambda a, i: (int(a[i]), a * 2), array, i)
+        for i in range(8)
+    ]
+    for i, future in enumerate(futures):
+        number, doubled = future.result(WAIT_S)
+        assert i == number
+        assert np.array_equal(doubled, array * 2)
+    assert set(names) == {future.node for future in futures}
+    copies = [path for path in _stored(records) if "@" in path.name]
+    assert 2 == len(copies)
+
+
+def test_calls_submit_calls_over_the_network(session: Session) -> None:
+    """From any host to any other."""
+
+    def fib(n: int) -> int:
+        if n < 2:
+            return n
+        return sum(
+            each.result() for each in [session.submit(fib, n - 1), session.submit(fib, n - 2)]
+        )
+
+    assert 21 == session.submit(fib, 8).result(WAIT_S)
+    assert list(range(1, 101)) == list(session.map(lambda x: x + 1, range(100), chunksize=1))
+
+
+def test_calls_survive_the_end_of_a_host(
+    session: Session, records: tuple[ClusterRecord, ...]
+) -> None:
+    """Those that it had run again on the other one."""
+
+    def slow(x: int) -> int:
+        time.sleep(0.05)
+        return x
+
+    futures = [session.submit(slow, i) for i in range(60)]
+    futures[3].result(WAIT_S)
+    os.kill(records[1].nodes[0].pid, signal.SIGKILL)
+    assert list(range(60)) == [future.result(WAIT_S) for future in futures]
