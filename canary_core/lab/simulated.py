@@ -446,7 +446,7 @@ class Deaths:
     task_ms: float = 5.0
     every: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 0)
     iterations: int = 100
-    deaths: int = 8
+    deaths: int = 4
     noticed_s: float = 0.01
     costs: Costs = Costs()
 
