@@ -70,9 +70,9 @@ def bench(
 ) -> int:
     """Run an experiment and print its figures.
 
-    Experiments reproduce the papers on Sparrow and Canary, inject faults, or sustain load. The figures stand next
-    to the paper's, if it has them; NAME.csv (results), NAME.json (parameters, seed, versions) and a
-    plot are written.
+    Experiments reproduce the papers on Sparrow and Canary, inject faults, or sustain load. The
+    figures stand next to the paper's, if it has them; NAME.csv (results), NAME.json (parameters,
+    seed, versions) and a plot are written.
     """
     from minishark.bench.registry import EXPERIMENTS, find
 
