@@ -38,6 +38,7 @@ from canary_core.protocol.messages import (
     Failure,
     Finished,
     Leaving,
+    Left,
     MapChanged,
     Move,
     Outcome,
@@ -243,6 +244,8 @@ class Controller(Machine[ControllerIn]):
                 self._on_result_part(body, frames)
             case Leaving():
                 self._drain(sender)
+            case Left():
+                self._released.pop(sender, None)
             case _:
                 raise AssertionError(f"{type(body).__name__} is not for the controller")
 
@@ -266,7 +269,7 @@ class Controller(Machine[ControllerIn]):
                 self._lose(worker)
         for worker, heard_at in list(self._released.items()):
             if now - heard_at > settings.silence_s:
-                del self._released[worker]
+                self._lose(worker)
         if self._trails is not None and now - self._trails_since > TRAIL_WAIT_S:
             self._compare_trails()
         if self._members and now - self._told_at >= settings.report_s:
@@ -316,9 +319,12 @@ class Controller(Machine[ControllerIn]):
     def _lose(self, worker: Address) -> None:
         """A worker is dead, or silent, or has restarted: its partitions continue elsewhere."""
         self._waiting.pop(worker, None)
-        self._released.pop(worker, None)
         self._custody.lose(worker)
-        if self._members.pop(worker, None) is None or self._outcome is not None:
+        # One that leaves counts until it is through: it may have had something to forward.
+        counted = worker in self._members or worker in self._released
+        self._members.pop(worker, None)
+        self._released.pop(worker, None)
+        if not counted or self._outcome is not None:
             return
         if self._members:
             self._begin_epoch()

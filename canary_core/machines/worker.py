@@ -41,6 +41,7 @@ from canary_core.protocol.messages import (
     Keep,
     Leave,
     Leaving,
+    Left,
     MapChanged,
     Moved,
     Packet,
@@ -140,6 +141,7 @@ class Worker(Machine[WorkerIn]):
         self._expected: dict[int, int] = {}  # digests of stages that the driver has yet to record
         self._wanted: set[int] = set()
         self._farewells: dict[Address, None] = {}
+        self._said_left = False
         self._cuts_known = 0
         self._failed = False
         self._waiting_since: float | None = None
@@ -279,7 +281,7 @@ class Worker(Machine[WorkerIn]):
 
     def _send(self, stage: Stage, arrivals: Arrivals) -> None:
         assert self._replica is not None
-        digest = self._replica.digest_of(stage.index) or UNTOLD
+        digest = stage.digest
         self._exchange.send(stage.index, digest, stage.target, arrivals)
 
     def _advance(self, replica: Replica, limit: int) -> None:
@@ -322,7 +324,7 @@ class Worker(Machine[WorkerIn]):
         """Tell the value of a signal to all copies of the driver."""
         assert self._replica is not None
         self._signals[stage.index] = value
-        digest = self._replica.digest_of(stage.index) or UNTOLD
+        digest = stage.digest
         frames = values.dumps_inside([value])
         for each in {**dict.fromkeys(self._members), **self._listeners}:
             if each != self.address:
@@ -442,11 +444,8 @@ class Worker(Machine[WorkerIn]):
                 f" {rules.silence_s:g} s",
             )
             return [Envelope(self._host_address, Ended(lost))]
-        if self._is_leaving:
-            if self._is_through():
-                self._end()
-                out.append(Envelope(self._host_address, Ended(None)))
-            return out + self._links.tick(now)
+        if self._members and self.address not in self._members:
+            return out + self._leave() + self._links.tick(now)
         if self._reported_at is None:
             self._reported_at = now
         elif now - self._reported_at >= rules.report_s:
@@ -454,17 +453,17 @@ class Worker(Machine[WorkerIn]):
         self._ask_if_waiting(now)
         return out + self._links.tick(now)
 
-    @property
-    def _is_leaving(self) -> bool:
-        """Whether this worker is no member any more."""
-        return bool(self._members) and self.address not in self._members
-
-    def _is_through(self) -> bool:
-        """Whether nothing can come that it must forward, and all that it said has arrived."""
-        others = (*self._members, self._controller)
-        return all(each in self._farewells for each in self._members) and all(
-            map(self._links.is_idle, others)
-        )
+    def _leave(self) -> list[Envelope]:
+        """No member any more: end when nothing can come that must be forwarded, and all is said."""
+        if not all(each in self._farewells and self._links.is_idle(each) for each in self._members):
+            return []
+        if not self._said_left:
+            self._said_left = True
+            self._links.post(self._controller, Left())
+        elif self._links.is_idle(self._controller):
+            self._end()
+            return [Envelope(self._host_address, Ended(None))]
+        return []
 
     def _tick_after_end(self, now: float) -> list[Envelope]:
         """Acknowledge the end, as often as the controller wants."""

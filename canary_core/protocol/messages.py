@@ -6,6 +6,7 @@ care for loss. Every rollback begins an epoch; bodies of an earlier one are drop
 later one are kept until the receiver has begun it too.
 
     worker      Ready, Report, WantGroup, Failed, Suspect, Trail, ResultPart ─▶ controller
+    worker      Leaving, Left ─▶ controller
     controller  Begin, MapChanged, Advance, TellTrail, Rejoin, End ─▶ worker
     worker      Pieces, SignalsKnown, AskSignals, Moved, Keep, Farewell ─▶ worker
 
@@ -213,6 +214,10 @@ class Leaving(Message, frozen=True):
     """A worker asks that its partitions be taken, so that it can end."""
 
 
+class Left(Message, frozen=True):
+    """A worker that leaves is through: all that it had or forwarded has arrived elsewhere."""
+
+
 # --- controller to worker ----------------------------------------------------------------------
 
 
@@ -380,7 +385,7 @@ class Keep(Message, frozen=True, kw_only=True):
 
 
 Body = (
-    Ready | Report | WantGroup | Failed | Suspect | Trail | ResultPart | Leaving
+    Ready | Report | WantGroup | Failed | Suspect | Trail | ResultPart | Leaving | Left
     | Begin | MapChanged | Advance | TellTrail | Rejoin | End
     | Pieces | SignalsKnown | AskSignals | Moved | Keep | Farewell
 )  # fmt: skip

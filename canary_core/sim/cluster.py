@@ -31,6 +31,7 @@ from sparrow_core.sim.network import Network
 from sparrow_core.sim.world import World
 
 CONTROLLER = address("controller", "controller")
+ROUNDING_S = 1e-9  # a message put off until then may come a rounding error earlier
 _spending: list[SimulatedWorker] = []
 
 
@@ -65,7 +66,7 @@ class SimulatedWorker(Machine[WorkerIn]):
 
     def on_message(self, msg: WorkerIn, now: float) -> list[Envelope]:
         """Take a message now, or when the running tasks are over."""
-        if now < self._busy_until:
+        if now + ROUNDING_S < self._busy_until:
             self._deferred += not isinstance(msg, Work)
             return [Envelope(self.machine.address, msg, self._busy_until - now)]
         if isinstance(msg, Work):

@@ -50,7 +50,7 @@ def test_the_result_does_not_depend_on_who_combines_what(size: int, rng: Any) ->
 
 
 def _stage(fn: Any) -> Stage:
-    return Stage(0, stages.MAP, fn, (1, 2), 4, 4)
+    return Stage(index=0, kind=stages.MAP, fn=fn, operands=(1, 2), size=4, target=4)
 
 
 def _digest(fn: Any) -> int:
