@@ -48,6 +48,7 @@ CANARY_LAYERS = (
     "tree",
     "stages",
     "driver",
+    "applications",
     "tasks",
     "sequential",
     "protocol",

@@ -41,11 +41,18 @@ def spend(seconds: float) -> None:
         _spending[-1].spent_s += seconds * _spending[-1].slowness
 
 
+def now_s() -> float:
+    """Called by a task's function: the simulated time, with what tasks have spent until here."""
+    worker = _spending[-1]
+    return worker.started_s + worker.spent_s
+
+
 class SimulatedWorker(Machine[WorkerIn]):
     """A worker that is deaf while its tasks run.
 
     Attributes:
         slowness: Its tasks take so many times as long.
+        started_s: When it took the latest message; `spent_s` is what tasks have taken since.
     """
 
     inputs: ClassVar[Any] = WorkerIn
@@ -53,9 +60,9 @@ class SimulatedWorker(Machine[WorkerIn]):
     def __init__(self, make: Callable[[Callable[[], float]], Worker], slowness: float) -> None:
         self.slowness = slowness
         self.spent_s = 0.0
-        self._now = self._busy_until = 0.0
+        self.started_s = self._busy_until = 0.0
         self._deferred = 0  # messages that came while tasks ran, and will come again
-        self.machine = make(lambda: self._now + self.spent_s)
+        self.machine = make(lambda: self.started_s + self.spent_s)
 
     def on_message(self, msg: WorkerIn, now: float) -> list[Envelope]:
         """Take a message now, or when the running tasks are over."""
@@ -67,7 +74,7 @@ class SimulatedWorker(Machine[WorkerIn]):
                 return [Envelope(self.machine.address, msg)]
         elif self._deferred:
             self._deferred -= 1
-        self._now, self.spent_s = now, 0.0
+        self.started_s, self.spent_s = now, 0.0
         _spending.append(self)
         try:
             out = self.machine.on_message(msg, now)
