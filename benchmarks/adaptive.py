@@ -75,11 +75,16 @@ GROUPS = {"skew": SKEW, "estimates": ESTIMATES}
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """A query in one session: the times of its repetitions, and what was revised in the last."""
+    """A query in one session: the times of its repetitions, and what was revised in the last.
+
+    `longest` is, by repetition, the share that the longest task has of the time of all tasks of the
+    same stage, in the stage that takes most time: what a query waits for on enough cores.
+    """
 
     wall_s: list[float]
     cpu_s: list[float]
     revisions: list[str]
+    longest: list[float]
 
     def best_s(self) -> tuple[float, float]:
         return min(self.wall_s), min(self.cpu_s)
@@ -144,7 +149,7 @@ def _differs(
 
 
 def _measure(sessions: dict[str, Session], text: str, repetitions: int) -> dict[str, Measurement]:
-    found = {name: Measurement([], [], []) for name in sessions}
+    found = {name: Measurement([], [], [], []) for name in sessions}
     for _ in range(repetitions):
         for name, session in sessions.items():
             began_s, cpu_s = time.perf_counter(), _cpu_s()
@@ -152,6 +157,8 @@ def _measure(sessions: dict[str, Session], text: str, repetitions: int) -> dict[
             frame.to_arrow()
             found[name].wall_s.append(time.perf_counter() - began_s)
             found[name].cpu_s.append(_cpu_s() - cpu_s)
+            stage = max(frame.metrics().by_stage, key=lambda each: sum(each.run_s))
+            found[name].longest.append(max(stage.run_s) / sum(stage.run_s))
             found[name].revisions[:] = [
                 f"{each.rule}: {each.reason}" for each in frame.metrics().revisions
             ]
@@ -169,12 +176,16 @@ def _print(measured: dict[str, dict[str, Measurement]]) -> None:
     """Print Markdown for the documentation."""
     print(f"    {command()}\n")
     print("Wall and CPU time in ms, the best of each.\n")
-    print("| query | rules off | rules on | off / on, wall | off / on, CPU |")
-    print("|---|---:|---:|---:|---:|")
+    print("The longest task's share is that of the time of all tasks of the longest stage.\n")
+    print(
+        "| query | rules off | rules on | off / on, wall | off / on, CPU | longest task, off | on |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|")
     for name, by_session in measured.items():
         off, on = by_session[OFF].best_s(), by_session[ON].best_s()
         cells = [f"{1e3 * wall:.0f}, {1e3 * cpu:.0f}" for wall, cpu in (off, on)]
         ratios = [f"{a / b:.2f}" for a, b in zip(off, on, strict=True)]
+        ratios += [f"{min(by_session[each].longest):.0%}" for each in (OFF, ON)]
         print(f"| {name} | {' | '.join((*cells, *ratios))} |")
     kinds = ("join and aggregate", "aggregate")
     for kind in kinds if f"{kinds[0]}, skewed" in measured else ():

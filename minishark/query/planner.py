@@ -162,6 +162,8 @@ class QueryPlanner:
         calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
         if files or on_hosts or calls_python:
             options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
+        if calls_python:
+            options = options.without("collapse")  # few rows may take a function long
         if options.threads < options.slots and _rows(tables) > SINGLE_TASK_ROWS:
             # One task or several, and how many: that depends on the machine.
             options = replace(options, costs=calibration.machine_costs())

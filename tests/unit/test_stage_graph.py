@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -223,6 +224,7 @@ class World:
     running: dict[int, tuple[Submission, dict[int, tuple[str, ...]]]] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     draws: int = 0
+    revisions: int = 0
 
     def run(self) -> tuple[StageGraph, list[Value]]:
         """Run to the end; the graph, and the values of the last stage."""
@@ -242,7 +244,9 @@ class World:
         for submission in step.submit:
             inputs = {task: self._inputs(graph, submission, task) for task in submission.tasks}
             self.running[submission.number] = (submission, inputs)
-        if self.losses and self.rng.random() < 0.3:
+        if self.revisions and graph.started and self.rng.random() < 0.3:
+            self._revise(graph)
+        elif self.losses and self.rng.random() < 0.3:
             self._lose(graph)
         elif self.running:
             self._advance(graph, self.rng.choice(list(self.running)))
@@ -280,6 +284,27 @@ class World:
         file = f"{submission.stage}-{task}-{self.draws}"
         self.values[file] = value
         graph.completed(number, task, made(file, self.rng.choice("abc")))
+
+    def _revise(self, graph: StageGraph) -> None:
+        """Other stages take the place of those that have not started, which all read all."""
+        self.revisions -= 1
+        kept = [stage for stage in self.stages if stage.index in graph.started]
+        if self.stages[-1] in kept:
+            return
+        number = 1 + max(stage.index for stage in kept)
+        more = [
+            StageNode(
+                index=number + i,
+                tasks=self.rng.randint(1, 3),
+                reads=tuple(
+                    Read(n) for n in (*(s.index for s in kept), *range(number, number + i))
+                ),
+                after=tuple(range(number, number + i)),
+            )
+            for i in range(self.rng.randint(1, 2))
+        ]
+        self.stages = [*kept, *more]
+        graph.revise(self.stages)
 
     def _lose(self, graph: StageGraph) -> None:
         """A file goes unnoticed, or a node with all that it has is known to be dead."""
@@ -327,3 +352,89 @@ def test_nothing_runs_twice_without_a_loss(stages: list[StageNode], seed: int) -
     graph, _ = world.run()
     assert len(world.values) == len({(v.stage, v.task) for v in world.values.values()})
     assert 0 == sum(graph.rerun(stage.index) for stage in stages)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    stages=stage_lists(),
+    seed=st.integers(0, 2**32),
+    losses=st.integers(0, 8),
+    revisions=st.integers(1, 3),
+)
+def test_revised_runs_end_with_one_version_of_each_output(
+    stages: list[StageNode], seed: int, losses: int, revisions: int
+) -> None:
+    """Whatever is lost before or after a revision: what had started is made again as it was."""
+    world = World(stages, random.Random(seed), losses, revisions=revisions)
+    _, last = world.run()
+    assert world.stages[-1].tasks == len(last)
+    versions: dict[tuple[int, int], set[Value]] = {}
+    for value in (each for output in last for each in output.all()):
+        versions.setdefault((value.stage, value.task), set()).add(value)
+    assert [1] * len(versions) == [len(found) for found in versions.values()]
+
+
+def test_a_revision_replaces_what_has_not_started() -> None:
+    """The run ends with the new last stage; outputs that exist are read, not made again."""
+    graph = StageGraph(CHAIN)
+    finish(graph, graph.step().submit[0])
+    graph.revise((CHAIN[0], StageNode(index=1, tasks=1, reads=(Read(0),))))
+    (last,) = graph.step().submit
+    assert (1, (0,)) == (last.stage, last.tasks)
+    finish(graph, last)
+    assert graph.is_complete
+    assert (0, 1) == tuple(graph.started)
+
+
+def test_started_stages_stay() -> None:
+    """A revision that changes one is a bug."""
+    graph = StageGraph(CHAIN)
+    graph.step()
+    with pytest.raises(AssertionError, match="started stages stay"):
+        graph.revise((StageNode(index=0, tasks=1),))
+
+
+def test_what_a_revision_no_longer_reads_is_cancelled() -> None:
+    """A running stage whose rows nobody needs any more, as what they were joined with is empty."""
+    graph = StageGraph(
+        (
+            StageNode(index=0, tasks=1),
+            StageNode(index=1, tasks=1),
+            StageNode(index=2, tasks=1, reads=(Read(0), Read(1))),
+        )
+    )
+    first, second = sorted(graph.step().submit, key=lambda each: each.stage)
+    finish(graph, first)
+    nodes = (StageNode(index=0, tasks=1), StageNode(index=1, tasks=1), StageNode(index=2, tasks=1))
+    graph.revise(nodes)
+    step = graph.step()
+    assert (second.number,) == step.cancel
+    assert [(2, (0,))] == submitted(step)
+
+
+def test_a_stage_waits_for_one_whose_size_decides() -> None:
+    """Until that is complete; not if it is not needed."""
+    waiting = StageNode(index=1, tasks=1, after=(0,))
+    both = StageNode(index=2, tasks=1, reads=(Read(0), Read(1)))
+    graph = StageGraph((StageNode(index=0, tasks=1), waiting, both))
+    (first,) = graph.step().submit
+    assert 0 == first.stage
+    finish(graph, first)
+    assert [(1, (0,))] == submitted(graph.step())
+    alone = StageGraph(
+        (StageNode(index=0, tasks=1), waiting, StageNode(index=2, tasks=1, reads=(Read(1),)))
+    )
+    assert [(1, (0,))] == submitted(alone.step())
+
+
+def test_what_reads_varying_rows_may_vary() -> None:
+    """However many stages lie in between."""
+    graph = StageGraph(
+        (
+            StageNode(index=0, tasks=1, varies=True),
+            StageNode(index=1, tasks=1, reads=(Read(0),)),
+            StageNode(index=2, tasks=1),
+            StageNode(index=3, tasks=1, reads=(Read(1), Read(2))),
+        )
+    )
+    assert [True, True, False, True] == [graph.may_vary(stage) for stage in range(4)]

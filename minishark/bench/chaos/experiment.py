@@ -43,7 +43,7 @@ class Chaos:
 
     faults: int = 150
     seconds: float = 300.0
-    kinds: tuple[str, ...] = KINDS  # of faults, from `minishark.bench.chaos.injector.KINDS`
+    kinds: tuple[str, ...] = KINDS
     # "own" (the session's) or "hosts" (nodes that share nothing but the network, here the loopback
     # with keys, and that an operator restarts).
     cluster: ClusterKind = "own"

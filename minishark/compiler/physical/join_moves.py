@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -55,6 +56,7 @@ class JoinCosts:
     right: Side  # the right input, from which hash tables are built
     partitions: int  # how many partitions a shuffle makes
     stage_cost: float  # what one more stage costs, in rows built into a hash table
+    tasks_max: float = math.inf  # the most tasks that read what is broadcast
 
     def cheapest(self, join: Join) -> JoinMove:
         _, move = min(self.candidates(join))
@@ -115,7 +117,7 @@ class JoinCosts:
         return sum(moves) + (self.left.rows + self.right.rows) * BUILD_COST * self.partitions
 
     def _broadcast(self, moved: Side, kept: Side) -> float:
-        copies = kept.distribution.partitions
+        copies = min(kept.distribution.partitions, self.tasks_max)
         return self.stage_cost + moved.rows * (BROADCAST_COST + copies * BUILD_COST)
 
     def _shuffle(self, side: Side) -> float:

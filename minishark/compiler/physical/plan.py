@@ -278,7 +278,7 @@ class PhysicalPlan:
         while waiting:
             node = waiting.pop()
             yield node
-            if node is self or not isinstance(node.operator, Exchange):
+            if not isinstance(node.operator, Exchange):
                 waiting += reversed(node.children)
 
 

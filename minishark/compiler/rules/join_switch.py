@@ -12,6 +12,7 @@ smaller one (`waiting`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from minishark.compiler.physical.plan import (
 )
 from minishark.compiler.physical.replacing import as_planned, placed_over
 from minishark.compiler.physical.sizes import Situation
+from minishark.compiler.physical.work import stage_work_s, useful_tasks
 from minishark.compiler.rules.rule import Phase, Revised, Rule
 
 if TYPE_CHECKING:
@@ -105,6 +107,7 @@ class _Switch:
             Side(right.distribution, right.rows),
             options.partitions,
             options.stage_cost,
+            self._tasks(plan),
         )
         cost, best = min(costs.candidates(join))
         now = costs.cost(present)
@@ -114,6 +117,13 @@ class _Switch:
         found = self._placing.place(join, sides, plan.schema).plan
         self.reasons.append(_reason(known, present, best))
         return replace(found, rows=plan.rows)
+
+    def _tasks(self, plan: PhysicalPlan) -> float:
+        """How many tasks the stage of a join is worth, each of which would read a broadcast."""
+        options = self._situation.options
+        if "coalesced_tasks" in options.disabled:
+            return math.inf
+        return useful_tasks(stage_work_s(plan, options.costs), options.slots)
 
     def _is_known(self, plan: PhysicalPlan) -> bool:
         operator = plan.operator

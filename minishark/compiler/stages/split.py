@@ -41,7 +41,13 @@ def split(
     regions.visit(plan, regions.start(plan))
     inlined = regions.inlined()
     # Those with a stage of their own are complete before any reader starts.
-    splitter = Splitter(inlined, inlined & _early_ctes(plan), disabled, first)
+    splitter = Splitter(
+        root=plan,
+        inlined=inlined,
+        early=inlined & _early_ctes(plan),
+        disabled=disabled,
+        first=first,
+    )
     splitter.stage(plan)
     stages: Sequence[Stage] = splitter.stages
     for rule in RULES:
@@ -162,9 +168,16 @@ class Splitter:
     """
 
     def __init__(
-        self, inlined: frozenset[int], early: frozenset[int], disabled: Collection[str], first: int
+        self,
+        *,
+        root: PhysicalPlan,
+        inlined: frozenset[int],
+        early: frozenset[int],
+        disabled: Collection[str],
+        first: int,
     ) -> None:
         self.stages: list[Stage] = []
+        self._root = root
         self._first = first
         self.inlined = inlined
         self.early = early
@@ -179,7 +192,7 @@ class Splitter:
 
         It divides its output for the shuffle `exchange` above it.
         """
-        if isinstance(plan.operator, StageOutput) and exchange is None:
+        if isinstance(plan.operator, StageOutput) and exchange is None and plan is not self._root:
             return plan.operator.stage
         # A definition may be read several times; plans are shared, so identity tells.
         known = self._stage_of.get(id(plan)) if exchange is None else None
