@@ -99,7 +99,7 @@ def _moved_ns(plan: PhysicalPlan, costs: Costs) -> float:
     return plan.rows * costs.moved_ns / 2
 
 
-def stage_work_s(plan: PhysicalPlan, costs: Costs, *, is_last: bool) -> float:
+def stage_work_s(plan: PhysicalPlan, costs: Costs, *, is_last: bool = False) -> float:
     """The estimated seconds of one core that are divided among the tasks of the stage of `plan`."""
     return _region_work(plan, costs).divided_s + _put_out_s(plan, costs, is_last=is_last)
 
