@@ -49,7 +49,11 @@ def main() -> None:
     tables = tables_of(options)
     # Replicas on one of three nodes only, so that constrained tasks are those that read partitions.
     with minishark.connect(
-        nodes=3, executors_per_node=1, partitions=options.partitions, single_task_rows=0
+        nodes=3,
+        executors_per_node=1,
+        partitions=options.partitions,
+        single_task_rows=0,
+        disabled_optimizations=["coalesced_tasks"],  # a task for each partition
     ) as session:
         load_tables(session, tables, Steps(), partitions=options.partitions, replicas=1)
         queries = tuple(

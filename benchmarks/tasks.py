@@ -253,16 +253,19 @@ class Measured(msgspec.Struct):
     cpu_s: list[float] = []
 
 
+_seen: dict[tuple[int, float], float] = {}  # CPU seconds of processes, by pid and start
+
+
 def cpu_s() -> float:
-    """CPU seconds of this process and all those below it."""
-    me, total = psutil.Process(), 0.0
+    """CPU seconds of this process and all those below it, as last seen of those that ended."""
+    me = psutil.Process()
     for process in (me, *me.children(recursive=True)):
         try:
-            times = process.cpu_times()
+            times, started = process.cpu_times(), process.create_time()
         except psutil.NoSuchProcess:
             continue
-        total += times.user + times.system
-    return total
+        _seen[process.pid, started] = times.user + times.system
+    return sum(_seen.values())
 
 
 def measure(into: Measured, work: Callable[[], Iterable[int]], expected: Iterable[int]) -> None:

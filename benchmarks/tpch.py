@@ -6,6 +6,12 @@ All three hold the tables in memory and use the same number of threads. Their ru
 by query and repetition by repetition, so that other load affects all of them alike. Quote ratios,
 because times depend on the machine. Answers are compared before anything is measured, and the
 exit status is 1 if one differs.
+
+With `--cpu`, CPU time is measured as well: of all processes for minishark, of this one for DuckDB.
+It says something on a busy machine, too. Everything in stages, with a task for each partition that
+is worth it:
+
+    python benchmarks/tpch.py --cpu --nodes 4 --partitions 8 --task-threads 1 --single-task-rows 0
 """
 
 from __future__ import annotations
@@ -14,17 +20,20 @@ import argparse
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 import duckdb
 import msgspec
 import pyarrow as pa
-from common import Steps, command, native_duckdb, parser_of, tables_of, timed, write_json
+from common import CpuClock, Steps, command, native_duckdb, parser_of, tables_of, timed, write_json
 
 import minishark
 from minishark.answers import differences, output_order
+from minishark.compiler.physical.options import SINGLE_TASK_ROWS
 from minishark.errors import MinisharkError
+from minishark.session.session import Session
 from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.run import default_replicas, versions
 from minishark.tpch.tables import create_views, load_tables
@@ -32,21 +41,28 @@ from minishark.tpch.tables import create_views, load_tables
 ENGINES = MINISHARK, NATIVE, ARROW = "minishark", "duckdb_native", "duckdb_arrow"
 # The newest Arrow layout that DuckDB writes: small decimals take 8 bytes instead of 16.
 ARROW_LAYOUT = "1.5"
+_SETTLING_S = 0.02
 
 Answer = Callable[[str], pa.Table]
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """A query's times by engine, one per repetition."""
+    """A query's times by engine, one per repetition, and its stages and tasks."""
 
     query: int
     times_s: dict[str, list[float]]
+    cpu_s: dict[str, list[float]]
+    stages: int
+    tasks: int
 
     def best_s(self, engine: str) -> float:
         return min(self.times_s[engine])
 
     def median_s(self, engine: str) -> float:
         return statistics.median(self.times_s[engine])
+
+    def mean_cpu_s(self, engine: str) -> float:
+        return statistics.mean(self.cpu_s[engine])
 
     def ratio(self, other: str) -> float:
         """Best time of minishark / best time of the other engine."""
@@ -65,8 +81,12 @@ def main(arguments: Sequence[str]) -> int:
                 nodes=options.nodes,
                 executors_per_node=options.executors,
                 task_threads=options.task_threads,
+                partitions=options.partitions,
+                single_task_rows=options.single_task_rows,
+                disabled_optimizations=options.disable,
             )
         )
+        clock = CpuClock() if options.cpu else None
         load_tables(session, tables, reporter, replicas=default_replicas(options.nodes))
         reporter.step("Loading DuckDB")
         native = stack.enter_context(native_duckdb(tables, session.total_slots))
@@ -80,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
         wrong = _wrong(native, engines, queries)
         reporter.step("Measuring")
         measured = [
-            _measure(number, text, engines, options.repetitions)
+            _measure(number, text, engines, options.repetitions, clock, session)
             for number, text in queries.items()
             if number not in wrong
         ]
@@ -91,9 +111,13 @@ def main(arguments: Sequence[str]) -> int:
             "executors": options.executors,
             "threads": session.total_slots,
             "task threads": options.task_threads or session.total_slots,
+            "partitions": options.partitions or session.total_slots,
+            "single task rows": options.single_task_rows,
             "cpus": os.cpu_count(),
         }
     _print(parameters, measured, wrong)
+    if options.cpu and measured:
+        _print_cpu(measured)
     report = {
         "parameters": parameters,
         "queries": measured,
@@ -109,6 +133,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--task-threads", type=int, help="1: queries run in stages; default: see connect()"
     )
+    parser.add_argument("--partitions", type=int, help="of tables and shuffles")
+    parser.add_argument("--single-task-rows", type=int, default=SINGLE_TASK_ROWS)
+    parser.add_argument("--disable", nargs="*", default=[], metavar="RULE")
+    parser.add_argument("--cpu", action="store_true", help="measure CPU time, too (Linux)")
     parser.add_argument("--queries", default="1-22", metavar="LIST")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--executors", type=int, default=1)
@@ -144,13 +172,27 @@ def _wrong(
 
 
 def _measure(
-    number: int, text: str, engines: Mapping[str, Answer], repetitions: int
+    number: int,
+    text: str,
+    engines: Mapping[str, Answer],
+    repetitions: int,
+    clock: CpuClock | None,
+    session: Session,
 ) -> Measurement:
     times_s: dict[str, list[float]] = {name: [] for name in engines}
+    cpu_s: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(repetitions):
         for name, answer in engines.items():
+            now_s = clock.now_s if clock and name == MINISHARK else time.process_time
+            begun_s = now_s()
             times_s[name].append(timed(lambda ask=answer: ask(text)))
-    return Measurement(number, times_s)
+            if clock:
+                time.sleep(_SETTLING_S)  # what a query leaves to be done is its own
+                cpu_s[name].append(now_s() - begun_s)
+    frame = session.sql(text)
+    frame.to_arrow()
+    metrics = frame.metrics()
+    return Measurement(number, times_s, cpu_s, metrics.stages, metrics.tasks)
 
 
 def _totals(measured: Sequence[Measurement]) -> dict[str, dict[str, float]]:
@@ -192,6 +234,22 @@ def _print(
         _print_totals(_totals(measured))
     for number, sentences in wrong.items():
         print(f"\nQuery {number} is wrong and was not measured: {' '.join(sentences)}")
+
+
+def _print_cpu(measured: Sequence[Measurement]) -> None:
+    print("\nCPU time of all processes in ms, mean.\n")
+    print("| query | minishark | DuckDB native | / native | stages | tasks |")
+    print("|---|---:|---:|---:|---:|---:|")
+    total = dict.fromkeys((MINISHARK, NATIVE), 0.0)
+    for each in measured:
+        own_s, native_s = (each.mean_cpu_s(engine) for engine in total)
+        total[MINISHARK] += own_s
+        total[NATIVE] += native_s
+        times = f"{1000 * own_s:.1f} | {1000 * native_s:.1f} | {own_s / native_s:.2f}"
+        print(f"| Q{each.query} | {times} | {each.stages} | {each.tasks} |")
+    stages, tasks = sum(each.stages for each in measured), sum(each.tasks for each in measured)
+    times = " | ".join(f"{1000 * total_s:.0f}" for total_s in total.values())
+    print(f"| total | {times} | {total[MINISHARK] / total[NATIVE]:.2f} | {stages} | {tasks} |")
 
 
 def _print_totals(totals: Mapping[str, Mapping[str, float]]) -> None:

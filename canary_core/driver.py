@@ -105,7 +105,7 @@ class Run:
 
     def broadcast(self, value: Value, partitions: int | None = None) -> Value:
         """A single's value as each partition of a group."""
-        _, operands = self._operands("broadcast", None, (value,), single=True)
+        _, operands = self._operands("broadcast", self.broadcast, (value,), single=True)
         return self._send(stages.BROADCAST, 0, operands, 1, self._size(partitions))
 
     def reduce(self, fn: Callable[[Any, Any], Any], value: Value) -> Value:
@@ -169,7 +169,7 @@ class Run:
         self, call: str, fn: Any, values: tuple[Value, ...], *, single: bool = False
     ) -> tuple[int, tuple[int, ...]]:
         """The common size and the ids of operands."""
-        if fn is not None and not callable(fn):
+        if not callable(fn):
             raise InvalidCall(f"{call} needs a function, not {fn!r}")
         try:
             size = values[0].partitions

@@ -26,6 +26,18 @@ def task_failure(stage: Stage, partition: int, error: BaseException) -> Failure:
     )
 
 
+def pack_failure(stage: int, partition: int, error: BaseException) -> Failure:
+    """A value that can't be pickled, and has to travel or to be stored."""
+    return Failure(
+        error="TaskFailed",
+        message=f"a value of partition {partition}, sent or stored about stage {stage}, can't be"
+        f" pickled: {type(error).__name__}: {error}",
+        stage=stage,
+        partition=partition,
+        traceback=traceback_of(error),
+    )
+
+
 def driver_failure(error: BaseException, stage: int) -> Failure:
     """A driver's exception as it travels."""
     return Failure(

@@ -54,7 +54,9 @@ class _Eager:
         self._states: set[int] = set()
 
     def record(self, kind: int, fn: Any, operands: tuple[int, ...], size: int, target: int) -> int:
-        stage = Stage(self._stages, kind, fn, operands, size, target)
+        stage = Stage(
+            index=self._stages, kind=kind, fn=fn, operands=operands, size=size, target=target
+        )
         self._stages += 1
         self._parts[stage.index] = self._run(stage)
         if kind == stages.STATE:

@@ -7,6 +7,8 @@ import hashlib
 from types import CodeType
 from typing import Any
 
+from msgspec import Struct
+
 MASK = (1 << 63) - 1  # digests travel as msgpack integers
 CACHED_MAX = 10_000
 SCALARS = (int, float, str, bytes, bool, type(None), complex)
@@ -21,7 +23,7 @@ KINDS = (
 )  # fmt: skip
 
 
-class Stage:
+class Stage(Struct, eq=False, kw_only=True):
     """One call of `run`; its index is also the id of the value that it makes.
 
     Attributes:
@@ -31,19 +33,16 @@ class Stage:
         operands: Ids of the values that it reads, of partitions of the group `size`.
         size: How many partitions its operands have: the group in which it runs.
         target: How many its value has: another group if it sends.
+        digest: Of all stages up to this one, in the same copy of the driver.
     """
 
-    __slots__ = ("fn", "index", "kind", "operands", "size", "target")
-
-    def __init__(
-        self, index: int, kind: int, fn: Any, operands: tuple[int, ...], size: int, target: int
-    ) -> None:
-        self.index = index
-        self.kind = kind
-        self.fn = fn
-        self.operands = operands
-        self.size = size
-        self.target = target
+    index: int
+    kind: int
+    fn: Any
+    operands: tuple[int, ...]
+    size: int
+    target: int
+    digest: int = 0
 
     @property
     def call(self) -> str:
@@ -84,17 +83,18 @@ class Digester:
         what = self._plain.get(id(fn))
         if what is None or what[0] is not fn:
             what = (fn, self._function(fn))
-        self.digest = digest = (
+        self.digest = stage.digest = (
             hash((self.digest, stage.kind, what[1], stage.operands, stage.size, stage.target))
             & MASK
         )
-        return digest
+        return stage.digest
 
     def fold_constant(self, stage: Stage, content: bytes) -> int:
         """The same for a stage whose "function" is a constant, given by its bytes."""
         what = _number(content)
-        self.digest = hash((self.digest, stage.kind, what, stage.size, stage.target)) & MASK
-        return self.digest
+        folded = hash((self.digest, stage.kind, what, stage.size, stage.target)) & MASK
+        self.digest = stage.digest = folded
+        return folded
 
     def _function(self, fn: Any) -> int:
         code = getattr(fn, "__code__", None)

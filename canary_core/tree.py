@@ -8,7 +8,9 @@ combined there; which worker that is, and when pieces arrive, never changes the 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any
 
 Node = tuple[int, int]
@@ -26,13 +28,18 @@ def combine(
 
     `pieces` are values of disjoint nodes of the tree.
     """
-    if (low, high) in pieces:
-        return [((low, high), pieces[low, high])], True
-    if high - low == 1:
-        return [], False
+    return _combined(fn, sorted(pieces.items(), key=itemgetter(0)), low, high)
+
+
+def _combined(
+    fn: Callable[[Any, Any], Any], pieces: list[tuple[Node, Any]], low: int, high: int
+) -> tuple[list[tuple[Node, Any]], bool]:
+    if len(pieces) < 2:  # the other nodes below are not here: a worker has few of many leaves
+        return pieces, [(low, high)] == [node for node, _ in pieces]
     split = middle(low, high)
-    left, left_whole = combine(fn, pieces, low, split)
-    right, right_whole = combine(fn, pieces, split, high)
+    cut = bisect_left(pieces, split, key=lambda piece: piece[0][0])
+    left, left_whole = _combined(fn, pieces[:cut], low, split)
+    right, right_whole = _combined(fn, pieces[cut:], split, high)
     if left_whole and right_whole:
         return [((low, high), fn(left[0][1], right[0][1]))], True
     return left + right, False

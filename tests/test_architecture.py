@@ -48,6 +48,7 @@ CANARY_LAYERS = (
     "tree",
     "stages",
     "driver",
+    "applications",
     "tasks",
     "sequential",
     "protocol",
@@ -56,6 +57,7 @@ CANARY_LAYERS = (
     "machines",
     "sim",
     "runtime",
+    "lab",
 )
 # The state machines. What they import, directly or not, is held to their rules.
 MACHINES = (

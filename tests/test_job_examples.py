@@ -1,4 +1,4 @@
-"""The example programs of partitioned jobs do what they say."""
+"""The example programs of partitioned jobs, and of Canary, do what they say."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 
 import minishark
+from canary_core.applications import kmeans, logistic, pagerank
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -39,3 +40,39 @@ def test_partitioned_etl(tmp_path: Path) -> None:
     expected = [f"country={c}/month=2026-0{m}" for c in ("de", "fr", "it") for m in (1, 2, 3)]
     assert expected == folders
     assert 0 < large < orders < 400
+
+
+def test_canary_logistic() -> None:
+    """The weights are those of plain NumPy over the same query's rows."""
+    example = _example("canary_logistic")
+    with minishark.connect(in_process=True, nodes=2) as session:
+        weights, share = example.run(session, count=4_000)
+        points = example.points_of(session.sql(example.FEATURES).to_arrow())
+    expected = logistic.sequential(points, 200, 1e-4)
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+    assert share > 0.65
+
+
+def test_canary_kmeans() -> None:
+    """The centers that the points were made around, and each point belongs to one."""
+    example = _example("canary_kmeans")
+    with minishark.connect(in_process=True, nodes=2) as session:
+        centers, members = example.run(session, count=4_000)
+    whole = example.array_of(example.points(4_000))
+    np.testing.assert_allclose(centers, kmeans.sequential(whole, example.START, 50, 1e-9))
+    assert np.allclose(example.CENTERS, centers, atol=0.2)
+    assert 4_000 == sum(members)
+
+
+def test_canary_pagerank() -> None:
+    """The ranks that a query joins to pages are those of plain NumPy over the same links."""
+    example = _example("canary_pagerank")
+    with minishark.connect(in_process=True, nodes=2) as session:
+        best = example.run(session, count=5_000, pages=300)
+        table = session.sql("SELECT rank FROM ranks ORDER BY vertex").to_arrow()
+        edges = example.edges_of(session.table("edges").to_arrow())
+    ranks = table["rank"].to_numpy()
+    expected = pagerank.sequential(edges, len(ranks), 100, 1e-8)
+    np.testing.assert_allclose(ranks, expected, rtol=1e-9)
+    assert ranks.max() == best[0][1]
+    assert "page-00000" == best[0][0]

@@ -38,6 +38,7 @@ from canary_core.protocol.messages import (
     Failure,
     Finished,
     Leaving,
+    Left,
     MapChanged,
     Move,
     Outcome,
@@ -64,7 +65,7 @@ TICK_S = 0.05
 TRAIL_WAIT_S = 2.0
 SUSPICIONS_MAX = 5
 BALANCE_REPORTS = 5  # reports of each worker between two looks at the balance
-CUT_MARGIN = 32  # stages ahead of the fastest driver, at which a snapshot by time is first tried
+CUT_MARGIN = 4  # stages: a snapshot by time is at least so far ahead of all drivers
 EPOCH_BITS = 20
 SINGLE_KEY: Key = (1, 0)
 
@@ -144,7 +145,8 @@ class Controller(Machine[ControllerIn]):
         self._custody = Custody()
         self._complete = 0
         self._cuts: tuple[int, ...] = ()
-        self._cut_margin = CUT_MARGIN
+        self._cut_ahead = 2
+        self._end_before = 0
         self._cut_at = 0.0
         self._rows: dict[Key, Entry] = {}
         self._positions: dict[Key, int] = {}
@@ -242,6 +244,8 @@ class Controller(Machine[ControllerIn]):
                 self._on_result_part(body, frames)
             case Leaving():
                 self._drain(sender)
+            case Left():
+                self._released.pop(sender, None)
             case _:
                 raise AssertionError(f"{type(body).__name__} is not for the controller")
 
@@ -265,7 +269,7 @@ class Controller(Machine[ControllerIn]):
                 self._lose(worker)
         for worker, heard_at in list(self._released.items()):
             if now - heard_at > settings.silence_s:
-                del self._released[worker]
+                self._lose(worker)
         if self._trails is not None and now - self._trails_since > TRAIL_WAIT_S:
             self._compare_trails()
         if self._members and now - self._told_at >= settings.report_s:
@@ -315,9 +319,12 @@ class Controller(Machine[ControllerIn]):
     def _lose(self, worker: Address) -> None:
         """A worker is dead, or silent, or has restarted: its partitions continue elsewhere."""
         self._waiting.pop(worker, None)
-        self._released.pop(worker, None)
         self._custody.lose(worker)
-        if self._members.pop(worker, None) is None or self._outcome is not None:
+        # One that leaves counts until it is through: it may have had something to forward.
+        counted = worker in self._members or worker in self._released
+        self._members.pop(worker, None)
+        self._released.pop(worker, None)
+        if not counted or self._outcome is not None:
             return
         if self._members:
             self._begin_epoch()
@@ -486,20 +493,22 @@ class Controller(Machine[ControllerIn]):
     def _plan_cut(self) -> None:
         """Choose the stage of a snapshot by time: one that no partition has passed, with luck.
 
-        Workers learn of it when they may have passed it. Then the stage never becomes complete,
-        which the floor tells, and the next try has a wider margin.
+        Workers learn of it when they may have passed it: drivers go on meanwhile, about as far as
+        between the last two looks. Then the stage never becomes complete, which the floor tells,
+        and the next try looks further ahead.
         """
         if self._settings.snapshot_s is None:
             return
+        end = max((member.end for member in self._members.values()), default=0)
+        pace, self._end_before = max(0, end - self._end_before), end
         if self._cuts and self._complete >= self._cuts[0]:
-            self._cuts, self._cut_margin = (), max(CUT_MARGIN, self._cut_margin // 2)
-        elif self._cuts and self._floor > self._cuts[0] + self._cut_margin:
-            self._cuts, self._cut_margin = (), self._cut_margin * 2
+            self._cuts, self._cut_ahead = (), max(2, self._cut_ahead // 2)
+        elif self._cuts and self._floor > self._cuts[0] + pace + CUT_MARGIN:
+            self._cuts, self._cut_ahead = (), 2 * self._cut_ahead
             self._cut_at = self._now - self._settings.snapshot_s
         if not self._cuts and self._now - self._cut_at >= self._settings.snapshot_s:
             self._cut_at = self._now
-            ends = [member.end for member in self._members.values() if member.has_partitions]
-            self._cuts = (max(ends, default=0) + self._cut_margin,)
+            self._cuts = (end + CUT_MARGIN + self._cut_ahead * pace,)
 
     # --- workers that leave --------------------------------------------------------------------
 
@@ -545,8 +554,8 @@ class Controller(Machine[ControllerIn]):
         if any(part.digest != single[0].digest for part, _ in self._results.values()):
             self._on_suspect()
             return
-        sizes = {1, *(size for size, _ in single[0].handles)}
-        keys = [(size, index) for size in sorted(sizes) for index in range(size)]
+        groups = sorted(single[0].groups)
+        keys = [(size, index) for size in groups for index in range(size)]
         if all(key in self._results for key in keys):
             parts = tuple([Part(*key, self._results[key][1]) for key in keys])
             self._finish(Outcome(None, single[0].tree, single[0].handles, parts))

@@ -12,7 +12,7 @@ from typing import Any
 
 from canary_core import values
 from canary_core.machines.links import Links
-from canary_core.machines.partition import Key, Partition
+from canary_core.machines.partition import Key, PackError, Partition
 from canary_core.protocol.messages import Entry, Pieces
 from canary_core.tree import Node, combine
 from sparrow_core.protocol.ids import Address
@@ -77,6 +77,11 @@ class Exchange:
                 _, _, waiting = self._outgoing.setdefault(stage, (digest, size, {}))
                 waiting.setdefault(target, {}).update(pieces)
 
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether data for other workers wait for `flush`."""
+        return bool(self._outgoing)
+
     def flush(self) -> None:
         """Post all that waits, in one message for each stage and worker."""
         outgoing, self._outgoing = self._outgoing, {}
@@ -97,7 +102,10 @@ class Exchange:
             self._post(owner, stage, digest, size, part)
 
     def _post(self, owner: Address, stage: int, digest: int, size: int, arrivals: Arrivals) -> None:
-        frames = values.dumps(arrivals)
+        try:
+            frames = values.dumps(arrivals)
+        except Exception as error:
+            raise PackError(stage, min(arrivals)) from error
         body = Pieces(
             stage=stage,
             digest=digest,

@@ -52,6 +52,15 @@ class TaskError(Exception):
         self.index = index
 
 
+class PackError(Exception):
+    """A value that has to travel or be stored can't be pickled; the cause says why."""
+
+    def __init__(self, stage: int, index: int) -> None:
+        super().__init__(stage, index)
+        self.stage = stage
+        self.index = index
+
+
 class Partition:
     """One partition of a group: its values, and where in the program it is.
 
@@ -150,12 +159,13 @@ def drain(part: Partition, replica: Replica, effects: Effects, limit: int) -> in
 
 def _drain_straight(part: Partition, track: Track, effects: Effects, stop: int) -> int:
     """The fast path: nothing is blocked."""
-    steps, base, held = track.steps, track.base, part.values
-    first = pc = part.pc - base
-    stop -= base
+    held, first = part.values, part.pc
+    pc = first - 1
+    steps = track.steps[first - track.base : stop - track.base]
+    step = None
     try:
-        while pc < stop:
-            code, fn, operands, frees, stage = steps[pc]
+        for pc, step in enumerate(steps, first):
+            code, fn, operands, frees, stage = step
             if frees:
                 for each in frees:
                     held.pop(each, None)
@@ -165,16 +175,15 @@ def _drain_straight(part: Partition, track: Track, effects: Effects, stop: int) 
                 held[stage.index] = fn(held[operands[0]], held[operands[1]])
             elif code == MANY:
                 held[stage.index] = fn(*[held[each] for each in operands])
-            elif not _run_special(part, steps[pc], effects):
-                part.blocked.append(pc + base)
-                pc += 1
+            elif not _run_special(part, step, effects):
+                part.blocked.append(pc)
                 break
-            pc += 1
     except (Exception, SystemExit) as error:
-        raise TaskError(steps[pc][4], part.index) from error
+        assert step is not None
+        raise TaskError(step[4], part.index) from error
     finally:
-        part.pc = pc + base
-    return pc - first
+        part.pc = pc + 1
+    return part.pc - first
 
 
 def _drain_around(

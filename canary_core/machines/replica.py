@@ -96,7 +96,6 @@ class Replica:
         self._closed = False
         self._digester = Digester()
         self._stages: list[Stage] = []
-        self._digests: list[int] = []
         self._base = 0  # the stage of the first of these
         self._greenlet = greenlet(self._run)
         self._driver = driver
@@ -134,7 +133,7 @@ class Replica:
             del track.steps[:over]
             track.base += over
         over = max(0, min(floor, self.end) - self._base)
-        del self._stages[:over], self._digests[:over]
+        del self._stages[:over]
         self._base += over
         for stage in [stage for stage in self.cuts if stage < floor]:
             del self.cuts[stage]
@@ -150,7 +149,7 @@ class Replica:
     def digest_at(self, end: int) -> int | None:
         """The digest of the first `end` stages; None if it is not known (any more)."""
         place = end - 1 - self._base
-        return self._digests[place] if 0 <= place < len(self._digests) else None
+        return self._stages[place].digest if 0 <= place < len(self._stages) else None
 
     def digest_of(self, stage: int) -> int | None:
         """The digest of the stages up to this one."""
@@ -167,8 +166,7 @@ class Replica:
 
     def trail(self, most: int) -> list[tuple[int, int, str]]:
         """The last stages: index, digest and call."""
-        pairs = list(zip(self._stages, self._digests, strict=True))[-most:]
-        return [(stage.index, digest, stage.call) for stage, digest in pairs]
+        return [(stage.index, stage.digest, stage.call) for stage in self._stages[-most:]]
 
     # --- what the driver calls, in its greenlet ------------------------------------------------
 
@@ -176,12 +174,12 @@ class Replica:
         index = self.end
         if index >= self._limit or self._closed:
             index = self._next()
-        stage = Stage(index, kind, fn, operands, size, target)
+        stage = Stage(index=index, kind=kind, fn=fn, operands=operands, size=size, target=target)
         if kind == stages.SINGLE:
-            digest = self._digester.fold_constant(stage, b"".join(values.dumps_inside(fn)))
+            self._digester.fold_constant(stage, b"".join(values.dumps_inside(fn)))
         else:
-            digest = self._digester.fold(stage)
-        self._append(stage, digest)
+            self._digester.fold(stage)
+        self._append(stage)
         if kind <= stages.UPDATE:  # or MAP
             count = len(operands)
             if count == 1:
@@ -225,13 +223,12 @@ class Replica:
             raise GreenletExit
         self._greenlet.parent.switch()
 
-    def _append(self, stage: Stage, digest: int) -> None:
+    def _append(self, stage: Stage) -> None:
         index = stage.index
         if index == self._next_cut:
             self._cut(index)
         if index >= self._retain_from:
             self._stages.append(stage)
-            self._digests.append(digest)
         else:
             self._base = index + 1
         self.end = index + 1
@@ -275,16 +272,24 @@ class Replica:
         for handle in handles:
             if handle._recorder is not self:  # noqa: SLF001 - its own handles
                 raise InvalidCall(f"the driver returned {handle!r} of another run")
-        ids: dict[int, list[int]] = {1: []}
+        # All groups end with it, so the program is not over before all of its tasks have run.
+        ids: dict[int, list[int]] = {size: [] for size in self.tracks}
         places: list[tuple[int, int]] = []
         for handle in handles:
-            group = ids.setdefault(handle.partitions, [])
+            group = ids[handle.partitions]
             places.append((handle.partitions, len(group)))
             group.append(handle._id)  # noqa: SLF001 - its own handles
         index = self._next()
-        stage = Stage(index, stages.RETURN, (body, tuple(places)), (), 1, 1)
-        digest = self._digester.fold_constant(stage, body + repr(ids).encode())
-        self._append(stage, digest)
+        stage = Stage(
+            index=index,
+            kind=stages.RETURN,
+            fn=(body, tuple(places), tuple(ids)),
+            operands=(),
+            size=1,
+            target=1,
+        )
+        self._digester.fold_constant(stage, body + repr(ids).encode())
+        self._append(stage)
         for size, group in ids.items():
             self._step(size, RETURN, tuple(group), stage)
         self.returned = True

@@ -23,8 +23,9 @@ from canary_core.driver import Driver, Source
 from canary_core.machines import shelf as snapshots
 from canary_core.machines.exchange import UNTOLD, Arrivals, Exchange, Reductions
 from canary_core.machines.links import Links
-from canary_core.machines.partition import Key, Partition, TaskError, drain, has_more
-from canary_core.machines.replica import TABLE, Replica
+from canary_core.machines.moving import packed, unpacked
+from canary_core.machines.partition import Key, PackError, Partition, TaskError, drain, has_more
+from canary_core.machines.replica import Replica
 from canary_core.machines.shelf import Shelf, by_group
 from canary_core.protocol.messages import (
     Advance,
@@ -41,6 +42,7 @@ from canary_core.protocol.messages import (
     Keep,
     Leave,
     Leaving,
+    Left,
     MapChanged,
     Moved,
     Packet,
@@ -58,7 +60,7 @@ from canary_core.protocol.messages import (
     Work,
     WorkerIn,
 )
-from canary_core.results import driver_failure, task_failure
+from canary_core.results import driver_failure, pack_failure, task_failure
 from canary_core.sequential import no_tables
 from canary_core.stages import Stage
 from canary_core.values import NOTHING, Frames
@@ -69,6 +71,7 @@ from sparrow_core.protocol.messages import Tick
 WINDOW = 16  # stages that the driver is ahead of the slowest partition here
 SPREAD = 20_000  # ... and of the slowest anywhere, by the controller's last word
 SLICE_S = 0.005  # a round ends after about so long, so that messages are looked at
+PROMPT_S = 0.0001  # ... or after so long if others wait for data
 BATCH_MAX = 1024  # tasks of a partition between two looks at the clock
 TICK_S = 0.05
 ASK_S = 0.25  # how long a driver waits for a signal before it asks
@@ -139,6 +142,7 @@ class Worker(Machine[WorkerIn]):
         self._expected: dict[int, int] = {}  # digests of stages that the driver has yet to record
         self._wanted: set[int] = set()
         self._farewells: dict[Address, None] = {}
+        self._said_left = False
         self._cuts_known = 0
         self._failed = False
         self._waiting_since: float | None = None
@@ -150,24 +154,31 @@ class Worker(Machine[WorkerIn]):
         """Take a message; Work runs tasks."""
         if self._ended and not isinstance(msg, Packet):
             return self._tick_after_end(now) if isinstance(msg, Tick) else []
-        out: list[Envelope] = []
-        match msg:
-            case Work():
-                self._working = False
-                self._work()
-            case Packet():
-                out = self._on_packet(msg, now)
-            case Tick():
-                out = self._on_tick(msg, now)
-            case Leave():
-                self._links.post(self._controller, Leaving())
-            case _:
-                assert_never(msg)
+        try:
+            out = self._take(msg, now)
+        except PackError as error:
+            self._fail(pack_failure(error.stage, error.index, error.__cause__ or error))
+            out = []
         out += self._links.flush(now)
         if not self._working and self._has_work():
             self._working = True
             out.append(Envelope(self.address, Work()))
         return out
+
+    def _take(self, msg: WorkerIn, now: float) -> list[Envelope]:
+        match msg:
+            case Work():
+                self._working = False
+                self._work()
+            case Packet():
+                return self._on_packet(msg, now)
+            case Tick():
+                return self._on_tick(msg, now)
+            case Leave():
+                self._links.post(self._controller, Leaving())
+            case _:
+                assert_never(msg)
+        return []
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -246,10 +257,19 @@ class Worker(Machine[WorkerIn]):
                 part.batch = _batch(part.batch, took_s)
             if part.cuts and _is_at_cut(part, replica):
                 self._store(part, replica)
-            if after - started > SLICE_S:
+            # All wait for what a single tells and sends: it leaves before other tasks run.
+            limit_s = SLICE_S
+            if self._has_outgoing:
+                limit_s = PROMPT_S if part.size > 1 else 0.0
+            if after - started >= limit_s:
                 break
         self._busy_s += before - started
         self.busy_s += before - started
+
+    @property
+    def _has_outgoing(self) -> bool:
+        """Whether data or signals for other workers wait for the end of the round."""
+        return self._exchange.has_outgoing or self._links.has_pending
 
     def _combine_leaves(self, replica: Replica) -> None:
         """Send leaves that wait in vain for a neighbour, which has gone to another worker."""
@@ -268,9 +288,7 @@ class Worker(Machine[WorkerIn]):
         self._send(stage, {0: nodes})
 
     def _send(self, stage: Stage, arrivals: Arrivals) -> None:
-        assert self._replica is not None
-        digest = self._replica.digest_of(stage.index) or UNTOLD
-        self._exchange.send(stage.index, digest, stage.target, arrivals)
+        self._exchange.send(stage.index, stage.digest, stage.target, arrivals)
 
     def _advance(self, replica: Replica, limit: int) -> None:
         """Let the driver record more stages."""
@@ -310,18 +328,18 @@ class Worker(Machine[WorkerIn]):
 
     def tell(self, stage: Stage, value: Any) -> None:
         """Tell the value of a signal to all copies of the driver."""
-        assert self._replica is not None
         self._signals[stage.index] = value
-        digest = self._replica.digest_of(stage.index) or UNTOLD
         frames = values.dumps_inside([value])
         for each in {**dict.fromkeys(self._members), **self._listeners}:
             if each != self.address:
-                self._links.post(each, SignalsKnown((stage.index,), digest, len(frames)), frames)
+                self._links.post(
+                    each, SignalsKnown((stage.index,), stage.digest, len(frames)), frames
+                )
 
     def give_back(self, stage: Stage, index: int, size: int, parts: list[Any]) -> None:
         """Send a partition's part of the result to the controller."""
         assert self._replica is not None
-        tree, handles = stage.fn if size == 1 else (b"", ())
+        tree, handles, groups = stage.fn if size == 1 else (b"", (), ())
         frames = values.dumps(parts)
         body = ResultPart(
             size=size,
@@ -330,6 +348,7 @@ class Worker(Machine[WorkerIn]):
             digest=self._replica.digest,
             tree=tree,
             handles=handles,
+            groups=groups,
             frames=len(frames),
         )
         self._links.post(self._controller, body, frames)
@@ -431,11 +450,8 @@ class Worker(Machine[WorkerIn]):
                 f" {rules.silence_s:g} s",
             )
             return [Envelope(self._host_address, Ended(lost))]
-        if self._is_leaving:
-            if self._is_through():
-                self._end()
-                out.append(Envelope(self._host_address, Ended(None)))
-            return out + self._links.tick(now)
+        if self._members and self.address not in self._members:
+            return out + self._leave() + self._links.tick(now)
         if self._reported_at is None:
             self._reported_at = now
         elif now - self._reported_at >= rules.report_s:
@@ -443,17 +459,17 @@ class Worker(Machine[WorkerIn]):
         self._ask_if_waiting(now)
         return out + self._links.tick(now)
 
-    @property
-    def _is_leaving(self) -> bool:
-        """Whether this worker is no member any more."""
-        return bool(self._members) and self.address not in self._members
-
-    def _is_through(self) -> bool:
-        """Whether nothing can come that it must forward, and all that it said has arrived."""
-        others = (*self._members, self._controller)
-        return all(each in self._farewells for each in self._members) and all(
-            map(self._links.is_idle, others)
-        )
+    def _leave(self) -> list[Envelope]:
+        """No member any more: end when nothing can come that must be forwarded, and all is said."""
+        if not all(each in self._farewells and self._links.is_idle(each) for each in self._members):
+            return []
+        if not self._said_left:
+            self._said_left = True
+            self._links.post(self._controller, Left())
+        elif self._links.is_idle(self._controller):
+            self._end()
+            return [Envelope(self._host_address, Ended(None))]
+        return []
 
     def _tick_after_end(self, now: float) -> list[Envelope]:
         """Acknowledge the end, as often as the controller wants."""
@@ -580,37 +596,16 @@ class Worker(Machine[WorkerIn]):
         assert replica is not None
         part = self._exchange.remove(key)
         self._counts[part.size] -= 1
-        position = part.first_unrun(replica)
-        known = max(part.known, replica.end)
-        tables = [each for each in part.values if _is_table(replica, each)]
-        inside = {
-            "states": {each: part.values[each] for each in part.states if each in part.values},
-            "reload": [*part.reload, *tables],
-            "pc": part.pc,
-            "blocked": part.blocked,
-            "frees": part.frees,
-            "stored": part.stored,
-            "signals": self._signals if key == SINGLE_KEY else {},
-            "listeners": list(self._listeners) if key == SINGLE_KEY else [],
-        }
-        left_out = {*part.states, *tables}
-        outside = (
-            {each: value for each, value in part.values.items() if each not in left_out},
-            part.inbox,
-        )
-        first, second = values.dumps_inside(inside), values.dumps(outside)
         owner = self._exchange.map.owner(key)
         assert owner is not None
-        body = Moved(
-            size=part.size,
-            index=part.index,
-            version=self._exchange.map.version(key),
-            position=position,
-            known=known,
-            inside=len(first),
-            frames=len(first) + len(second),
-        )
-        self._links.post(owner, body, (*first, *second))
+        along: dict[str, Any] = {}
+        if key == SINGLE_KEY:  # whoever has it tells signals
+            along = {"signals": self._signals, "listeners": self._listeners}
+        try:
+            body, frames = packed(part, replica, self._exchange.map.version(key), along)
+        except Exception as error:
+            raise PackError(part.first_unrun(replica), part.index) from error
+        self._links.post(owner, body, frames)
 
     def _on_moved(self, body: Moved, frames: Frames) -> None:
         key = (body.size, body.index)
@@ -622,17 +617,10 @@ class Worker(Machine[WorkerIn]):
             onward = structs.replace(body, version=routes.version(key))
             self._links.post(owner, onward, frames)
             return
-        inside = values.loads(frames[: body.inside])
-        kept, inbox = values.loads(frames[body.inside :])
-        part = Partition(*key)
-        part.values = kept | inside["states"]
-        part.states = dict.fromkeys(inside["states"])
-        part.inbox = inbox
-        part.reload, part.frees = inside["reload"], inside["frees"]
-        part.pc, part.blocked, part.stored = inside["pc"], inside["blocked"], inside["stored"]
-        part.position, part.known = body.position, body.known
-        self._signals.update(inside["signals"])
-        self._listeners.update(dict.fromkeys(inside["listeners"]))
+        part, along = unpacked(body, frames)
+        if along:
+            self._signals.update(along["signals"])
+            self._listeners.update(along["listeners"])
         self._attach(part)
 
     # --- signals -------------------------------------------------------------------------------
@@ -692,7 +680,10 @@ class Worker(Machine[WorkerIn]):
         stage, _ = part.cuts.popleft()
         groups = tuple([size for size, steps in replica.cuts.get(stage, {}).items() if steps])
         signals = {s: value for s, value in self._signals.items() if s < stage}
-        snapshot, frames = snapshots.snapshot_of(part, replica.loads, groups, signals)
+        try:
+            snapshot, frames = snapshots.snapshot_of(part, replica.loads, groups, signals)
+        except Exception as error:
+            raise PackError(stage, part.index) from error
         self._shelf.store(stage, part.key, snapshot, frames)
         part.stored = stage
         self._exchange.runnable[part.key] = None
@@ -771,11 +762,6 @@ class Worker(Machine[WorkerIn]):
     @property
     def _host_address(self) -> Address:
         return address(endpoint_of(self.address), "host")
-
-
-def _is_table(replica: Replica, value: int) -> bool:
-    step = replica.loads.get(value)
-    return step is not None and step[0] == TABLE
 
 
 def _batch(last: int, took_s: float) -> int:

@@ -6,6 +6,7 @@ care for loss. Every rollback begins an epoch; bodies of an earlier one are drop
 later one are kept until the receiver has begun it too.
 
     worker      Ready, Report, WantGroup, Failed, Suspect, Trail, ResultPart ─▶ controller
+    worker      Leaving, Left ─▶ controller
     controller  Begin, MapChanged, Advance, TellTrail, Rejoin, End ─▶ worker
     worker      Pieces, SignalsKnown, AskSignals, Moved, Keep, Farewell ─▶ worker
 
@@ -19,8 +20,6 @@ from msgspec import Struct, field
 
 from sparrow_core.protocol.ids import Address
 from sparrow_core.protocol.messages import Message, Tick
-
-PROTOCOL_VERSION = 1
 
 
 class Record(Struct, frozen=True, array_like=True, gc=False):
@@ -195,6 +194,7 @@ class ResultPart(Message, frozen=True, kw_only=True):
             values.dump_tree.
         handles: Of the single partition: the size of each handle, and its place in its group's
             list.
+        groups: Of the single partition: all groups of the program.
         frames: The pickled list of values.
     """
 
@@ -204,11 +204,16 @@ class ResultPart(Message, frozen=True, kw_only=True):
     digest: int
     tree: bytes
     handles: tuple[tuple[int, int], ...]
+    groups: tuple[int, ...]
     frames: int
 
 
 class Leaving(Message, frozen=True):
     """A worker asks that its partitions be taken, so that it can end."""
+
+
+class Left(Message, frozen=True):
+    """A worker that leaves is through: all that it had or forwarded has arrived elsewhere."""
 
 
 # --- controller to worker ----------------------------------------------------------------------
@@ -378,7 +383,7 @@ class Keep(Message, frozen=True, kw_only=True):
 
 
 Body = (
-    Ready | Report | WantGroup | Failed | Suspect | Trail | ResultPart | Leaving
+    Ready | Report | WantGroup | Failed | Suspect | Trail | ResultPart | Leaving | Left
     | Begin | MapChanged | Advance | TellTrail | Rejoin | End
     | Pieces | SignalsKnown | AskSignals | Moved | Keep | Farewell
 )  # fmt: skip

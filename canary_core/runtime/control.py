@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from canary_core.machines.controller import Controller, Settings
-from canary_core.protocol.messages import (
-    Cancel,
-    Finished,
-    Outcome,
-    Packet,
-    Progress,
-    Ready,
-    WorkerLost,
-)
+from canary_core.protocol.messages import Cancel, Finished, Outcome, Progress, WorkerLost
 from canary_core.runtime.loop import PacketLoop
 from canary_core.runtime.mailbox import Mailbox
-from sparrow_core.protocol.ids import Address, endpoint_of, name_of
+from canary_core.runtime.worker import WORKER
+from sparrow_core.protocol.ids import address
 from sparrow_core.protocol.machine import Envelope, Machine
-from sparrow_core.protocol.messages import Message
 
 _CONTROLLER = "controller"
 _HOST = "host"
@@ -62,9 +53,6 @@ class ControlThread:
         self._host = _Host()
         self.address = self._loop.address(_CONTROLLER)
         self.machine = Controller(self.address, settings)
-        self._seats: dict[str, Address] = {}  # the last worker of each seat, by the machine's name
-        self._replaced: set[Address] = set()
-        self._loop.taps.append(self._meet)
         self._loop.host(_HOST, self._host)
         self._loop.host(_CONTROLLER, self.machine)
         self._thread = threading.Thread(target=self._run, name="canary-control", daemon=True)
@@ -100,28 +88,7 @@ class ControlThread:
         self._loop.post(self.address, Cancel())
 
     def _lost(self, endpoint: str) -> None:
-        """The connection to a worker broke: it is dead."""
-        for worker in self._seats.values():
-            if endpoint_of(worker) == endpoint:
-                self.post(WorkerLost(worker))
-
-    def _meet(self, to: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        """A worker takes the seat of one that whoever places workers has given up.
-
-        That one may be suspended; when it comes back, it is not wanted any more.
-        """
-        del to, out, now
-        for body in msg.bodies if isinstance(msg, Packet) else ():
-            if not isinstance(body, Ready):
-                continue
-            before = self._seats.get(name_of(body.worker), body.worker)
-            if body.worker in self._replaced:
-                self.post(WorkerLost(body.worker))
-            elif before != body.worker:
-                self._replaced.add(before)
-                self.post(WorkerLost(before))
-            if body.worker not in self._replaced:
-                self._seats[name_of(body.worker)] = body.worker
+        self.post(WorkerLost(address(endpoint, WORKER)))
 
     def post(self, msg: Any) -> None:
         """Give the controller a message of the host, such as Move or Drain."""

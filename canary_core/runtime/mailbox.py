@@ -32,7 +32,7 @@ Frames = list[memoryview]
 _RECONNECT_MS = 5
 _RECONNECT_MAX_MS = 100
 _HEARTBEAT_MS = 1_000
-_SILENCE_MS = 5_000
+_SILENCE_MS = 8_000
 _EVENTS, _POLLIN, _RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 _BATCH = 256  # messages of one turn, so that a flood does not keep the loop from its tasks
 
@@ -162,11 +162,12 @@ class Mailbox:
         peer = self._context.socket(zmq.PUSH)
         peer.setsockopt(zmq.LINGER, 0)
         peer.setsockopt(zmq.SNDHWM, 0)
+        # Answered by ZeroMQ's own thread: also in a long task, but not by a suspended process.
+        peer.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        peer.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
         peer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         peer.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
         if key is not None and self._keys is not None:
-            peer.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-            peer.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
             peer.setsockopt(zmq.CURVE_SERVERKEY, key)
             peer.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self._keys.public))
             peer.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
@@ -208,7 +209,10 @@ class Mailbox:
                 return
 
     def lost(self) -> list[Route]:
-        """Processes whose connection broke since the last call: at once if a process dies."""
+        """Processes whose connection broke since the last call.
+
+        That is at once if a process dies, and after seconds if it is suspended or its host is gone.
+        """
         lost, self._lost = self._lost, []
         return lost
 

@@ -13,6 +13,7 @@ from canary_core.runtime.mailbox import Mailbox
 from sparrow_core.protocol.ids import Address, endpoint_of
 from sparrow_core.protocol.machine import Envelope, Machine
 
+WORKER = "worker"
 _LINGER_S = 0.5
 
 
@@ -41,7 +42,6 @@ class WorkerLoop:
         *,
         source: Source | None = None,
         host: str = "",
-        seat: int = 0,
     ) -> None:
         """Join a program.
 
@@ -51,13 +51,11 @@ class WorkerLoop:
             driver: The program, the same for all workers.
             source: What `run.table` reads.
             host: Workers with the same one die together: copies of snapshots go to others.
-            seat: A worker that takes the seat of an earlier one tells that this is dead.
         """
         self._controller = controller
-        name = f"worker-{seat}"
         self._loop = loop = PacketLoop(mailbox, on_lost=self._lost)
         self.machine = Worker(
-            loop.address(name),
+            loop.address(WORKER),
             controller,
             driver,
             source=source,
@@ -66,7 +64,7 @@ class WorkerLoop:
             born=int(time.time() * 1000),
         )
         loop.host("host", _Host(loop))
-        loop.host(name, self.machine)
+        loop.host(WORKER, self.machine)
 
     def run(self) -> None:
         """Work until the program is over, or `stop`."""

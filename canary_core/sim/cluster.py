@@ -19,6 +19,7 @@ from canary_core.protocol.messages import (
     Leave,
     Outcome,
     Progress,
+    Work,
     WorkerIn,
     WorkerLost,
 )
@@ -30,6 +31,7 @@ from sparrow_core.sim.network import Network
 from sparrow_core.sim.world import World
 
 CONTROLLER = address("controller", "controller")
+ROUNDING_S = 1e-9  # a message put off until then may come a rounding error earlier
 _spending: list[SimulatedWorker] = []
 
 
@@ -39,11 +41,18 @@ def spend(seconds: float) -> None:
         _spending[-1].spent_s += seconds * _spending[-1].slowness
 
 
+def now_s() -> float:
+    """Called by a task's function: the simulated time, with what tasks have spent until here."""
+    worker = _spending[-1]
+    return worker.started_s + worker.spent_s
+
+
 class SimulatedWorker(Machine[WorkerIn]):
     """A worker that is deaf while its tasks run.
 
     Attributes:
         slowness: Its tasks take so many times as long.
+        started_s: When it took the latest message; `spent_s` is what tasks have taken since.
     """
 
     inputs: ClassVar[Any] = WorkerIn
@@ -51,14 +60,21 @@ class SimulatedWorker(Machine[WorkerIn]):
     def __init__(self, make: Callable[[Callable[[], float]], Worker], slowness: float) -> None:
         self.slowness = slowness
         self.spent_s = 0.0
-        self._now = self._busy_until = 0.0
-        self.machine = make(lambda: self._now + self.spent_s)
+        self.started_s = self._busy_until = 0.0
+        self._deferred = 0  # messages that came while tasks ran, and will come again
+        self.machine = make(lambda: self.started_s + self.spent_s)
 
     def on_message(self, msg: WorkerIn, now: float) -> list[Envelope]:
         """Take a message now, or when the running tasks are over."""
-        if now < self._busy_until:
+        if now + ROUNDING_S < self._busy_until:
+            self._deferred += not isinstance(msg, Work)
             return [Envelope(self.machine.address, msg, self._busy_until - now)]
-        self._now, self.spent_s = now, 0.0
+        if isinstance(msg, Work):
+            if self._deferred:  # what came meanwhile is looked at before more tasks are run
+                return [Envelope(self.machine.address, msg)]
+        elif self._deferred:
+            self._deferred -= 1
+        self.started_s, self.spent_s = now, 0.0
         _spending.append(self)
         try:
             out = self.machine.on_message(msg, now)

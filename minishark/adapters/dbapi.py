@@ -39,6 +39,10 @@ paramstyle = "qmark"
 Parameters = Sequence[Any] | Mapping[str, Any]
 
 
+_BATCH_ROWS = 1024
+_DAYS_PER_MONTH = 30  # as DuckDB converts INTERVAL to timedelta
+
+
 class Warning(Exception):  # noqa: A001, N818 - the name is PEP 249's
     """PEP 249's class for warnings; never raised."""
 
@@ -379,10 +383,6 @@ def _error_class(error: errors.MinisharkError) -> type[DatabaseError]:
             return OperationalError
         case _:
             return DatabaseError
-
-
-_BATCH_ROWS = 1024
-_DAYS_PER_MONTH = 30  # as DuckDB converts INTERVAL to timedelta
 
 
 def _python_rows(table: pa.Table, types: Sequence[str]) -> Iterator[tuple[Any, ...]]:

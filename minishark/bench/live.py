@@ -60,7 +60,7 @@ def live_placement(parameters: LivePlacement, seed: int, advance: Advance) -> Se
     queries = load_queries(parameters.queries)
     with minishark.connect(
         nodes=parameters.nodes, executors_per_node=1, partitions=parameters.partitions,
-        single_task_rows=0,
+        single_task_rows=0, disabled_optimizations=["coalesced_tasks"],
     ) as session:  # fmt: skip
         tables = find_tables(tpch_folder(parameters.scale, parameters.data))
         load_tables(

@@ -100,7 +100,14 @@ def _sessions(parameters: Load) -> Iterator[tuple[list[Session], tuple[str, ...]
     with contextlib.ExitStack() as stack:
         stack.callback(stop_cluster, _NAME)
         sessions = [
-            stack.enter_context(minishark.connect(_NAME, single_task_rows=0, partitions=2))
+            stack.enter_context(
+                minishark.connect(
+                    _NAME,
+                    single_task_rows=0,
+                    partitions=2,
+                    disabled_optimizations=["coalesced_tasks"],
+                )
+            )
             for _ in range(parameters.sessions)
         ]
         yield sessions, tuple(node.folders[0] for node in record.nodes)

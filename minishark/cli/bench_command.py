@@ -23,6 +23,7 @@ Examples:
   minishark bench techniques                  run one; files go to ./experiments
   minishark bench probe-ratio --set loads=[0.8] --set jobs=100000 --seed 7
   minishark bench placement --set load=0.5    live, on this machine
+  minishark bench canary                      iterative programs beside NumPy and installed peers
   minishark bench chaos --set faults=50       kill processes while queries run, check answers
   minishark bench all --quick                 smoke test of all, in a minute
 """
@@ -69,9 +70,9 @@ def bench(
 ) -> int:
     """Run an experiment and print its figures.
 
-    Experiments reproduce the Sparrow papers, inject faults, or sustain load. The figures stand next
-    to the paper's, if it has them; NAME.csv (results), NAME.json (parameters, seed, versions) and a
-    plot are written.
+    Experiments reproduce the papers on Sparrow and Canary, inject faults, or sustain load. The
+    figures stand next to the paper's, if it has them; NAME.csv (results), NAME.json (parameters,
+    seed, versions) and a plot are written.
     """
     from minishark.bench.registry import EXPERIMENTS, find
 

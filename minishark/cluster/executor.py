@@ -95,7 +95,7 @@ class ExecutorRunner:
         try:
             self._store.meet(job.stores)
             if isinstance(job, ProgramJob):
-                return encode(self._programs.run(job, decode_payload(payload).index))
+                return encode(self._programs.run(job))
             return encode(self._runner.run(job, decode_payload(payload)))
         except TaskError as error:
             # Lost files are not retried here: the front end must have them recomputed first.

@@ -22,6 +22,9 @@ from minishark.worker.storage import StorageMeter
 _STARTED_TOLERANCE_S = 1.0
 
 
+RUNNER = "minishark.cluster.executor:make_runner"
+
+
 def default_limit_bytes() -> int:
     """The memory limit of a cluster that is given none."""
     # MINISHARK_MEMORY_LIMIT in the environment, else a share of the machine's or container's
@@ -54,9 +57,6 @@ def live_process(pid: int, started_s: float) -> psutil.Process | None:
     except (psutil.Error, ValueError):  # ValueError: a peer sent a number that is no pid
         pass
     return None
-
-
-RUNNER = "minishark.cluster.executor:make_runner"
 
 
 def runner_config(

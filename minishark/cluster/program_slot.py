@@ -37,7 +37,7 @@ class ProgramSlot:
         self._user_code = UserCode()
         self._worker: WorkerLoop | None = None
 
-    def run(self, job: ProgramJob, seat: int) -> WorkerFigures:
+    def run(self, job: ProgramJob) -> WorkerFigures:
         """Be a worker of a program until it ends.
 
         Raises:
@@ -57,7 +57,7 @@ class ProgramSlot:
         controller = Address(job.controller)
         mailbox = self._mailbox(route_of(endpoint_of(controller)).tcp)
         self._worker = worker = WorkerLoop(
-            mailbox, controller, driver, source=files.table, host=self._node, seat=seat
+            mailbox, controller, driver, source=files.table, host=self._node
         )
         cpu_s = time.thread_time()
         try:

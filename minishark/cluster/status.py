@@ -19,6 +19,10 @@ from minishark.worker.protocol import StoreLocation
 from minishark.worker.storage import folder_bytes
 from sparrow_core import ExecutorStatus, NodeStatus
 
+_REPORT_S = 5.0
+_SCHEDULERS_S = 2.0
+_POLL_S = 0.02
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutorState:
@@ -106,11 +110,6 @@ def _memory(pid: int) -> int:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
         return 0
-
-
-_REPORT_S = 5.0
-_SCHEDULERS_S = 2.0
-_POLL_S = 0.02
 
 
 class NodeSurvey(msgspec.Struct, frozen=True, kw_only=True):

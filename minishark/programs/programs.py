@@ -28,7 +28,7 @@ from minishark.programs.run import ProgramRun
 from minishark.programs.workers import WorkerJobs
 from minishark.tables.tables import Tables
 from minishark.worker.program_files import keep_part
-from minishark.worker.protocol import ProgramJob, StoredPartition, TaskPayload, encode
+from minishark.worker.protocol import ProgramJob, StoredPartition, encode
 from sparrow_core import JobSpec, NodeName, TaskSpec
 
 _PARTITIONS_PER_WORKER = 4
@@ -152,11 +152,11 @@ def _jobs(placement: Placement, shared: bytes, workers: int) -> list[JobSpec]:
     nodes = itertools.islice(itertools.cycle(placement.nodes), workers)
     return [
         JobSpec(
-            tasks=(TaskSpec(0, encode(TaskPayload(seat, {})), (NodeName(node),), _SPREAD_S),),
+            tasks=(TaskSpec(0, b"", (NodeName(node),), _SPREAD_S),),
             shared=shared,
             user=placement.user,
         )
-        for seat, node in enumerate(nodes)
+        for node in nodes
     ]
 
 

@@ -1,9 +1,9 @@
 """Measures what work costs on this machine: once, in a fraction of a second, kept on disk.
 
 Single-threaded queries over Arrow tables, each of which does mostly one kind of work; the best of a
-few runs each, as other load only adds time. Kinds that are too small to measure keep their share of
-the reference. Plans depend on proportions, which differ between machines by little, and on how long
-a task's overhead is beside them, which differs by much.
+few runs each, as other load only adds time. The reference was fitted to whole queries, whose tables
+are larger than caches; so each of its figures is multiplied by how much longer a query takes here
+than it took on the machine of the reference. What is not measured follows what is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -33,11 +33,23 @@ _KEYS = 1000
 _REPEATED = 6  # a scan alone is short
 _RUNS = 3
 _TRIVIAL_RUNS = 20
-_TRIVIAL_S = 0.5e-3
-"""How long a trivial query takes where the reference was measured: the unit of overheads."""
-
 _RATIO_MAX = 8.0
 """No machine differs more from the reference; a measurement that does was disturbed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Times:
+    """CPU time of the queries; the defaults are those of the reference's machine."""
+
+    trivial_s: float = 0.33e-3
+    scanned_ns: float = 1.0  # per value, as all others per row beyond the scan
+    joined_ns: float = 70.0
+    grouped_ns: float = 7.4
+    matched_ns: float = 24.0
+    sorted_ns: float = 54.0
+
+
+_REFERENCE_TIMES = _Times()
 
 
 @functools.cache
@@ -59,7 +71,7 @@ def read_or_measured() -> Costs:
 
 def cache_file() -> Path:
     """Where this machine's costs are kept, for these versions and these cores."""
-    versions = (duckdb.__version__, pa.__version__, asdict(REFERENCE))
+    versions = (duckdb.__version__, pa.__version__, asdict(REFERENCE), asdict(_REFERENCE_TIMES))
     machine = (platform.machine(), _processor(), usable_cores())
     key = blake2b(repr((versions, machine)).encode(), digest_size=8).hexdigest()
     folder = Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache")
@@ -84,7 +96,7 @@ def _write(file: Path, data: bytes) -> None:
 def measured() -> Costs:
     """The costs of this machine, measured now."""
     with duckdb.connect(config={"threads": 1}) as connection:
-        return _Measurement(connection).costs()
+        return _scaled(_Measurement(connection).times())
 
 
 class _Measurement:
@@ -100,38 +112,20 @@ class _Measurement:
         connection.register("few", rows.slice(0, _KEYS))
         connection.register("long", pa.concat_tables([rows] * _REPEATED))
 
-    def costs(self) -> Costs:
+    def times(self) -> _Times:
         trivial_s = self._best_s("SELECT count(*) FROM few", runs=_TRIVIAL_RUNS)
-        long_s = self._best_s("SELECT sum(v), max(a) FROM long") - trivial_s
-        scan_s = long_s / _REPEATED
+        scan_s = (self._best_s("SELECT sum(v), max(a) FROM long") - trivial_s) / _REPEATED
 
-        def beyond_scans(sql: str, scans: int = 1) -> float:
-            """Nanoseconds per row of `t`."""
+        def beyond_scans_ns(sql: str, scans: int = 1) -> float:
             return (self._best_s(sql) - trivial_s - scans * scan_s) / _ROWS * 1e9
 
-        ref = REFERENCE
-        joined = beyond_scans("SELECT count(*) FROM t JOIN t AS u ON t.a = u.a", scans=2)
-        scanned_ns = _plausible(scan_s / _ROWS / 2 * 1e9, ref.scanned_ns)
-        built_ns = _plausible(joined - ref.probed_ns, ref.built_ns)
-        grouped = beyond_scans("SELECT k, sum(v) FROM t GROUP BY k")
-        matched = beyond_scans("SELECT count(*) FROM t WHERE s LIKE '%x%y%'")
-        sorted_ns = beyond_scans("SELECT v FROM t ORDER BY a")
-        # What is not measured follows what is.
-        ratio = (scanned_ns / ref.scanned_ns * built_ns / ref.built_ns) ** 0.5
-        overhead = _plausible(trivial_s, _TRIVIAL_S) / _TRIVIAL_S
-        return replace(
-            ref,
-            scanned_ns=scanned_ns,
-            computed_ns=ref.computed_ns * ratio,
-            matched_ns=_plausible(matched, ref.matched_ns),
-            built_ns=built_ns,
-            probed_ns=ref.probed_ns * ratio,
-            grouped_ns=_plausible(grouped / 2, ref.grouped_ns),
-            sorted_ns=_plausible(sorted_ns, ref.sorted_ns),
-            moved_ns=ref.moved_ns * ratio,
-            put_out_ns=ref.put_out_ns * ratio,
-            stage_s=ref.stage_s * overhead,
-            task_s=ref.task_s * overhead,
+        return _Times(
+            trivial_s=trivial_s,
+            scanned_ns=scan_s / _ROWS / 2 * 1e9,
+            joined_ns=beyond_scans_ns("SELECT count(*) FROM t JOIN t AS u ON t.a = u.a", scans=2),
+            grouped_ns=beyond_scans_ns("SELECT k, sum(v) FROM t GROUP BY k"),
+            matched_ns=beyond_scans_ns("SELECT count(*) FROM t WHERE s LIKE '%x%y%'"),
+            sorted_ns=beyond_scans_ns("SELECT v FROM t ORDER BY a"),
         )
 
     def _best_s(self, sql: str, runs: int = _RUNS) -> float:
@@ -145,6 +139,25 @@ def _cpu_s(call: Callable[[], object]) -> float:
     return time.thread_time() - started
 
 
-def _plausible(value: float, reference: float) -> float:
-    """A measured value, within what machines differ by."""
-    return min(reference * _RATIO_MAX, max(reference / _RATIO_MAX, value))
+def _scaled(times: _Times) -> Costs:
+    """The reference, scaled by how long the queries took."""
+    ratios = {
+        name: min(_RATIO_MAX, max(1 / _RATIO_MAX, getattr(times, name) / reference))
+        for name, reference in asdict(_REFERENCE_TIMES).items()
+    }
+    scanned, joined, overhead = (ratios[f] for f in ("scanned_ns", "joined_ns", "trivial_s"))
+    others = (scanned * joined) ** 0.5
+    return replace(
+        REFERENCE,
+        scanned_ns=REFERENCE.scanned_ns * scanned,
+        computed_ns=REFERENCE.computed_ns * others,
+        matched_ns=REFERENCE.matched_ns * ratios["matched_ns"],
+        built_ns=REFERENCE.built_ns * joined,
+        probed_ns=REFERENCE.probed_ns * joined,
+        grouped_ns=REFERENCE.grouped_ns * ratios["grouped_ns"],
+        sorted_ns=REFERENCE.sorted_ns * ratios["sorted_ns"],
+        moved_ns=REFERENCE.moved_ns * others,
+        put_out_ns=REFERENCE.put_out_ns * others,
+        stage_s=REFERENCE.stage_s * overhead,
+        task_s=REFERENCE.task_s * overhead,
+    )

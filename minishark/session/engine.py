@@ -47,6 +47,9 @@ from minishark.tables.tables import Tables
 from minishark.worker.memory import front_end_bytes
 
 OPEN_MAX = 1000
+_BESIDE_PROGRAMS_S = 0.05  # until a task may run on a node that it does not prefer
+_SLOTS_HELD = "Ran in the front end, as programs hold all slots."
+_DISK_WARNING = "There is no room in shared memory: shuffle data went to disk, which is slower."
 
 
 class OpenQueries:
@@ -75,10 +78,6 @@ class OpenQueries:
 
 
 Result = TypeVar("Result")
-
-_BESIDE_PROGRAMS_S = 0.05  # until a task may run on a node that it does not prefer
-_SLOTS_HELD = "Ran in the front end, as programs hold all slots."
-_DISK_WARNING = "There is no room in shared memory: shuffle data went to disk, which is slower."
 
 
 class RefusedError(TaskFailedError):

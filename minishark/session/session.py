@@ -31,6 +31,7 @@ from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
 from minishark.programs.result_table import IntoTable
 from minishark.query.progress import ProgressHandler
+from minishark.query.run import working_folder
 from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
@@ -383,6 +384,7 @@ class Session(CamelCase):
             placement=engine.placing(),
             folder=self._runtime.calls.pool.files.folder,
             slots=cluster.total_slots,
+            working_folder=working_folder(),
         )
         return session_in_call, (address,)
 

@@ -30,6 +30,10 @@ from minishark.worker.protocol import FileSlice, OutputKind, TaskFunction
 _ENUM = re.compile(r"ENUM\('(?:[^']|'')*'(?:, '(?:[^']|'')*')*\)")
 
 
+# Arrow forgets the tag of a UNION that is NULL; the others come back as other types.
+_LOST = re.compile(r"\b(?:ENUM|UNION)\(|\bAGGREGATE_STATE\b")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAsTable(Sink[Table]):
     """The rows of a query as a table that is not published yet."""
@@ -170,10 +174,6 @@ def as_stored(sql: str, schema: Schema) -> str:
 def survives_arrow(schema: Schema) -> bool:
     """Whether all columns keep their types in a round trip through Arrow."""
     return kept_by_arrow(column.type for column in schema)
-
-
-# Arrow forgets the tag of a UNION that is NULL; the others come back as other types.
-_LOST = re.compile(r"\b(?:ENUM|UNION)\(|\bAGGREGATE_STATE\b")
 
 
 def kept_by_arrow(types: Iterable[str]) -> bool:

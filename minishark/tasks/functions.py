@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import dis
+import itertools
 import sys
 import types
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 from minishark.errors import OptionError
@@ -20,6 +22,7 @@ _KEPT = 64
 _CONSTANT = frozenset(
     (int, float, complex, str, bytes, bool, type(None), types.ModuleType, types.CodeType)
 )
+_GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME"))
 _SMOOTHING = 0.2
 
 
@@ -144,12 +147,12 @@ def _own_parts(fn: types.FunctionType) -> tuple[object, ...]:
     return id(fn.__code__), id(fn.__defaults__)
 
 
-def _global_names(code: types.CodeType) -> Iterator[str]:
-    """Names that code refers to, that of nested functions included; attributes are among them."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _global_names(constant)
+@lru_cache(_KEPT)
+def _global_names(code: types.CodeType) -> tuple[str, ...]:
+    """Names of globals that code refers to, that of nested functions included."""
+    own = [each.argval for each in dis.get_instructions(code) if each.opname in _GLOBAL]
+    inner = [_global_names(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+    return tuple(dict.fromkeys(itertools.chain(own, *inner)))
 
 
 def name_of(fn: object) -> str:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import sys
+import threading
+import weakref
 from collections.abc import Callable
+from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING
 from typing import Any, Generic, NoReturn, TypeVar
 
 from minishark.tasks.call import Call
 from minishark.tasks.pool import CallPool
-from minishark.worker.python_tasks import SCOPE, PythonOutcome
+from minishark.worker.python_tasks import PythonOutcome
 
 T = TypeVar("T")
+
+_NONE: Any = ()
+_DONE = frozenset((CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED))
+_making = threading.RLock()  # while a condition is made; finalizers may come then
 
 
 class _Unread(Exception):  # noqa: N818 - never leaves this module
@@ -22,13 +29,15 @@ class _Unread(Exception):  # noqa: N818 - never leaves this module
 class _Waiters(list[Any]):
     """The waiters of a future; `wait` and `as_completed` add to them."""
 
-    def __init__(self, awaited: Callable[[], None]) -> None:
+    def __init__(self, future: Future[Any]) -> None:
         super().__init__()
-        self._awaited = awaited
+        self._future = weakref.ref(future)  # a cycle would keep large results too long
 
     def append(self, waiter: Any) -> None:
         super().append(waiter)
-        self._awaited()
+        future = self._future()
+        if future is not None:
+            future.awaited()
 
 
 class Future(concurrent.futures.Future[T], Generic[T]):
@@ -45,17 +54,33 @@ class Future(concurrent.futures.Future[T], Generic[T]):
     def __init__(
         self, pool: CallPool, label: str, on_done: Callable[[Future[Any]], None] | None = None
     ) -> None:
-        super().__init__()
-        self._label = label
+        # Instead of the base's, which makes a condition for each future. That is ten objects for
+        # the garbage collector, and most futures are done before anybody waits for them.
+        self._state = PENDING
+        self._result = None
+        self._exception = None
+        self._waiters = _NONE
+        self._done_callbacks = _NONE
+        self._made: threading.Condition | None = None
         self.node: str | None = None
+        self.call: Call | None = None  # set before it is submitted
+        self._label = label
         self._pool = pool
         self._on_done = on_done
-        self.call: Call | None = None  # set before it is submitted
         self._outcome: PythonOutcome | None = None
-        if SCOPE.get() is not None:  # else nobody waits in a call
-            self._waiters = _Waiters(self._await)
 
-    def _await(self) -> None:
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]  # it is a variable there
+        """What the base class and its module wait for and lock; made when first needed."""
+        if self._made is None:
+            with _making:
+                if self._made is None:
+                    self._done_callbacks = []
+                    self._waiters = _Waiters(self)
+                    self._made = threading.Condition()
+        return self._made
+
+    def awaited(self) -> None:
         """Somebody wants to know: a call that waits for its own calls helps to run them."""
         call = self.call
         if call is not None and call.family is not None:
@@ -64,14 +89,21 @@ class Future(concurrent.futures.Future[T], Generic[T]):
     # As a receiver, on the cluster's thread
 
     def returned(self, outcome: PythonOutcome, node: str) -> None:
+        error = None if outcome.problem is None else _Unread()
         self.node, self._outcome = node, outcome
-        try:
-            if outcome.problem is None:
-                self.set_result(None)  # type: ignore[arg-type]  # `result` reads the outcome
-            else:
-                self.set_exception(_Unread())
-        except concurrent.futures.InvalidStateError:  # it was cancelled just now
-            self._pool.discard(outcome)
+        with _making:
+            alone = self._made is None  # nobody waits, has a callback, or has cancelled it
+            if alone:
+                self._exception = error
+                self._state = FINISHED
+        if not alone:
+            try:
+                if error is None:
+                    self.set_result(None)  # type: ignore[arg-type]  # `result` reads the outcome
+                else:
+                    self.set_exception(error)
+            except concurrent.futures.InvalidStateError:  # it was cancelled just now
+                self._pool.discard(outcome)
         self._over()
 
     def failed(self, error: Exception) -> None:
@@ -106,13 +138,13 @@ class Future(concurrent.futures.Future[T], Generic[T]):
 
     def done(self) -> bool:
         """Whether it was cancelled, or its call has returned or raised."""
-        self._await()
-        return super().done()
+        self.awaited()
+        return self._state in _DONE
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[T]], object]) -> None:
         """Call `fn(future)` when it is done; on a thread of its own, where it may block."""
         super().add_done_callback(self._pool.calling_back(fn))
-        self._await()
+        self.awaited()
 
     def result(self, timeout: float | None = None) -> T:
         """What the call returned.
@@ -131,16 +163,26 @@ class Future(concurrent.futures.Future[T], Generic[T]):
                 raise error
             finally:
                 del error  # or its traceback would refer to it
+        outcome = self._outcome
+        if outcome is not None:
+            self._read(outcome)
+        return self._result  # type: ignore[return-value]  # it is done
+
+    def _read(self, outcome: PythonOutcome) -> None:
+        assert outcome.value is not None
+        if not outcome.value.files:
+            # Twice, if two threads do it at once; a lock for each future would cost more.
+            self._result, self._outcome = self._pool.result(outcome), None
+            return
         with self._condition:
             if self._outcome is not None:
-                self._result = self._pool.result(self._outcome)
+                self._result = self._pool.result(outcome)
                 self._outcome = None
-        return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the call raised; None if it returned. Waits, and raises, as `result` does."""
-        self._await()
-        error = super().exception(timeout)
+        self.awaited()
+        error = self._exception if self._state == FINISHED else super().exception(timeout)
         if not isinstance(error, _Unread):
             return error
         with self._condition:

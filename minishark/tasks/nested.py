@@ -30,7 +30,7 @@ from minishark.worker.python_tasks import SCOPE, PythonTasks
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionAddress:
     """How calls reach the session that they belong to.
 
@@ -40,6 +40,7 @@ class SessionAddress:
         placement: how they are placed.
         folder: of large arguments and results.
         slots: how many calls run at once.
+        working_folder: the front end's; empty if it has none.
     """
 
     name: str
@@ -47,12 +48,13 @@ class SessionAddress:
     placement: Placement
     folder: str
     slots: int
+    working_folder: str
 
 
 _here: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 """Sessions of this process, for executors that are its threads."""
 
-_opened: dict[tuple[str, int], Calls] = {}
+_opened: dict[tuple[str, int], _Opened] = {}
 _opening = threading.Lock()
 
 
@@ -134,14 +136,39 @@ class SessionInCall:
         key = (self._address.name, id(scope.tasks))
         with _opening:
             if key not in _opened:
-                _opened[key] = _open(self._address, scope.tasks)
-            return _opened[key]
+                _close_left()
+                _opened[key] = _Opened(self._address, scope.tasks)
+            return _opened[key].calls
 
 
-def _open(address: SessionAddress, tasks: PythonTasks) -> Calls:
-    cluster = open_from_task(address.schedulers, tasks.keys, tasks.sockets)
-    store = tasks.store
-    files = Files(address.folder, lambda: store, lambda: None)
-    pool = CallPool(cluster, lambda: address.placement, files)
-    tasks.closing += [pool.close, cluster.close]
-    return Calls(pool, lambda: address.slots)
+class _Opened:
+    """A connection of this executor to a session's schedulers."""
+
+    def __init__(self, address: SessionAddress, tasks: PythonTasks) -> None:
+        cluster = open_from_task(address.schedulers, tasks.keys, tasks.sockets)
+        store = tasks.store
+        files = Files(address.folder, lambda: store, lambda: None)
+        pool = CallPool(
+            cluster,
+            lambda: address.placement,
+            files,
+            working_folder=lambda: address.working_folder,
+        )
+        self.calls = Calls(pool, lambda: address.slots)
+        self._close_cluster = cluster.close
+        tasks.closing.append(self.close)
+
+    def is_left(self) -> bool:
+        """Whether the session has ended."""
+        files = self.calls.pool.files
+        return not files.store().has_folder(files.folder)
+
+    def close(self) -> None:
+        self.calls.pool.close()
+        self._close_cluster()
+
+
+def _close_left() -> None:
+    """Close connections for sessions that have ended: executors may outlive them."""
+    for key in [key for key, opened in _opened.items() if opened.is_left()]:
+        _opened.pop(key).close()

@@ -164,27 +164,36 @@ class Results(Iterator[T], Generic[T]):
 
     # Output
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[T]:  # noqa: PYI034 - see below
+        # A loop in C over the values of a chunk; what a loop leaves is there for the next.
+        return itertools.chain.from_iterable(self._parts())
+
+    def _parts(self) -> Iterator[Iterator[T]]:
+        yield self._values
+        while self._advance():
+            yield self._values
 
     def __next__(self) -> T:
         while True:
             for value in self._values:
                 return value
-            self._values = iter(self._next_values())
+            if not self._advance():
+                raise StopIteration
 
-    def _next_values(self) -> Sequence[T]:
+    def _advance(self) -> bool:
+        """Go on to the values of the next chunk; whether there is one."""
         self._refill()
         if not self._chunks:
-            raise StopIteration
+            return False
         try:
             chunk = self._take()
             self._ahead -= 1
             self._ahead_bytes -= chunk.nbytes
-            return self._values_of(chunk)
+            self._values = iter(self._values_of(chunk))
         except BaseException:  # also Ctrl-C: nobody wants the rest
             self.close()
             raise
+        return True
 
     def _take(self) -> _Chunk:
         """The next chunk that is done; waits for it."""

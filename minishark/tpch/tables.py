@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from minishark.session.session import Session
 
 
+_READS = re.compile(
+    r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*(SELECT|FROM|WITH|EXPLAIN)\b", re.IGNORECASE | re.DOTALL
+)
+_CATALOG = re.compile(r"^\s*(SHOW|PRAGMA|CALL)\b|information_schema|duckdb_\w+\(", re.IGNORECASE)
+_FILE = re.compile(r"[/*?]|\.(parquet|csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
+
+
 class Table(msgspec.Struct, frozen=True):
     """A TPC-H table; without `partition_by`, a single partition, replicated on every node."""
 
@@ -91,13 +98,6 @@ def tpch_tables(folder: Path) -> dict[str, str]:
     """The eight TPC-H tables of a folder that `generate` wrote, small ones first."""
     found = find_tables(folder)
     return {table.name: found[table.name] for table in TABLES}
-
-
-_READS = re.compile(
-    r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*(SELECT|FROM|WITH|EXPLAIN)\b", re.IGNORECASE | re.DOTALL
-)
-_CATALOG = re.compile(r"^\s*(SHOW|PRAGMA|CALL)\b|information_schema|duckdb_\w+\(", re.IGNORECASE)
-_FILE = re.compile(r"[/*?]|\.(parquet|csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 
 
 def tables_of_query(

@@ -29,6 +29,9 @@ _BINARY_EXCHANGE_SETTINGS = {
     "arrow_output_version": "'1.0'",  # later ones have binary views, which Arrow can't take rows of
 }
 _BINARY_TYPE = re.compile(r"\b(?:BLOB|BIT|BIGNUM|VARIANT|GEOMETRY|STATE)\b")
+EXECUTE = "EXECUTE "
+"""How a statement begins that runs a prepared one."""
+
 _LIMIT_TOLERANCE = 0.1
 _FRAGMENT = compile("run(text)", "<fragment>", "eval")
 
@@ -68,13 +71,14 @@ class DuckDBSlot:
     def _reset(self) -> None:
         """Note the settings of a new database."""
         self._output_settings: Mapping[str, str] = {}
-        self._disabled_optimizers = ""
+        self._disabled_optimizers = ""  # as DuckDB has them
+        self._wanted_off = ""  # as the stage needs them, when something is planned
         self.threads = 1
 
     @property
     def plan_settings(self) -> tuple[str, int]:
         """The settings that the plan of a prepared statement depends on."""
-        return self._disabled_optimizers, self.threads
+        return self._wanted_off, self.threads
 
     def restart(self) -> None:
         """Replace the database by a new one, without anything that was defined."""
@@ -98,10 +102,7 @@ class DuckDBSlot:
 
     def configure(self, stage: StageTask) -> None:
         """Change settings to those that the fragment of `stage` needs."""
-        disabled = _disabled_optimizers(stage)
-        if disabled != self._disabled_optimizers:
-            self.con.execute(f"SET disabled_optimizers = '{disabled}'")
-            self._disabled_optimizers = disabled
+        self._wanted_off = _disabled_optimizers(stage)
         threads = min(stage.threads, usable_cores())
         if threads != self.threads:
             self.con.execute(f"SET threads = {threads}")
@@ -131,9 +132,18 @@ class DuckDBSlot:
 
     def sql(self, text: str, tables: Mapping[str, object]) -> Rows:
         """Bind SQL over Arrow tables; it runs when the rows are read."""
+        self.choose_optimizers()
         return _in_scope(self.con.sql, text, tables)
 
+    def choose_optimizers(self) -> None:
+        """Switch off the optimizers that the stage wants off, before something is planned."""
+        if self._wanted_off != self._disabled_optimizers:
+            self.con.execute(f"SET disabled_optimizers = '{self._wanted_off}'")
+            self._disabled_optimizers = self._wanted_off
+
     def execute(self, text: str, tables: Mapping[str, object]) -> Rows:
+        if not text.startswith(EXECUTE):  # a plan that exists
+            self.choose_optimizers()
         return _in_scope(self.con.execute, text, tables)
 
     @contextlib.contextmanager

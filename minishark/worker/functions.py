@@ -379,10 +379,18 @@ class UserCode:
             while self._thread is not None:
                 try:
                     with self._lock:
-                        _raise_in(thread, None)  # a pending exception must not arrive later
+                        self._withdraw(thread)
                         self._asked_s = self._thread = None
                 except Interrupted:  # it arrived just here
                     continue
+
+    def _withdraw(self, thread: int) -> None:
+        """See to it that a pending exception does not arrive later, if there is one.
+
+        To withdraw one sets a flag in CPython that makes all loops of the process slower for good.
+        """
+        if self._asked_s is not None:
+            _raise_in(thread, None)
 
     def stop(self) -> float:
         """Interrupt user code, if it runs; for how many seconds it has ignored that."""

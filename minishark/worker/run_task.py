@@ -185,6 +185,7 @@ class TaskRunner:
     def _rows(self, stage: StageTask, task: TaskPayload, variables: Mapping[str, pa.Table]) -> Rows:
         """The fragment, bound or already run."""
         if not stage.types:
+            self._duckdb.choose_optimizers()
             relation = self._duckdb.con.sql(stage.sql)
             self._duckdb.set_output_types(output_settings(stage, map(str, relation.types)))
             return relation

@@ -11,9 +11,12 @@ its executors share and which is removed with the folder; a part of a file into 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -120,11 +123,16 @@ class Store:
         path = next(filter(None, found), None)
         if path is None:
             copy = f"{item.file}@{item.locations[0]}"
-            path = self._find(copy, self.node)
-            if path is None:
-                self._from_afar(item)
+            with _alone(self._paths.memory / self.node):  # else each executor would fetch it
                 path = self._find(copy, self.node)
+                if path is None:
+                    self._from_afar(item)
+                    path = self._find(copy, self.node)
         return path
+
+    def has_folder(self, folder: str) -> bool:
+        """Whether this node has a folder for files."""
+        return (self._paths.memory / self.node / folder).exists()
 
     def remove(self, item: FileSlice) -> None:
         """Delete this host's copies of a file; whoever has mapped it can go on to read it."""
@@ -304,6 +312,21 @@ class Store:
         except OSError:  # it died, or is full
             return False
         return True
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While the block runs, no other process of this host is in one for the same folder."""
+    try:
+        found = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:  # the node has no file at all: what is missing is said elsewhere
+        yield
+        return
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(found)
 
 
 def all_read(read: Callable[[_Item], pa.Table], items: Iterable[_Item]) -> list[pa.Table]:

@@ -169,9 +169,9 @@ class Executor:
         queue = self._unshared if unshared else self._waiting
         for assignment in msg.tasks:
             key = TaskKey(job_id, assignment.task_id, assignment.attempt)
-            known = (self._waiting, self._unshared, self._running)
-            if not any(key in tasks for tasks in known):  # else a duplicate
-                queue[key] = _Task(assignment, msg)
+            if key in self._waiting or key in self._unshared or key in self._running:
+                continue  # a duplicate
+            queue[key] = _Task(assignment, msg)
         return self._start()
 
     def _on_job_shared(self, msg: JobShared) -> list[Envelope]:

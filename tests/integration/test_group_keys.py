@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.answers.compare import differences
+from minishark.answers import differences
 from minishark.session.session import Session
 
 ROWS = 250_000

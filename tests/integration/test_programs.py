@@ -28,6 +28,7 @@ from minishark.errors import (
     ProgramError,
     QueryCancelledError,
     ResourceError,
+    TasksLostError,
 )
 from minishark.programs.program import Program, ProgramProgress
 from minishark.session.session import Session
@@ -310,6 +311,49 @@ def test_workers_die(own: Session) -> None:
     _same(running.result(60), expected)
     assert 2 == len(took)
     assert 2 <= running.progress.rollbacks
+
+
+def test_a_task_that_kills_its_worker(own: Session) -> None:
+    """Is tried four times; the error says how they died, and the session stays usable."""
+
+    def deadly(run: Run) -> Any:
+        return run.map(lambda index: os._exit(3) if index == 1 else index, run.load(int))
+
+    with pytest.raises(TasksLostError, match="exit status 3"):
+        own.program(deadly, partitions=4).result(100)
+    assert 6 == own.program(_total, partitions=4).result(60)
+
+
+def test_all_workers_die(own: Session) -> None:
+    """The program begins again when new ones have come."""
+    driver = slow_sum(0.003, 60)
+    expected = own.program(driver, partitions=4).result(60)
+    running = own.program(driver, partitions=4, snapshot_every=20)
+    until(lambda: running.progress.stage > 50, "some stages")
+    for node in own.nodes():
+        for executor in node.executors:
+            os.kill(executor.pid, signal.SIGKILL)
+    _same(running.result(100), expected)
+    assert running.progress.rollbacks > 0
+
+
+@pytest.mark.slow
+def test_a_worker_is_suspended(own: Session) -> None:
+    """The others take its partitions after seconds, and it joins again when it resumes."""
+    driver = slow_sum(0.005, 300)
+    expected = own.program(driver, partitions=4).result(100)
+    running = own.program(driver, partitions=4, snapshot_every=40)
+    until(lambda: running.progress.stage > 100, "some stages")
+    victim = own.nodes()[1].executors[0].pid
+    os.kill(victim, signal.SIGSTOP)
+    try:
+        until(lambda: running.progress.rollbacks > 0, "a rollback")
+        stage = running.progress.stage
+        until(lambda: running.progress.stage > stage + 40, "the other worker goes on")
+    finally:
+        os.kill(victim, signal.SIGCONT)
+    until(lambda: running.done() or running.progress.workers == 2, "it joins again")
+    _same(running.result(100), expected)
 
 
 @pytest.mark.slow

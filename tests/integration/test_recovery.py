@@ -19,6 +19,15 @@ from minishark.query.stage_graph import Submission
 from minishark.query.stage_jobs import RECOVERIES_MAX
 from minishark.session.session import Session
 from minishark.tables.tables import Tables
+from minishark.worker.protocol import (
+    FileSlice,
+    StageTask,
+    TaskOutcome,
+    TaskPayload,
+    TaskProblem,
+)
+from minishark.worker.run_task import TaskRunner
+from minishark.worker.task_errors import TaskError
 from sparrow_core import JobFinished
 
 _ROWS = 40_000
@@ -102,6 +111,39 @@ def test_all_outputs_of_a_node_are_made_again(
     assert _JOINED == frame.to_arrow().to_pylist()
     assert lost
     assert _remade(frame)
+
+
+def test_outputs_in_messages_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All nodes lose their files after each stage, and an executor fails; nothing is made again."""
+    sql = "SELECT a.k, count(*) AS n FROM t a JOIN t b ON a.x = b.x + 1 GROUP BY a.k ORDER BY a.k"
+    attempts: list[dict[str, tuple[FileSlice, ...]]] = []
+    run_task = TaskRunner.run
+
+    def failing(runner: TaskRunner, stage: StageTask, task: TaskPayload) -> TaskOutcome:
+        inputs = {**stage.shared_inputs, **task.inputs}
+        if any(item.inline for slices in inputs.values() for item in slices):
+            attempts.append(inputs)
+            if len(attempts) == 1:
+                raise TaskError(TaskProblem.INPUT, "for a test")  # on another node, it may work
+        return run_task(runner, stage, task)
+
+    def lose(run: QueryRun, stage: int) -> None:
+        del stage
+        for file in _files(own, f"{run.folder}/*.arrow"):
+            file.unlink()
+        run._jobs._recover("for a test")
+
+    with minishark.connect(in_process=True, nodes=2, partitions=3, single_task_rows=0) as own:
+        rows = pa.table({"k": [i % 8 for i in range(600)], "x": range(600)})
+        own.create_table("t", rows, partition_by="k", partitions=3)
+        monkeypatch.setattr(TaskRunner, "run", failing)
+        _when_a_stage_ends(monkeypatch, lose)
+        frame = own.sql(sql)
+        found = frame.to_arrow().to_pylist()
+    assert [{"k": k, "n": 75 - (k == 0)} for k in range(8)] == found
+    assert {} == _remade(frame)
+    assert 1 < len(attempts)
+    assert attempts[0] in attempts[1:]  # with the same rows
 
 
 def test_a_lost_result_is_made_again(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

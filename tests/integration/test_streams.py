@@ -21,7 +21,9 @@ WIDE = "SELECT id, repeat('text ' || id, 30) AS words FROM rows ORDER BY id % 7,
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
     """Executors that are processes, so that what is mapped here was mapped by the front end."""
-    with minishark.connect(nodes=1, executors_per_node=2, single_task_rows=0) as session:
+    with minishark.connect(
+        nodes=1, executors_per_node=2, single_task_rows=0, disabled_optimizations=["collapse"]
+    ) as session:
         session.create_table("rows", pa.table({"id": range(30_000)}), partitions=3)
         yield session
 

@@ -131,7 +131,7 @@ def test_what_depends_on_the_order_of_rows_keeps_one_thread(session: Session, sq
 
 @pytest.mark.parametrize(
     ("disabled", "shown"),
-    [("one_task", "Stage 0: 2 tasks\n"), ("eager_aggregation", "with 2 threads\n")],
+    [("one_task", "Stage 1: "), ("eager_aggregation", "with 2 threads\n")],
 )
 def test_optimizations_can_be_switched_off(disabled: str, shown: str) -> None:
     """One by one; answers stay the same."""
@@ -150,7 +150,7 @@ def test_optimizations_can_be_switched_off(disabled: str, shown: str) -> None:
 def test_unknown_optimizations_are_refused(names: Any) -> None:
     """With the names that there are, before anything is started."""
     with pytest.raises(
-        OptionError, match="eager_aggregation, group_keys, group_runs, join"
+        OptionError, match=r"eager_aggregation, .*group_keys, group_runs, .*join"
     ) as told:
         minishark.connect(disabled_optimizations=names)
     assert ("'one_tusk'" in str(told.value)) == ("one_tusk" in names)

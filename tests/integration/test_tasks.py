@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import itertools
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -296,6 +297,29 @@ def test_more_calls_than_fit_into_a_job(session: Session) -> None:
     with session.executor() as executor:
         futures = [executor.submit(abs, -i) for i in range(20_000)]
     assert list(range(20_000)) == [future.result() for future in futures]
+
+
+def test_ctrl_c_ends_the_waiting(session: Session, tmp_path: Path) -> None:
+    """A map is cancelled, a single call goes on, and so does the session."""
+
+    def slow(i: int) -> int:
+        Path(str(tmp_path / str(i))).touch()
+        time.sleep(0.02)
+        return i
+
+    for wait in (
+        lambda: list(session.map(slow, range(100_000), chunksize=1)),
+        lambda: session.submit(time.sleep, 0.6).result(),
+    ):
+        timer = threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        timer.join()
+    assert 1 == session.submit(abs, -1).result(WAIT_S)
+    begun = len(list(tmp_path.iterdir()))
+    time.sleep(0.3)
+    assert begun == len(list(tmp_path.iterdir()))
 
 
 # Large values

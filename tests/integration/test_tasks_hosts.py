@@ -32,7 +32,14 @@ def _start(host: str, keys: Path, ports: tuple[int, int], which: int) -> Cluster
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(HOST_VARIABLE, host)
         return start_cluster(
-            StartOptions(name=host, nodes=1, listen=heads[which], join=heads, keys=str(keys))
+            StartOptions(
+                name=host,
+                nodes=1,
+                executors_per_node=2,
+                listen=heads[which],
+                join=heads,
+                keys=str(keys),
+            )
         )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import duckdb
 import pyarrow as pa
 import pytest
 
 import minishark
 from minishark.answers import differences, output_order
+from minishark.compiler.rules.coalesced_tasks import CoalescedTasks
 from minishark.query.metrics import QueryMetrics
 from minishark.session.session import Session
 from minishark.tpch.queries import QUERY_COUNT, load_queries
@@ -93,6 +96,31 @@ def test_all_answers_are_right(
     if partitions > 1:
         assert all(figures.stages > 1 and figures.tasks > 2 for figures in metrics.values())
         assert partitions in {stage.tasks for stage in metrics[1].by_stage}
+
+
+@pytest.mark.parametrize("partitions", [2, pytest.param(16, marks=pytest.mark.slow)])
+def test_answers_are_right_where_partitions_share_tasks(
+    tpch_files: dict[str, str],
+    answers: dict[int, tuple[pa.Table, tuple[int, ...]]],
+    partitions: int,
+) -> None:
+    """As many tasks as their work is worth, anything from one to one per partition."""
+    with minishark.connect(
+        in_process=True,
+        nodes=2,
+        executors_per_node=1,
+        partitions=partitions,
+        single_task_rows=1,
+        disabled_optimizations=["one_task"],
+    ) as session:
+        _load(session, tpch_files, partitions, 1)
+        planner = session._runtime.planner
+        rules = {"coalesced_tasks": CoalescedTasks(least_s=2e-4, most_s=5e-4)}
+        planner.options = replace(planner.options, rules=rules, read_whole_rows=0, gather_rows=0)
+        metrics = _run(session, answers)
+    tasks = {stage.tasks for figures in metrics.values() for stage in figures.by_stage}
+    assert {1, 2} <= tasks
+    assert len(tasks) > 2 or partitions == 2
 
 
 def test_small_data_runs_in_one_task(

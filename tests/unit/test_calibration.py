@@ -45,6 +45,16 @@ def test_measurements_are_like_the_reference() -> None:
         assert reference / 8 <= value <= reference * 8
 
 
+def test_the_machine_of_the_reference_has_its_costs() -> None:
+    """A slower one has higher costs of the same kind, and disturbed measurements are bounded."""
+    times = calibration._REFERENCE_TIMES
+    assert REFERENCE == calibration._scaled(times)
+    slow = calibration._scaled(replace(times, trivial_s=2 * times.trivial_s))
+    doubled = {"stage_s": 2 * REFERENCE.stage_s, "task_s": 2 * REFERENCE.task_s}
+    assert replace(REFERENCE, **doubled) == slow
+    assert REFERENCE.sorted_ns / 8 == calibration._scaled(replace(times, sorted_ns=-1.0)).sorted_ns
+
+
 def test_costs_are_measured_once(folder: Path, measurements: list[Costs]) -> None:
     """The next process reads them from the cache folder, which holds nothing else."""
     assert [KEPT, KEPT, KEPT] == [known() for _ in range(3)]

@@ -43,7 +43,7 @@ class Chaos:
 
     faults: int = 150
     seconds: float = 300.0
-    kinds: tuple[str, ...] = KINDS  # of faults, from `minishark.bench.chaos.injector.KINDS`
+    kinds: tuple[str, ...] = KINDS
     # "own" (the session's) or "hosts" (nodes that share nothing but the network, here the loopback
     # with keys, and that an operator restarts).
     cluster: ClusterKind = "own"
@@ -98,6 +98,7 @@ def _session(testbed: Testbed, parameters: Chaos) -> Iterator[tuple[Session, str
         executors_per_node=None if address else executors,
         partitions=parameters.partitions,
         single_task_rows=0,
+        disabled_optimizations=["coalesced_tasks"],  # many tasks, though the tables are small
     )
     try:
         yield session, address

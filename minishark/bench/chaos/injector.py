@@ -30,6 +30,11 @@ another session. A kill is SIGKILL; a stop is SIGSTOP, then SIGCONT after a whil
 _STOP_MIN_S = 0.05
 
 
+_POLL_S = 0.02
+_PATIENCE_S = 10.0
+_MEND_EVERY_S = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A scheduled fault."""
@@ -110,11 +115,6 @@ class Scene:
         """Whether there is a scheduler and an executor without this node."""
         heads = [n for n in self._up() if n.name in self.heads and n.name != node.name]
         return bool(heads) and bool(self._others(node))
-
-
-_POLL_S = 0.02
-_PATIENCE_S = 10.0
-_MEND_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)

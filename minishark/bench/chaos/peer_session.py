@@ -27,7 +27,12 @@ def main() -> None:
     threading.Thread(target=listen, daemon=True).start()
     one = None if address else 1
     with minishark.connect(
-        address, keys=keys, nodes=one, executors_per_node=one, single_task_rows=0
+        address,
+        keys=keys,
+        nodes=one,
+        executors_per_node=one,
+        single_task_rows=0,
+        disabled_optimizations=["coalesced_tasks"],
     ) as session:
         rows = pa.table({"k": [i % 16 for i in range(_ROWS)], "x": range(_ROWS)})
         session.create_table("t", rows, partition_by="k", partitions=2)

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from minishark.session.session import Session
 
 
+_READ_DEPTH_MAX = 16
+_PLACE = re.compile(r"\nLINE (\d+): ")
+_CHANGES_ROWS = re.compile(r"(INSERT|UPDATE|DELETE|MERGE|COPY)\b", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A statement with its semicolon, or a dot-command."""
@@ -87,11 +92,6 @@ def _starts_line(text: str, position: int) -> bool:
 
 def _line(text: str, position: int) -> int:
     return text.count("\n", 0, position) + 1
-
-
-_READ_DEPTH_MAX = 16
-_PLACE = re.compile(r"\nLINE (\d+): ")
-_CHANGES_ROWS = re.compile(r"(INSERT|UPDATE|DELETE|MERGE|COPY)\b", re.IGNORECASE)
 
 
 @dataclass(kw_only=True)

@@ -11,6 +11,10 @@ from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.operators import Operator, Scan
 from minishark.expressions import Call, Schema, children, is_volatile
 
+_ROW_BY_ROW = (ops.Filter, ops.Project)
+# Operators that compute nothing twice. Lists of what is allowed, so that a new operator is not.
+_HARMLESS = (*_ROW_BY_ROW, ops.Scan, ops.Aggregate, ops.Sort, ops.TopN, ops.Limit, ops.Distinct)
+
 
 class TreeNode(Protocol):
     """A node of a logical or physical plan."""
@@ -64,11 +68,6 @@ class LogicalPlan:
 def make_plan(operator: Operator, *children: LogicalPlan) -> LogicalPlan:
     schema = operator.output_schema([child.schema for child in children])
     return LogicalPlan(operator, children, schema)
-
-
-_ROW_BY_ROW = (ops.Filter, ops.Project)
-# Operators that compute nothing twice. Lists of what is allowed, so that a new operator is not.
-_HARMLESS = (*_ROW_BY_ROW, ops.Scan, ops.Aggregate, ops.Sort, ops.TopN, ops.Limit, ops.Distinct)
 
 
 def volatile_reason(plan: LogicalPlan) -> str | None:

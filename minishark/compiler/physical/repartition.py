@@ -22,6 +22,10 @@ from minishark.compiler.physical.plan import (
 )
 from minishark.expressions import Column, ColumnRef, SortKey, is_volatile
 
+SAMPLE_ROWS = 2_000  # sampled keys per partition: ranges then differ by a few percent in size
+_SAMPLE_SCHEMA = (Column("key", "BLOB"), Column("rows", "DOUBLE"))
+_NAME = "rows to sort"
+
 
 def hashed_on(plan: PhysicalPlan, columns: Sequence[int], partitions: int) -> PhysicalPlan:
     """`plan` with its rows in partition `hash(columns) % partitions`."""
@@ -75,12 +79,6 @@ def in_one_partition(plan: PhysicalPlan) -> PhysicalPlan:
     if in_one_task(plan.distribution):
         return plan
     return PhysicalPlan(Gather(), (plan,), plan.schema, Single(), plan.rows)
-
-
-SAMPLE_ROWS = 2_000  # sampled keys per partition: ranges then differ by a few percent in size
-
-_SAMPLE_SCHEMA = (Column("key", "BLOB"), Column("rows", "DOUBLE"))
-_NAME = "rows to sort"
 
 
 def ranged(

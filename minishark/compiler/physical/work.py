@@ -72,7 +72,7 @@ def estimated(plan: PhysicalPlan, options: PlannerOptions, threads: int = 1) -> 
     elapsed, cpu = costs.stage_s * _depth(plan), 0.0
     for region in _regions(plan):
         work = _region_work(region, costs)
-        put_out_s = (_result_ns if region is plan else _moved_ns)(region, costs) * _NS
+        put_out_s = _put_out_s(region, costs, is_last=region is plan)
         tasks = useful_tasks(work.divided_s + work.repeated_s + put_out_s, options.slots)
         tasks = min(tasks, region.distribution.partitions)
         alone = isinstance(region.distribution, Single | Replicated)
@@ -88,8 +88,10 @@ def _speed(busy: int, options: PlannerOptions) -> float:
     return max(1.0, options.costs.beside * min(busy, options.slots))
 
 
-def _result_ns(plan: PhysicalPlan, costs: Costs) -> float:
-    return result_values(plan) * costs.put_out_ns
+def _put_out_s(plan: PhysicalPlan, costs: Costs, *, is_last: bool) -> float:
+    """What it takes to write the rows of a stage."""
+    result_ns = result_values(plan) * costs.put_out_ns
+    return (result_ns if is_last else _moved_ns(plan, costs)) * _NS
 
 
 def _moved_ns(plan: PhysicalPlan, costs: Costs) -> float:
@@ -97,9 +99,9 @@ def _moved_ns(plan: PhysicalPlan, costs: Costs) -> float:
     return plan.rows * costs.moved_ns / 2
 
 
-def stage_work_s(plan: PhysicalPlan, costs: Costs) -> float:
+def stage_work_s(plan: PhysicalPlan, costs: Costs, *, is_last: bool) -> float:
     """The estimated seconds of one core that are divided among the tasks of the stage of `plan`."""
-    return _region_work(plan, costs).divided_s + _moved_ns(plan, costs) * _NS
+    return _region_work(plan, costs).divided_s + _put_out_s(plan, costs, is_last=is_last)
 
 
 def useful_tasks(

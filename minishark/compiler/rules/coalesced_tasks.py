@@ -56,7 +56,9 @@ def coalesce(
     tasks: dict[int, int] = {}
     for stage in stages:
         root = group[stage.index]
-        tasks[root] = max(tasks.get(root, 1), _tasks(stage, options, own))
+        work_s = stage_work_s(stage.plan, options.costs, is_last=stage is stages[-1])
+        useful = useful_tasks(work_s, options.slots, own.least_s, own.most_s)
+        tasks[root] = max(tasks.get(root, 1), useful)
     # Parts of a large bucket were made to be tasks.
     kept = {stage.index: stage.tasks for stage in stages if _has_shares(stage)} | dict(kept)
     tasks |= {group[index]: count for index, count in kept.items() if index in group}
@@ -79,11 +81,6 @@ def _groups(stages: Sequence[Stage]) -> dict[int, int]:
                 old, new = group.setdefault(item.stage, item.stage), group[stage.index]
                 group = {index: new if root == old else root for index, root in group.items()}
     return group
-
-
-def _tasks(stage: Stage, options: PlannerOptions, own: CoalescedTasks) -> int:
-    work_s = stage_work_s(stage.plan, options.costs)
-    return min(stage.tasks, useful_tasks(work_s, options.slots, own.least_s, own.most_s))
 
 
 COALESCED_TASKS = Rule(

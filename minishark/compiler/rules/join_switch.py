@@ -123,7 +123,8 @@ class _Switch:
         options = self._situation.options
         if "coalesced_tasks" in options.disabled:
             return math.inf
-        return useful_tasks(stage_work_s(plan, options.costs), options.slots)
+        work_s = stage_work_s(plan, options.costs, is_last=False)
+        return useful_tasks(work_s, options.slots)
 
     def _is_known(self, plan: PhysicalPlan) -> bool:
         operator = plan.operator

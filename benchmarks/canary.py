@@ -1,0 +1,249 @@
+"""Canary beside NumPy, mpi4py, Ray and PySpark, all with the same kernels, in one run.
+
+    python benchmarks/canary.py [SECTION ...] [--rounds 3] [--json FILE]
+
+tasks         CPU time of the control plane per task, in one worker, by partitions of a core; and
+              the tasks per second at which it takes 10 % of a core
+iteration     an empty iteration (broadcast, map, reduce, signal) of a session with two executors,
+              and beside it of one with a single one
+scaling       busy tasks: two executors over one
+applications  logistic regression, k-means and PageRank, by size; systems alternate in rounds.
+              mpi4py runs with as many partitions as Canary, and with one per process
+
+Peers are left out where they are not installed: pip install mpi4py mpich ray pyspark (Java 17).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import minishark
+from canary_core import Run, Value
+from canary_core.lab.overhead import cost_of_tasks
+from minishark.bench.canary.cases import APPLICATIONS, Case, Measured
+from minishark.bench.canary.systems import installed_peers, run_cases
+from minishark.errors import ExecutionError
+from minishark.session.session import Session
+
+Row = dict[str, Any]
+SIZES = {
+    "logistic regression": (20_000, 1_000_000),
+    "k-means": (20_000, 300_000),
+    "PageRank": (20_000, 2_000_000),
+}
+ITERATIONS = {0: 100, 1: 20}  # by place in SIZES
+SLOW = frozenset({"Ray", "PySpark"})  # a fifth of the iterations: milliseconds for each
+
+
+def tasks(options: argparse.Namespace) -> Iterator[Row]:
+    for partitions in (1, 4, 10, 40):
+        rounds = [cost_of_tasks(partitions, 200_000).control_ns for _ in range(options.rounds)]
+        best = min(rounds)
+        yield {
+            "partitions": partitions,
+            "control_plane_ns_per_task": round(best),
+            "rounds_ns": list(map(round, rounds)),
+            "tasks_per_s_at_10_percent": round(0.1 / best * 1e9),
+        }
+
+
+def empty(count: int, run: Run) -> Value:
+    """A driver of empty iterations; its result is when they began and ended."""
+    data, single = run.load(float), run.single(0.0)
+    began = ended = run.map(_now, single)
+    for number in range(count + 20):
+        if number == 20:
+            began = run.map(_now, single)
+        single = run.reduce(_add, run.map(_left, data, run.broadcast(single)))
+        ended = run.map(_now, single)
+        if run.signal(_never, single):
+            break
+    return run.map(_pair, began, ended)
+
+
+def busy(count: int, task_s: float, run: Run) -> Value:
+    """The same with tasks that are busy for a while."""
+    data, single = run.load(float), run.single(0.0)
+    began = ended = run.map(_now, single)
+    for number in range(count + 2):
+        if number == 2:
+            began = run.map(_now, single)
+        work = run.map(partial(_spin, task_s), data, run.broadcast(single))
+        single = run.reduce(_add, work)
+        ended = run.map(_now, single)
+        if run.signal(_never, single):
+            break
+    return run.map(_pair, began, ended)
+
+
+def _now(_: float) -> float:
+    return time.perf_counter()
+
+
+def _left(a: float, _: float) -> float:
+    return a
+
+
+def _add(a: float, b: float) -> float:
+    return a + b
+
+
+def _never(value: float) -> bool:
+    return value < 0
+
+
+def _pair(a: float, b: float) -> tuple[float, float]:
+    return a, b
+
+
+def _spin(task_s: float, value: float, _: float) -> float:
+    """Some CPU time, not wall time: on a busy machine they differ."""
+    end = time.thread_time() + task_s
+    while time.thread_time() < end:
+        pass
+    return value
+
+
+def _took_s(session: Session, driver: Callable[[Run], Value], partitions: int) -> float:
+    began, ended = session.program(driver, partitions=partitions).result()
+    return float(ended - began)
+
+
+def iteration(options: argparse.Namespace) -> Iterator[Row]:
+    count = 1000
+    for workers in (1, 2):
+        with minishark.connect(nodes=1, executors_per_node=workers) as session:
+            took = [
+                1000 * _took_s(session, partial(empty, count), 2 * workers) / count
+                for _ in range(options.rounds)
+            ]
+        yield {"workers": workers, "ms": round(min(took), 3), "median_ms": _median(took)}
+
+
+def scaling(options: argparse.Namespace) -> Iterator[Row]:
+    count, task_s, partitions = 20, 0.002, 20
+    took: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(options.rounds):
+        for workers, own in took.items():
+            with minishark.connect(nodes=1, executors_per_node=workers) as session:
+                own.append(_took_s(session, partial(busy, count, task_s), partitions) / count)
+    yield {
+        "one_ms": round(1000 * min(took[1]), 3),
+        "two_ms": round(1000 * min(took[2]), 3),
+        "ideal_one_ms": 1000 * task_s * partitions,
+        "two_over_one": round(min(took[1]) / min(took[2]), 3),
+    }
+
+
+def applications(options: argparse.Namespace) -> Iterator[Row]:
+    peers = [each for each in installed_peers() if each in options.peers]
+    systems = ["NumPy", "minishark", *peers]
+    if "mpi4py" in systems:
+        systems.insert(systems.index("mpi4py") + 1, "mpi4py, 1 partition per process")
+    cases = [
+        (each, place, count) for each in APPLICATIONS for place, count in enumerate(SIZES[each])
+    ]
+    found: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+    for _ in range(options.rounds):  # alternating, so that other load affects all alike
+        for system in tuple(systems):
+            asked = [_case(system, options, *each) for each in cases]
+            try:
+                told = run_cases(system.partition(",")[0], asked)
+            except ExecutionError as error:
+                yield {"system": system, "error": str(error)}
+                systems.remove(system)
+                continue
+            for (application, _, count), case, one in zip(cases, asked, told, strict=True):
+                times = _ms(case, one)
+                found.setdefault((system, application, count), []).append(times)
+    for application, _, count in cases:
+        yield from _compared(systems, application, count, found)
+
+
+def _case(
+    system: str, options: argparse.Namespace, application: str, place: int, count: int
+) -> Case:
+    slow = 5 if system in SLOW else 1
+    alone = system.startswith("mpi4py,")
+    return Case(
+        application=application, count=count, workers=options.workers,
+        partitions=options.workers if alone else options.partitions,
+        iterations=ITERATIONS[place] // slow,
+    )  # fmt: skip
+
+
+def _ms(case: Case, one: Measured) -> tuple[float, float]:
+    return 1000 * one.wall_s / case.iterations, 1000 * one.cpu_s / case.iterations
+
+
+def _compared(
+    systems: Sequence[str],
+    application: str,
+    count: int,
+    found: dict[tuple[str, str, int], list[tuple[float, float]]],
+) -> Iterator[Row]:
+    """A row per system, with minishark's time and CPU time over its own."""
+    best = {
+        system: [min(each[kind] for each in found[system, application, count]) for kind in (0, 1)]
+        for system in systems
+    }
+    own = best["minishark"]
+    for system in systems:
+        wall_ms, cpu_ms = best[system]
+        yield {
+            "application": application,
+            "count": count,
+            "system": system,
+            "ms": round(wall_ms, 3),
+            "cpu_ms": round(cpu_ms, 3),
+            "minishark_over_it": round(own[0] / wall_ms, 3),
+            "cpu_of_minishark_over_it": round(own[1] / max(cpu_ms, 1e-9), 3),
+            "rounds_ms": [round(wall, 3) for wall, _ in found[system, application, count]],
+        }
+
+
+def _median(values: Sequence[float]) -> float:
+    return round(statistics.median(values), 3)
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
+    "tasks": tasks,
+    "iteration": iteration,
+    "scaling": scaling,
+    "applications": applications,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("--rounds", type=int, default=3, help="the best of them counts")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--partitions", type=int, default=8)
+    parser.add_argument("--peers", nargs="*", default=["mpi4py", "Ray", "PySpark"])
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    unknown = [name for name in options.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"unknown section {', '.join(unknown)}")
+    rows = []
+    for name in options.sections or SECTIONS:
+        for row in SECTIONS[name](options):
+            rows.append({"section": name, **row})
+            print(json.dumps(rows[-1]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps({"argv": sys.argv, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

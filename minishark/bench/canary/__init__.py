@@ -1,0 +1,1 @@
+"""The three applications of Canary's paper: on minishark, and on what they are compared with."""
