@@ -7,14 +7,13 @@ no rows is the exception: it is told as it is.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_distributed_plans import COLUMNS, ORDERED, QUERIES, toy_tables
+from test_distributed_plans import COLUMNS, LARGE, ORDERED, QUERIES, toy_tables
 from toy_cluster import ToyCluster, ToyTable, as_bag, rounded
 
 from minishark.compiler.logical.plan import LogicalPlan
@@ -28,7 +27,6 @@ from minishark.compiler.rules.skew_split import SkewSplitOptions
 from minishark.compiler.sql.planning import PlanningDatabase
 
 ADAPTIVE = [rule.name for rule in RULES if rule.phase is Phase.ADAPTIVE]
-USED: Counter[str] = Counter()
 
 EAGER = {
     "collapse": CollapseOptions(rows_max=1_000),
@@ -110,8 +108,7 @@ def run(
     """The rows of a query with adaptive rules."""
     logical: LogicalPlan = planning.plan(planning.bind(sql))
     cluster = ToyCluster(con, tables)
-    rows, used = cluster.run_adaptive(logical, options, told(seed), random.Random(seed))
-    USED.update(used)
+    rows, _ = cluster.run_adaptive(logical, options, told(seed), random.Random(seed))
     return rows
 
 
@@ -148,6 +145,45 @@ def test_revised_answer_keeps_its_order(
     assert list(map(rounded, expected)) == list(map(rounded, found))
 
 
-def test_every_rule_had_its_turn() -> None:
-    """Else the tests above would say nothing about it (they run before this one)."""
-    assert set(ADAPTIVE) <= USED.keys()
+TABLES = tuple(
+    ToyTable(
+        name,
+        columns,
+        tuple(
+            tuple(None if type_ != "INTEGER" else i % 4 for _, type_ in columns) for i in range(9)
+        ),
+        partitions=3,
+        believed_rows=LARGE,
+    )
+    for name, columns in COLUMNS.items()
+)
+TURNS = {
+    "empty_inputs": "SELECT t.a, u.c FROM t JOIN u ON t.b = u.c WHERE t.a + t.b > 99",
+    "join_switch": "SELECT t.a, u.c FROM t JOIN u ON t.b = u.c WHERE u.a % 2 = 1",
+    "collapse": "SELECT a, median(b) FROM t GROUP BY a",
+    "skew_split": "SELECT t.b, count(*), sum(u.a * t.a) FROM t JOIN u ON t.b = u.c GROUP BY t.b",
+}
+
+
+@pytest.mark.parametrize("rule", ADAPTIVE)
+def test_every_rule_has_its_turn(
+    rule: str, planning: PlanningDatabase, con: duckdb.DuckDBPyConnection
+) -> None:
+    """Else the tests above would say nothing about it."""
+    options = PlannerOptions(
+        partitions=4,
+        stage_cost=0.0,
+        rules=EAGER,
+        disabled=frozenset(ADAPTIVE) - {rule} | {"one_task", "coalesced_tasks"},
+    ).in_stages()
+    used: set[str] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        if rule == "skew_split":
+            patch.setattr("minishark.compiler.physical.join_moves.SHUFFLE_COST", 1e-3)
+        for seed in range(20):
+            cluster = ToyCluster(con, TABLES)
+            logical = planning.plan(planning.bind(TURNS[rule]))
+            rows, rules = cluster.run_adaptive(logical, options, told(seed), random.Random(seed))
+            assert as_bag(con.execute(TURNS[rule]).fetchall()) == as_bag(rows)
+            used.update(rules)
+    assert {rule} == used
