@@ -71,7 +71,7 @@ class SimulatedWorker(Machine[WorkerIn]):
             return [Envelope(self.machine.address, msg, self._busy_until - now)]
         if isinstance(msg, Work):
             if self._deferred:  # what came meanwhile is looked at before more tasks are run
-                return [Envelope(self.machine.address, msg)]
+                return [Envelope(self.machine.address, msg, ROUNDING_S)]
         elif self._deferred:
             self._deferred -= 1
         self.started_s, self.spent_s = now, 0.0
