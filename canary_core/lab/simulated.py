@@ -29,7 +29,6 @@ from sparrow_core.sim.network import Network
 
 _CENTRAL = "central scheduler (2,600 tasks/s)"
 _CANARY = "Canary"
-_WITH_BARRIER = "Canary, with broadcast, sum and signal"
 _IDEAL = "tasks alone"
 _CENTRAL_RATE = 2600.0  # of Spark 1.5.2, as the paper measured it
 _UNTIL_S = 1e6
@@ -73,7 +72,7 @@ class Clock:
         return [after - before for before, after in pairwise(self.ends_s)]
 
 
-Body = Callable[[Run, Value, Value, int], Value]  # ... with data, a single, its number: a single
+Body = Callable[[Run, Value, Value], Value]  # with data and a single: the next single
 
 
 def simulate(
@@ -105,8 +104,8 @@ def simulate(
 
     def driver(run: Run) -> Value:
         data, single = run.load(int), run.single(0)
-        for number in range(-1, iterations):
-            single = body(run, data, single, number)
+        for _ in range(iterations + 1):
+            single = body(run, data, single)
             if run.signal(clock.tick, single):
                 break
         return single
@@ -175,15 +174,13 @@ def _simulated(
     return run
 
 
-def _map_and_reduce(
-    task_s: Callable[[int], float], costs: Costs, stages: Callable[[int], int] = lambda _: 1
-) -> Body:
+def _map_and_reduce(task_s: Callable[[int], float], costs: Costs, stages: int = 1) -> Body:
     """An iteration: a broadcast, some maps, and a sum.
 
     Args:
         task_s: How long a task takes, by partition.
         costs: Of the control plane.
-        stages: How many maps, by iteration.
+        stages: How many maps.
     """
     more_s = costs.task_us / 1e6
 
@@ -195,9 +192,9 @@ def _map_and_reduce(
         spend(more_s)
         return a + b
 
-    def body(run: Run, data: Value, single: Value, number: int) -> Value:
+    def body(run: Run, data: Value, single: Value) -> Value:
         told = run.broadcast(single)
-        for _ in range(stages(number)):
+        for _ in range(stages):
             told = run.map(work, data, told)
         return run.reduce(add, told)
 
@@ -209,42 +206,38 @@ def _map_and_reduce(
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """Busy tasks without communication within an iteration, as in the paper's figure 5.
+    """Iterations of a broadcast, many maps, a sum and a signal, as in the paper's figure 5.
 
     Attributes:
         workers: Of one core each.
         partitions: Per worker.
         task_us: Each task's own time.
-        stages: Of every other iteration; the others have half as many.
-        pairs: Of iterations; the last is measured, since many workers do not start as one.
+        stages: Maps per iteration.
+        iterations: The last is measured, since many workers do not start as one.
     """
 
     workers: tuple[int, ...] = (1, 10, 36, 144, 288, 576, 1000)
     partitions: int = 10
     task_us: float = 6.6
-    stages: int = 200
-    pairs: int = 3
+    stages: int = 300
+    iterations: int = 2
     costs: Costs = Costs()
 
 
 def throughput(parameters: Throughput, seed: int, advance: Advance) -> Sequence[Point]:
     """Tasks per second of all workers together, and their share of what tasks alone would reach."""
     rows: list[Point] = []
-    task_s, stages = parameters.task_us / 1e6, parameters.stages
-    body = _map_and_reduce(
-        _always(task_s), parameters.costs, lambda number: stages if number % 2 else stages // 2
-    )
+    task_s = parameters.task_us / 1e6
+    body = _map_and_reduce(_always(task_s), parameters.costs, parameters.stages)
     for workers in parameters.workers:
-        tasks = workers * parameters.partitions * stages
+        tasks = workers * parameters.partitions * parameters.stages
         took_s, _ = simulate(
             body, workers=workers, partitions=workers * parameters.partitions,
-            iterations=2 * parameters.pairs, costs=parameters.costs, seed=seed,
+            iterations=parameters.iterations, costs=parameters.costs, seed=seed,
         )  # fmt: skip
-        half_s, whole_s = took_s[-2:]
         ideal = workers / task_s
         rates = {
-            _CANARY: (tasks - tasks // 2) / (whole_s - half_s),
-            _WITH_BARRIER: tasks / whole_s,
+            _CANARY: tasks / took_s[-1],
             _IDEAL: ideal,
             _CENTRAL: min(ideal, _CENTRAL_RATE),
         }
