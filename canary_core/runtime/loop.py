@@ -20,7 +20,10 @@ from sparrow_core.protocol.machine import Envelope
 from sparrow_core.runtime.transport.local_driver import LocalDriver
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[str, Packet]).decode
+decode = msgspec.msgpack.Decoder(tuple[str, Packet]).decode
+# Who is at both ends, how often the link began anew, and the epoch: between workers, links (and
+# with them the numbers of packets) begin anew with each epoch.
+_Link = tuple[Address, int, int, int, int]
 _MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -33,7 +36,7 @@ class PacketLoop(LocalDriver):
         self.malformed = 0
         self._mailbox = mailbox
         self._on_lost = on_lost
-        self._sent: dict[tuple[Address, int, int], int] = {}  # the last number, by link
+        self._sent: dict[_Link, int] = {}  # the last number, by link
 
     def _wake(self) -> None:
         self._mailbox.wake()
@@ -49,7 +52,7 @@ class PacketLoop(LocalDriver):
 
     def _accept(self, frames: Frames) -> None:
         try:
-            name, packet = _decode(frames[0])
+            name, packet = decode(frames[0])
         except _MALFORMED:
             self.malformed += 1
             return
@@ -81,11 +84,11 @@ class PacketLoop(LocalDriver):
         A machine repeats what is not acknowledged, for instance while its peer is in a long task.
         But sockets lose nothing while their connection lives.
         """
-        link = (to, packet.born, packet.to_born)
+        link = (to, packet.born, packet.to_born, packet.session, packet.epoch)
         if packet.seq > self._sent.get(link, 0):
             self._sent[link] = packet.seq
             return packet
-        return structs.replace(packet, seq=0, epoch=0, bodies=(), frames=())
+        return structs.replace(packet, seq=0, bodies=(), frames=())
 
     def close(self, linger_s: float = 0.0) -> None:
         """Close the sockets, after `run` has returned."""

@@ -33,7 +33,7 @@ def _keys() -> Keys:
     return structs.replace(keys, allowed=(keys.public,))
 
 
-def _received(mailbox: Mailbox, count: int = 1, timeout_s: float = 10.0) -> list[Frames]:
+def received(mailbox: Mailbox, count: int = 1, timeout_s: float = 10.0) -> list[Frames]:
     found: list[Frames] = []
     deadline = time.monotonic() + timeout_s
     while len(found) < count and time.monotonic() < deadline:
@@ -51,7 +51,7 @@ def test_messages_arrive_once_and_in_order(folder: Path, hosts: tuple[str, str])
     for number in range(300):
         left.send(right.route, f"{number}".encode(), [b"", b"x" * number] if number % 2 else [])
     left.send(right.route, b"large", [memoryview(large), b"end"])
-    found = _received(right, 301)
+    found = received(right, 301)
     assert [f"{n}" for n in range(300)] == [bytes(each[0]).decode() for each in found[:300]]
     assert [2 * (n % 2) for n in range(300)] == [len(each) - 1 for each in found[:300]]
     assert [b"large", large, b"end"] == [bytes(frame) for frame in found[300]]
@@ -65,7 +65,7 @@ def test_a_stranger_is_not_admitted(folder: Path) -> None:
     inside = Mailbox(folder / "i.sock", "one", tcp=_ANY_PORT, keys=_keys())
     stranger = Mailbox(folder / "s.sock", "other", tcp=_ANY_PORT, keys=_keys())
     stranger.send(inside.route, b"let me in")
-    assert [] == _received(inside, timeout_s=1.0)
+    assert [] == received(inside, timeout_s=1.0)
     bare = Mailbox(folder / "b.sock", "third")
     with pytest.raises(InsecureTransport):
         bare.send(inside.route, b"let me in")
@@ -97,7 +97,7 @@ def test_the_death_of_a_peer_is_noticed_at_once(folder: Path) -> None:
     """Whoever has sent it a message learns of it, and is not told twice."""
     own = Mailbox(folder / "o.sock")
     peer = subprocess.Popen([sys.executable, "-c", _PEER, folder / "p.sock", own.route.endpoint])
-    ((name,),) = _received(own, timeout_s=30.0)
+    ((name,),) = received(own, timeout_s=30.0)
     route = route_of(bytes(name).decode())
     own.send(route, b"hello")
     own.receive(0.3)

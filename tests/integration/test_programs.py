@@ -313,6 +313,19 @@ def test_workers_die(own: Session) -> None:
     assert 2 <= running.progress.rollbacks
 
 
+def test_workers_that_survive_go_on_together() -> None:
+    """Three workers, one of which dies: the others exchange data as before."""
+    with minishark.connect(nodes=3, executors_per_node=1) as session:
+        driver = slow_sum(0.003, 80)
+        expected = session.program(driver, partitions=6).result(60)
+        running = session.program(driver, partitions=6, snapshot_every=40)
+        until(lambda: (running.progress.snapshot or 0) > 0, "a snapshot")
+        assert 3 == running.progress.workers
+        os.kill(session.nodes()[2].executors[0].pid, signal.SIGKILL)
+        _same(running.result(60), expected)
+        assert 1 <= running.progress.rollbacks
+
+
 def test_a_task_that_kills_its_worker(own: Session) -> None:
     """Is tried four times; the error says how they died, and the session stays usable."""
 
@@ -356,13 +369,16 @@ def test_a_worker_is_suspended(own: Session) -> None:
     _same(running.result(100), expected)
 
 
+_KILLS = 100
+
+
 @pytest.mark.slow
 def test_a_hundred_deaths(own: Session) -> None:
     """Each costs at most a snapshot's interval and seconds."""
     driver = slow_sum(0.004, 250)
     expected = own.program(driver, partitions=6).result(120)
     took: list[float] = []
-    while len(took) < int(os.environ.get("KILLS", "100")):
+    while len(took) < _KILLS:
         running = own.program(driver, partitions=6, snapshot_every=40)
         took += _survive(own, running, 10)
         _same(running.result(120), expected)
