@@ -6,6 +6,7 @@ so the copies agree on the program as long as nothing but signals decides what i
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
@@ -161,9 +162,13 @@ class Run:
     def _size(self, partitions: int | None) -> int:
         if partitions is None:
             return self._partitions
-        if partitions < 1:
+        try:
+            size = operator.index(partitions)  # NumPy's integers are fine, but do not travel
+        except TypeError:
+            size = 0
+        if size < 1:
             raise InvalidCall(f"partitions must be a positive integer, not {partitions!r}")
-        return partitions
+        return size
 
     def _operands(
         self, call: str, fn: Any, values: tuple[Value, ...], *, single: bool = False

@@ -578,10 +578,10 @@ class Controller(Machine[ControllerIn]):
         self._suspicions += 1
         stage, calls = first_difference(trails)
         if calls:
-            told = "; ".join(f"{worker} called {call}" for worker, call in calls.items())
             message = (
-                f"copies of the driver took different ways at stage {stage}: {told}. A driver may"
-                " depend on its signals only: no clock, no random numbers, no order of sets"
+                f"copies of the driver took different ways at stage {stage}: {_told(calls)}. A"
+                " driver may depend on its signals only: no clock, no random numbers, no order of"
+                " sets"
             )
         elif self._suspicions >= SUSPICIONS_MAX:
             message = "copies of the driver took different ways; the stage is not known any more"
@@ -617,3 +617,11 @@ def first_difference(trails: Mapping[Address, Trail]) -> tuple[int, dict[str, st
         if len({call.digest for call in calls.values()}) > 1:
             return stage, {str(worker): call.call for worker, call in calls.items()}
     return -1, {}
+
+
+def _told(calls: Mapping[str, str]) -> str:
+    """The calls that differ, without the addresses of workers, which tell users nothing."""
+    first, *others = dict.fromkeys(calls.values())
+    if not others:
+        return f"all called {first}, but with other operands, or another function or closure"
+    return "; ".join([f"one called {first}", *[f"another {call}" for call in others]])

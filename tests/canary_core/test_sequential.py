@@ -151,6 +151,7 @@ def _after(call: Any) -> Any:
         (lambda r, many, one: r.signal(bool, many), "reduce them first"),
         (lambda r, many, one: r.update(abs, many), "changes what run.state made"),
         (lambda r, many, one: r.load(int, partitions=0), "positive integer"),
+        (lambda r, many, one: r.load(int, partitions=2.5), "positive integer"),
         (lambda r, many, one: r.load(3), "needs a function"),
         (lambda r, many, one: 1 if one else 2, "branches on run.signal"),
         (lambda r, many, one: list(many), "sees no data"),
@@ -183,6 +184,13 @@ def test_numpy_handles_do_not_become_arrays() -> None:
     """`np.add(handle, 1)` is a mistake that numpy would hide in an array of objects."""
     with pytest.raises(TypeError):
         run(lambda r: np.ones(3) + r.single(1))
+
+
+def test_a_number_of_partitions_may_be_of_numpy() -> None:
+    """As it is what a function such as np.sqrt or a shape returns."""
+    handles: list[Any] = []
+    assert [0, 1, 2] == run(lambda r: handles.append(r.load(int, np.int64(3))) or handles[0])
+    assert type(handles[0].partitions) is int
 
 
 def test_a_constant_is_copied() -> None:
