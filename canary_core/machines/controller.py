@@ -23,7 +23,7 @@ from canary_core.machines.custody import Custody
 from canary_core.machines.links import Links
 from canary_core.machines.partition import Key
 from canary_core.policy.balance import BALANCERS, PlannedMove, WorkerLoad
-from canary_core.policy.placement import place, reassign
+from canary_core.policy.placement import place, reassign, recopy
 from canary_core.protocol.messages import (
     Advance,
     Begin,
@@ -47,6 +47,7 @@ from canary_core.protocol.messages import (
     Progress,
     Ready,
     Rejoin,
+    Replicate,
     Report,
     ResultPart,
     Rules,
@@ -307,6 +308,7 @@ class Controller(Machine[ControllerIn]):
         self._released.pop(ready.worker, None)
         self._links.post(ready.worker, self._begin(0, self._floor, self._cuts, joining=True))
         self._announce_members([each for each in self._members if each != ready.worker])
+        self._replicate()
 
     def _announce_members(self, to: Sequence[Address]) -> None:
         members, hosts = self._roll()
@@ -366,9 +368,20 @@ class Controller(Machine[ControllerIn]):
         begin = self._begin(stage, stage, (), joining=False)
         for worker in self._members:
             self._links.post(worker, begin)
+        self._replicate()
         for worker in self._released:  # all that they had to forward is of an earlier epoch
             self._links.post(worker, End(None))
         self._released = {}
+
+    def _replicate(self) -> None:
+        """Have the last snapshot copied, if too few hold it: the next death must not cost it."""
+        holders = self._custody.holders(self._complete)
+        for key, row in self._rows.items():
+            if row.holder and key in holders:  # it is on its way to its worker, who keeps it too
+                holders[key] = tuple(dict.fromkeys((*holders[key], row.worker)))
+        hosts = {worker: self._members[worker].host for worker in self._stayers()}
+        for (holder, to), keys in recopy(holders, hosts, self._settings.copies).items():
+            self._links.post(holder, Replicate(self._complete, tuple(keys), to))
 
     def _begin(self, stage: int, floor: int, cuts: tuple[int, ...], *, joining: bool) -> Begin:
         settings = self._settings
@@ -535,6 +548,7 @@ class Controller(Machine[ControllerIn]):
                 self._custody.lose(worker)
                 self._released[worker] = self._now
                 self._announce_members(everyone)
+                self._replicate()
 
     def _can_go(self, worker: Address) -> bool:
         """Whether a worker's partitions are known to be elsewhere, and the snapshot as well."""

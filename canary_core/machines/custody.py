@@ -60,6 +60,10 @@ class Custody:
         """The groups that exist at a stage."""
         return self._groups.get(stage, ())
 
+    def holders(self, stage: int) -> dict[Key, tuple[Address, ...]]:
+        """All live holders of each partition at a stage."""
+        return {key: tuple(held) for key, held in self._holders.get(stage, {}).items()}
+
     def holder(self, stage: int, key: Key, wanted: Address) -> Address:
         """Who gives a partition's snapshot: the worker that wants it, if it can; "" if none."""
         holders = self._holders.get(stage, {}).get(key, {})

@@ -59,6 +59,10 @@ class Shelf:
         self._snapshots.setdefault(stage, {})[key] = snapshot
         self.news.append((stage, key))
 
+    def holds(self, stage: int, key: Key) -> bool:
+        """Whether a snapshot is here."""
+        return key in self._snapshots.get(stage, {})
+
     def get(self, stage: int, key: Key) -> tuple[Snapshot, dict[Blob, Frames]]:
         """A snapshot and all its blobs."""
         snapshot = self._snapshots[stage][key]

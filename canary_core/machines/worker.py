@@ -50,6 +50,7 @@ from canary_core.protocol.messages import (
     Pieces,
     Ready,
     Rejoin,
+    Replicate,
     Report,
     ResultPart,
     SignalsKnown,
@@ -415,6 +416,8 @@ class Worker(Machine[WorkerIn]):
                 self._on_ask_signals(body)
             case Keep():
                 self._on_keep(body, frames)
+            case Replicate():
+                self._on_replicate(body)
             case TellTrail():
                 self._on_tell_trail()
             case Farewell():
@@ -689,6 +692,15 @@ class Worker(Machine[WorkerIn]):
         self._shelf.store(body.stage, key, snapshot, brought)
         if body.restore:
             self._restore(key, body.stage)
+
+    def _on_replicate(self, body: Replicate) -> None:
+        """Send copies of what is held; a later snapshot may have replaced it meanwhile."""
+        for key in body.partitions:
+            if self._shelf.holds(body.stage, key):
+                snapshot, frames = self._shelf.get(body.stage, key)
+                self._links.post(
+                    body.to, *snapshots.keep_message(key, body.stage, snapshot, frames)
+                )
 
     # --- reports and digests -------------------------------------------------------------------
 

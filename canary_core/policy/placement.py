@@ -1,8 +1,8 @@
-"""Where partitions go first, and where those of a worker go that has died or leaves."""
+"""Where partitions go first, where those of a lost worker go, and who holds more copies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sparrow_core.protocol.ids import Address
 
@@ -45,3 +45,24 @@ def reassign(owners: Mapping[Key, Address], workers: Sequence[Address]) -> dict[
             counts[least, key[0]] += 1
             moved[key] = least
     return moved
+
+
+def recopy(
+    holders: Mapping[Key, Collection[Address]], hosts: Mapping[Address, str], copies: int
+) -> dict[tuple[Address, Address], list[Key]]:
+    """Which copies to make, by (from, to), so that each key has `copies` holders among `hosts`.
+
+    New holders are on other hosts than the old ones, where there are any, and share the load.
+    """
+    orders: dict[tuple[Address, Address], list[Key]] = {}
+    given = dict.fromkeys(hosts, 0)
+    for key, held in holders.items():
+        having = [each for each in held if each in hosts]
+        while having and len(having) < min(copies, len(hosts)):
+            taken = {hosts[each] for each in having}
+            others = [each for each in hosts if each not in having]
+            to = min(others, key=lambda worker: (hosts[worker] in taken, given[worker]))
+            given[to] += 1
+            orders.setdefault((having[0], to), []).append(key)
+            having.append(to)
+    return orders

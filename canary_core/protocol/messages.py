@@ -7,7 +7,7 @@ later one are kept until the receiver has begun it too.
 
     worker      Ready, Report, WantGroup, Failed, Suspect, Trail, ResultPart ─▶ controller
     worker      Leaving, Left ─▶ controller
-    controller  Begin, MapChanged, Advance, TellTrail, Rejoin, End ─▶ worker
+    controller  Begin, MapChanged, Advance, Replicate, TellTrail, Rejoin, End ─▶ worker
     worker      Pieces, SignalsKnown, AskSignals, Moved, Keep, Farewell ─▶ worker
 
 A struct is encoded as an array, so the order of fields is the wire format. A body's `frames` says
@@ -274,6 +274,20 @@ class Advance(Message, frozen=True):
     cuts: tuple[int, ...]
 
 
+class Replicate(Message, frozen=True):
+    """Send copies of a snapshot to another worker, as Keep: too few workers hold it.
+
+    Attributes:
+        stage: The snapshot's stage.
+        partitions: Size and index of each partition whose snapshot is to be copied.
+        to: Who shall hold it as well.
+    """
+
+    stage: int
+    partitions: tuple[tuple[int, int], ...]
+    to: Address
+
+
 class TellTrail(Message, frozen=True):
     """Copies of the driver seem to have diverged: answer Trail."""
 
@@ -384,7 +398,7 @@ class Keep(Message, frozen=True, kw_only=True):
 
 Body = (
     Ready | Report | WantGroup | Failed | Suspect | Trail | ResultPart | Leaving | Left
-    | Begin | MapChanged | Advance | TellTrail | Rejoin | End
+    | Begin | MapChanged | Advance | Replicate | TellTrail | Rejoin | End
     | Pieces | SignalsKnown | AskSignals | Moved | Keep | Farewell
 )  # fmt: skip
 

@@ -19,6 +19,7 @@ from canary_core.machines.links import IN_FLIGHT_MAX, Links
 from canary_core.machines.partition import Partition, TaskError, drain, has_more
 from canary_core.machines.replica import Replica
 from canary_core.machines.shelf import Shelf, keep_message, kept, restored, snapshot_of
+from canary_core.policy.placement import recopy
 from canary_core.protocol.messages import (
     Body,
     Entry,
@@ -467,6 +468,16 @@ def test_a_stage_can_be_restored_when_each_partition_has_a_holder() -> None:
     custody.lose(B)
     assert 0 == custody.latest(1)
     assert "" == custody.holder(8, (2, 0), A)
+
+
+def test_a_snapshot_is_copied_where_holders_are_missing() -> None:
+    """To the host that has none, in equal shares, and not to more workers than there are."""
+    hosts = {A: "one", B: "one", C: "two"}
+    held = {(4, 0): (A,), (4, 1): (A, C), (4, 2): (C,), (4, 3): (C,), (4, 4): (), (4, 5): ("x",)}
+    assert {(A, C): [(4, 0)], (C, A): [(4, 2)], (C, B): [(4, 3)]} == recopy(held, hosts, 2)
+    assert [(4, 0), (4, 1)] == recopy(held, hosts, 3)[A, B]
+    assert {} == recopy(held, {A: "one"}, 2)
+    assert {} == recopy(held, hosts, 1)
 
 
 def test_messages_are_small_arrays_on_the_wire() -> None:

@@ -30,7 +30,7 @@ from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Cancel, Drain, Move, Packet
 from canary_core.results import error_of
 from canary_core.sim.cluster import CONTROLLER, SimulatedRun, spend
-from sparrow_core.protocol.ids import address
+from sparrow_core.protocol.ids import Address, address
 from sparrow_core.sim.network import Network
 
 SLOW_BLOCK = 500
@@ -196,6 +196,27 @@ def test_a_death_costs_no_more_than_what_came_after_the_snapshot() -> None:
     assert run.progress is not None
     assert 2 == run.progress.epoch
     assert run.world.now < 2 * undisturbed.world.now + 0.1
+
+
+def test_the_death_of_each_first_worker_in_turn_does_not_cost_the_snapshot() -> None:
+    """A worker that comes after the snapshot gets a copy of it before the next death."""
+    first = [address(f"w{number}", "worker") for number in range(2)]
+    run = simulated(_busy, workers=2, snapshot_every=200, report_s=0.01)  # one in all
+    run.world.run(100.0, done=lambda: run.progress is not None and run.progress.snapshot == 200)
+    begun_s = run.world.now
+    for number, worker in enumerate(first):
+        run.world.call(begun_s + 0.1 * number, run.add_worker)
+        run.world.call(begun_s + 0.2 * number + 0.05, lambda worker=worker: _die(run, worker))
+    run.world.run(begun_s + 0.3)
+    assert run.progress is not None
+    assert 3 == run.progress.epoch
+    assert 200 == run.progress.snapshot
+    assert run_sequentially(_busy, partitions=8) == run.result(LIMIT_S)
+
+
+def _die(run: SimulatedRun, worker: Address) -> None:
+    run.kill_worker(worker)
+    run.notice_death(worker)
 
 
 def test_without_snapshots_a_death_restarts_the_program() -> None:
