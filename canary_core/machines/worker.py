@@ -76,6 +76,7 @@ BATCH_MAX = 1024  # tasks of a partition between two looks at the clock
 TICK_S = 0.05
 ASK_S = 0.25  # how long a driver waits for a signal before it asks
 ANNOUNCE_TICKS = 20
+ANSWER_S = 60.0  # a worker that has never heard of a controller ends after so long
 EARLY_MAX = 4096  # packets; those beyond are sent again
 TRAIL_MAX = 4096
 IN_FLIGHT_MAX_BYTES = 1 << 28  # no more tasks are run while so much is not acknowledged
@@ -431,18 +432,14 @@ class Worker(Machine[WorkerIn]):
         out = [Envelope(self.address, Tick(tick.generation + 1), TICK_S)]
         if self._begin is None:
             # It may have told a controller that died since: it says again and again that it waits.
+            if now - self._heard_at > ANSWER_S:  # one that lives acknowledges each time
+                return self._lose_controller(ANSWER_S)
             if tick.generation % ANNOUNCE_TICKS == 0:
                 self._announce()
             return out + self._links.tick(now)
         rules = self._begin.rules
         if now - self._heard_at > rules.silence_s:
-            self._end()
-            lost = Failure(
-                error="ControllerLost",
-                message=f"the controller {self._controller} has been silent for"
-                f" {rules.silence_s:g} s",
-            )
-            return [Envelope(self._host_address, Ended(lost))]
+            return self._lose_controller(rules.silence_s)
         if self._members and self.address not in self._members:
             return out + self._leave() + self._links.tick(now)
         if self._reported_at is None:
@@ -451,6 +448,12 @@ class Worker(Machine[WorkerIn]):
             self._report(now)
         self._ask_if_waiting(now)
         return out + self._links.tick(now)
+
+    def _lose_controller(self, silent_s: float) -> list[Envelope]:
+        self._end()
+        message = f"the controller {self._controller} has been silent for {silent_s:g} s"
+        lost = Failure(error="ControllerLost", message=message)
+        return [Envelope(self._host_address, Ended(lost))]
 
     def _leave(self) -> list[Envelope]:
         """No member any more: end when nothing can come that must be forwarded, and all is said."""
@@ -672,7 +675,9 @@ class Worker(Machine[WorkerIn]):
         """Store a partition, and send copies to others."""
         stage, _ = part.cuts.popleft()
         groups = tuple([size for size, steps in replica.cuts.get(stage, {}).items() if steps])
-        signals = {s: value for s, value in self._signals.items() if s < stage}
+        signals: dict[int, Any] = {}
+        if part.key == SINGLE_KEY:
+            signals = {s: value for s, value in self._signals.items() if s < stage}
         try:
             snapshot, frames = snapshots.snapshot_of(part, replica.loads, groups, signals)
         except Exception as error:

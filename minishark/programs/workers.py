@@ -13,7 +13,15 @@ from functools import partial
 
 from minishark.cluster.backend import Backend, JobEvent, job_error, task_error
 from minishark.worker.protocol import WorkerFigures, decode_figures
-from sparrow_core import JobFailed, JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed
+from sparrow_core import (
+    JobFailed,
+    JobFinished,
+    JobId,
+    JobSpec,
+    SparrowError,
+    TaskCompleted,
+    TaskFailed,
+)
 
 
 class WorkerJobs:
@@ -66,6 +74,9 @@ class WorkerJobs:
         with self._changed:
             if number in self._open:  # else it has ended already
                 self._open[number] = job_id
+            is_late = self._ending
+        if is_late:  # `end` did not know its id
+            self._backend.cancel(job_id)
 
     def _on_event(self, number: int, event: JobEvent) -> None:
         """Follow a job, on the cluster's thread."""
@@ -78,22 +89,28 @@ class WorkerJobs:
             case JobFinished():
                 self._end(number)
             case JobFailed():
-                self._end(number)
-                self._replace(number, event)
+                if not self._is_replaced(number, event):
+                    self._end(number)
 
     def _end(self, number: int) -> None:
         with self._changed:
             self._open.pop(number, None)
             self._changed.notify_all()
 
-    def _replace(self, number: int, event: JobFailed) -> None:
+    def _is_replaced(self, number: int, event: JobFailed) -> bool:
         """A worker died too often: another takes its place, unless the program gets stuck."""
         if self._ending:
-            return
+            return False
         if event.kind == "task_lost" and self._stage() > self._began_at[number]:
-            self._submit(number)
+            try:
+                self._submit(number)
+            except SparrowError as error:
+                self._on_failure(error)
+            else:
+                return True
         else:
             self._on_failure(job_error(event))
+        return False
 
     def __len__(self) -> int:
         """How many jobs have not ended."""
@@ -106,7 +123,8 @@ class WorkerJobs:
 
     def end(self, grace_s: float, timeout_s: float) -> None:
         """Wait until all workers have ended by themselves, cancel the others, and wait for them."""
-        self._ending = True
+        with self._changed:
+            self._ending = True
         if self._await_ends(grace_s):
             return
         with self._changed:

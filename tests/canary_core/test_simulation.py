@@ -433,6 +433,27 @@ def test_workers_end_when_the_controller_stays_dead(at_s: float) -> None:
         assert isinstance(error_of(failure), ControllerLost)
 
 
+def test_a_worker_that_never_hears_of_a_controller_ends() -> None:
+    """It does not hold its slot for ever."""
+    run = simulated(logistic)
+    run.kill_controller()
+    run.world.run(50.0)
+    assert {} == run.ended
+    run.world.run(70.0)
+    assert 3 == len(run.ended)
+    assert all(each is not None and each.error == "ControllerLost" for each in run.ended.values())
+
+
+def test_a_worker_that_waits_for_others_does_not_end() -> None:
+    """The controller acknowledges what it says, though the program has not begun."""
+    two = Settings(partitions=8, workers=2, wait_s=90.0, patience_s=200.0)
+    run = SimulatedRun(logistic, two, workers=1, checked=True)
+    run.world.run(80.0)
+    assert {} == run.ended
+    run.add_worker()
+    assert same(run.result(LIMIT_S), EXPECTED)
+
+
 def test_the_last_worker_cannot_be_drained() -> None:
     """It goes on."""
     run = simulated(logistic, workers=1)

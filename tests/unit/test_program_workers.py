@@ -12,7 +12,15 @@ from minishark.cluster.backend import JobEvent
 from minishark.errors import ExecutionError, TasksLostError
 from minishark.programs.workers import WorkerJobs
 from minishark.worker.protocol import WorkerFigures, encode
-from sparrow_core import JobFailed, JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed
+from sparrow_core import (
+    JobFailed,
+    JobFinished,
+    JobId,
+    JobSpec,
+    SparrowError,
+    TaskCompleted,
+    TaskFailed,
+)
 
 _LOST = JobFailed("task_lost", "its executor died")
 
@@ -21,6 +29,7 @@ class _Backend:
     """Keeps jobs and their callbacks; cancelled ones fail at once if it is told so."""
 
     def __init__(self, *, obeys: bool = True) -> None:
+        self.before_submit: Callable[[], None] = lambda: None
         self.jobs: dict[JobId, Callable[[JobEvent], None]] = {}
         self.cancelled: list[JobId] = []
         self._numbers = itertools.count()
@@ -28,6 +37,7 @@ class _Backend:
 
     def submit(self, job: JobSpec, on_event: Callable[[JobEvent], None]) -> JobId:
         del job
+        self.before_submit()
         job_id = JobId(f"j{next(self._numbers)}")
         self.jobs[job_id] = on_event
         return job_id
@@ -87,6 +97,31 @@ def test_a_lost_worker_is_replaced_while_the_program_gets_on() -> None:
     backend.tell("j2", _LOST)
     assert ["j0", "j1", "j2"] == list(backend.jobs)
     assert [TasksLostError] == [type(each) for each in started.failures]
+    assert 1 == len(started.jobs)
+
+
+def test_a_replacement_that_comes_too_late_is_cancelled() -> None:
+    """The program ends while a job takes another's place: no worker is left behind."""
+    backend = _Backend()
+    started = _Started(backend)
+    started.stage = 7
+    backend.before_submit = lambda: started.jobs.end(0.0, 0.0)
+    backend.tell("j1", _LOST)
+    assert ["j0", "j2"] == backend.cancelled
+    assert 0 == len(started.jobs)
+
+
+def test_a_cluster_that_takes_no_replacement_ends_the_program() -> None:
+    backend = _Backend()
+    started = _Started(backend)
+    started.stage = 7
+
+    def refuse() -> None:
+        raise SparrowError("closed")
+
+    backend.before_submit = refuse
+    backend.tell("j1", _LOST)
+    assert [SparrowError] == [type(each) for each in started.failures]
     assert 1 == len(started.jobs)
 
 
