@@ -77,7 +77,7 @@ TICK_S = 0.05
 ASK_S = 0.25  # how long a driver waits for a signal before it asks
 ANNOUNCE_TICKS = 20
 ANSWER_S = 60.0  # a worker that has never heard of a controller ends after so long
-EARLY_MAX = 4096  # packets; those beyond are sent again
+EARLY_MAX = 1 << 16  # packets; links bound them sooner, but for duplicates
 TRAIL_MAX = 4096
 IN_FLIGHT_MAX_BYTES = 1 << 28  # no more tasks are run while so much is not acknowledged
 SINGLE_KEY: Key = (1, 0)
@@ -357,8 +357,9 @@ class Worker(Machine[WorkerIn]):
 
     def _on_packet(self, packet: Packet, now: float) -> list[Envelope]:
         if packet.sender != self._controller and packet.epoch != self._epoch:
-            if packet.epoch > self._epoch and len(self._early) < EARLY_MAX:
-                self._early.append(packet)  # its sender has begun an epoch of which we shall hear
+            is_early = packet.epoch > self._epoch  # its sender has begun it, and so shall we
+            if is_early and packet.seq and len(self._early) < EARLY_MAX:
+                self._early.append(packet)
             return []
         ready, out = self._links.receive(packet, now)
         if self._ended:
