@@ -11,14 +11,13 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from minishark.cluster.backend import Backend, JobEvent, job_error, task_error
+from minishark.cluster.backend import Backend, BackendError, JobEvent, job_error, task_error
 from minishark.worker.protocol import WorkerFigures, decode_figures
 from sparrow_core import (
     JobFailed,
     JobFinished,
     JobId,
     JobSpec,
-    SparrowError,
     TaskCompleted,
     TaskFailed,
 )
@@ -57,7 +56,7 @@ class WorkerJobs:
         """Submit all jobs.
 
         Raises:
-            SparrowError: the cluster does not take them.
+            BackendError: the cluster does not take them.
         """
         try:
             for number in range(len(self._jobs)):
@@ -104,7 +103,7 @@ class WorkerJobs:
         if event.kind == "task_lost" and self._stage() > self._began_at[number]:
             try:
                 self._submit(number)
-            except SparrowError as error:
+            except BackendError as error:
                 self._on_failure(error)
             else:
                 return True

@@ -421,8 +421,8 @@ class Session(CamelCase):
                 None for none: it then starts again.
             snapshot_s: seconds between two snapshots, instead.
             copies: the number of workers that keep each snapshot.
-            balancer: how partitions move: "straggler" takes some from a worker that is slow, "even"
-                makes all equally busy, "none" leaves them where they are.
+            balancer: how partitions move: "straggler" takes some from the worker that is busy
+                longest, "even" gives all workers the same number, "none" moves nothing.
             into: the name of a table that the result becomes: the driver returns one value, whose
                 parts are Arrow tables. They do not pass through this process.
             replace: whether `into` may replace a table.
