@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 MASK = (1 << 63) - 1  # digests travel as msgpack integers
+UNTOLD = 0  # instead of a digest
 CACHED_MAX = 10_000
 SCALARS = (int, float, str, bytes, bool, type(None), complex)
 

@@ -14,10 +14,10 @@ from canary_core import values
 from canary_core.machines.links import Links
 from canary_core.machines.partition import Key, PackError, Partition
 from canary_core.protocol.messages import Entry, Pieces
+from canary_core.stages import UNTOLD
 from canary_core.tree import Node, combine
 from sparrow_core.protocol.ids import Address
 
-UNTOLD = 0  # instead of a digest
 Arrivals = dict[int, dict[Any, Any]]  # by target, by key
 
 

@@ -21,12 +21,13 @@ from msgspec import structs
 from canary_core import stages, values
 from canary_core.driver import Driver, Source
 from canary_core.machines import shelf as snapshots
-from canary_core.machines.exchange import UNTOLD, Arrivals, Exchange, Reductions
+from canary_core.machines.exchange import Arrivals, Exchange, Reductions
 from canary_core.machines.links import Links
 from canary_core.machines.moving import packed, unpacked
 from canary_core.machines.partition import Key, PackError, Partition, TaskError, drain, has_more
 from canary_core.machines.replica import Replica
 from canary_core.machines.shelf import Shelf, by_group
+from canary_core.machines.signals import Signals
 from canary_core.protocol.messages import (
     Advance,
     AskSignals,
@@ -63,7 +64,7 @@ from canary_core.protocol.messages import (
 )
 from canary_core.results import driver_failure, pack_failure, task_failure
 from canary_core.sequential import no_tables
-from canary_core.stages import Stage
+from canary_core.stages import UNTOLD, Stage
 from canary_core.values import NOTHING, Frames
 from sparrow_core.protocol.ids import Address, address, endpoint_of
 from sparrow_core.protocol.machine import Envelope, Machine
@@ -74,7 +75,6 @@ SPREAD = 20_000  # ... and of the slowest anywhere, by the controller's last wor
 SLICE_S = 0.005  # a round ends after about so long, so that messages are looked at
 BATCH_MAX = 1024  # tasks of a partition between two looks at the clock
 TICK_S = 0.05
-ASK_S = 0.25  # how long a driver waits for a signal before it asks
 ANNOUNCE_TICKS = 20
 ANSWER_S = 60.0  # a worker that has never heard of a controller ends after so long
 EARLY_MAX = 1 << 16  # packets; links bound them sooner, but for duplicates
@@ -134,8 +134,7 @@ class Worker(Machine[WorkerIn]):
         self._exchange = Exchange(self.address, self._links)
         self._reductions = Reductions()
         self._counts: dict[int, int] = {}  # partitions here, by size of their group
-        self._signals: dict[int, Any] = {}
-        self._listeners: dict[Address, None] = {}
+        self._signals = Signals(self.address, self._links)
         self._members: tuple[Address, ...] = ()
         self._keepers: tuple[Address, ...] = ()
         self._floor = 0
@@ -146,7 +145,6 @@ class Worker(Machine[WorkerIn]):
         self._said_left = False
         self._cuts_known = 0
         self._failed = False
-        self._waiting_since: float | None = None
         self._reported_at: float | None = None
         self._busy_s = 0.0
         self._tasks_told = self.tasks
@@ -217,7 +215,7 @@ class Worker(Machine[WorkerIn]):
         """How many stages the driver may have recorded; 0 if it has to wait."""
         if not self._exchange.parts or replica.returned or replica.failure is not None:
             return 0
-        if replica.waiting >= 0 and replica.waiting not in self._signals:
+        if replica.waiting >= 0 and replica.waiting not in self._signals.values:
             return 0
         parts = self._exchange.parts.values()
         slowest = min([part.first_unrun(replica) for part in parts])
@@ -320,13 +318,7 @@ class Worker(Machine[WorkerIn]):
 
     def tell(self, stage: Stage, value: Any) -> None:
         """Tell the value of a signal to all copies of the driver."""
-        self._signals[stage.index] = value
-        frames = values.dumps_inside([value])
-        for each in {**dict.fromkeys(self._members), **self._listeners}:
-            if each != self.address:
-                self._links.post(
-                    each, SignalsKnown((stage.index,), stage.digest, len(frames)), frames
-                )
+        self._signals.tell(stage, value, self._members)
 
     def give_back(self, stage: Stage, index: int, size: int, parts: list[Any]) -> None:
         """Send a partition's part of the result to the controller."""
@@ -481,7 +473,7 @@ class Worker(Machine[WorkerIn]):
     def _end(self) -> None:
         self._ended = True
         if self._replica is not None:
-            self.stages, self.iterations = self._replica.end, len(self._signals)
+            self.stages, self.iterations = self._replica.end, len(self._signals.values)
             self._replica.close()
         self._forget()
 
@@ -499,19 +491,19 @@ class Worker(Machine[WorkerIn]):
     # --- epochs --------------------------------------------------------------------------------
 
     def _on_begin(self, begin: Begin, epoch: int, now: float) -> list[Envelope]:
-        signals = {s: value for s, value in self._signals.items() if s < begin.stage}
+        signals = self._signals.before(begin.stage)
         if self._replica is not None:
             self._replica.close()
         self._forget()
         self._epoch, self._begin, self._floor = epoch, begin, begin.floor
-        self._signals = signals
+        self._signals.values.update(signals)
         self._heard_at = now
         self._shelf.retain(0, begin.stage)
         self._links.begin(epoch, lambda peer: peer == self._controller)
         self._replica = Replica(
             self._driver,
             begin.rules.partitions,
-            self._signals,
+            self._signals.values,
             begin.floor,
             begin.rules.snapshot_every or None,
         )
@@ -547,7 +539,7 @@ class Worker(Machine[WorkerIn]):
     def _restore(self, key: Key, stage: int) -> None:
         snapshot, frames = self._shelf.get(stage, key)
         if key == SINGLE_KEY:
-            self._signals.update(snapshots.signals_of(frames))
+            self._signals.values.update(snapshots.signals_of(frames))
         self._attach(snapshots.restored(key, stage, snapshot, frames))
 
     def _attach(self, part: Partition) -> None:
@@ -597,7 +589,7 @@ class Worker(Machine[WorkerIn]):
         assert owner is not None
         along: dict[str, Any] = {}
         if key == SINGLE_KEY:  # whoever has it tells signals
-            along = {"signals": self._signals, "listeners": self._listeners}
+            along = {"signals": self._signals.values, "listeners": self._signals.listeners}
         try:
             body, frames = packed(part, replica, self._exchange.map.version(key), along)
         except Exception as error:
@@ -616,28 +608,22 @@ class Worker(Machine[WorkerIn]):
             return
         part, along = unpacked(body, frames)
         if along:
-            self._signals.update(along["signals"])
-            self._listeners.update(along["listeners"])
+            self._signals.values.update(along["signals"])
+            self._signals.listeners.update(along["listeners"])
         self._attach(part)
 
     # --- signals -------------------------------------------------------------------------------
 
     def _on_signals(self, body: SignalsKnown, frames: Frames) -> None:
         self._compare(body.stages[-1], body.digest)
-        self._signals.update(zip(body.stages, values.loads(frames), strict=True))
+        self._signals.learn(body, frames)
 
     def _ask_if_waiting(self, now: float) -> None:
         """Ask for a signal that is overdue: it was told before this worker was a member."""
         replica = self._replica
         if replica is None or not self._exchange.parts or SINGLE_KEY in self._exchange.parts:
             return
-        if replica.waiting < 0 or replica.waiting in self._signals:
-            self._waiting_since = None
-        elif self._waiting_since is None:
-            # One that joins has missed all signals so far: it asks with the next tick.
-            self._waiting_since = now if self._signals else now - ASK_S
-        elif now - self._waiting_since >= ASK_S:
-            self._waiting_since = now
+        if self._signals.is_overdue(replica.waiting, now):
             digest = replica.digest_of(replica.waiting) or UNTOLD
             version = self._exchange.map.version(SINGLE_KEY)
             self._on_ask_signals(AskSignals(self.address, replica.waiting, digest, version))
@@ -650,14 +636,8 @@ class Worker(Machine[WorkerIn]):
             if owner is not None and owner != self.address:
                 self._links.post(owner, body)
             return  # it is on its way here: the asker asks again
-        if body.asker == self.address:
-            return
-        self._listeners[body.asker] = None
-        known = {s: value for s, value in sorted(self._signals.items()) if s >= body.stage}
-        if known:
-            frames = values.dumps_inside(list(known.values()))
-            answer = SignalsKnown(tuple(known), UNTOLD, len(frames))
-            self._links.post(body.asker, answer, frames)
+        if body.asker != self.address:
+            self._signals.answer(body.asker, body.stage)
 
     # --- snapshots -----------------------------------------------------------------------------
 
@@ -676,9 +656,7 @@ class Worker(Machine[WorkerIn]):
         """Store a partition, and send copies to others."""
         stage, _ = part.cuts.popleft()
         groups = tuple([size for size, steps in replica.cuts.get(stage, {}).items() if steps])
-        signals: dict[int, Any] = {}
-        if part.key == SINGLE_KEY:
-            signals = {s: value for s, value in self._signals.items() if s < stage}
+        signals = self._signals.before(stage) if part.key == SINGLE_KEY else {}
         try:
             snapshot, frames = snapshots.snapshot_of(part, replica.loads, groups, signals)
         except Exception as error:
@@ -724,7 +702,7 @@ class Worker(Machine[WorkerIn]):
             digest=replica.digest,
             busy_s=self._busy_s,
             span_s=now - self._reported_at,
-            signals=len(self._signals),
+            signals=len(self._signals.values),
             tasks=self.tasks - self._tasks_told,
             loads=loads,
             held=news,
