@@ -21,12 +21,13 @@ from msgspec import structs
 from canary_core import stages, values
 from canary_core.driver import Driver, Source
 from canary_core.machines import shelf as snapshots
+from canary_core.machines.archive import Archive, plan_cuts
 from canary_core.machines.exchange import Arrivals, Exchange, Reductions
 from canary_core.machines.links import Links
 from canary_core.machines.moving import packed, unpacked
 from canary_core.machines.partition import Key, PackError, Partition, TaskError, drain, has_more
 from canary_core.machines.replica import Replica
-from canary_core.machines.shelf import Shelf, by_group
+from canary_core.machines.shelf import by_group
 from canary_core.machines.signals import Signals
 from canary_core.protocol.messages import (
     Advance,
@@ -120,7 +121,7 @@ class Worker(Machine[WorkerIn]):
         self._host = host
         self._born = born
         self._links = Links(self.address, self._born)
-        self._shelf = Shelf()
+        self._archive = Archive(self._links)
         self._epoch = 0
         self._heard_at = 0.0
         self._working = False  # a Work message is on its way
@@ -136,7 +137,6 @@ class Worker(Machine[WorkerIn]):
         self._counts: dict[int, int] = {}  # partitions here, by size of their group
         self._signals = Signals(self.address, self._links)
         self._members: tuple[Address, ...] = ()
-        self._keepers: tuple[Address, ...] = ()
         self._floor = 0
         self._replica: Replica | None = None
         self._expected: dict[int, int] = {}  # digests of stages that the driver has yet to record
@@ -194,7 +194,7 @@ class Worker(Machine[WorkerIn]):
         """Sizes of internal tables."""
         return {
             "partitions": len(self._exchange.parts),
-            "snapshot_bytes": self._shelf.nbytes,
+            "snapshot_bytes": self._archive.shelf.nbytes,
             "bytes_in_flight": self._links.bytes_in_flight,
         }
 
@@ -295,7 +295,7 @@ class Worker(Machine[WorkerIn]):
         if len(replica.cuts) != self._cuts_known:
             self._cuts_known = len(replica.cuts)
             for part in self._exchange.parts.values():
-                self._plan_cuts(part, replica)
+                plan_cuts(part, replica)
         if self._expected:
             for index in range(before, replica.end):
                 self._compare(index, self._expected.pop(index, UNTOLD))
@@ -411,7 +411,7 @@ class Worker(Machine[WorkerIn]):
             case Keep():
                 self._on_keep(body, frames)
             case Replicate():
-                self._on_replicate(body)
+                self._archive.replicate(body)
             case TellTrail():
                 self._on_tell_trail()
             case Farewell():
@@ -466,8 +466,8 @@ class Worker(Machine[WorkerIn]):
 
     def _announce(self) -> None:
         """Tell the controller that this worker is there, and what it holds."""
-        held = by_group(self._shelf.inventory())
-        ready = Ready(self.address, self._host, self._epoch, held, self._shelf.groups())
+        held = by_group(self._archive.shelf.inventory())
+        ready = Ready(self.address, self._host, self._epoch, held, self._archive.shelf.groups())
         self._links.post(self._controller, ready)
 
     def _end(self) -> None:
@@ -481,7 +481,7 @@ class Worker(Machine[WorkerIn]):
         """The controller has given this worker up: come back as a new one."""
         self._born += 1
         self._links = Links(self.address, self._born)
-        self._shelf = Shelf()
+        self._archive = Archive(self._links)
         if self._replica is not None:
             self._replica.close()
         self._forget()
@@ -498,7 +498,7 @@ class Worker(Machine[WorkerIn]):
         self._epoch, self._begin, self._floor = epoch, begin, begin.floor
         self._signals.values.update(signals)
         self._heard_at = now
-        self._shelf.retain(0, begin.stage)
+        self._archive.shelf.retain(0, begin.stage)
         self._links.begin(epoch, lambda peer: peer == self._controller)
         self._replica = Replica(
             self._driver,
@@ -529,15 +529,13 @@ class Worker(Machine[WorkerIn]):
             if mine:
                 self._attach(Partition(*key))
         elif entry.holder == self.address:
-            snapshot, frames = self._shelf.get(stage, key)
             if mine:
                 self._restore(key, stage)
             else:
-                body, flat = snapshots.keep_message(key, stage, snapshot, frames, restore=True)
-                self._links.post(entry.worker, body, flat)
+                self._archive.send(key, stage, entry.worker, restore=True)
 
     def _restore(self, key: Key, stage: int) -> None:
-        snapshot, frames = self._shelf.get(stage, key)
+        snapshot, frames = self._archive.shelf.get(stage, key)
         if key == SINGLE_KEY:
             self._signals.values.update(snapshots.signals_of(frames))
         self._attach(snapshots.restored(key, stage, snapshot, frames))
@@ -546,7 +544,7 @@ class Worker(Machine[WorkerIn]):
         assert self._replica is not None
         self._exchange.add(part)
         self._counts[part.size] = self._counts.get(part.size, 0) + 1
-        self._plan_cuts(part, self._replica)
+        plan_cuts(part, self._replica)
 
     def _set_members(self, members: tuple[Address, ...], hosts: tuple[str, ...]) -> None:
         """Note who takes part, and choose who keeps copies of snapshots: other hosts first."""
@@ -556,7 +554,7 @@ class Worker(Machine[WorkerIn]):
         order = [*range(me + 1, len(members)), *range(me)]
         order.sort(key=lambda place: hosts[place] == self._host)
         copies = self._begin.rules.copies - 1
-        self._keepers = tuple([members[place] for place in order[:copies]])
+        self._archive.keepers = tuple([members[place] for place in order[:copies]])
         for part in self._exchange.parts.values():
             part.sent.clear()  # a keeper that was none for a while may have dropped blobs
 
@@ -641,50 +639,16 @@ class Worker(Machine[WorkerIn]):
 
     # --- snapshots -----------------------------------------------------------------------------
 
-    @staticmethod
-    def _plan_cuts(part: Partition, replica: Replica) -> None:
-        """Note where a partition is to be stored: cuts that it has not passed."""
-        planned = {stage for stage, _ in part.cuts}
-        for stage, steps in sorted(replica.cuts.items()):
-            step = steps.get(part.size)
-            if step is None or stage in planned or stage <= part.stored:
-                continue
-            if part.pc <= step:
-                part.cuts.append((stage, step))
-
     def _store(self, part: Partition, replica: Replica) -> None:
-        """Store a partition, and send copies to others."""
-        stage, _ = part.cuts.popleft()
-        groups = tuple([size for size, steps in replica.cuts.get(stage, {}).items() if steps])
+        stage, _ = part.cuts[0]
         signals = self._signals.before(stage) if part.key == SINGLE_KEY else {}
-        try:
-            snapshot, frames = snapshots.snapshot_of(part, replica.loads, groups, signals)
-        except Exception as error:
-            raise PackError(stage, part.index) from error
-        self._shelf.store(stage, part.key, snapshot, frames)
-        part.stored = stage
+        self._archive.store(part, replica, signals)
         self._exchange.runnable[part.key] = None
-        for keeper in self._keepers:
-            known = frozenset(part.sent.get(keeper, ()))
-            body, flat = snapshots.keep_message(part.key, stage, snapshot, frames, known=known)
-            self._links.post(keeper, body, flat)
-            part.sent[keeper] = set(snapshot.blobs)
 
     def _on_keep(self, body: Keep, frames: Frames) -> None:
-        key = (body.size, body.index)
-        snapshot, brought = snapshots.kept(body, frames)
-        self._shelf.store(body.stage, key, snapshot, brought)
+        self._archive.keep(body, frames)
         if body.restore:
-            self._restore(key, body.stage)
-
-    def _on_replicate(self, body: Replicate) -> None:
-        """Send copies of what is held; a later snapshot may have replaced it meanwhile."""
-        for key in body.partitions:
-            if self._shelf.holds(body.stage, key):
-                snapshot, frames = self._shelf.get(body.stage, key)
-                self._links.post(
-                    body.to, *snapshots.keep_message(key, body.stage, snapshot, frames)
-                )
+            self._restore((body.size, body.index), body.stage)
 
     # --- reports and digests -------------------------------------------------------------------
 
@@ -695,8 +659,8 @@ class Worker(Machine[WorkerIn]):
         loads = tuple(
             [PartitionLoad(p.size, p.index, p.first_unrun(replica), p.busy_s) for p in parts]
         )
-        groups = self._shelf.groups()
-        news = by_group(self._shelf.news)
+        groups = self._archive.shelf.groups()
+        news = by_group(self._archive.shelf.news)
         report = Report(
             end=replica.end,
             digest=replica.digest,
@@ -709,7 +673,7 @@ class Worker(Machine[WorkerIn]):
             groups={held.stage: groups[held.stage] for held in news},
         )
         self._links.post(self._controller, report)
-        self._shelf.news.clear()
+        self._archive.shelf.news.clear()
         self._reported_at, self._busy_s, self._tasks_told = now, 0.0, self.tasks
         for part in parts:
             part.busy_s = 0.0
@@ -725,7 +689,7 @@ class Worker(Machine[WorkerIn]):
             replica.demand_cut(stage)
         replica.prune(body.floor)
         self._cuts_known = len(replica.cuts)
-        self._shelf.retain(body.complete)
+        self._archive.shelf.retain(body.complete)
 
     def _compare(self, stage: int, digest: int) -> None:
         """Compare the digest of another copy of the driver with ours, now or when we get there."""
