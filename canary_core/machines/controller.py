@@ -20,6 +20,7 @@ from typing import Any, ClassVar, assert_never
 from msgspec import Struct, field
 
 from canary_core.machines.custody import Custody
+from canary_core.machines.inquiry import Inquiry
 from canary_core.machines.links import Links
 from canary_core.machines.partition import Key
 from canary_core.policy.balance import BALANCERS, PlannedMove, WorkerLoad
@@ -28,7 +29,6 @@ from canary_core.protocol.messages import (
     Advance,
     Begin,
     Body,
-    Call,
     Cancel,
     ControllerIn,
     Drain,
@@ -56,6 +56,7 @@ from canary_core.protocol.messages import (
     Trail,
     WantGroup,
     WorkerLost,
+    with_frames,
 )
 from canary_core.values import Frames
 from sparrow_core.protocol.ids import Address, address, endpoint_of
@@ -63,8 +64,6 @@ from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import Tick
 
 TICK_S = 0.05
-TRAIL_WAIT_S = 2.0
-SUSPICIONS_MAX = 5
 BALANCE_REPORTS = 5  # reports of each worker between two looks at the balance
 CUT_MARGIN = 4  # stages: a snapshot by time is at least so far ahead of all drivers
 EPOCH_BITS = 20
@@ -153,9 +152,7 @@ class Controller(Machine[ControllerIn]):
         self._positions: dict[Key, int] = {}
         self._seen_at: dict[Key, Address] = {}  # who reported a partition last
         self._results: dict[Key, tuple[ResultPart, Frames]] = {}
-        self._trails: dict[Address, Trail] | None = None
-        self._trails_since = 0.0
-        self._suspicions = 0
+        self._inquiry = Inquiry()
         self._moves = 0
         self._tasks = 0
 
@@ -208,11 +205,7 @@ class Controller(Machine[ControllerIn]):
         elif packet.sender in self._released:
             self._released[packet.sender] = self._now
         for each_packet in ready:
-            place_ = 0
-            for body in each_packet.bodies:
-                count = getattr(body, "frames", 0)
-                frames = each_packet.frames[place_ : place_ + count]
-                place_ += count
+            for body, frames in with_frames(each_packet):
                 self._on_body(each_packet, body, frames)
 
     def _on_body(self, packet: Packet, body: Body, frames: Frames) -> None:
@@ -240,7 +233,8 @@ class Controller(Machine[ControllerIn]):
             case Suspect():
                 self._on_suspect()
             case Trail():
-                self._on_trail(sender, body)
+                self._inquiry.answer(sender, body)
+                self._close_inquiry()
             case ResultPart():
                 self._on_result_part(body, frames)
             case Leaving():
@@ -271,8 +265,7 @@ class Controller(Machine[ControllerIn]):
         for worker, heard_at in list(self._released.items()):
             if now - heard_at > settings.silence_s:
                 self._lose(worker)
-        if self._trails is not None and now - self._trails_since > TRAIL_WAIT_S:
-            self._compare_trails()
+        self._close_inquiry()
         if self._members and now - self._told_at >= settings.report_s:
             self._told_at = now
             self._release_leavers()
@@ -361,7 +354,7 @@ class Controller(Machine[ControllerIn]):
         self._positions = dict.fromkeys(self._rows, stage)
         self._seen_at = {}
         self._results = {}
-        self._trails = None
+        self._inquiry.drop()
         for member in self._members.values():
             member.end, member.digest, member.has_partitions = 0, 0, False
             member.busy_s, member.reports, member.span_s = {}, 0, 0.0
@@ -576,33 +569,15 @@ class Controller(Machine[ControllerIn]):
 
     def _on_suspect(self) -> None:
         """Copies of the driver differ: ask all for their stages, to name the first that does."""
-        if self._trails is None:
-            self._trails, self._trails_since = {}, self._now
+        if self._inquiry.open(self._now):
             for worker in self._members:
                 self._links.post(worker, TellTrail())
 
-    def _on_trail(self, sender: Address, trail: Trail) -> None:
-        if self._trails is not None:
-            self._trails[sender] = trail
-            if self._trails.keys() >= self._members.keys():
-                self._compare_trails()
-
-    def _compare_trails(self) -> None:
-        trails, self._trails = self._trails or {}, None
-        self._suspicions += 1
-        stage, calls = first_difference(trails)
-        if calls:
-            message = (
-                f"copies of the driver took different ways at stage {stage}: {_told(calls)}. A"
-                " driver may depend on its signals only: no clock, no random numbers, no order of"
-                " sets"
-            )
-        elif self._suspicions >= SUSPICIONS_MAX:
-            message = "copies of the driver took different ways; the stage is not known any more"
-        else:
-            return
-        failure = Failure(error="ProgramDiverged", message=message, stage=stage, calls=calls)
-        self._finish(Outcome(failure))
+    def _close_inquiry(self) -> None:
+        if self._inquiry.is_answered(self._members, self._now):
+            failure = self._inquiry.close()
+            if failure is not None:
+                self._finish(Outcome(failure))
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -619,23 +594,3 @@ class Controller(Machine[ControllerIn]):
     @property
     def _host_address(self) -> Address:
         return address(endpoint_of(self.address), "host")
-
-
-def first_difference(trails: Mapping[Address, Trail]) -> tuple[int, dict[str, str]]:
-    """The first stage at which workers' records differ, and what each called there."""
-    by_stage: dict[int, dict[Address, Call]] = {}
-    for worker, trail in trails.items():
-        for call in trail.calls:
-            by_stage.setdefault(call.stage, {})[worker] = call
-    for stage, calls in sorted(by_stage.items()):
-        if len({call.digest for call in calls.values()}) > 1:
-            return stage, {str(worker): call.call for worker, call in calls.items()}
-    return -1, {}
-
-
-def _told(calls: Mapping[str, str]) -> str:
-    """The calls that differ, without the addresses of workers, which tell users nothing."""
-    first, *others = dict.fromkeys(calls.values())
-    if not others:
-        return f"all called {first}, but with other operands, or another function or closure"
-    return "; ".join([f"one called {first}", *[f"another {call}" for call in others]])

@@ -62,6 +62,7 @@ from canary_core.protocol.messages import (
     WantGroup,
     Work,
     WorkerIn,
+    with_frames,
 )
 from canary_core.results import driver_failure, pack_failure, task_failure
 from canary_core.sequential import no_tables
@@ -367,11 +368,7 @@ class Worker(Machine[WorkerIn]):
 
     def _on_bodies(self, packet: Packet, now: float) -> list[Envelope]:
         out: list[Envelope] = []
-        place = 0
-        for body in packet.bodies:
-            count = getattr(body, "frames", 0)
-            frames = packet.frames[place : place + count]
-            place += count
+        for body, frames in with_frames(packet):
             if isinstance(body, Begin | Rejoin | End):
                 out += self._on_order(body, packet.epoch, now)
             elif packet.epoch == self._epoch and self._begin is not None:

@@ -16,6 +16,8 @@ how many of its packet's frames are its own; bodies take theirs in order.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct, field
 
 from sparrow_core.protocol.ids import Address
@@ -427,6 +429,15 @@ class Packet(Message, frozen=True, kw_only=True):
     epoch: int
     bodies: tuple[Body, ...] = ()
     frames: tuple[memoryview, ...] = ()
+
+
+def with_frames(packet: Packet) -> Iterator[tuple[Body, tuple[memoryview, ...]]]:
+    """The bodies of a packet, each with the frames that are its own."""
+    place = 0
+    for body in packet.bodies:
+        count = getattr(body, "frames", 0)
+        yield body, packet.frames[place : place + count]
+        place += count
 
 
 # --- a machine's own process -------------------------------------------------------------------
