@@ -27,11 +27,11 @@ def task_failure(stage: Stage, partition: int, error: BaseException) -> Failure:
 
 
 def pack_failure(stage: int, partition: int, error: BaseException) -> Failure:
-    """A value that can't be pickled, and has to travel or to be stored."""
+    """A value that can't be pickled or unpickled, and has to travel or to be stored."""
     return Failure(
         error="TaskFailed",
         message=f"a value of partition {partition}, sent or stored about stage {stage}, can't be"
-        f" pickled: {type(error).__name__}: {error}",
+        f" pickled or unpickled: {type(error).__name__}: {error}",
         stage=stage,
         partition=partition,
         traceback=traceback_of(error),

@@ -112,8 +112,15 @@ class Exchange:
         self._links.post(owner, body, frames)
 
     def receive(self, body: Pieces, frames: values.Frames) -> None:
-        """Take pieces for partitions here; hold or forward those for others."""
-        arrivals: Arrivals = values.loads(frames)
+        """Take pieces for partitions here; hold or forward those for others.
+
+        Raises:
+            PackError: They can't be unpickled here.
+        """
+        try:
+            arrivals: Arrivals = values.loads(frames)
+        except Exception as error:  # whatever the user's class raises
+            raise PackError(body.stage, min(body.targets)) from error
         astray: Arrivals = {}
         for target, version in zip(body.targets, body.versions, strict=True):
             key = (body.size, target)

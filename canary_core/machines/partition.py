@@ -53,7 +53,7 @@ class TaskError(Exception):
 
 
 class PackError(Exception):
-    """A value that has to travel or be stored can't be pickled; the cause says why."""
+    """A value that has to travel or be stored can't be pickled or unpickled; the cause says why."""
 
     def __init__(self, stage: int, index: int) -> None:
         super().__init__(stage, index)

@@ -352,9 +352,17 @@ def _lock(_: int) -> Any:
     return threading.Lock()
 
 
+class _OneWay:
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
 @pytest.mark.parametrize(
     "driver",
     [
+        lambda r: r.broadcast(r.map(lambda _: _OneWay(), r.single(1))),
         lambda r: r.reduce(lambda a, b: a, r.map(_lock, r.load(int))),
         lambda r: r.scatter(lambda x: [x] * 8, r.map(_lock, r.load(int))),
         lambda r: r.broadcast(r.map(_lock, r.single(1))),
@@ -363,7 +371,7 @@ def _lock(_: int) -> Any:
     ],
 )
 def test_a_value_that_cannot_be_pickled_is_a_failed_task(driver: Any) -> None:
-    """Where it has to travel, be stored, or come back."""
+    """Or unpickled, where it has to travel, be stored, or come back."""
     with pytest.raises(TaskFailed, match="pickle"):
         simulated(driver, snapshot_every=3).result(LIMIT_S)
 
