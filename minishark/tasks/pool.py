@@ -32,7 +32,6 @@ from minishark.cluster.backend import (
 from minishark.errors import (
     ClusterError,
     ExecutionError,
-    MinisharkError,
     OptionError,
     TasksLostError,
     TaskTimeoutError,
@@ -203,23 +202,38 @@ class CallPool:
             taken.append(call)
         return taken
 
-    def _send(self, calls: list[Call]) -> None:
-        sent = Sent(dict(enumerate(calls)))
-        now, wait_s = time.monotonic(), self.placing().wait_s
-        for number, call in sent.calls.items():
-            call.task, call.sent_at = (sent, number), now
-            call.wait_s = math.inf if wait_s is None else wait_s
-        with self._lock:
-            self._open[sent] = None
+    def _send(self, taken: list[Call]) -> None:
+        calls, sent = self._begin(taken)
+        if not calls:
+            return
         try:
-            sent.job_id = self._backend.submit(self._job(calls), partial(self._on_event, sent))
-        except (BackendError, MinisharkError) as error:
+            placement = self.placing()
+            now = time.monotonic()
+            for call in calls:
+                call.sent_at = now
+                call.wait_s = math.inf if placement.wait_s is None else placement.wait_s
+            job = self._job(calls, placement)
+            sent.job_id = self._backend.submit(job, partial(self._on_event, sent))
+        except Exception as error:  # noqa: BLE001 - nobody else would end these calls
             for call in self._forget(sent):
                 self.fail(call, ClusterError(f"The cluster can't run calls: {error}"))
 
-    def _job(self, calls: list[Call]) -> JobSpec:
+    def _begin(self, taken: list[Call]) -> tuple[list[Call], Sent]:
+        """The calls of a job; from now on, who cancels one of them withdraws its task."""
+        with self._lock:
+            calls = [call for call in taken if not call.is_over]
+            for call in taken:
+                if call.is_over:  # cancelled since it was taken
+                    self._make_room(call)
+            sent = Sent(dict(enumerate(calls)))
+            for number, call in sent.calls.items():
+                call.task = (sent, number)
+            if calls:
+                self._open[sent] = None
+        return calls, sent
+
+    def _job(self, calls: list[Call], placement: Placement) -> JobSpec:
         function, options = calls[0].function, calls[0].options
-        placement = self.placing()
         job = PythonJob(
             function=function.value,
             folder=self.files.folder,

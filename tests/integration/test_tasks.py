@@ -292,6 +292,25 @@ def test_the_first_exception_ends_a_map(session: Session) -> None:
     assert [] == list(results)
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_error_of_the_input_ends_a_map(session: Session, ordered: bool) -> None:
+    """After the results of what came before it, however much was read ahead."""
+
+    def numbers(count: int) -> Iterator[int]:
+        yield from range(count)
+        raise LookupError
+
+    for count, chunksize in ((3, 1), (5, 2), (9_000, 1)):
+        results = session.map(abs, numbers(count), chunksize=chunksize, ordered=ordered)
+        found: list[int] = []
+        with pytest.raises(LookupError):
+            found.extend(results)
+        assert list(range(count)) == sorted(found)
+        assert [] == list(results)
+    with pytest.raises(LookupError):  # at once, as nothing came before
+        session.map(abs, numbers(0))
+
+
 def test_more_calls_than_fit_into_a_job(session: Session) -> None:
     """Nothing limits them."""
     with session.executor() as executor:
@@ -436,9 +455,12 @@ def test_a_wide_tree_of_calls_that_wait_in_all_ways(session: Session) -> None:
                 future.add_done_callback(lambda _: left.release())
             for _ in futures:
                 left.acquire()
+        if kind == "shutdown":
+            with session.executor() as executor:
+                futures = [executor.submit(double, x) for x in range(20)]
         return sum(future.result() for future in futures)
 
-    kinds = ["map", "unordered", "as_completed", "poll", "wait", "callback"] * 3
+    kinds = ["map", "unordered", "as_completed", "poll", "wait", "callback", "shutdown"] * 3
     futures = [session.submit(parent, kind) for kind in kinds]
     assert [380] * len(kinds) == [future.result(WAIT_S) for future in futures]
 
