@@ -11,8 +11,9 @@ from typing import Any, Generic, TypeVar
 from minishark.errors import OptionError
 from minishark.tasks.files import Files
 from minishark.tasks.keeping import keep
+from minishark.worker.protocol import Value
 from minishark.worker.python_tasks import SCOPE
-from minishark.worker.values import Value, dump, load
+from minishark.worker.values import dump, load
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from minishark.cluster.backend import task_error
 from minishark.errors import QueryCancelledError
 from minishark.tasks.call import Call
 from minishark.worker.functions import UserCode
-from minishark.worker.protocol import encode
-from minishark.worker.python_tasks import PythonJob, Scope
+from minishark.worker.protocol import PythonJob, encode
+from minishark.worker.python_tasks import Scope
 from minishark.worker.task_errors import TaskError
 from sparrow_core import TaskFailed
 

@@ -16,7 +16,8 @@ from typing import Any
 from minishark.errors import OptionError
 from minishark.tasks.files import Files
 from minishark.tasks.keeping import keeping
-from minishark.worker.values import Value, dump
+from minishark.worker.protocol import Value
+from minishark.worker.values import dump
 
 _KEPT = 64
 _CONSTANT = frozenset(

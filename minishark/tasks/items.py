@@ -21,8 +21,9 @@ from minishark.errors import OptionError
 from minishark.tasks.call import CallOptions
 from minishark.tasks.pool import CallPool
 from minishark.tasks.results import MapPlan, Results
+from minishark.worker.protocol import Value
 from minishark.worker.python_tasks import SCOPE, EachOf
-from minishark.worker.values import Value, dump, load
+from minishark.worker.values import dump, load
 
 Transformation = Callable[[Iterator[Any]], Iterable[Any]]
 Action = Callable[[Iterator[Any]], Any]

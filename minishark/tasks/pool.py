@@ -42,15 +42,15 @@ from minishark.tasks.family import Family
 from minishark.tasks.files import Files
 from minishark.tasks.functions import Function, Functions
 from minishark.tasks.keeping import keeping
-from minishark.worker.protocol import encode
-from minishark.worker.python_tasks import (
-    SCOPE,
+from minishark.worker.protocol import (
     PythonJob,
     PythonOutcome,
+    Value,
     decode_python_outcome,
-    encode_job,
+    encode,
 )
-from minishark.worker.values import Value, dump_arguments, dump_plain, load, load_small
+from minishark.worker.python_tasks import SCOPE
+from minishark.worker.values import dump_arguments, dump_plain, load, load_small
 from sparrow_core import (
     JobFailed,
     JobFinished,
@@ -247,7 +247,7 @@ class CallPool:
             tasks=tuple(
                 [TaskSpec(i, call.payload, prefers, wait_s) for i, call in enumerate(calls)]
             ),
-            shared=encode_job(job),
+            shared=encode(job),
             user=placement.user,
             placement=placement.policy,
             probe_ratio=placement.probe_ratio,

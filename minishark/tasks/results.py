@@ -16,7 +16,7 @@ from minishark.errors import OptionError
 from minishark.tasks.call import Call, CallOptions
 from minishark.tasks.functions import Function
 from minishark.tasks.pool import CallPool
-from minishark.worker.python_tasks import PythonOutcome
+from minishark.worker.protocol import PythonOutcome
 
 T = TypeVar("T")
 

@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from minishark.worker.functions import (
     FunctionFailedError,
     Interrupted,
@@ -29,62 +27,20 @@ from minishark.worker.functions import (
 from minishark.worker.protocol import (
     FileSlice,
     ProblemDetail,
-    StoreLocation,
+    PythonJob,
+    PythonOutcome,
     TaskProblem,
+    Value,
+    decode_value,
     encode,
 )
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.task_errors import TaskError
-from minishark.worker.values import Value, dump, load, write_file
+from minishark.worker.values import dump, load, write_file
 
-MARK = b"\xc1"
-"""What the shared part of a job of Python calls begins with: a byte that msgpack never writes."""
-
-_JOBS_MAX = 256
 _FUNCTIONS_MAX = 64
 _POLL_S = 0.05
 _STUCK_S = 1.0
-
-
-class PythonJob(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What the calls of a job share.
-
-    Attributes:
-        function: what is called.
-        folder: where large results go, relative to a node's storage folder.
-        stores: where nodes keep their files, if not in the same folders as the executor.
-        working_folder: the front end's working directory; empty if it has none.
-        timeout_s: seconds after which a call is given up; None for no limit.
-    """
-
-    function: Value
-    folder: str
-    stores: tuple[StoreLocation, ...] = ()
-    working_folder: str = ""
-    timeout_s: float | None = None
-
-
-class PythonOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a call: a value, or a problem; `timed_out` if it took too long."""
-
-    value: Value | None
-    problem: ProblemDetail | None = None
-    timed_out: bool = False
-
-
-decode_value = msgspec.msgpack.Decoder(Value).decode
-decode_python_outcome = msgspec.msgpack.Decoder(PythonOutcome).decode
-_decode_job = msgspec.msgpack.Decoder(PythonJob).decode
-
-
-def decode_job(shared: bytes) -> PythonJob:
-    """The inverse of `encode_job`."""
-    return _decode_job(memoryview(shared)[len(MARK) :])
-
-
-def encode_job(job: PythonJob) -> bytes:
-    """The shared part of a Sparrow job."""
-    return MARK + encode(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,21 +101,11 @@ class PythonTasks:
         self.keys = keys
         self.gave_up_s: float | None = None
         self.closing: list[Callable[[], None]] = []
-        self._jobs: OrderedDict[str, PythonJob] = OrderedDict()
         self._functions: OrderedDict[Value, Callable[..., Any]] = OrderedDict()
         self._lock = threading.Lock()  # guards the one above
         self._user_code = UserCode()
         self._scopes: dict[Scope, None] = {}  # of calls that run
         self._numbers = itertools.count()
-
-    def job(self, job_id: str, shared: bytes) -> PythonJob:
-        """A job by its shared part."""
-        job = self._jobs.get(job_id)
-        if job is None:
-            job = self._jobs[job_id] = decode_job(shared)
-            if len(self._jobs) > _JOBS_MAX:
-                self._jobs.popitem(last=False)
-        return job
 
     def call(self, job: PythonJob, payload: bytes, user_code: UserCode | None = None) -> bytes:
         """Call the job's function with a Value of arguments; returns a PythonOutcome.
@@ -173,7 +119,6 @@ class PythonTasks:
             TaskError: something was missing, full or interrupted, for which the function is not to
                 blame.
         """
-        self.store.meet(job.stores)
         scope = Scope(self)
         self._scopes[scope] = None
         token = SCOPE.set(scope)
@@ -274,10 +219,6 @@ class PythonTasks:
         """The slot ends: close what calls have opened for later ones."""
         for close in self.closing:
             close()
-
-    def forget(self, job_id: str) -> bool:
-        """The job is over; whether it was one of Python calls."""
-        return self._jobs.pop(job_id, None) is not None
 
 
 class _TimedOut(Exception):  # noqa: N818 - never leaves this module

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import cloudpickle
-import msgspec
 import pyarrow as pa
 
-from minishark.worker.protocol import FileSlice
+from minishark.worker.protocol import FileSlice, Value
 from minishark.worker.store import Store
 
 LARGE_BYTES = 256 << 10
@@ -33,28 +32,6 @@ _FEW = 16
 _store: ContextVar[Store] = ContextVar("minishark_store")  # of the value that is being unpickled
 _PLAIN = frozenset((int, float, str, bool, bytes, type(None)))
 _SCHEMA = pa.schema([("data", pa.uint8())])
-
-
-class Value(msgspec.Struct, frozen=True, array_like=True):
-    """A pickled value.
-
-    Attributes:
-        pickled: the pickle; empty if it is in `stream`.
-        stream: the file of a large pickle.
-        buffers: the files of its out-of-band buffers, in order.
-        others: files of values that are parts of it.
-    """
-
-    pickled: bytes
-    stream: FileSlice | None = None
-    buffers: tuple[FileSlice, ...] = ()
-    others: tuple[FileSlice, ...] = ()
-
-    @property
-    def files(self) -> tuple[FileSlice, ...]:
-        """All files of the value."""
-        own = self.buffers if self.stream is None else (self.stream, *self.buffers)
-        return (*own, *self.others) if self.others else own
 
 
 class Sink(Protocol):
