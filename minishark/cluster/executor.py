@@ -82,6 +82,7 @@ class ExecutorRunner:
                 os._exit(_STUCK_STATUS)
             if time.monotonic() >= tidy_at_s:
                 self._runner.forget_removed()
+                self._calls.forget_removed()
                 tidy_at_s = time.monotonic() + _TIDY_S
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:

@@ -10,7 +10,6 @@ import itertools
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -36,9 +35,10 @@ from minishark.worker.protocol import (
 )
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.task_errors import TaskError
-from minishark.worker.values import dump, load, write_file
+from minishark.worker.values import LoadedValues, dump, load, write_file
 
 _FUNCTIONS_MAX = 64
+_SHARED_MAX = 256
 _POLL_S = 0.05
 _STUCK_S = 1.0
 
@@ -91,6 +91,7 @@ class PythonTasks:
         store: the slot's view of stored files.
         sockets: a folder for sockets of code that submits calls.
         keys: the folder of the cluster's keys, for code that submits calls; None for no keys.
+        shared: broadcast values.
         gave_up_s: when a call was given up that does not end, for which its process must end.
         closing: called at the end of the slot.
     """
@@ -101,8 +102,8 @@ class PythonTasks:
         self.keys = keys
         self.gave_up_s: float | None = None
         self.closing: list[Callable[[], None]] = []
-        self._functions: OrderedDict[Value, Callable[..., Any]] = OrderedDict()
-        self._lock = threading.Lock()  # guards the one above
+        self.shared = LoadedValues(store, _SHARED_MAX)
+        self._functions = LoadedValues(store, _FUNCTIONS_MAX)
         self._user_code = UserCode()
         self._scopes: dict[Scope, None] = {}  # of calls that run
         self._numbers = itertools.count()
@@ -148,23 +149,13 @@ class PythonTasks:
                 end()
 
     def _value(self, job: PythonJob, arguments: Value) -> Value:
-        function = self._function(job.function)
+        function = self._functions.get(job.function)
         args, kwargs = load(arguments, self.store)
         if job.timeout_s is None:
             result = function(*args, **kwargs)
         else:
             result = self._limited(partial(function, *args, **kwargs), job.timeout_s)
         return dump(result, partial(self._store_part, job.folder))
-
-    def _function(self, pickled: Value) -> Callable[..., Any]:
-        function = self._functions.get(pickled)
-        if function is None:
-            function = load(pickled, self.store)
-            with self._lock:
-                self._functions[pickled] = function
-                if len(self._functions) > _FUNCTIONS_MAX:
-                    self._functions.popitem(last=False)
-        return function
 
     def _store_part(self, folder: str, data: memoryview) -> FileSlice:
         # No two attempts at a task, on whichever node, write the same file.
@@ -214,6 +205,11 @@ class PythonTasks:
             for stop in scope.stopping:
                 stop()
         return self._user_code.stop()
+
+    def forget_removed(self) -> None:
+        """Free what was made of files that are removed by now."""
+        self.shared.forget_removed()
+        self._functions.forget_removed()
 
     def close(self) -> None:
         """The slot ends: close what calls have opened for later ones."""

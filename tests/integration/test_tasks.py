@@ -407,6 +407,26 @@ def test_a_broadcast_value_lives_as_long_as_it_is_needed(session: Session) -> No
 # Trees
 
 
+def test_executors_unmap_what_nobody_needs(processes: Session) -> None:
+    """Removed files that are mapped would take as much memory as before."""
+
+    def use() -> int:
+        large, shared = np.ones(100_000), processes.broadcast(np.ones(100_000))
+        ran = processes.submit(lambda: (os.getpid(), large.sum() + shared.value.sum()))
+        pid, total = ran.result(WAIT_S)
+        assert 2e5 == total
+        return pid
+
+    def is_mapped() -> bool:
+        return "/tasks/" in Path(f"/proc/{pid}/maps").read_text()
+
+    pid = use()
+    assert is_mapped()
+    for i in range(20):  # the latest arguments stay for a while
+        processes.submit(len, bytes(300_000 + i)).result(WAIT_S)
+    _until(lambda: not is_mapped())
+
+
 def test_calls_may_submit_calls(session: Session) -> None:
     """More at a time than there are slots, and each waits for its own."""
 
