@@ -47,7 +47,8 @@ def broadcast(value: T, files: Files) -> Broadcast[T]:
         OptionError: it can't be pickled.
     """
     try:
-        stored = dump(value, files.put, large_bytes=_LARGE_BYTES)
+        with files.storing() as put:
+            stored = dump(value, put, large_bytes=_LARGE_BYTES)
     except Exception as error:
         raise OptionError(f"The value can't be sent to other processes: {error}") from error
     shared = Broadcast(stored, value)

@@ -76,7 +76,8 @@ class Functions:
     def _pickled(self, fn: Callable[..., Any], name: str) -> Function:
         with keeping() as kept:
             try:
-                value = dump(fn, self._files.put)
+                with self._files.storing() as put:
+                    value = dump(fn, put)
             except Exception as error:
                 raise OptionError(f"{name} can't be sent to other processes: {error}") from error
         function = Function(value, name, tuple(kept))

@@ -176,7 +176,8 @@ def parallelize(pool: CallPool, slots: int, items: Iterable[Any], count: int) ->
     ends = [len(found) * (i + 1) // count for i in range(count)]
     parts = [found[first:end] for first, end in zip([0, *ends[:-1]], ends, strict=True)]
     try:
-        values = tuple([dump(part, pool.files.put) for part in parts])
+        with pool.files.storing() as put:
+            values = tuple([dump(part, put) for part in parts])
     except Exception as error:
         raise OptionError(f"Items can't be sent to other processes: {error}") from error
     return Items(Partitions(pool, slots, values))

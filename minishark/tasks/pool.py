@@ -124,7 +124,8 @@ class CallPool:
             )
         with keeping() as kept:
             try:
-                value = dump_arguments(args, kwargs, self.files.put)
+                with self.files.storing() as put:
+                    value = dump_arguments(args, kwargs, put)
             except Exception as error:
                 raise OptionError(
                     f"The arguments of {function.label} can't be sent to other processes: {error}"

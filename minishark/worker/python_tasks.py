@@ -155,17 +155,24 @@ class PythonTasks:
             result = function(*args, **kwargs)
         else:
             result = self._limited(partial(function, *args, **kwargs), job.timeout_s)
-        return dump(result, partial(self._store_part, job.folder))
+        stored: list[FileSlice] = []
+        try:
+            return dump(result, partial(self._store_part, job.folder, stored))
+        except BaseException:  # also an interrupt: nobody will know of these files
+            for item in stored:
+                self.store.remove(item)
+            raise
 
-    def _store_part(self, folder: str, data: memoryview) -> FileSlice:
+    def _store_part(self, folder: str, stored: list[FileSlice], data: memoryview) -> FileSlice:
         # No two attempts at a task, on whichever node, write the same file.
         name = f"{self.store.node}-{os.getpid()}-{id(self):x}-{next(self._numbers)}"
         try:
-            return write_file(data, f"{folder}/{name}", self.store)
+            stored.append(write_file(data, f"{folder}/{name}", self.store))
         except FolderMissingError:
             raise
         except OSError as error:
             raise _StorageError(str(error)) from error
+        return stored[-1]
 
     def _limited(self, call: Callable[[], Any], timeout_s: float) -> Any:
         """Call in a thread that can be left behind if it does not end in time."""
