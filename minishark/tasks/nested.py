@@ -156,7 +156,8 @@ class _Opened:
         )
         self.calls = Calls(pool, lambda: address.slots)
         self._close_cluster = cluster.close
-        tasks.closing.append(self.close)
+        self._at_end = tasks.closing
+        self._at_end[self] = None
 
     def is_left(self) -> bool:
         """Whether the session has ended."""
@@ -164,6 +165,7 @@ class _Opened:
         return not files.store().has_folder(files.folder)
 
     def close(self) -> None:
+        self._at_end.pop(self, None)
         self.calls.pool.close()
         self._close_cluster()
 

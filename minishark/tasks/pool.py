@@ -261,7 +261,9 @@ class CallPool:
         match event:
             case TaskCompleted():
                 call = self._ended(sent, event.task_id)
-                if call is not None:
+                if call is None:
+                    self.discard(decode_python_outcome(event.result))
+                else:
                     self.completed(call, event.result, event.node, event.run_s)
             case TaskFailed():
                 call = self._ended(sent, event.task_id)

@@ -15,7 +15,7 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from minishark.worker.functions import (
     FunctionFailedError,
@@ -84,6 +84,12 @@ SCOPE: ContextVar[Scope | None] = ContextVar("minishark_scope", default=None)
 """The call that runs in this thread; None in a front end."""
 
 
+class Closing(Protocol):
+    """What has to be closed."""
+
+    def close(self) -> None: ...
+
+
 class PythonTasks:
     """Runs the Python calls of a slot, and further ones while those wait for calls of their own.
 
@@ -93,7 +99,7 @@ class PythonTasks:
         keys: the folder of the cluster's keys, for code that submits calls; None for no keys.
         shared: broadcast values.
         gave_up_s: when a call was given up that does not end, for which its process must end.
-        closing: called at the end of the slot.
+        closing: what calls have opened for later ones; closed at the end of the slot.
     """
 
     def __init__(self, store: Store, sockets: Path, keys: str | None = None) -> None:
@@ -101,7 +107,7 @@ class PythonTasks:
         self.sockets = sockets
         self.keys = keys
         self.gave_up_s: float | None = None
-        self.closing: list[Callable[[], None]] = []
+        self.closing: dict[Closing, None] = {}
         self.shared = LoadedValues(store, _SHARED_MAX)
         self._functions = LoadedValues(store, _FUNCTIONS_MAX)
         self._user_code = UserCode()
@@ -220,8 +226,8 @@ class PythonTasks:
 
     def close(self) -> None:
         """The slot ends: close what calls have opened for later ones."""
-        for close in self.closing:
-            close()
+        for opened in tuple(self.closing):
+            opened.close()
 
 
 class _TimedOut(Exception):  # noqa: N818 - never leaves this module

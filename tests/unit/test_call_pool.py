@@ -16,8 +16,10 @@ from minishark.tasks.files import Files
 from minishark.tasks.future import Future
 from minishark.tasks.pool import CallPool
 from minishark.worker.paths import StorePaths
+from minishark.worker.protocol import PythonOutcome, Value, encode
 from minishark.worker.store import Store
-from sparrow_core import ClusterClosed, JobId, JobSpec, TaskId
+from minishark.worker.values import write_file
+from sparrow_core import ClusterClosed, JobId, JobSpec, TaskCompleted, TaskId
 
 PLACEMENT = Placement(policy="sparrow", probe_ratio=2.0, nodes=("node-1",))
 
@@ -28,14 +30,15 @@ class Cluster:
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
         self.jobs: list[JobSpec] = []
+        self.tell: list[Callable[[JobEvent], None]] = []  # by job
         self.withdrawn: list[tuple[JobId, tuple[TaskId, ...]]] = []
         self.is_closed = False
 
     def submit(self, job: JobSpec, on_event: Callable[[JobEvent], None]) -> JobId:
-        del on_event
         if self.is_closed:
             raise ClusterClosed("closed")
         self.jobs.append(job)
+        self.tell.append(on_event)
         return JobId(f"job-{len(self.jobs)}")
 
     def cancel(self, job_id: JobId) -> None:
@@ -130,3 +133,20 @@ def test_calls_cancelled_while_they_are_sent_are_withdrawn(
     cluster.turn()
     assert 2 == len(cluster.jobs)
     assert not any(future.done() for future in futures[1:])
+
+
+def test_large_results_of_cancelled_calls_are_removed(cluster: Cluster, tmp_path: Path) -> None:
+    """Of a call that had ended before the cluster heard that it is not wanted."""
+    pool = _pool(cluster, tmp_path)
+    (future,) = _submitted(pool)
+    cluster.turn()
+    (tmp_path / "memory" / "node-1" / "tasks").mkdir(parents=True)
+    stored = write_file(memoryview(b"result"), "tasks/result", pool.files.store())
+    assert pool.files.store().has_copy(stored)
+    future.cancel()
+    result = encode(PythonOutcome(Value(b"", stored)))
+    ended = TaskCompleted(
+        task_id=0, result=result, node="node-1", executor="e", attempt=1, queue_s=0.0, run_s=0.1
+    )
+    cluster.tell[0](ended)
+    assert not pool.files.store().has_copy(stored)
