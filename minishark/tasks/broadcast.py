@@ -10,7 +10,7 @@ from minishark.errors import OptionError
 from minishark.tasks.files import Files
 from minishark.tasks.keeping import keep
 from minishark.worker.protocol import Value
-from minishark.worker.python_tasks import SCOPE
+from minishark.worker.python_tasks import SCOPE, slot_here
 from minishark.worker.values import dump
 
 T = TypeVar("T")
@@ -58,6 +58,7 @@ def broadcast(value: T, files: Files) -> Broadcast[T]:
 
 def _load(stored: Value) -> Any:
     scope = SCOPE.get()
-    if scope is None:
+    tasks = slot_here() if scope is None else scope.tasks  # a call may have started this thread
+    if tasks is None:
         raise OptionError("A broadcast value can be read in calls, and where it was made.")
-    return scope.tasks.shared.get(stored)
+    return tasks.shared.get(stored)

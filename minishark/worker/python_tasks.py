@@ -84,6 +84,17 @@ SCOPE: ContextVar[Scope | None] = ContextVar("minishark_scope", default=None)
 """The call that runs in this thread; None in a front end."""
 
 
+_slots: dict[PythonTasks, None] = {}
+"""Those of this process."""
+
+
+def slot_here() -> PythonTasks | None:
+    """A slot of this process, for threads of which it is not known what call they belong to."""
+    for slot in tuple(_slots):
+        return slot
+    return None
+
+
 class Closing(Protocol):
     """What has to be closed."""
 
@@ -113,6 +124,7 @@ class PythonTasks:
         self._user_code = UserCode()
         self._scopes: dict[Scope, None] = {}  # of calls that run
         self._numbers = itertools.count()
+        _slots[self] = None
 
     def call(self, job: PythonJob, payload: bytes, user_code: UserCode | None = None) -> bytes:
         """Call the job's function with a Value of arguments; returns a PythonOutcome.
@@ -226,6 +238,7 @@ class PythonTasks:
 
     def close(self) -> None:
         """The slot ends: close what calls have opened for later ones."""
+        _slots.pop(self, None)
         for opened in tuple(self.closing):
             opened.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import itertools
 import os
 import signal
@@ -439,6 +440,28 @@ def test_calls_may_submit_calls(session: Session) -> None:
 
     assert [0, 1, 1, 2, 3, 5, 8, 13] == [session.submit(fib, n).result(WAIT_S) for n in range(8)]
     assert [21] * 3 == [each.result(WAIT_S) for each in [session.submit(fib, 8) for _ in range(3)]]
+
+
+def test_threads_of_a_call(processes: Session) -> None:
+    """They read broadcast values, and submit calls in the context of theirs."""
+    shared = processes.broadcast({"one": 1})
+
+    def parent(copies_context: bool) -> list[int]:
+        def child(i: int) -> int:
+            return shared.value["one"] + processes.submit(abs, -i).result()
+
+        contexts = [contextvars.copy_context() for _ in range(3)]
+        runs = [context.run if copies_context else _plainly for context in contexts]
+        with concurrent.futures.ThreadPoolExecutor(2) as threads:
+            return list(threads.map(lambda i: runs[i](child, i), range(3)))
+
+    assert [1, 2, 3] == processes.submit(parent, True).result(WAIT_S)
+    with pytest.raises(ClusterError, match="copy_context"):
+        processes.submit(parent, False).result(WAIT_S)
+
+
+def _plainly(fn: Callable[[int], int], i: int) -> int:
+    return fn(i)
 
 
 def test_a_deep_chain_of_calls(session: Session) -> None:
