@@ -77,6 +77,11 @@ class Exchange:
                 _, _, waiting = self._outgoing.setdefault(stage, (digest, size, {}))
                 waiting.setdefault(target, {}).update(pieces)
 
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether data for other workers wait for `flush`."""
+        return bool(self._outgoing)
+
     def flush(self) -> None:
         """Post all that waits, in one message for each stage and worker."""
         outgoing, self._outgoing = self._outgoing, {}

@@ -71,6 +71,11 @@ class Links:
         bodies.append(body)
         buffers.extend(frames)
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether bodies wait for `flush`."""
+        return bool(self._pending)
+
     def flush(self, now: float) -> list[Envelope]:
         """Packets of all that was posted."""
         out: list[Envelope] = []

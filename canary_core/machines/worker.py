@@ -71,6 +71,7 @@ from sparrow_core.protocol.messages import Tick
 WINDOW = 16  # stages that the driver is ahead of the slowest partition here
 SPREAD = 20_000  # ... and of the slowest anywhere, by the controller's last word
 SLICE_S = 0.005  # a round ends after about so long, so that messages are looked at
+PROMPT_S = 1e-4  # ... or after so long if other workers wait for data
 BATCH_MAX = 1024  # tasks of a partition between two looks at the clock
 TICK_S = 0.05
 ASK_S = 0.25  # how long a driver waits for a signal before it asks
@@ -256,10 +257,19 @@ class Worker(Machine[WorkerIn]):
                 part.batch = _batch(part.batch, took_s)
             if part.cuts and _is_at_cut(part, replica):
                 self._store(part, replica)
-            if after - started > SLICE_S:
+            limit_s = SLICE_S
+            if self._has_outgoing:
+                # All wait for what a single sends: it leaves before other tasks run.
+                limit_s = PROMPT_S if part.size > 1 else 0.0
+            if after - started >= limit_s:
                 break
         self._busy_s += before - started
         self.busy_s += before - started
+
+    @property
+    def _has_outgoing(self) -> bool:
+        """Whether data or signals for other workers wait for the end of the round."""
+        return self._exchange.has_outgoing or self._links.has_pending
 
     def _combine_leaves(self, replica: Replica) -> None:
         """Send leaves that wait in vain for a neighbour, which has gone to another worker."""
