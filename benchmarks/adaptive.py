@@ -28,8 +28,7 @@ from pathlib import Path
 
 import duckdb
 import msgspec
-import psutil
-from common import command, write_json
+from common import CpuClock, command, write_json
 
 import minishark
 from minishark.answers import differences
@@ -150,26 +149,20 @@ def _differs(
 
 def _measure(sessions: dict[str, Session], text: str, repetitions: int) -> dict[str, Measurement]:
     found = {name: Measurement([], [], [], []) for name in sessions}
+    clock = CpuClock()
     for _ in range(repetitions):
         for name, session in sessions.items():
-            began_s, cpu_s = time.perf_counter(), _cpu_s()
+            cpu_s, began_s = clock.now_s(), time.perf_counter()
             frame = session.sql(text)
             frame.to_arrow()
             found[name].wall_s.append(time.perf_counter() - began_s)
-            found[name].cpu_s.append(_cpu_s() - cpu_s)
+            found[name].cpu_s.append(clock.now_s() - cpu_s)
             stage = max(frame.metrics().by_stage, key=lambda each: sum(each.run_s))
             found[name].longest.append(max(stage.run_s) / sum(stage.run_s))
             found[name].revisions[:] = [
                 f"{each.rule}: {each.reason}" for each in frame.metrics().revisions
             ]
     return found
-
-
-def _cpu_s() -> float:
-    """The CPU time so far of this process and all that it has started."""
-    me = psutil.Process()
-    times = [each.cpu_times() for each in (me, *me.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
 
 
 def _print(measured: dict[str, dict[str, Measurement]]) -> None:

@@ -19,14 +19,17 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
+    Job,
+    ProblemDetail,
     ProgramJob,
+    PythonJob,
     StageTask,
     TaskProblem,
+    decode_job,
     decode_payload,
-    decode_shared,
     encode,
 )
-from minishark.worker.python_tasks import MARK, PythonTasks
+from minishark.worker.python_tasks import PythonTasks
 from minishark.worker.run_task import TaskRunner
 from minishark.worker.store import Store
 from minishark.worker.task_errors import TaskError
@@ -60,7 +63,7 @@ class ExecutorRunner:
         self._runner = TaskRunner(self._store, memory=memory, spill_folder=str(spill))
         self._calls = PythonTasks(self._store, self._paths.disk / "run", config.get("keys"))
         self._programs = ProgramSlot(self._store, config, keys)
-        self._jobs: dict[str, StageTask | ProgramJob] = {}
+        self._jobs: dict[str, Job] = {}
         self._own_process = "own_process" in config
         self._closing = threading.Event()
         self._tidying = threading.Thread(target=self._tidy, name="minishark-tidy", daemon=True)
@@ -79,40 +82,37 @@ class ExecutorRunner:
                 os._exit(_STUCK_STATUS)
             if time.monotonic() >= tidy_at_s:
                 self._runner.forget_removed()
+                self._calls.forget_removed()
                 tidy_at_s = time.monotonic() + _TIDY_S
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
-        if shared.startswith(MARK):
-            return self._call(job_id, shared, payload)
-        job = self._jobs.get(job_id)
-        if job is None:
-            job = self._jobs[job_id] = decode_shared(shared)
-            if len(self._jobs) > _JOBS_MAX:
-                del self._jobs[next(iter(self._jobs))]
+        job = self._job(job_id, shared)
         self._connections.interrupted.clear()
         if self._own_process and job.working_folder:
             _work_in(job.working_folder)
         try:
-            self._store.meet(job.stores)
-            if isinstance(job, ProgramJob):
-                return encode(self._programs.run(job))
-            return encode(self._runner.run(job, decode_payload(payload)))
+            return self._result(job, payload)
         except TaskError as error:
-            # Lost files are not retried here: the front end must have them recomputed first.
-            detail = error.detail
-            retryable = detail.problem is TaskProblem.INPUT and not detail.missing
-            raise TaskFailure(str(error), encode(detail), retryable=retryable) from error
-
-    def _call(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
-        job = self._calls.job(job_id, shared)
-        if self._own_process and job.working_folder:
-            _work_in(job.working_folder)
-        try:
-            return self._calls.call(job, payload)
-        except TaskError as error:
-            # Files that are on their way, or folders that a new node lacks, may be there soon.
-            retryable = error.detail.problem in (TaskProblem.INPUT, TaskProblem.FOLDER)
+            retryable = _may_succeed(job, error.detail)
             raise TaskFailure(str(error), encode(error.detail), retryable=retryable) from error
+
+    def _job(self, job_id: str, shared: bytes) -> Job:
+        job = self._jobs.get(job_id)
+        if job is None:
+            job = self._jobs[job_id] = decode_job(shared)
+            if len(self._jobs) > _JOBS_MAX:
+                del self._jobs[next(iter(self._jobs))]
+        return job
+
+    def _result(self, job: Job, payload: bytes) -> bytes:
+        self._store.meet(job.stores)
+        match job:
+            case PythonJob():
+                return self._calls.call(job, payload)
+            case StageTask():
+                return encode(self._runner.run(job, decode_payload(payload)))
+            case ProgramJob():
+                return encode(self._programs.run(job))
 
     def cancel(self) -> None:
         """Interrupt the running task; called repeatedly from another thread until it ends."""
@@ -124,12 +124,11 @@ class ExecutorRunner:
             os._exit(_STUCK_STATUS)
 
     def forget(self, job_id: str) -> None:
-        if self._calls.forget(job_id):
-            return
         job = self._jobs.pop(job_id, None)
-        if job is not None:
-            self._runner.forget(job.folder)
-            pa.default_memory_pool().release_unused()
+        if job is None or isinstance(job, PythonJob):
+            return  # files of calls are not kept open
+        self._runner.forget(job.folder)
+        pa.default_memory_pool().release_unused()
 
     def close(self) -> None:
         """Stop the runner, and remove the session's folders if the session is dead."""
@@ -140,6 +139,15 @@ class ExecutorRunner:
         self._connections.close()
         remove_if_orphaned(self._paths.memory)
         remove_if_orphaned(self._paths.disk)
+
+
+def _may_succeed(job: Job, detail: ProblemDetail) -> bool:
+    """Whether a failed task is worth another attempt, as it is."""
+    if isinstance(job, PythonJob):
+        # Files that are on their way, or folders that a new node lacks, may be there soon.
+        return detail.problem in (TaskProblem.INPUT, TaskProblem.FOLDER)
+    # Lost files are not retried here: the front end must have them recomputed first.
+    return detail.problem is TaskProblem.INPUT and not detail.missing
 
 
 def _work_in(folder: str) -> None:

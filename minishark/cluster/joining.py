@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import tempfile
@@ -21,6 +22,7 @@ from sparrow_core.runtime.transport.keys import Keys
 _HELLO_S = 5.0
 _NODES_S = 20.0
 _POLL_S = 0.02
+_numbers = itertools.count()  # of connections that tasks of this process have opened
 _SILENCE_MAX_S = 1.0  # on a busy machine a live scheduler takes as long
 
 
@@ -88,7 +90,9 @@ def open_from_task(
     Raises:
         ClusterError: none of them answers.
     """
-    endpoint = own_endpoint(endpoint_of(Address(schedulers[0])), sockets, f"task-{os.getpid()}")
+    # An executor may serve several sessions, and a socket at the same path would take its place.
+    name = f"task-{os.getpid()}-{next(_numbers)}"
+    endpoint = own_endpoint(endpoint_of(Address(schedulers[0])), sockets, name)
     config = ClientConfig(silence_max_s=_SILENCE_MAX_S)
     sparrow = RemoteCluster(
         tuple(map(Address, schedulers)), listen=endpoint, keys=load_keys(keys_folder), config=config

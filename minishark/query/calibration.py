@@ -60,7 +60,10 @@ def machine_costs() -> Costs:
 
 def read_or_measured() -> Costs:
     """The costs of this machine, from the user's cache folder; measured if they are not there."""
-    file = cache_file()
+    try:
+        file = cache_file()
+    except RuntimeError:  # the user has no home folder, as in some containers
+        return measured()
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode(file.read_bytes(), type=Costs)
     costs = measured()

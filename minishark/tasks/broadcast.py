@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections import OrderedDict
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from minishark.errors import OptionError
 from minishark.tasks.files import Files
 from minishark.tasks.keeping import keep
-from minishark.worker.python_tasks import SCOPE
-from minishark.worker.values import Value, dump, load
+from minishark.worker.protocol import Value
+from minishark.worker.python_tasks import SCOPE, slot_here
+from minishark.worker.values import dump
 
 T = TypeVar("T")
 
-_LOADED_MAX = 16
 _LARGE_BYTES = 1 << 10  # smaller ones may travel with each call
-_loaded: OrderedDict[Value, Any] = OrderedDict()  # of this executor
-_lock = threading.Lock()
 
 
 class Broadcast(Generic[T]):
@@ -36,9 +32,8 @@ class Broadcast(Generic[T]):
     @property
     def value(self) -> T:
         """The value; in executors a copy that all calls share, and must not change."""
-        if not self._value:
-            self._value = (_load(self._stored),)
-        return self._value[0]
+        # Not kept in executors: a function that refers to this would keep it mapped there.
+        return self._value[0] if self._value else _load(self._stored)
 
     def __reduce__(self) -> tuple[Any, ...]:
         keep(self)  # until the call is over
@@ -52,7 +47,8 @@ def broadcast(value: T, files: Files) -> Broadcast[T]:
         OptionError: it can't be pickled.
     """
     try:
-        stored = dump(value, files.put, large_bytes=_LARGE_BYTES)
+        with files.storing() as put:
+            stored = dump(value, put, large_bytes=_LARGE_BYTES)
     except Exception as error:
         raise OptionError(f"The value can't be sent to other processes: {error}") from error
     shared = Broadcast(stored, value)
@@ -62,11 +58,7 @@ def broadcast(value: T, files: Files) -> Broadcast[T]:
 
 def _load(stored: Value) -> Any:
     scope = SCOPE.get()
-    if scope is None:
+    tasks = slot_here() if scope is None else scope.tasks  # a call may have started this thread
+    if tasks is None:
         raise OptionError("A broadcast value can be read in calls, and where it was made.")
-    with _lock:
-        if stored not in _loaded:
-            _loaded[stored] = load(stored, scope.tasks.store)
-            if len(_loaded) > _LOADED_MAX:
-                _loaded.popitem(last=False)
-        return _loaded[stored]
+    return tasks.shared.get(stored)

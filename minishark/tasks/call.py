@@ -9,8 +9,7 @@ from typing import Protocol
 
 from minishark.errors import OptionError
 from minishark.tasks.functions import Function
-from minishark.worker.protocol import FileSlice
-from minishark.worker.python_tasks import PythonOutcome
+from minishark.worker.protocol import FileSlice, PythonOutcome
 from sparrow_core import JobId
 
 

@@ -134,6 +134,8 @@ class Executor(concurrent.futures.Executor):
             for future in tuple(self._open):
                 future.cancel()
         if wait:
+            for future in tuple(self._open):
+                future.awaited()  # in a call, whose slot they may need
             with self._changed:
                 while self._open:
                     # In steps: the last future may have ended just before it was looked at.

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from minishark.cluster.backend import task_error
-from minishark.errors import QueryCancelledError
+from minishark.errors import ExecutionError, QueryCancelledError
 from minishark.tasks.call import Call
 from minishark.worker.functions import UserCode
-from minishark.worker.protocol import encode
-from minishark.worker.python_tasks import PythonJob, Scope
+from minishark.worker.protocol import PythonJob, encode
+from minishark.worker.python_tasks import Scope
 from minishark.worker.task_errors import TaskError
 from sparrow_core import TaskFailed
 
@@ -136,6 +136,8 @@ class Family:
             node = self._tasks.store.node
             failed = TaskFailed(0, str(error), encode(error.detail), node, node)
             self._pool.fail(call, task_error(failed))
+        except Exception as error:  # noqa: BLE001 - its parent waits, and nobody else would tell it
+            self._pool.fail(call, ExecutionError(f"{call.function.label} can't run: {error}"))
         else:
             run_s = time.perf_counter() - started
             self._pool.completed(call, result, self._tasks.store.node, run_s)

@@ -7,17 +7,18 @@ more, except for the latest ones, which the next call may share.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import Store
-from minishark.worker.values import write_file
+from minishark.worker.values import Sink, write_file
 
 _UNUSED_MAX = 8
 _UNUSED_BYTES = 256 << 20
@@ -83,6 +84,21 @@ class Files:
                 self._unused_bytes -= found.nbytes
             found.uses += 1
             return found.item
+
+    @contextlib.contextmanager
+    def storing(self) -> Iterator[Sink]:
+        """`put` for a block that pickles something: if it raises, nobody needs what it stored."""
+        stored: list[FileSlice] = []
+
+        def put(data: memoryview) -> FileSlice:
+            stored.append(self.put(data))
+            return stored[-1]
+
+        try:
+            yield put
+        except BaseException:
+            self.release(stored)
+            raise
 
     def release(self, items: Iterable[FileSlice]) -> None:
         """A call does not need these files of `put` any more."""

@@ -16,7 +16,8 @@ from typing import Any
 from minishark.errors import OptionError
 from minishark.tasks.files import Files
 from minishark.tasks.keeping import keeping
-from minishark.worker.values import Value, dump
+from minishark.worker.protocol import Value
+from minishark.worker.values import dump
 
 _KEPT = 64
 _CONSTANT = frozenset(
@@ -75,7 +76,8 @@ class Functions:
     def _pickled(self, fn: Callable[..., Any], name: str) -> Function:
         with keeping() as kept:
             try:
-                value = dump(fn, self._files.put)
+                with self._files.storing() as put:
+                    value = dump(fn, put)
             except Exception as error:
                 raise OptionError(f"{name} can't be sent to other processes: {error}") from error
         function = Function(value, name, tuple(kept))

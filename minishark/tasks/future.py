@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from minishark.tasks.call import Call
 from minishark.tasks.pool import CallPool
-from minishark.worker.python_tasks import PythonOutcome
+from minishark.worker.protocol import PythonOutcome
 
 T = TypeVar("T")
 

@@ -21,8 +21,9 @@ from minishark.errors import OptionError
 from minishark.tasks.call import CallOptions
 from minishark.tasks.pool import CallPool
 from minishark.tasks.results import MapPlan, Results
+from minishark.worker.protocol import Value
 from minishark.worker.python_tasks import SCOPE, EachOf
-from minishark.worker.values import Value, dump, load
+from minishark.worker.values import dump, load
 
 Transformation = Callable[[Iterator[Any]], Iterable[Any]]
 Action = Callable[[Iterator[Any]], Any]
@@ -175,7 +176,8 @@ def parallelize(pool: CallPool, slots: int, items: Iterable[Any], count: int) ->
     ends = [len(found) * (i + 1) // count for i in range(count)]
     parts = [found[first:end] for first, end in zip([0, *ends[:-1]], ends, strict=True)]
     try:
-        values = tuple([dump(part, pool.files.put) for part in parts])
+        with pool.files.storing() as put:
+            values = tuple([dump(part, put) for part in parts])
     except Exception as error:
         raise OptionError(f"Items can't be sent to other processes: {error}") from error
     return Items(Partitions(pool, slots, values))

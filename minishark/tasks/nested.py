@@ -25,7 +25,7 @@ from minishark.tasks.items import Items
 from minishark.tasks.pool import CallPool
 from minishark.tasks.results import Results
 from minishark.tasks.verbs import Calls, call_options
-from minishark.worker.python_tasks import SCOPE, PythonTasks
+from minishark.worker.python_tasks import SCOPE, PythonTasks, slot_here
 
 T = TypeVar("T")
 
@@ -131,6 +131,11 @@ class SessionInCall:
 
     def _calls(self) -> Calls:
         scope = SCOPE.get()
+        if scope is None and slot_here() is not None:
+            raise ClusterError(
+                "A thread that a call has started can submit calls only in the call's context: "
+                "start it by contextvars.copy_context().run."
+            )
         if scope is None:
             raise ClusterError("This session is another process's; call connect() here.")
         key = (self._address.name, id(scope.tasks))
@@ -156,7 +161,8 @@ class _Opened:
         )
         self.calls = Calls(pool, lambda: address.slots)
         self._close_cluster = cluster.close
-        tasks.closing.append(self.close)
+        self._at_end = tasks.closing
+        self._at_end[self] = None
 
     def is_left(self) -> bool:
         """Whether the session has ended."""
@@ -164,6 +170,7 @@ class _Opened:
         return not files.store().has_folder(files.folder)
 
     def close(self) -> None:
+        self._at_end.pop(self, None)
         self.calls.pool.close()
         self._close_cluster()
 

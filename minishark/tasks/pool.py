@@ -32,7 +32,6 @@ from minishark.cluster.backend import (
 from minishark.errors import (
     ClusterError,
     ExecutionError,
-    MinisharkError,
     OptionError,
     TasksLostError,
     TaskTimeoutError,
@@ -43,15 +42,15 @@ from minishark.tasks.family import Family
 from minishark.tasks.files import Files
 from minishark.tasks.functions import Function, Functions
 from minishark.tasks.keeping import keeping
-from minishark.worker.protocol import encode
-from minishark.worker.python_tasks import (
-    SCOPE,
+from minishark.worker.protocol import (
     PythonJob,
     PythonOutcome,
+    Value,
     decode_python_outcome,
-    encode_job,
+    encode,
 )
-from minishark.worker.values import Value, dump_arguments, dump_plain, load, load_small
+from minishark.worker.python_tasks import SCOPE
+from minishark.worker.values import dump_arguments, dump_plain, load, load_small
 from sparrow_core import (
     JobFailed,
     JobFinished,
@@ -125,7 +124,8 @@ class CallPool:
             )
         with keeping() as kept:
             try:
-                value = dump_arguments(args, kwargs, self.files.put)
+                with self.files.storing() as put:
+                    value = dump_arguments(args, kwargs, put)
             except Exception as error:
                 raise OptionError(
                     f"The arguments of {function.label} can't be sent to other processes: {error}"
@@ -203,23 +203,38 @@ class CallPool:
             taken.append(call)
         return taken
 
-    def _send(self, calls: list[Call]) -> None:
-        sent = Sent(dict(enumerate(calls)))
-        now, wait_s = time.monotonic(), self.placing().wait_s
-        for number, call in sent.calls.items():
-            call.task, call.sent_at = (sent, number), now
-            call.wait_s = math.inf if wait_s is None else wait_s
-        with self._lock:
-            self._open[sent] = None
+    def _send(self, taken: list[Call]) -> None:
+        calls, sent = self._begin(taken)
+        if not calls:
+            return
         try:
-            sent.job_id = self._backend.submit(self._job(calls), partial(self._on_event, sent))
-        except (BackendError, MinisharkError) as error:
+            placement = self.placing()
+            now = time.monotonic()
+            for call in calls:
+                call.sent_at = now
+                call.wait_s = math.inf if placement.wait_s is None else placement.wait_s
+            job = self._job(calls, placement)
+            sent.job_id = self._backend.submit(job, partial(self._on_event, sent))
+        except Exception as error:  # noqa: BLE001 - nobody else would end these calls
             for call in self._forget(sent):
                 self.fail(call, ClusterError(f"The cluster can't run calls: {error}"))
 
-    def _job(self, calls: list[Call]) -> JobSpec:
+    def _begin(self, taken: list[Call]) -> tuple[list[Call], Sent]:
+        """The calls of a job; from now on, who cancels one of them withdraws its task."""
+        with self._lock:
+            calls = [call for call in taken if not call.is_over]
+            for call in taken:
+                if call.is_over:  # cancelled since it was taken
+                    self._make_room(call)
+            sent = Sent(dict(enumerate(calls)))
+            for number, call in sent.calls.items():
+                call.task = (sent, number)
+            if calls:
+                self._open[sent] = None
+        return calls, sent
+
+    def _job(self, calls: list[Call], placement: Placement) -> JobSpec:
         function, options = calls[0].function, calls[0].options
-        placement = self.placing()
         job = PythonJob(
             function=function.value,
             folder=self.files.folder,
@@ -233,7 +248,7 @@ class CallPool:
             tasks=tuple(
                 [TaskSpec(i, call.payload, prefers, wait_s) for i, call in enumerate(calls)]
             ),
-            shared=encode_job(job),
+            shared=encode(job),
             user=placement.user,
             placement=placement.policy,
             probe_ratio=placement.probe_ratio,
@@ -246,7 +261,9 @@ class CallPool:
         match event:
             case TaskCompleted():
                 call = self._ended(sent, event.task_id)
-                if call is not None:
+                if call is None:
+                    self.discard(decode_python_outcome(event.result))
+                else:
                     self.completed(call, event.result, event.node, event.run_s)
             case TaskFailed():
                 call = self._ended(sent, event.task_id)

@@ -16,7 +16,7 @@ from minishark.errors import OptionError
 from minishark.tasks.call import Call, CallOptions
 from minishark.tasks.functions import Function
 from minishark.tasks.pool import CallPool
-from minishark.worker.python_tasks import PythonOutcome
+from minishark.worker.protocol import PythonOutcome
 
 T = TypeVar("T")
 
@@ -96,35 +96,60 @@ class Results(Iterator[T], Generic[T]):
         self._read = 0
         self._values: Iterator[T] = iter(())
         self._exhausted = False
+        self._failure: Exception | None = None  # of the input
         self._size = 1  # of the last chunk
         self._item_s: float | None = None  # what an item of the last chunk that ended took
         self._refill()
+        if not self._chunks:
+            self._check_input()
 
     # Input
 
     def _refill(self) -> None:
         """Read more items and send them, as far as there is room."""
-        plan, calls = self._plan, list[Call]()
+        calls: list[Call] = []
         # Half of the room at a time: jobs of many calls cost less than as many small ones.
         if self._exhausted or 2 * self._ahead > _AHEAD_MAX or 2 * self._ahead_bytes > _AHEAD_BYTES:
             return
-        room, own = self._room(), weakref.ref(self)
-        while room > 0 and self._ahead_bytes < _AHEAD_BYTES:
-            items = list(itertools.islice(plan.items, self._chunk_size()))
-            if not items:
-                self._exhausted = True
-                break
-            chunk = _Chunk(first=self._read, size=len(items))
-            call = self._pool.call(_Receiver(own, chunk), plan.function, (items,), {}, plan.options)
-            chunk.call, chunk.nbytes = call, len(call.payload)
-            self._read += len(items)
-            self._ahead += 1
-            self._ahead_bytes += chunk.nbytes
-            self._chunks.append(chunk)
-            calls.append(call)
-            room -= 1
+        room = self._room()
+        while room > 0 and self._ahead_bytes < _AHEAD_BYTES and not self._exhausted:
+            call = self._next_call()
+            if call is not None:
+                calls.append(call)
+                room -= 1
         if calls:
             self._pool.submit(calls)
+
+    def _next_call(self) -> Call | None:
+        """The call for the next items; None if there are none, or the input fails."""
+        plan, items = self._plan, list[Any]()
+        try:
+            # Not a new list: `extend` keeps what came before an error.
+            items.extend(itertools.islice(plan.items, self._chunk_size()))
+        except Exception as error:  # noqa: BLE001 - raised after the results of what came before
+            self._failure = error
+        self._exhausted = self._failure is not None or not items
+        if not items:
+            return None
+        chunk = _Chunk(first=self._read, size=len(items))
+        receiver = _Receiver(weakref.ref(self), chunk)
+        try:
+            call = self._pool.call(receiver, plan.function, (items,), {}, plan.options)
+        except OptionError as error:  # an item can't be pickled
+            self._failure, self._exhausted = error, True
+            return None
+        chunk.call, chunk.nbytes = call, len(call.payload)
+        self._read += len(items)
+        self._ahead += 1
+        self._ahead_bytes += chunk.nbytes
+        self._chunks.append(chunk)
+        return call
+
+    def _check_input(self) -> None:
+        """Raise what the input raised, once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _room(self) -> int:
         room = _AHEAD_MAX - self._ahead
@@ -182,10 +207,11 @@ class Results(Iterator[T], Generic[T]):
 
     def _advance(self) -> bool:
         """Go on to the values of the next chunk; whether there is one."""
-        self._refill()
-        if not self._chunks:
-            return False
         try:
+            self._refill()
+            if not self._chunks:
+                self._check_input()
+                return False
             chunk = self._take()
             self._ahead -= 1
             self._ahead_bytes -= chunk.nbytes
@@ -239,6 +265,7 @@ class Results(Iterator[T], Generic[T]):
             self._chunks.clear()
             self._ready.clear()
             self._exhausted = True
+            self._failure = None
             self._values = iter(())
         self._pool.cancel([chunk.call for chunk in chunks if chunk.call is not None])
         for chunk in chunks:

@@ -6,7 +6,9 @@ A stage is sent once per node; a task is small: it names its partition and files
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import StrEnum
+from typing import TypeAlias
 
 import msgspec
 
@@ -61,6 +63,28 @@ class OutputKind(StrEnum):
     """Store them as a table's partition, with replicas and statistics."""
     FILES = "files"
     """Write them to files for users, as COPY does."""
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True):
+    """A pickled value.
+
+    Attributes:
+        pickled: the pickle; empty if it is in `stream`.
+        stream: the file of a large pickle.
+        buffers: the files of its out-of-band buffers, in order.
+        others: files of values that are parts of it.
+    """
+
+    pickled: bytes
+    stream: FileSlice | None = None
+    buffers: tuple[FileSlice, ...] = ()
+    others: tuple[FileSlice, ...] = ()
+
+    @property
+    def files(self) -> tuple[FileSlice, ...]:
+        """All files of the value."""
+        own = self.buffers if self.stream is None else (self.stream, *self.buffers)
+        return (*own, *self.others) if self.others else own
 
 
 class TaskFunction(msgspec.Struct, frozen=True, array_like=True):
@@ -191,6 +215,28 @@ class ProgramJob(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag
     working_folder: str = ""
 
 
+class PythonJob(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="python"):
+    """What calls of a Python function share.
+
+    Attributes:
+        function: what is called.
+        folder: where large results go, relative to a node's storage folder.
+        stores: where nodes keep their files, if not in the same folders as the executor.
+        working_folder: the front end's working directory; empty if it has none.
+        timeout_s: seconds after which a call is given up; None for no limit.
+    """
+
+    function: Value
+    folder: str
+    stores: tuple[StoreLocation, ...] = ()
+    working_folder: str = ""
+    timeout_s: float | None = None
+
+
+Job: TypeAlias = StageTask | ProgramJob | PythonJob
+"""What a job of Sparrow runs: its shared part."""
+
+
 class WorkerFigures(msgspec.Struct, frozen=True, array_like=True):
     """What a worker of a program has done.
 
@@ -314,10 +360,19 @@ class ProblemDetail(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     missing: tuple[FileSlice, ...] = ()
 
 
+class PythonOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a call: a value, or a problem; `timed_out` if it took too long."""
+
+    value: Value | None
+    problem: ProblemDetail | None = None
+    timed_out: bool = False
+
+
 encode = msgspec.msgpack.Encoder().encode
-decode_stage = msgspec.msgpack.Decoder(StageTask).decode
-decode_shared = msgspec.msgpack.Decoder(StageTask | ProgramJob).decode
+decode_job: Callable[[bytes], Job] = msgspec.msgpack.Decoder(Job).decode
 decode_payload = msgspec.msgpack.Decoder(TaskPayload).decode
 decode_outcome = msgspec.msgpack.Decoder(TaskOutcome).decode
 decode_figures = msgspec.msgpack.Decoder(WorkerFigures).decode
+decode_value = msgspec.msgpack.Decoder(Value).decode
+decode_python_outcome = msgspec.msgpack.Decoder(PythonOutcome).decode
 decode_problem = msgspec.msgpack.Decoder(ProblemDetail).decode

@@ -10,15 +10,12 @@ import itertools
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import Any, Protocol
 
 from minishark.worker.functions import (
     FunctionFailedError,
@@ -29,62 +26,21 @@ from minishark.worker.functions import (
 from minishark.worker.protocol import (
     FileSlice,
     ProblemDetail,
-    StoreLocation,
+    PythonJob,
+    PythonOutcome,
     TaskProblem,
+    Value,
+    decode_value,
     encode,
 )
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.task_errors import TaskError
-from minishark.worker.values import Value, dump, load, write_file
+from minishark.worker.values import LoadedValues, dump, load, write_file
 
-MARK = b"\xc1"
-"""What the shared part of a job of Python calls begins with: a byte that msgpack never writes."""
-
-_JOBS_MAX = 256
 _FUNCTIONS_MAX = 64
+_SHARED_MAX = 256
 _POLL_S = 0.05
 _STUCK_S = 1.0
-
-
-class PythonJob(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What the calls of a job share.
-
-    Attributes:
-        function: what is called.
-        folder: where large results go, relative to a node's storage folder.
-        stores: where nodes keep their files, if not in the same folders as the executor.
-        working_folder: the front end's working directory; empty if it has none.
-        timeout_s: seconds after which a call is given up; None for no limit.
-    """
-
-    function: Value
-    folder: str
-    stores: tuple[StoreLocation, ...] = ()
-    working_folder: str = ""
-    timeout_s: float | None = None
-
-
-class PythonOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a call: a value, or a problem; `timed_out` if it took too long."""
-
-    value: Value | None
-    problem: ProblemDetail | None = None
-    timed_out: bool = False
-
-
-decode_value = msgspec.msgpack.Decoder(Value).decode
-decode_python_outcome = msgspec.msgpack.Decoder(PythonOutcome).decode
-_decode_job = msgspec.msgpack.Decoder(PythonJob).decode
-
-
-def decode_job(shared: bytes) -> PythonJob:
-    """The inverse of `encode_job`."""
-    return _decode_job(memoryview(shared)[len(MARK) :])
-
-
-def encode_job(job: PythonJob) -> bytes:
-    """The shared part of a Sparrow job."""
-    return MARK + encode(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +84,23 @@ SCOPE: ContextVar[Scope | None] = ContextVar("minishark_scope", default=None)
 """The call that runs in this thread; None in a front end."""
 
 
+_slots: dict[PythonTasks, None] = {}
+"""Those of this process."""
+
+
+def slot_here() -> PythonTasks | None:
+    """A slot of this process, for threads of which it is not known what call they belong to."""
+    for slot in tuple(_slots):
+        return slot
+    return None
+
+
+class Closing(Protocol):
+    """What has to be closed."""
+
+    def close(self) -> None: ...
+
+
 class PythonTasks:
     """Runs the Python calls of a slot, and further ones while those wait for calls of their own.
 
@@ -135,8 +108,9 @@ class PythonTasks:
         store: the slot's view of stored files.
         sockets: a folder for sockets of code that submits calls.
         keys: the folder of the cluster's keys, for code that submits calls; None for no keys.
+        shared: broadcast values.
         gave_up_s: when a call was given up that does not end, for which its process must end.
-        closing: called at the end of the slot.
+        closing: what calls have opened for later ones; closed at the end of the slot.
     """
 
     def __init__(self, store: Store, sockets: Path, keys: str | None = None) -> None:
@@ -144,22 +118,13 @@ class PythonTasks:
         self.sockets = sockets
         self.keys = keys
         self.gave_up_s: float | None = None
-        self.closing: list[Callable[[], None]] = []
-        self._jobs: OrderedDict[str, PythonJob] = OrderedDict()
-        self._functions: OrderedDict[Value, Callable[..., Any]] = OrderedDict()
-        self._lock = threading.Lock()  # guards the one above
+        self.closing: dict[Closing, None] = {}
+        self.shared = LoadedValues(store, _SHARED_MAX)
+        self._functions = LoadedValues(store, _FUNCTIONS_MAX)
         self._user_code = UserCode()
         self._scopes: dict[Scope, None] = {}  # of calls that run
         self._numbers = itertools.count()
-
-    def job(self, job_id: str, shared: bytes) -> PythonJob:
-        """A job by its shared part."""
-        job = self._jobs.get(job_id)
-        if job is None:
-            job = self._jobs[job_id] = decode_job(shared)
-            if len(self._jobs) > _JOBS_MAX:
-                self._jobs.popitem(last=False)
-        return job
+        _slots[self] = None
 
     def call(self, job: PythonJob, payload: bytes, user_code: UserCode | None = None) -> bytes:
         """Call the job's function with a Value of arguments; returns a PythonOutcome.
@@ -173,7 +138,6 @@ class PythonTasks:
             TaskError: something was missing, full or interrupted, for which the function is not to
                 blame.
         """
-        self.store.meet(job.stores)
         scope = Scope(self)
         self._scopes[scope] = None
         token = SCOPE.set(scope)
@@ -203,33 +167,30 @@ class PythonTasks:
                 end()
 
     def _value(self, job: PythonJob, arguments: Value) -> Value:
-        function = self._function(job.function)
+        function = self._functions.get(job.function)
         args, kwargs = load(arguments, self.store)
         if job.timeout_s is None:
             result = function(*args, **kwargs)
         else:
             result = self._limited(partial(function, *args, **kwargs), job.timeout_s)
-        return dump(result, partial(self._store_part, job.folder))
+        stored: list[FileSlice] = []
+        try:
+            return dump(result, partial(self._store_part, job.folder, stored))
+        except BaseException:  # also an interrupt: nobody will know of these files
+            for item in stored:
+                self.store.remove(item)
+            raise
 
-    def _function(self, pickled: Value) -> Callable[..., Any]:
-        function = self._functions.get(pickled)
-        if function is None:
-            function = load(pickled, self.store)
-            with self._lock:
-                self._functions[pickled] = function
-                if len(self._functions) > _FUNCTIONS_MAX:
-                    self._functions.popitem(last=False)
-        return function
-
-    def _store_part(self, folder: str, data: memoryview) -> FileSlice:
+    def _store_part(self, folder: str, stored: list[FileSlice], data: memoryview) -> FileSlice:
         # No two attempts at a task, on whichever node, write the same file.
         name = f"{self.store.node}-{os.getpid()}-{id(self):x}-{next(self._numbers)}"
         try:
-            return write_file(data, f"{folder}/{name}", self.store)
+            stored.append(write_file(data, f"{folder}/{name}", self.store))
         except FolderMissingError:
             raise
         except OSError as error:
             raise _StorageError(str(error)) from error
+        return stored[-1]
 
     def _limited(self, call: Callable[[], Any], timeout_s: float) -> Any:
         """Call in a thread that can be left behind if it does not end in time."""
@@ -270,14 +231,16 @@ class PythonTasks:
                 stop()
         return self._user_code.stop()
 
+    def forget_removed(self) -> None:
+        """Free what was made of files that are removed by now."""
+        self.shared.forget_removed()
+        self._functions.forget_removed()
+
     def close(self) -> None:
         """The slot ends: close what calls have opened for later ones."""
-        for close in self.closing:
-            close()
-
-    def forget(self, job_id: str) -> bool:
-        """The job is over; whether it was one of Python calls."""
-        return self._jobs.pop(job_id, None) is not None
+        _slots.pop(self, None)
+        for opened in tuple(self.closing):
+            opened.close()
 
 
 class _TimedOut(Exception):  # noqa: N818 - never leaves this module

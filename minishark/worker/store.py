@@ -134,13 +134,21 @@ class Store:
         """Whether this node has a folder for files."""
         return (self._paths.memory / self.node / folder).exists()
 
+    def has_copy(self, item: FileSlice) -> bool:
+        """Whether this host has a copy of a file."""
+        return any(True for _ in self._copies(item))
+
     def remove(self, item: FileSlice) -> None:
         """Delete this host's copies of a file; whoever has mapped it can go on to read it."""
+        for path in self._copies(item):
+            path.unlink(missing_ok=True)
+
+    def _copies(self, item: FileSlice) -> Iterator[Path]:
         for node in dict.fromkeys((self.node, *item.locations)):
             for name in (item.file, *(f"{item.file}@{each}" for each in item.locations)):
                 path = self._find(name, node)
                 if path is not None:
-                    path.unlink(missing_ok=True)
+                    yield path
 
     def _slice(self, item: FileSlice) -> pa.Table:
         if item.inline:

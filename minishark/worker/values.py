@@ -13,16 +13,16 @@ from __future__ import annotations
 import contextlib
 import mmap
 import pickle
+import threading
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import cloudpickle
-import msgspec
 import pyarrow as pa
 
-from minishark.worker.protocol import FileSlice
+from minishark.worker.protocol import FileSlice, Value
 from minishark.worker.store import Store
 
 LARGE_BYTES = 256 << 10
@@ -30,31 +30,10 @@ LARGE_BYTES = 256 << 10
 
 _PROTOCOL = 5
 _FEW = 16
+_ABSENT: Any = object()
 _store: ContextVar[Store] = ContextVar("minishark_store")  # of the value that is being unpickled
 _PLAIN = frozenset((int, float, str, bool, bytes, type(None)))
 _SCHEMA = pa.schema([("data", pa.uint8())])
-
-
-class Value(msgspec.Struct, frozen=True, array_like=True):
-    """A pickled value.
-
-    Attributes:
-        pickled: the pickle; empty if it is in `stream`.
-        stream: the file of a large pickle.
-        buffers: the files of its out-of-band buffers, in order.
-        others: files of values that are parts of it.
-    """
-
-    pickled: bytes
-    stream: FileSlice | None = None
-    buffers: tuple[FileSlice, ...] = ()
-    others: tuple[FileSlice, ...] = ()
-
-    @property
-    def files(self) -> tuple[FileSlice, ...]:
-        """All files of the value."""
-        own = self.buffers if self.stream is None else (self.stream, *self.buffers)
-        return (*own, *self.others) if self.others else own
 
 
 class Sink(Protocol):
@@ -163,6 +142,34 @@ def load(value: Value, store: Store) -> Any:
         return pickle.loads(data, buffers=buffers)
     finally:
         _store.reset(token)
+
+
+class LoadedValues:
+    """Values that many calls of an executor share, each unpickled once; for use by any thread."""
+
+    def __init__(self, store: Store, most: int) -> None:
+        """Keep as many as `most`, the latest ones."""
+        self._store = store
+        self._most = most
+        self._values: dict[Value, Any] = {}
+        self._loading = threading.RLock()  # a value may load others
+
+    def get(self, value: Value) -> Any:
+        """A value; raises as `load` does."""
+        with self._loading:
+            found = self._values.get(value, _ABSENT)
+            if found is _ABSENT:
+                found = self._values[value] = load(value, self._store)
+                for oldest in tuple(self._values)[: -self._most]:
+                    self._values.pop(oldest, None)
+            return found
+
+    def forget_removed(self) -> None:
+        """Drop values whose files were removed: mapped, these take as much memory as before."""
+        # Without the lock, which a slow load may hold: `pop` needs none.
+        for value in tuple(self._values):
+            if value.files and not all(map(self._store.has_copy, value.files)):
+                self._values.pop(value, None)
 
 
 def write_file(data: memoryview, file: str, store: Store) -> FileSlice:

@@ -218,9 +218,11 @@ def test_decoders_give_a_message_or_say_that_it_is_none(data: bytes) -> None:
     decoders: Sequence[Callable[[bytes], object]] = (
         wire.decode_request,
         wire.decode_reply,
-        payloads.decode_stage,
+        payloads.decode_job,
         payloads.decode_payload,
         payloads.decode_outcome,
+        payloads.decode_value,
+        payloads.decode_python_outcome,
         payloads.decode_problem,
     )
     for decode in decoders:

@@ -97,6 +97,23 @@ def test_sessions_share_a_cluster_and_nothing_else(
     assert _ANSWER == _answer(session)
 
 
+def test_calls_of_several_sessions_submit_calls(session: Session, running: ClusterRecord) -> None:
+    """The same executor serves both, and is connected to the schedulers for each of them."""
+    here, there = (node.name for node in running.nodes)
+
+    def nested(session: Session) -> str | None:
+        def parent() -> str | None:
+            with session.executor(prefers=there) as executor:
+                child = executor.submit(abs, -1)
+            return child.node
+
+        with session.executor(prefers=here) as executor:
+            return executor.submit(parent).result(30)
+
+    with minishark.connect(running.address) as other:
+        assert [there] * 4 == [nested(each) for each in (session, other, session, other)]
+
+
 def test_nodes_that_are_started_anew_get_the_sessions_folders(
     session: Session, running: ClusterRecord
 ) -> None:

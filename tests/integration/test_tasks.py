@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import itertools
 import os
 import signal
@@ -292,6 +293,25 @@ def test_the_first_exception_ends_a_map(session: Session) -> None:
     assert [] == list(results)
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_error_of_the_input_ends_a_map(session: Session, ordered: bool) -> None:
+    """After the results of what came before it, however much was read ahead."""
+
+    def numbers(count: int) -> Iterator[int]:
+        yield from range(count)
+        raise LookupError
+
+    for count, chunksize in ((3, 1), (5, 2), (9_000, 1)):
+        results = session.map(abs, numbers(count), chunksize=chunksize, ordered=ordered)
+        found: list[int] = []
+        with pytest.raises(LookupError):
+            found.extend(results)
+        assert list(range(count)) == sorted(found)
+        assert [] == list(results)
+    with pytest.raises(LookupError):  # at once, as nothing came before
+        session.map(abs, numbers(0))
+
+
 def test_more_calls_than_fit_into_a_job(session: Session) -> None:
     """Nothing limits them."""
     with session.executor() as executor:
@@ -388,6 +408,26 @@ def test_a_broadcast_value_lives_as_long_as_it_is_needed(session: Session) -> No
 # Trees
 
 
+def test_executors_unmap_what_nobody_needs(processes: Session) -> None:
+    """Removed files that are mapped would take as much memory as before."""
+
+    def use() -> int:
+        large, shared = np.ones(100_000), processes.broadcast(np.ones(100_000))
+        ran = processes.submit(lambda: (os.getpid(), large.sum() + shared.value.sum()))
+        pid, total = ran.result(WAIT_S)
+        assert 2e5 == total
+        return pid
+
+    def is_mapped() -> bool:
+        return "/tasks/" in Path(f"/proc/{pid}/maps").read_text()
+
+    pid = use()
+    assert is_mapped()
+    for i in range(20):  # the latest arguments stay for a while
+        processes.submit(len, bytes(300_000 + i)).result(WAIT_S)
+    _until(lambda: not is_mapped())
+
+
 def test_calls_may_submit_calls(session: Session) -> None:
     """More at a time than there are slots, and each waits for its own."""
 
@@ -400,6 +440,28 @@ def test_calls_may_submit_calls(session: Session) -> None:
 
     assert [0, 1, 1, 2, 3, 5, 8, 13] == [session.submit(fib, n).result(WAIT_S) for n in range(8)]
     assert [21] * 3 == [each.result(WAIT_S) for each in [session.submit(fib, 8) for _ in range(3)]]
+
+
+def test_threads_of_a_call(processes: Session) -> None:
+    """They read broadcast values, and submit calls in the context of theirs."""
+    shared = processes.broadcast({"one": 1})
+
+    def parent(copies_context: bool) -> list[int]:
+        def child(i: int) -> int:
+            return shared.value["one"] + processes.submit(abs, -i).result()
+
+        contexts = [contextvars.copy_context() for _ in range(3)]
+        runs = [context.run if copies_context else _plainly for context in contexts]
+        with concurrent.futures.ThreadPoolExecutor(2) as threads:
+            return list(threads.map(lambda i: runs[i](child, i), range(3)))
+
+    assert [1, 2, 3] == processes.submit(parent, True).result(WAIT_S)
+    with pytest.raises(ClusterError, match="copy_context"):
+        processes.submit(parent, False).result(WAIT_S)
+
+
+def _plainly(fn: Callable[[int], int], i: int) -> int:
+    return fn(i)
 
 
 def test_a_deep_chain_of_calls(session: Session) -> None:
@@ -436,9 +498,12 @@ def test_a_wide_tree_of_calls_that_wait_in_all_ways(session: Session) -> None:
                 future.add_done_callback(lambda _: left.release())
             for _ in futures:
                 left.acquire()
+        if kind == "shutdown":
+            with session.executor() as executor:
+                futures = [executor.submit(double, x) for x in range(20)]
         return sum(future.result() for future in futures)
 
-    kinds = ["map", "unordered", "as_completed", "poll", "wait", "callback"] * 3
+    kinds = ["map", "unordered", "as_completed", "poll", "wait", "callback", "shutdown"] * 3
     futures = [session.submit(parent, kind) for kind in kinds]
     assert [380] * len(kinds) == [future.result(WAIT_S) for future in futures]
 

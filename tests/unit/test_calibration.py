@@ -55,6 +55,19 @@ def test_the_machine_of_the_reference_has_its_costs() -> None:
     assert REFERENCE.sorted_ns / 8 == calibration._scaled(replace(times, sorted_ns=-1.0)).sorted_ns
 
 
+def test_users_without_a_home_folder_have_costs(
+    monkeypatch: pytest.MonkeyPatch, measurements: list[Costs]
+) -> None:
+    """They are measured by each process."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv(calibration.CACHE_VARIABLE)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert [KEPT, KEPT] == [known(), known()] == measurements
+
+
 def test_costs_are_measured_once(folder: Path, measurements: list[Costs]) -> None:
     """The next process reads them from the cache folder, which holds nothing else."""
     assert [KEPT, KEPT, KEPT] == [known() for _ in range(3)]

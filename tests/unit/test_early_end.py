@@ -25,9 +25,10 @@ from minishark.worker.protocol import (
     FileSlice,
     OutputKind,
     ProblemDetail,
+    StageTask,
     TaskOutcome,
     TaskProblem,
-    decode_stage,
+    decode_job,
     encode,
 )
 from minishark.worker.store import Store
@@ -100,7 +101,9 @@ def run(script: Script, folder: Path) -> QueryRun:
 
 def read_by_last(script: Script) -> tuple[FileSlice, ...]:
     """The files that the last stage reads."""
-    return decode_stage(script.jobs[1].shared).shared_inputs["in0"]
+    stage = decode_job(script.jobs[1].shared)
+    assert isinstance(stage, StageTask)
+    return stage.shared_inputs["in0"]
 
 
 def test_only_limits_in_several_tasks_end_early() -> None:

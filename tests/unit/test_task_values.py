@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,10 @@ from hypothesis import strategies as st
 from minishark.tasks.files import Files
 from minishark.tasks.functions import Functions
 from minishark.worker.paths import StorePaths
+from minishark.worker.protocol import Value
 from minishark.worker.store import InputMissingError, Store
 from minishark.worker.values import (
     LARGE_BYTES,
-    Value,
     dump,
     dump_arguments,
     dump_plain,
@@ -105,6 +106,14 @@ def test_files_are_shared_and_removed(tmp_path: Path, store: Store, files: Files
     assert 10 > len(_names(tmp_path))
     with pytest.raises(InputMissingError):
         load(values[0], Store(StorePaths(tmp_path / "no", tmp_path / "no"), "n"))
+
+
+def test_nothing_is_kept_of_what_can_not_be_pickled(tmp_path: Path, files: Files) -> None:
+    """Parts that were stored before that turned out go like any that nobody needs."""
+    for i in range(20):
+        with pytest.raises(TypeError), files.storing() as put:
+            dump_arguments((bytes(LARGE_BYTES + i), threading.Lock()), {}, put)
+    assert 10 > len(_names(tmp_path))
 
 
 # Functions

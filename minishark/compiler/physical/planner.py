@@ -386,7 +386,7 @@ class Placer:
         if isinstance(operator, ops.TopN):
             operator = replace(operator, stable=self._in_source_order(child.plan))
         if operator.limit is not None:
-            profile = replace(profile, rows=float(min(profile.rows, operator.limit)))
+            profile = replace(profile, rows=max(1.0, min(profile.rows, operator.limit)))
         if not child.in_one_task and operator.limit is not None:
             # All of the skipped rows may be in one partition, so each keeps `offset` more.
             early = replace(operator, limit=operator.limit + operator.offset, offset=0)

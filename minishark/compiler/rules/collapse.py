@@ -53,7 +53,7 @@ def collapsed(plan: PhysicalPlan, situation: Situation, options: CollapseOptions
             return None
         what = "what is left" if region is plan else "a part of what is left"
         reasons.append(f"{what} reads {read:,} rows, so it runs in one task")
-        return in_one_task(region)
+        return without_exchanges(region)
 
     found = changed_regions(plan, change, may_change=situation.free_root)
     return Revised(found, tuple(reasons))
@@ -102,7 +102,7 @@ def _table_rows(plan: PhysicalPlan, scan: Scan, catalog: Catalog) -> int | None:
     return catalog.get(scan.table).rows
 
 
-def in_one_task(plan: PhysicalPlan) -> PhysicalPlan:
+def without_exchanges(plan: PhysicalPlan) -> PhysicalPlan:
     """`plan` without exchanges: one task computes it from all that it reads."""
     match plan.operator:
         case StageOutput() | CteRef() | Values():
@@ -112,8 +112,8 @@ def in_one_task(plan: PhysicalPlan) -> PhysicalPlan:
             codes = replace(NO_HINTS, dictionary_codes=scan.hints.dictionary_codes)
             return replace(plan, operator=replace(scan, hints=codes), distribution=Replicated())
         case Exchange():
-            return in_one_task(plan.children[0])
-    children = tuple(map(in_one_task, plan.children))
+            return without_exchanges(plan.children[0])
+    children = tuple(map(without_exchanges, plan.children))
     single = replace(plan, children=children, distribution=Single())
     match plan.operator, children[0].operator:
         case FinalAggregate(complete=aggregate), PartialAggregate(complete=other):
