@@ -122,7 +122,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--executors", type=int, default=1, help="per node")
     parser.add_argument("--partitions", type=int, default=16)
-    parser.add_argument("--keys", type=int, default=100, help="different ones, in % of the rows")
+    parser.add_argument(
+        "--keys", type=int, default=100, help="different ones, in percent of the rows"
+    )
+    parser.add_argument("--disable", nargs="*", default=[], metavar="RULE", help="in both sessions")
     parser.add_argument("--queries", choices=GROUPS, default="skew")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -135,7 +138,7 @@ def _session(options: argparse.Namespace, disabled: Sequence[str]) -> Session:
         executors_per_node=options.executors,
         partitions=options.partitions,
         task_threads=1,
-        disabled_optimizations=("one_task", *disabled),
+        disabled_optimizations=("one_task", *options.disable, *disabled),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -51,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     no deadlines: nothing is asserted of time, and the machine may be busy. It tries fewer examples
     than by default, as each run tries others.
     """
+    # A shell that runs the tests in the background lets them ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.register_profile("tests", deadline=None, max_examples=60)
     hypothesis.settings.load_profile("tests")
     sys.dont_write_bytecode = False
