@@ -39,6 +39,7 @@ connection = dbapi.connect(session=session)
 )
 
 
+@pytest.mark.slow
 def test_a_notebook_runs_a_tpch_query_twice(
     tmp_path: Path, plain: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

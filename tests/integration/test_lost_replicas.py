@@ -61,6 +61,7 @@ def _replicas(session: Session, table: str) -> tuple[int | None, int | None, int
     return info.replicas, info.replicas_wanted, info.healing
 
 
+@pytest.mark.slow
 def test_tables_survive_their_nodes(cluster: ClusterRecord, tmp_path: Path) -> None:
     """Replicas heal, so that one node after the other may die; files and queries are run again."""
     file = tmp_path / "rows.parquet"

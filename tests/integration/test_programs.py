@@ -326,6 +326,7 @@ def test_workers_that_survive_go_on_together() -> None:
         assert 1 <= running.progress.rollbacks
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_its_worker(own: Session) -> None:
     """Is tried four times; the error says how they died, and the session stays usable."""
 
@@ -337,6 +338,7 @@ def test_a_task_that_kills_its_worker(own: Session) -> None:
     assert 6 == own.program(_total, partitions=4).result(60)
 
 
+@pytest.mark.slow
 def test_all_workers_die(own: Session) -> None:
     """The program begins again when new ones have come."""
     driver = slow_sum(0.003, 60)

@@ -84,6 +84,7 @@ def test_hosts_run_a_program_as_one_machine_does(
         assert _points()["a"].to_pylist() == ranks.to_arrow()["x"].to_pylist()
 
 
+@pytest.mark.slow
 def test_a_host_is_lost(hosts: list[ClusterRecord], tmp_path: Path) -> None:
     """Its node and worker die together: the other host goes on from its copy of the snapshot."""
     driver = slow_sum(0.004, 100)

@@ -189,6 +189,7 @@ def test_volatile_rows_are_never_of_two_draws(
     assert sorted(drawn.column("r").to_pylist()) == drawn.column("r").to_pylist()
 
 
+@pytest.mark.slow
 def test_a_query_that_loses_again_and_again_ends(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -277,6 +277,7 @@ def test_a_cluster_from_the_command_line(state: Path, capsys: pytest.CaptureFixt
         stop_cluster("one")
 
 
+@pytest.mark.slow
 def test_a_node_dies(state: Path) -> None:
     """Replicas on the other node answer; executors and files of the dead one are gone."""
     record = start_cluster(StartOptions(name="two", nodes=2))

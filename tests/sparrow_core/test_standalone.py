@@ -214,6 +214,7 @@ def test_nodes_recover_when_a_scheduler_restarts(standalone: Standalone) -> None
     assert ("again\n", 0) == (done.stdout, done.exit_code)
 
 
+@pytest.mark.slow
 def test_a_node_may_join_and_die_while_jobs_run(standalone: Standalone) -> None:
     """What ran on a killed node runs on one that joined later."""
     (endpoint,) = start_over_ipc(standalone, 1, 1)
