@@ -531,15 +531,22 @@ def test_an_event_loop_runs_functions_in_the_cluster(session: Session) -> None:
     assert [2**n for n in range(10)] == asyncio.run(main())
 
 
-def test_callbacks_may_block(session: Session) -> None:
+def test_callbacks_may_block(session: Session, tmp_path: Path) -> None:
     """They run beside the cluster's thread, so others go on meanwhile."""
     gate, called = threading.Event(), threading.Event()
+
+    def wait_for(file: Path) -> None:
+        while not file.exists():
+            time.sleep(0.01)
 
     def slow(_: object) -> None:
         gate.wait(WAIT_S)
         called.set()
 
-    session.submit(abs, -1).add_done_callback(slow)
+    # A callback of a call that is over would run here, at once.
+    future = session.submit(wait_for, tmp_path / "go")
+    future.add_done_callback(slow)
+    (tmp_path / "go").touch()
     assert 2 == session.submit(abs, -2).result(WAIT_S)
     assert not called.is_set()
     gate.set()
