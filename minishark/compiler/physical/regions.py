@@ -61,10 +61,6 @@ def _below(plan: PhysicalPlan, change: Change) -> PhysicalPlan:
             return plan.with_children(tuple(_below(child, change) for child in plan.children))
 
 
-def _is_reference(plan: PhysicalPlan) -> bool:
-    return isinstance(plan.operator, CteRef)
-
-
 def bucket_outputs(plan: PhysicalPlan, complete: Collection[int]) -> list[PhysicalPlan] | None:
     """The stage outputs that the region of `plan` reads by bucket.
 
@@ -85,14 +81,6 @@ def bucket_outputs(plan: PhysicalPlan, complete: Collection[int]) -> list[Physic
             case Scan() | CteRef() if divided:
                 return None
     return found or None
-
-
-def shares_of(outputs: Sequence[PhysicalPlan]) -> tuple[Share, ...]:
-    """What the tasks of a region read of each of its outputs."""
-    (first, *_) = outputs
-    assert isinstance(first.operator, StageOutput)
-    whole = tuple(Share(bucket, bucket + 1) for bucket in range(first.distribution.partitions))
-    return first.operator.shares or whole
 
 
 def with_shares(plan: PhysicalPlan, shares: Sequence[Share], *, torn: bool) -> PhysicalPlan:
