@@ -25,13 +25,9 @@ class _Job:
 
 @dataclass(slots=True, kw_only=True)
 class StageRecord:
-    """A stage and its jobs: one, or more if lost outputs were computed again.
+    """A stage and its jobs: one, or more if lost outputs were computed again."""
 
-    Attributes:
-        stage: the stage.
-    """
-
-    stage: Stage
+    stage: Stage  # the stage
     _jobs: dict[int, _Job] = field(default_factory=dict)
     _outcomes: dict[int, TaskOutcome] = field(default_factory=dict)
     _completed: dict[int, TaskCompleted] = field(default_factory=dict)

@@ -125,17 +125,12 @@ class MapGroups:
     """`fn(rows)` or `fn(key, rows)` for each group of rows.
 
     The last column is the group's number, and rows come in its order.
-
-    Attributes:
-        keys: positions of the grouping columns.
-        with_key: whether it takes the key too: a tuple with a value per grouping column.
-        pandas: whether it takes and gives pandas frames instead of Arrow tables.
     """
 
     fn: Callable[..., Any]
-    keys: tuple[int, ...]
-    with_key: bool
-    pandas: bool
+    keys: tuple[int, ...]  # positions of the grouping columns
+    with_key: bool  # whether it takes the key too: a tuple with a value per grouping column
+    pandas: bool  # whether it takes and gives pandas frames instead of Arrow tables
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need

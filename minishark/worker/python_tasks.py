@@ -65,18 +65,13 @@ class EachOfRows:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """A call that runs, for what its code asks of minishark.
+    """A call that runs, for what its code asks of minishark."""
 
-    Attributes:
-        tasks: what runs it.
-        families: the calls that it has submitted, by what they were submitted to.
-        ending: called when it has ended.
-        stopping: called from another thread when it is to be interrupted.
-    """
-
-    tasks: PythonTasks
+    tasks: PythonTasks  # what runs it
+    # The calls that it has submitted, by what they were submitted to.
     families: dict[Any, Any] = field(default_factory=dict)
-    ending: list[Callable[[], None]] = field(default_factory=list)
+    ending: list[Callable[[], None]] = field(default_factory=list)  # called when it has ended
+    # Called from another thread when it is to be interrupted.
     stopping: list[Callable[[], None]] = field(default_factory=list)
 
 
