@@ -45,7 +45,6 @@ class Function(Protocol):
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         """The output rows for the rows of one task."""
-        ...
 
 
 class FunctionFailedError(Exception):

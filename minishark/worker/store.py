@@ -53,7 +53,6 @@ class Fetcher(Protocol):
         Raises:
             InputMissingError: it does not have the file, or does not answer.
         """
-        ...
 
     def replicate(self, file: str, source: StoreLocation, target: StoreLocation) -> None:
         """Make `target` fetch a whole file from `source`.
@@ -61,7 +60,6 @@ class Fetcher(Protocol):
         Raises:
             OSError: it could not.
         """
-        ...
 
 
 class Store:
