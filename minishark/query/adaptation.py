@@ -33,9 +33,14 @@ class Adaptation:
     _empty: set[int] = field(default_factory=set)
 
     def complete(self, stage: int, outcomes: Sequence[TaskOutcome], *, may_vary: bool) -> bool:
-        """Record the sizes of a complete stage; whether they were unknown."""
-        # A stage that `may_vary` may put out other rows if it runs again. Other sizes change no
-        # decision, but what has no rows now might have some then.
+        """Record the sizes of a complete stage; whether they were unknown.
+
+        Args:
+            stage: its number.
+            outcomes: what its tasks have put out.
+            may_vary: whether it may put out other rows if it runs again. Other sizes change no
+                decision, but what has no rows now might have some then.
+        """
         if stage in self._sizes:
             return False
         size = StageSize(tuple(map(_size, outcomes)))
@@ -45,8 +50,12 @@ class Adaptation:
         return True
 
     def revised(self, planned: Sequence[Stage], started: Collection[int]) -> Sequence[Stage]:
-        """The stages of the query from now on; the same object if they stay."""
-        # Those `planned` so far are in an order in which they can run; those `started` stay.
+        """The stages of the query from now on; the same object if they stay.
+
+        Args:
+            planned: the stages so far, in an order in which they can run.
+            started: the numbers of those that have started, which stay.
+        """
         if len(started) == len(planned) or not self._sizes:
             return planned
         begun = time.perf_counter()

@@ -78,8 +78,14 @@ class JobBuilder:
         stored: Mapping[str, Table],
         placement: Placement,
     ) -> tuple[JobSpec, dict[int, frozenset[str]]]:
-        """Tasks of a stage as a job, and the nodes that each of them prefers."""
-        # `stored` are the tables with their current locations, by name in lower case.
+        """Tasks of a stage as a job, and the nodes that each of them prefers.
+
+        Args:
+            stage: the stage.
+            submission: which of its tasks.
+            stored: the tables with their current locations, by name in lower case.
+            placement: how tasks are placed, and the live nodes.
+        """
         tables = {
             item.name: stored[item.table.lower()]
             for item in stage.inputs
@@ -216,8 +222,14 @@ class JobBuilder:
 
 
 def function_bytes(schema: Schema, rows: float, read_bytes: float) -> int:
-    """About how much memory a Python function takes for the rows of a task."""
-    # The size of the task's input is an upper bound for what it gets, since only joins add bytes.
+    """About how much memory a Python function takes for the rows of a task.
+
+    Args:
+        schema: the columns that it gets.
+        rows: the estimated number of rows.
+        read_bytes: the size of the task's input, an upper bound for what the function gets, since
+            only joins add bytes.
+    """
     size = rows * row_bytes(schema)
     return int(_FUNCTION_COPIES * (min(size, read_bytes) if read_bytes else size))
 

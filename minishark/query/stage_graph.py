@@ -213,9 +213,12 @@ class StageGraph:
         return count
 
     def revise(self, nodes: Sequence[StageNode]) -> None:
-        """Other stages take the place of those that have not started."""
-        # `nodes` are all stages: those that have started as they were, and the others; the last one
-        # gives the result.
+        """Other stages take the place of those that have not started.
+
+        Args:
+            nodes: all stages: those that have started as they were, and the others; the last one
+                gives the result.
+        """
         started = {node.index: node for node in nodes if node.index in self._started}
         assert started == {i: self._nodes[i] for i in self._started}, "started stages stay"
         for index in [i for i in self._nodes if i not in self._started]:

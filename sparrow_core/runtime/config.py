@@ -108,7 +108,11 @@ class Config(_Section, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> Keys | None:
-        """The process's keys, if any (InsecureTransport if they cannot be read)."""
+        """The process's keys, if any.
+
+        Raises:
+            InsecureTransport: They cannot be read.
+        """
         if self.security is None:
             return None
         return read_keys(Path(self.path(self.security.key)), Path(self.path(self.security.allowed)))
@@ -124,7 +128,11 @@ class Config(_Section, frozen=True, kw_only=True):
 
 
 def read_config(file: Path) -> Config:
-    """Read a TOML file (ConfigError if it cannot be read, or has wrong names or values)."""
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: It cannot be read, or has unknown names or invalid values.
+    """
     try:
         config = msgspec.toml.decode(file.read_bytes(), type=Config)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -28,8 +28,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_scheduler(config: Config) -> int:
-    """Run a scheduler until a signal comes; returns the exit status."""
-    # ConfigError if there is no [scheduler] table, SparrowError if it cannot listen.
+    """Run a scheduler until a signal comes; returns the exit status.
+
+    Raises:
+        ConfigError: There is no [scheduler] table.
+        SparrowError: Cannot listen.
+    """
     section = config.scheduler
     if section is None:
         raise ConfigError("there is no [scheduler] table in the file")
@@ -49,8 +53,12 @@ def run_scheduler(config: Config) -> int:
 
 
 def run_node_monitor(config: Config) -> int:
-    """Run a node with its executors until a signal comes; returns the exit status."""
-    # ConfigError if there is no [node] table, SparrowError if it cannot listen.
+    """Run a node with its executors until a signal comes; returns the exit status.
+
+    Raises:
+        ConfigError: There is no [node] table.
+        SparrowError: Cannot listen.
+    """
     node = config.node
     if node is None:
         raise ConfigError("there is no [node] table in the file")

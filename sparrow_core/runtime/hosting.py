@@ -32,8 +32,11 @@ def host_executor(
     *,
     slot_prefix: str = "",
 ) -> list[SlotThread]:
-    """Host an executor and its slots, whose threads start; `on_broken` as in `SlotThread`."""
-    # RunnerError if the runner's factory could not be loaded.
+    """Host an executor and its slots, whose threads start; `on_broken` as in `SlotThread`.
+
+    Raises:
+        RunnerError: The runner's factory could not be loaded.
+    """
     factory = load_factory(group.runner)
     at = driver.address(name)
     slots = [f"{slot_prefix}slot-{number}" for number in range(group.slots)]

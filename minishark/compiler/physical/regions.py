@@ -31,8 +31,13 @@ region, and which rows they have, may change: whether nothing above depends on i
 
 
 def changed_regions(plan: PhysicalPlan, change: Change, *, may_change: bool) -> PhysicalPlan:
-    """`plan` with its regions changed, the upper ones first; none below a changed one."""
-    # `may_change` tells whether the tasks of the uppermost region may change.
+    """`plan` with its regions changed, the upper ones first; none below a changed one.
+
+    Args:
+        plan: the plan.
+        change: is asked for each region.
+        may_change: whether the tasks of the uppermost region may change.
+    """
     found = change(plan, may_change)
     return _below(plan, change) if found is None else found
 
@@ -77,8 +82,13 @@ def bucket_outputs(plan: PhysicalPlan, complete: Collection[int]) -> list[Physic
 
 
 def with_shares(plan: PhysicalPlan, shares: Sequence[Share], *, torn: bool) -> PhysicalPlan:
-    """A region with a task for each of the shares of every output that it reads by bucket."""
-    # `torn` tells whether rows with equal keys may be in several tasks.
+    """A region with a task for each of the shares.
+
+    Args:
+        plan: the region's root, or a part of it.
+        shares: what each task reads of every output that is read by bucket.
+        torn: whether rows with equal keys may be in several tasks.
+    """
     if in_one_task(plan.distribution):
         return plan
     children = tuple(with_shares(child, shares, torn=torn) for child in plan.children)

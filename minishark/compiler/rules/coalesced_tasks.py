@@ -41,8 +41,14 @@ def coalesce(
     options: PlannerOptions,
     own: CoalescedTasks,
 ) -> tuple[Stage, ...]:
-    """The stages, in the order of `stages`, with as many tasks as are worth their overhead."""
-    # `kept` has the numbers of tasks of stages that have to stay as they are, or that have run.
+    """The stages with as many tasks as are worth their overhead.
+
+    Args:
+        stages: the stages, in an order in which they can run.
+        kept: the number of tasks of stages that have to stay as they are, or that have run.
+        options: how many tasks run at the same time.
+        own: the options of the rule.
+    """
     group = _groups(stages)
     tasks: dict[int, int] = {}
     for stage in stages:

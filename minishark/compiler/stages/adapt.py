@@ -42,8 +42,14 @@ class Revision:
 def adapt(
     plan: PhysicalPlan, planned: Sequence[Stage], started: Collection[int], situation: Situation
 ) -> Revision | None:
-    """A better plan for what is left of `plan`; None if it stays."""
-    # `plan` is what the stages which have not started were split from; `planned` are all stages.
+    """A better plan for what is left of `plan`; None if it stays.
+
+    Args:
+        plan: the plan that the stages which have not started were split from.
+        planned: all stages of the query, as they are planned so far.
+        started: the numbers of those that have started.
+        situation: what is known of those that are complete.
+    """
     options = situation.options
     kept = [stage for stage in planned if stage.index in started]
     left = remaining(plan, kept, situation.sizes)

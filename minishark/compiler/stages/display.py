@@ -18,9 +18,14 @@ def stages_text(
     threads: int = 1,
     sql: bool = False,
 ) -> str:
-    """All stages, in the order in which they can run; with `sql`, their fragments too."""
-    # `preferred` gives the nodes that a task of a stage prefers, none for any. A large task that is
-    # the only one of its stage may use as many cores as `threads`.
+    """All stages, in the order in which they can run.
+
+    Args:
+        stages: the stages.
+        preferred: the nodes that a task prefers, by stage and task index; empty for any node.
+        threads: how many cores a large task may use that is the only one of its stage.
+        sql: whether to show the fragments too.
+    """
     texts = (_stage_text(each, stages, preferred, threads=threads, sql=sql) for each in stages)
     return "\n".join(texts)
 

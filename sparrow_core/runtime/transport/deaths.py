@@ -17,8 +17,10 @@ _MIB = 1 << 20
 
 
 def oom_kills() -> int:
-    """Number of OOM kills so far, in this control group or else on this machine."""
-    # 0 if the system does not count them.
+    """Number of OOM kills so far, in this control group or else on this machine.
+
+    0 if the system does not count them.
+    """
     try:
         own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
     except OSError:
@@ -33,8 +35,13 @@ def oom_kills() -> int:
 
 
 def describe_exit(status: int | None, peak_bytes: int, *, out_of_memory: bool) -> str:
-    """How a process ended, for messages; its status is negative for a signal, None if it runs."""
-    # `peak_bytes` is 0 if unknown; `out_of_memory` tells of OOM kills while it ran.
+    """How a process ended, for messages.
+
+    Args:
+        status: its exit status; negative for a signal, None if it still runs.
+        peak_bytes: its peak resident memory; 0 if unknown.
+        out_of_memory: whether there were OOM kills while it ran.
+    """
     if status is None:
         return "still running"
     peak = f", peak memory {peak_bytes // _MIB} MiB" if peak_bytes else ""

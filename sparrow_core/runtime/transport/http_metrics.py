@@ -22,7 +22,11 @@ class HttpMetrics(Machine[MetricsText]):
     inputs: ClassVar[Any] = MetricsText
 
     def __init__(self, driver: LocalDriver, where: str) -> None:
-        """Serve at `where` ("host:port"), until `close` (ConfigError if that is impossible)."""
+        """Serve at `where` ("host:port"), until `close`.
+
+        Raises:
+            ConfigError: Cannot listen there.
+        """
         self._driver = driver
         self._texts: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._lock = threading.Lock()  # one request at a time

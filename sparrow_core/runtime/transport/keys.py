@@ -45,8 +45,11 @@ def generate() -> Keys:
 
 
 def write_key_file(file: Path, keys: Keys) -> None:
-    """Write a key pair into a new file of mode 0600."""
-    # InsecureTransport if the file exists: keys are never overwritten.
+    """Write a key pair into a new file of mode 0600.
+
+    Raises:
+        InsecureTransport: The file exists; keys are never overwritten.
+    """
     try:
         file.touch(0o600, exist_ok=False)
     except FileExistsError as error:
@@ -55,8 +58,11 @@ def write_key_file(file: Path, keys: Keys) -> None:
 
 
 def read_keys(key_file: Path, allowed_file: Path) -> Keys:
-    """Read a key pair and an allow-list (one public key per line, optionally a name after it)."""
-    # InsecureTransport if files are missing or malformed, or others may read the secret.
+    """Read a key pair and an allow-list (one public key per line, optionally a name after it).
+
+    Raises:
+        InsecureTransport: Missing or malformed files, or a secret that others may read.
+    """
     try:
         if key_file.stat().st_mode & 0o077:
             raise InsecureTransport(f"{key_file} may be read by others: chmod 600 {key_file}")
@@ -75,8 +81,11 @@ def read_keys(key_file: Path, allowed_file: Path) -> Keys:
 
 
 def split_endpoint(endpoint: str) -> tuple[str, bytes | None]:
-    """Split an endpoint into what ZeroMQ connects to and the server's public key."""
-    # InsecureTransport if it is no endpoint, or one over tcp without a key.
+    """Split an endpoint into what ZeroMQ connects to and the server's public key.
+
+    Raises:
+        InsecureTransport: A tcp endpoint without a key, or not an endpoint.
+    """
     if endpoint.startswith("ipc://"):
         return endpoint, None
     socket, _, key = endpoint.rpartition("/")
@@ -94,8 +103,11 @@ def answer_admission(request: list[bytes], keys: Keys) -> list[bytes]:
 
 
 def check_private(socket: Path) -> None:
-    """Check that no other user can reach a socket file."""
-    # InsecureTransport if its folder is accessible to others, or belongs to another user.
+    """Check that no other user can reach a socket file.
+
+    Raises:
+        InsecureTransport: Its folder is accessible to others, or belongs to another user.
+    """
     folder = socket.parent
     if not folder.is_dir():
         return  # binding will fail

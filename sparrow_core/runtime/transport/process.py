@@ -158,8 +158,10 @@ def run_node(
     until_told: Callable[[ZmqDriver, Address], None],
     on_incompatible: Callable[[str, int], None] | None = None,
 ) -> int:
-    """Run a node; returns the exit status."""
-    # `until_told` runs the driver until the node is to end; it is given the node monitor's address.
+    """Run a node; returns the exit status.
+
+    `until_told` runs the driver until the node is to end; it is given the node monitor's address.
+    """
     parent = os.getppid()
     driver = ZmqDriver(
         settings.endpoint, settings.keys, settings.bind, on_incompatible=on_incompatible
