@@ -119,8 +119,11 @@ class QueryRun:
         self._jobs.run()
 
     def run_again(self, lost: FilesLostError) -> None:
-        """Compute outputs of the last stage again that were lost after `run`."""
-        # Raises what `run` raises.
+        """Compute outputs of the last stage again that were lost after `run`.
+
+        Raises:
+            MinisharkError: as `run` does.
+        """
         self._jobs.lose(lost.files, str(lost))
         self._jobs.run()
 
@@ -131,17 +134,24 @@ class QueryRun:
         return [(each.outcome, each.node) for each in self._graph.outputs(self._last.index)]
 
     def result(self) -> pa.Table:
-        """The gathered rows."""
-        # ExecutionError if they have other columns than the query had when it was planned.
+        """The gathered rows.
+
+        Raises:
+            ExecutionError: they have other columns than the query had when it was planned.
+        """
         tables = self._read_all()
         filled = [table for table in tables if table.num_rows] or tables[:1]
         return self._named(pa.concat_tables(filled))
 
     def batches(self) -> pa.RecordBatchReader:
-        """The gathered rows as a stream."""
-        # The files stay mapped when the query's folder is gone; each is unmapped when its rows have
-        # been read, or with the reader. ExecutionError if they have other columns than the query
-        # had when it was planned.
+        """The gathered rows as a stream.
+
+        The files stay mapped when the query's folder is gone; each is unmapped when its rows have
+        been read, or with the reader.
+
+        Raises:
+            ExecutionError: they have other columns than the query had when it was planned.
+        """
         tables = deque(map(self._named, self._read_all()))
         self.store.forget(self.folder)
         return pa.RecordBatchReader.from_batches(tables[0].schema, _drained(tables))

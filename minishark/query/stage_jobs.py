@@ -76,9 +76,12 @@ class StageJobs:
     _looked_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
-        """Run until the last stage is complete; may be called again if outputs were lost since."""
-        # ExecutionError if a task failed for good, or too much was lost. ClusterError if no node is
-        # left to run tasks.
+        """Run until the last stage is complete; may be called again if outputs were lost since.
+
+        Raises:
+            ExecutionError: a task failed for good, or too much was lost.
+            ClusterError: no node is left to run tasks.
+        """
         try:
             self._step()
             while not self.graph.is_complete:
@@ -90,8 +93,11 @@ class StageJobs:
             raise
 
     def lose(self, files: Sequence[FileSlice], message: str) -> None:
-        """Record lost files; `run` computes them again where they are needed."""
-        # TasksLostError if it happens too often, or they are no output of this run.
+        """Record lost files; `run` computes them again where they are needed.
+
+        Raises:
+            TasksLostError: it happens too often, or they are no output of this run.
+        """
         unknown = frozenset(self.graph.lost(item.file for item in files))
         if unknown:
             self._inputs_missed += 1

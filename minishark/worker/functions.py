@@ -171,8 +171,11 @@ def _iterable(value: object) -> Iterable[Any]:
 
 
 def _arrow(value: Any) -> pa.Table:
-    """A function's return value as an Arrow table."""
-    # FunctionFailedError if it is no table of any kind.
+    """A function's return value as an Arrow table.
+
+    Raises:
+        FunctionFailedError: it is no table of any kind.
+    """
     if isinstance(value, pa.Table):
         return value
     if isinstance(value, pa.RecordBatch):
@@ -193,8 +196,11 @@ def _arrow(value: Any) -> pa.Table:
 def called(
     function: Function, reader: pa.RecordBatchReader, names: Sequence[str]
 ) -> list[pa.Table]:
-    """The tables that `function` returns for the rows of `reader`, with columns called `names`."""
-    # FunctionFailedError if it raised.
+    """The tables that `function` returns for the rows of `reader`, with columns called `names`.
+
+    Raises:
+        FunctionFailedError: it raised.
+    """
     source = _Source(reader, names)
     own = os.getpid()
     try:
@@ -247,9 +253,13 @@ def conformed(
     returns: Sequence[tuple[str, str]],
     label: str,
 ) -> duckdb.DuckDBPyRelation:
-    """The tables of a function as a relation with columns c0, c1, ... of the declared types."""
-    # It is registered at `con`, where `release` unregisters it; `label` is for messages.
-    # FunctionFailedError if a column is missing, is not declared, or does not fit its type.
+    """The tables of a function as a relation with columns c0, c1, ... of the declared types.
+
+    It is registered at `con`, where `release` unregisters it; `label` is for messages.
+
+    Raises:
+        FunctionFailedError: a column is missing, is not declared, or does not fit its type.
+    """
     for table in tables:
         _check_names(table.column_names, [name for name, _ in returns], label)
     if not tables:

@@ -115,8 +115,11 @@ def _reduced(batch: pa.RecordBatch, function: str, column: str, starts: _Integer
 
 
 def _join_touching(parts: list[_Part], functions: Sequence[str]) -> None:
-    """Merge runs that continue in the next part."""
-    # OverflowError if their sum does not fit into 64 bits.
+    """Merge runs that continue in the next part.
+
+    Raises:
+        OverflowError: their sum does not fit into 64 bits.
+    """
     for before, after in itertools.pairwise(parts):
         if before.keys[-1] != after.keys[0]:
             continue

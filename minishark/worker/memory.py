@@ -88,9 +88,13 @@ def front_end_bytes(limit_bytes: int) -> int:
 
 
 def parse_size(value: int | str) -> int:
-    """Bytes, from a number of them or a text such as "4GiB", "800MB" or "1.5G"."""
-    # KiB, MiB ... are powers of 1024, KB, MB ... and K, M ... of 1000, as in DuckDB. OptionError if
-    # it is neither, or not above zero.
+    """Bytes, from a number of them or a text such as "4GiB", "800MB" or "1.5G".
+
+    KiB, MiB ... are powers of 1024, KB, MB ... and K, M ... of 1000, as in DuckDB.
+
+    Raises:
+        OptionError: it is neither, or not above zero.
+    """
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if found is not None:
         number, unit, binary = found.groups()

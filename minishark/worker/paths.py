@@ -25,9 +25,13 @@ class StorePaths:
     disk: Path
 
     def make(self, folder: str, nodes: Sequence[str]) -> None:
-        """Create a folder on every node; files are only ever written to existing folders."""
-        # On disk it is created when the first file needs it: few do, and disks are slower.
-        # FileNotFoundError if the store itself is gone, with its owner, who would clean up.
+        """Create a folder on every node; files are only ever written to existing folders.
+
+        On disk it is created when the first file needs it: few do, and disks are slower.
+
+        Raises:
+            FileNotFoundError: the store itself is gone, with its owner, who would clean up.
+        """
         for node in nodes:
             try:
                 os.mkdir(f"{self.memory}/{node}/{folder}")  # noqa: PTH102 - each query does it
@@ -61,8 +65,11 @@ class StorePaths:
         return False
 
     def take(self, path: Path, node: str, file: str) -> None:
-        """Link a file of this host into a node's folder, or copy it from another file system."""
-        # OSError if the file system is full, or the folder is gone.
+        """Link a file of this host into a node's folder, or copy it from another file system.
+
+        Raises:
+            OSError: the file system is full, or the folder is gone.
+        """
         copy = self.memory / node / file
         if path.stat().st_dev != self.memory.stat().st_dev:
             follow(copy.parent, (self.disk / node / file).parent)
@@ -102,8 +109,11 @@ def link(path: Path, copy: Path) -> None:
 
 
 def follow(memory: Path, disk: Path) -> None:
-    """Create a folder on disk if its counterpart in shared memory still exists."""
-    # FileNotFoundError if the counterpart was removed: its files are no longer needed.
+    """Create a folder on disk if its counterpart in shared memory still exists.
+
+    Raises:
+        FileNotFoundError: the counterpart was removed: its files are no longer needed.
+    """
     if memory == disk:
         return
     if memory.exists():

@@ -61,9 +61,12 @@ class ProgramFiles:
     tables: Mapping[str, tuple[StoredPartition, ...]]  # the session's tables, by name in lower case
 
     def table(self, name: str, index: int, count: int) -> pa.Table:
-        """A partition of a table, memory-mapped without a copy; `row_range` says of which rows."""
-        # CatalogError if there was no such table when the program began. InputMissingError if no
-        # node stores its rows any more.
+        """A partition of a table, memory-mapped without a copy; `row_range` says of which rows.
+
+        Raises:
+            CatalogError: there was no such table when the program began.
+            InputMissingError: no node stores its rows any more.
+        """
         stored = self.tables.get(name.lower())
         if stored is None:
             known = ", ".join(sorted(self.tables)) or "none"
@@ -73,8 +76,12 @@ class ProgramFiles:
         return self.store.read(slices).slice(part.offset, part.length)
 
     def keep(self, index: int, part: Any) -> StoredPart:
-        """Store a part of a program's result, which becomes a partition of a table."""
-        # DataError if it is no Arrow table. OSError if the disk is full, or the folder is gone.
+        """Store a part of a program's result, which becomes a partition of a table.
+
+        Raises:
+            DataError: it is no Arrow table.
+            OSError: the disk is full, or the folder is gone.
+        """
         rows = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
         if not isinstance(rows, pa.Table):
             raise DataError(

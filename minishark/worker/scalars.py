@@ -84,8 +84,11 @@ class Scalars:
     def known_to(
         self, con: duckdb.DuckDBPyConnection, wanted: Sequence[ScalarFunction]
     ) -> Iterator[None]:
-        """Register a task's functions while it runs, and raise what they raise."""
-        # FunctionFailedError if one raised, or can't be unpickled here.
+        """Register a task's functions while it runs, and raise what they raise.
+
+        Raises:
+            FunctionFailedError: one raised, or can't be unpickled here.
+        """
         self._raised.clear()
         for function in wanted:
             if self._known.get(function.name) != function:

@@ -93,8 +93,11 @@ class Store:
         self._stores = {peer.name: peer for peer in stores}
 
     def read(self, slices: tuple[FileSlice, ...]) -> pa.Table:
-        """The rows of all slices, in order: those in files memory-mapped without a copy."""
-        # InputMissingError if no location has the files; names all of them.
+        """The rows of all slices, in order: those in files memory-mapped without a copy.
+
+        Raises:
+            InputMissingError: no location has the files; names all of them.
+        """
         if any(item.inline for item in slices):
             return _joined(all_read(self._slice, slices))
         table = self._tables.get(slices)
@@ -252,10 +255,14 @@ class Store:
     def write(
         self, file: str, schema: pa.Schema, groups: Iterable[Sequence[pa.RecordBatch]]
     ) -> StoredFile:
-        """Write groups of batches to `file` on this node, in shared memory or else on disk."""
-        # A node that joined after the session creates the folder when it first needs it.
-        # FolderMissingError if the folder of `file` does not exist (any more). OSError if the disk
-        # is full too.
+        """Write groups of batches to `file` on this node, in shared memory or else on disk.
+
+        A node that joined after the session creates the folder when it first needs it.
+
+        Raises:
+            FolderMissingError: the folder of `file` does not exist (any more).
+            OSError: the disk is full too.
+        """
         memory, disk = (
             place / self.node / file for place in (self._paths.memory, self._paths.disk)
         )
@@ -327,8 +334,11 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def all_read(read: Callable[[_Item], pa.Table], items: Iterable[_Item]) -> list[pa.Table]:
-    """What `read` gives for each item."""
-    # InputMissingError if files of some are missing; names those of all items.
+    """What `read` gives for each item.
+
+    Raises:
+        InputMissingError: files of some are missing; names those of all items.
+    """
     tables, missing = [], []
     for item in items:
         try:

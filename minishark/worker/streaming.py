@@ -20,8 +20,11 @@ _KINDS: dict[str, type[duckdb.Error]] = {
 
 
 def batches_of(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """The batches that have rows."""
-    # duckdb.Error if the query failed; Arrow's reader turns that into an OSError with the message.
+    """The batches that have rows.
+
+    Raises:
+        duckdb.Error: the query failed; Arrow's reader turns that into an OSError with the message.
+    """
     while True:
         try:
             batch = reader.read_next_batch()

@@ -41,8 +41,11 @@ def installed_peers() -> list[str]:
 
 
 def run_cases(system: str, cases: Sequence[Case]) -> list[Measured]:
-    """Run cases of one number of workers on a system: NumPy, minishark, or an installed peer."""
-    # ExecutionError if it failed, or took too long.
+    """Run cases of one number of workers on a system: NumPy, minishark, or an installed peer.
+
+    Raises:
+        ExecutionError: It failed, or took too long.
+    """
     module, *more = _MODULES[system]
     with tempfile.TemporaryDirectory(prefix="minishark-bench-") as folder:
         asked, told = Path(folder, "cases.json"), Path(folder, "measured.json")
