@@ -69,8 +69,10 @@ class NamedFiles:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def rewritten(self, sql: str) -> Rewritten | None:
-        """`sql` with files replaced by tables; None if there is nothing to replace."""
-        # Files whose parts might not add up to what DuckDB reads stay in the text.
+        """`sql` with files replaced by tables; None if there is nothing to replace.
+
+        Files whose parts might not add up to what DuckDB reads stay in the text.
+        """
         if not sql.isascii() or "parquet" not in sql.lower():
             return None
         text, last, tables = "", 0, []

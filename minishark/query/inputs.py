@@ -69,9 +69,11 @@ def named_relation(
 def stage_slices(
     outcomes: Sequence[TaskOutcome], nodes: Sequence[str], buckets: range | None
 ) -> tuple[FileSlice, ...]:
-    """What a task reads of an earlier stage: these buckets of the outputs, or all rows."""
-    # Of empty parts only one is read, for the schema. A task's buckets that follow one another in a
-    # file are one part.
+    """What a task reads of an earlier stage: these buckets of the outputs, or all rows.
+
+    Of empty parts only one is read, for the schema. A task's buckets that follow one another in a
+    file are one part.
+    """
     found: list[tuple[int, FileSlice]] = []
     for outcome, node in zip(outcomes, nodes, strict=True):
         whole = _slice(outcome, node)

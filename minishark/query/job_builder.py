@@ -126,9 +126,11 @@ class JobBuilder:
         return self.output.nodes(nodes, index, placement.nodes)
 
     def _memory_bytes(self, stage: Stage, tables: Mapping[str, Table], index: int) -> int:
-        """What a task needs beside DuckDB's memory, as far as it can be foreseen."""
-        # A node starts no task that would raise the sum of such needs above what it has for
-        # queries, unless no other task there has any.
+        """What a task needs beside DuckDB's memory, as far as it can be foreseen.
+
+        A node starts no task that would raise the sum of such needs above what it has for queries,
+        unless no other task there has any.
+        """
         if self.output.function is None or stage.index != self.last:
             return 0
         read_bytes = sum(size for _, size in self._holdings(stage, tables, index))

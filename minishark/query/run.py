@@ -157,8 +157,10 @@ class QueryRun:
         return pa.RecordBatchReader.from_batches(tables[0].schema, _drained(tables))
 
     def _named(self, table: pa.Table) -> pa.Table:
-        """A task's rows under the column names that users know."""
-        # A whole statement resolves files again when it runs; they may have changed since.
+        """A task's rows under the column names that users know.
+
+        A whole statement resolves files again when it runs; they may have changed since.
+        """
         names = list(self.output.names)
         whole = self._last.is_statement and self.output.function is None
         if table.num_columns != len(names) or (whole and table.column_names != names):

@@ -201,8 +201,10 @@ class StageGraph:
         return tuple(unknown)
 
     def lost_on(self, nodes: Collection[str]) -> int:
-        """Outputs that only these nodes store are gone; returns the number of such outputs."""
-        # Jobs that may be reading them would wait for a timeout: they are cancelled and start anew.
+        """Outputs that only these nodes store are gone; returns the number of such outputs.
+
+        Jobs that may be reading them would wait for a timeout: they are cancelled and start anew.
+        """
         count = 0
         for stage, outputs in self._outputs.items():
             for task, made in enumerate(outputs):

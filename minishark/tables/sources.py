@@ -157,7 +157,11 @@ def memory_source(
 
 
 def table_schema(table: pa.Table, planning: PlanningDatabase) -> Schema:
-    """The columns of a table as DuckDB reads them (DataError if it can't read a column)."""
+    """The columns of a table as DuckDB reads them.
+
+    Raises:
+        DataError: it can't read a column.
+    """
     connection = planning.connection()
     try:
         connection.register("source", table)

@@ -26,8 +26,10 @@ def with_codes(
     codes: Iterable[DictionaryCodes],
     new: frozenset[str] = frozenset(),
 ) -> CodedInputs:
-    """Inputs, of which some are `new`, with the dictionary codes that a fragment reads."""
-    # Nothing is copied where all partitions of a table have the same dictionary.
+    """Inputs, of which some are `new`, with the dictionary codes that a fragment reads.
+
+    Nothing is copied where all partitions of a table have the same dictionary.
+    """
     found = dict(inputs)
     for each in codes:
         table, lists = found[each.input], {}

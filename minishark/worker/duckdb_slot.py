@@ -109,8 +109,10 @@ class DuckDBSlot:
         self.fit_memory()
 
     def fit_memory(self) -> None:
-        """Give DuckDB the memory that files leave; may be called from another thread."""
-        # Above a lower limit it spills. What it can't spill it keeps until the next call.
+        """Give DuckDB the memory that files leave; may be called from another thread.
+
+        Above a lower limit it spills. What it can't spill it keeps until the next call.
+        """
         limit = self._memory.duckdb_bytes(self._meter.used_bytes())
         if abs(limit - self.limit_bytes) <= _LIMIT_TOLERANCE * self.limit_bytes:
             return
@@ -161,9 +163,11 @@ class DuckDBSlot:
 
 
 def _in_scope(run: Callable[[str], Rows], text: str, tables: Mapping[str, object]) -> Rows:
-    """Run SQL that names Arrow tables."""
-    # DuckDB finds tables that are variables where it is called from, which costs less than views. A
-    # scope of their own hides all other variables.
+    """Run SQL that names Arrow tables.
+
+    DuckDB finds tables that are variables where it is called from, which costs less than views. A
+    scope of their own hides all other variables.
+    """
     rows: Rows = eval(_FRAGMENT, {"run": run, "text": text, **tables})  # noqa: S307
     return rows
 

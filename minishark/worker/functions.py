@@ -216,8 +216,10 @@ def called(
 
 
 def end_copies_of(pid: int) -> None:
-    """Exit if this process is not `pid`: then user code has forked, and this is the child."""
-    # A forked executor must not continue as one: it would write the same files, and outlive it.
+    """Exit if this process is not `pid`: then user code has forked, and this is the child.
+
+    A forked executor must not continue as one: it would write the same files, and outlive it.
+    """
     if os.getpid() != pid:
         os._exit(0)
 
@@ -377,9 +379,10 @@ class UserCode:
                     continue
 
     def _withdraw(self, thread: int) -> None:
-        """See to it that a pending exception does not arrive later, if there is one."""
-        # To withdraw one sets a flag in CPython that makes all loops of the process slower for
-        # good.
+        """See to it that a pending exception does not arrive later, if there is one.
+
+        To withdraw one sets a flag in CPython that makes all loops of the process slower for good.
+        """
         if self._asked_s is not None:
             _raise_in(thread, None)
 

@@ -26,8 +26,10 @@ class Helpers:
         batches: Sequence[pa.RecordBatch],
         threads: int,
     ) -> list[_Result]:
-        """The results of `work` over all batches, in their order."""
-        # Each thread calls `work` once, with consecutive batches; one of the `threads` is this one.
+        """The results of `work` over all batches, in their order.
+
+        Each thread calls `work` once, with consecutive batches; one of the `threads` is this one.
+        """
         size = -(-len(batches) // threads) or 1
         parts = [list(batches[i : i + size]) for i in range(0, len(batches), size)]
         own, *others = parts or [[]]

@@ -221,8 +221,10 @@ def _file(stage: StageTask, task: TaskPayload) -> str:
 
 
 def attempt_name(task: TaskPayload) -> str:
-    """A name that is unique among all attempts at the task, on all hosts."""
-    # An attempt that was given up may still be running; what it writes must replace nothing.
+    """A name that is unique among all attempts at the task, on all hosts.
+
+    An attempt that was given up may still be running; what it writes must replace nothing.
+    """
     return f"{task.index}-{_PROCESS}-{next(_attempts)}"
 
 

@@ -128,7 +128,11 @@ def follow(memory: Path, disk: Path) -> None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file; it has its name when it is complete (OSError if that fails)."""
+    """Copy a file; it becomes visible under its name when it is complete.
+
+    Raises:
+        OSError: it failed.
+    """
     temporary = temporary_path(target)
     try:
         shutil.copyfile(source, temporary)

@@ -36,9 +36,11 @@ class Reduction:
     _groups: dict[str, str] = field(default_factory=dict)
 
     def reduced(self, sql: str, coded: CodedInputs) -> tuple[str, CodedInputs]:
-        """The SQL to run for a fragment, and the tables that its names mean."""
-        # If the CTEs have more rows than may be held, DuckDB computes them in the fragment itself,
-        # over all rows: filters save time, they never decide an answer.
+        """The SQL to run for a fragment, and the tables that its names mean.
+
+        If the CTEs have more rows than may be held, DuckDB computes them in the fragment itself,
+        over all rows: filters save time, they never decide an answer.
+        """
         with_runs = self._with_runs(coded)
         inputs = self._filtered(with_runs, [*coded.tables])
         for cte in self.hints.ctes:

@@ -21,7 +21,11 @@ from minishark.worker.protocol import ScalarFunction
 def create_function(
     con: duckdb.DuckDBPyConnection, function: ScalarFunction, fn: Callable[..., Any]
 ) -> None:
-    """Register a function (duckdb.Error if DuckDB does not accept it)."""
+    """Register a function.
+
+    Raises:
+        duckdb.Error: DuckDB does not accept it.
+    """
     con.create_function(
         function.name,
         fn,

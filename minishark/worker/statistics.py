@@ -56,8 +56,10 @@ def partition_statistics(
     columns: Sequence[tuple[str, str]],
     sample_name: str | None = None,
 ) -> pa.Table:
-    """One row of measurements of one partition, which is registered at `con`."""
-    # Text is measured in a sample of the partition's rows (`text_sample`), if there is one.
+    """One row of measurements of one partition, which is registered at `con`.
+
+    Text is measured in a sample of the partition's rows (`text_sample`), if there is one.
+    """
     numbered = list(enumerate(columns))
     whole = ["count(*) AS rows", *_measures(numbered, text=False)]
     text = [
@@ -104,8 +106,10 @@ def _sum(measured: pa.Table, name: str) -> int:
 def _bounds(
     con: duckdb.DuckDBPyConnection, measured: pa.Table, columns: Sequence[tuple[int, str]]
 ) -> dict[int, _Bounds]:
-    """Minimum and maximum of columns, by their numbers, as DuckDB writes them."""
-    # DuckDB compares and writes only what Python might do otherwise: it takes longer to bind this.
+    """Minimum and maximum of columns, by their numbers, as DuckDB writes them.
+
+    DuckDB compares and writes only what Python might do otherwise: it takes longer to bind this.
+    """
     plain = {number: _plain_bounds(measured, number, type_name) for number, type_name in columns}
     found = {number: bounds for number, bounds in plain.items() if bounds is not None}
     others = [number for number in plain if number not in found]
@@ -140,9 +144,11 @@ def _plain_bounds(measured: pa.Table, number: int, type_name: str) -> _Bounds | 
 def _distinct_counts(
     con: duckdb.DuckDBPyConnection, measured: pa.Table, numbers: Sequence[int]
 ) -> dict[int, int]:
-    """The distinct count of each measured column, by its number."""
-    # All states in one column, those of a column after those of the one before: to bind a call for
-    # each would take milliseconds a column.
+    """The distinct count of each measured column, by its number.
+
+    All states in one column, those of a column after those of the one before: to bind a call for
+    each would take milliseconds a column.
+    """
     if not numbers:
         return {}
     chunks = [chunk for n in numbers for chunk in measured.column(f"distinct_{n}").chunks]
@@ -188,8 +194,10 @@ def _measures(
 def _column_statistics(
     count: int, distinct: int, bounds: _Bounds, seen: int, total: int | None
 ) -> ColumnStatistics:
-    """Statistics of a column with `count` values that are not NULL in the rows `seen`."""
-    # `total` are all rows, if only a sample was measured.
+    """Statistics of a column with `count` values that are not NULL in the rows `seen`.
+
+    `total` are all rows, if only a sample was measured.
+    """
     distinct = min(distinct, count)
     null_fraction = 1.0 - count / seen if seen else 0.0
     if total is not None:

@@ -73,9 +73,11 @@ class Store:
         fetcher: Fetcher | None = None,
         meter: StorageMeter | None = None,
     ) -> None:
-        """A view from `node`, which is on `host`."""
-        # `paths` are its folders, and those of all nodes that have none of their own. Without a
-        # fetcher there is only one host, without a meter all free shared memory may be used.
+        """A view from `node`, which is on `host`.
+
+        `paths` are its folders, and those of all nodes that have none of their own. Without a
+        fetcher there is only one host, without a meter all free shared memory may be used.
+        """
         self.meter = meter or StorageMeter(paths.memory / node)
         self._paths = paths
         self.node = node

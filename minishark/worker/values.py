@@ -44,8 +44,10 @@ class Sink(Protocol):
 
 
 def dump(value: Any, sink: Sink, *, large_bytes: int = LARGE_BYTES) -> Value:
-    """Pickle a value, by cloudpickle, its large parts into `sink`."""
-    # Raises what its classes and the sink raise.
+    """Pickle a value, by cloudpickle, its large parts into `sink`.
+
+    Raises what its classes and the sink raise.
+    """
     if _is_plain(value):
         return _stored(pickle.dumps(value, _PROTOCOL), (), sink, large_bytes)
     buffers: list[memoryview] = []
@@ -74,8 +76,10 @@ def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], sink: Sink) ->
 
 
 def dump_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes | None:
-    """The arguments of a call, if they are few numbers and short texts; else None."""
-    # They take no file and nothing of cloudpickle, which takes longer.
+    """The arguments of a call, if they are few numbers and short texts; else None.
+
+    They take no file and nothing of cloudpickle, which takes longer.
+    """
     if kwargs or not all(map(_is_plain, args)):
         return None
     pickled = pickle.dumps((args, kwargs), _PROTOCOL)
@@ -177,7 +181,11 @@ def write_file(data: memoryview, file: str, store: Store) -> FileSlice:
 
 
 def read_file(item: FileSlice, store: Store) -> memoryview:
-    """The bytes of a file, mapped copy-on-write (InputMissingError if no location has it)."""
+    """The bytes of a file, mapped copy-on-write.
+
+    Raises:
+        InputMissingError: no location has it.
+    """
     path = store.local_path(item)
     if path is None:  # there is no room for a copy on this host
         (column,) = store.read((item,)).column("data").chunks

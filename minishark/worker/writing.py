@@ -75,7 +75,11 @@ class FileWriter:
         return self
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Write batches (OSError if the disk is full or the folder gone)."""
+        """Write batches.
+
+        Raises:
+            OSError: the disk is full, or the folder is not there (any more).
+        """
         size = sum(batch.nbytes for batch in batches)
         need = _SLACK_BYTES + size + len(batches) * len(self._schema) * _COLUMN_SLACK_BYTES
         writer = self._with_room(need)

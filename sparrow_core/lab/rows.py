@@ -48,8 +48,10 @@ Row = Response | Point
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean of a time series, and half the width of its 95 % confidence interval."""
-    # By batch means, because successive response times are correlated.
+    """The mean of a time series, and half the width of its 95 % confidence interval.
+
+    By batch means, because successive response times are correlated.
+    """
     count = len(values)
     mean = sum(values) / count
     size = count // _BATCHES

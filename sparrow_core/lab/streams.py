@@ -63,8 +63,10 @@ def response_times(
     streams: Sequence[Stream], *, nodes: int, slots: int, policy: str, seed: int,
     until_s: float, counted_from_s: float, advance: Advance,
 ) -> list[list[float]]:  # fmt: skip
-    """For each stream, response times of its finished jobs, in order of arrival."""
-    # Streams run until a time from the start; jobs count that arrived after `counted_from_s`.
+    """For each stream, response times of its finished jobs, in order of arrival.
+
+    Streams run until a time from the start; jobs count that arrived after `counted_from_s`.
+    """
     cluster = ExpressCluster(nodes=nodes, slots=slots, policy=policy, seed=seed)
     by_stream = [stream.jobs(seed) for stream in streams]
     ended_s = run_for(cluster, [job for jobs in by_stream for job in jobs], until_s, advance)

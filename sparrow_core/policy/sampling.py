@@ -34,10 +34,12 @@ def batch_size(mean_s: float | None) -> int:
 
 
 def tasks_ahead(mean_s: float | None) -> int:
-    """How many tasks a slot may have beyond the running one."""
-    # With tasks much shorter than a round trip, slots would mostly wait for messages. So as many
-    # are fetched ahead as take a millisecond together. For longer tasks, or unknown task times,
-    # none: they are bound late.
+    """How many tasks a slot may have beyond the running one.
+
+    With tasks much shorter than a round trip, slots would mostly wait for messages. So as many are
+    fetched ahead as take a millisecond together. For longer tasks, or unknown task times, none:
+    they are bound late.
+    """
     if mean_s is None or mean_s > _BRISK_S:
         return 0
     return min(AHEAD_MAX, int(_BRISK_S / max(mean_s, _BRISK_S / AHEAD_MAX)))

@@ -30,9 +30,11 @@ def zero_wait_probability(
 
 
 def mean_response(placement: str, load: float) -> float:
-    """The mean response time of jobs of one exponential task of mean 1, with ratio 2, one slot."""
-    # Random placement is M/M/1; per-task sampling joins the shorter of two queues; late binding
-    # joins the queue with less work, which nobody needs to know.
+    """The mean response time of jobs of one exponential task of mean 1, with ratio 2, one slot.
+
+    Random placement is M/M/1; per-task sampling joins the shorter of two queues; late binding joins
+    the queue with less work, which nobody needs to know.
+    """
     match placement:
         case "random":
             return 1 / (1 - load)

@@ -42,8 +42,10 @@ _QUIET_S = 1000.0
 def payload_of(
     duration_s: float, homes: Sequence[str] = (), remote_factor: float = 1.0
 ) -> bytes:  # fmt: skip
-    """The payload of a simulated task: its duration."""
-    # On other nodes than its `homes`, if it has any, it takes `remote_factor` times as long.
+    """The payload of a simulated task: its duration.
+
+    On other nodes than its `homes`, if it has any, it takes `remote_factor` times as long.
+    """
     if not homes:
         return _DURATION.pack(duration_s)
     return _DURATION.pack(duration_s) + _DURATION.pack(remote_factor) + ",".join(homes).encode()

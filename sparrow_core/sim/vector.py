@@ -222,8 +222,10 @@ def choose_each(probes: Indexes, loads: Indexes) -> Indexes:
 
 
 def distinct(rng: np.random.Generator, nodes: int, count: int, jobs: int) -> Iterator[Indexes]:
-    """For each job, `count` distinct random nodes."""
-    # The first distinct values of random draws are a uniform sample, and faster than a shuffle.
+    """For each job, `count` distinct random nodes.
+
+    The first distinct values of random draws are a uniform sample, and faster than a shuffle.
+    """
     if count * 4 > nodes:
         for _ in range(jobs):
             yield rng.permutation(nodes)[:count]
@@ -258,9 +260,11 @@ def response_times_s(
     cancellation: bool = True,
     on_jobs: Callable[[int], None] = lambda _: None,
 ) -> Floats:
-    """Simulate a workload; returns response times of its jobs in order of arrival."""
-    # `on_jobs` is called with the number of jobs done since the last call. ValueError for placement
-    # constraints, and for more probes per job than nodes.
+    """Simulate a workload; returns response times of its jobs in order of arrival.
+
+    `on_jobs` is called with the number of jobs done since the last call. ValueError for placement
+    constraints, and for more probes per job than nodes.
+    """
     probes = policy.reservation_count(workload.tasks, workload.probe_ratio)
     if workload.replicas or (probes > nodes and workload.placement in ("sparrow", "batch")):
         raise ValueError("the vectorized simulator supports no constraints, and one probe per node")

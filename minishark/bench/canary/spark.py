@@ -71,8 +71,10 @@ def _sums(case: Case) -> Measured:
 
 
 def _graph(case: Case) -> Measured:
-    """Blocks stay at the workers; ranks, which are small, travel by way of the Spark driver."""
-    # That is several times faster than joins of ranks with blocks, with two shuffles per iteration.
+    """Blocks stay at the workers; ranks, which are small, travel by way of the Spark driver.
+
+    That is several times faster than joins of ranks with blocks, with two shuffles per iteration.
+    """
     context, count = _context(case.workers), case.partitions
     grid = pagerank.grid_of(vertices(case), count)
     blocks = (

@@ -62,8 +62,10 @@ def _below(plan: PhysicalPlan, change: Change) -> PhysicalPlan:
 
 
 def bucket_outputs(plan: PhysicalPlan, complete: Collection[int]) -> list[PhysicalPlan] | None:
-    """The stage outputs that the region of `plan` reads by bucket."""
-    # None if it reads anything else by partition, or an output that is not complete.
+    """The stage outputs that the region of `plan` reads by bucket.
+
+    None if it reads anything else by partition, or an output that is not complete.
+    """
     found = []
     for node in plan.own_nodes():
         divided = not in_one_task(node.distribution)

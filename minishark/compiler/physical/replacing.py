@@ -54,9 +54,11 @@ def with_children(plan: PhysicalPlan, children: tuple[PhysicalPlan, ...]) -> Phy
 
 
 def _scaled_rows(plan: PhysicalPlan, children: tuple[PhysicalPlan, ...]) -> float:
-    """The estimated rows of `plan` over other children."""
-    # An estimate was made with the statistics of columns, which are not at hand any more; so it is
-    # corrected by the factor by which those below it were wrong.
+    """The estimated rows of `plan` over other children.
+
+    An estimate was made with the statistics of columns, which are not at hand any more; so it is
+    corrected by the factor by which those below it were wrong.
+    """
     pairs = list(zip(children, plan.children, strict=True))
     match plan.operator:
         case Exchange():

@@ -127,8 +127,10 @@ def _groups_first(placer: Placer, states_first: Planned, groups: int) -> Planned
 
 
 def eager_aggregation(aggregate: Aggregate, join: Join) -> EagerAggregation | None:
-    """How `aggregate` over `join` can begin below it; None if it can't."""
-    # Only plain groups, plain calls and joins on equal columns qualify.
+    """How `aggregate` over `join` can begin below it; None if it can't.
+
+    Only plain groups, plain calls and joins on equal columns qualify.
+    """
     # Without groups the first phase would have to give a row even for no rows.
     if aggregate.grouping_sets or not aggregate.groups:
         return None
@@ -175,9 +177,11 @@ def _columns_of(
 def _calls_of(
     aggregate: Aggregate, origins: list[tuple[int, int]], side: int, kind: JoinKind
 ) -> tuple[AggregateCall, ...] | None:
-    """The calls over the columns of a side; None if some can't begin there."""
-    # They must read bare columns. Anything computed could fail for rows that the join drops, and
-    # for the row of NULLs that an outer join adds it could give something other than NULL.
+    """The calls over the columns of a side; None if some can't begin there.
+
+    They must read bare columns. Anything computed could fail for rows that the join drops, and for
+    the row of NULLs that an outer join adds it could give something other than NULL.
+    """
     calls = []
     for call in aggregate.aggregates:
         columns = [

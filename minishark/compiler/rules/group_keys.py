@@ -112,9 +112,10 @@ def _looked_up(
 
 
 def _with_code(plan: PhysicalPlan, position: int, catalog: Catalog) -> _Coded | None:
-    """`plan` with the dictionary code of the column at `position`."""
-    # None if that is not just a column of a table, with few values, or an operator can't pass it
-    # on.
+    """`plan` with the dictionary code of the column at `position`.
+
+    None if that is not just a column of a table, with few values, or an operator can't pass it on.
+    """
     match plan.operator:
         case Scan() as scan:
             return _scanned(plan, scan, position, catalog)

@@ -187,9 +187,11 @@ def _reason(known: list[PhysicalPlan], present: JoinMove, best: JoinMove) -> str
 
 
 def waiting(stages: Sequence[Stage], options: JoinSwitchOptions) -> Sequence[Stage]:
-    """The stages, of which the larger shuffles of joins wait for the smaller ones."""
-    # A shuffle that has begun can't be saved any more. Most stages have at least as many tasks as
-    # there are slots, so that no slot is idle for it.
+    """The stages, of which the larger shuffles of joins wait for the smaller ones.
+
+    A shuffle that has begun can't be saved any more. Most stages have at least as many tasks as
+    there are slots, so that no slot is idle for it.
+    """
     shuffles = {id(stage.exchange): stage for stage in stages if stage.exchange is not None}
     needs = {stage.index: {*stage.parents} for stage in stages}
     after: dict[int, int] = {}

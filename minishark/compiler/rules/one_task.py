@@ -42,10 +42,12 @@ def choose(place: Place, options: PlannerOptions, _: None) -> PhysicalPlan:
 
 
 def _needs_no_stages(whole: PhysicalPlan, options: PlannerOptions) -> bool:
-    """Whether no division into stages is faster than one task with a thread for each slot."""
-    # The same cores do the same work, and nothing is exchanged. Only a large result is written
-    # faster by several tasks, and only they have the memory for large hash tables. Then the plan in
-    # stages need not even be made, which saves half of the planning time of small queries.
+    """Whether no division into stages is faster than one task with a thread for each slot.
+
+    The same cores do the same work, and nothing is exchanged. Only a large result is written faster
+    by several tasks, and only they have the memory for large hash tables. Then the plan in stages
+    need not even be made, which saves half of the planning time of small queries.
+    """
     return held_bytes(whole) <= options.task_bytes and result_values(whole) <= _FEW_VALUES
 
 

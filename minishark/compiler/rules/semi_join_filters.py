@@ -187,8 +187,10 @@ class _Filters:
     def _pays(
         self, scan: ops.Scan, table: Table, left: float, keys: PhysicalPlan, share: float
     ) -> bool:
-        """Whether it takes less time to filter a table than to join it as it is."""
-        # The query's own predicates leave `left` of its rows; `share` of its keys are in `keys`.
+        """Whether it takes less time to filter a table than to join it as it is.
+
+        The query's own predicates leave `left` of its rows; `share` of its keys are in `keys`.
+        """
         options = self.options
         # An array of marks beats a hash table by more if that does not fit into a cache.
         are_many = keys.rows >= options.keys_many
@@ -307,8 +309,10 @@ def _equal_columns(join: ops.Join) -> Iterator[tuple[int, int]]:
 
 
 def _below(plan: PhysicalPlan, position: int) -> tuple[int, int] | None:
-    """The child, and the column of it, that the column at `position` is."""
-    # None if it is computed, or if rows without a key could affect rows that have one.
+    """The child, and the column of it, that the column at `position` is.
+
+    None if it is computed, or if rows without a key could affect rows that have one.
+    """
     operator = plan.operator
     source = operator.source(position)
     if isinstance(operator, ops.Join) and source is not None:

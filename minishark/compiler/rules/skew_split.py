@@ -150,9 +150,11 @@ def _can_be_torn(plan: PhysicalPlan) -> bool:
 def _torn(
     plan: PhysicalPlan, output: PhysicalPlan, shares: Sequence[Share], placing: Placing
 ) -> PhysicalPlan | None:
-    """`plan`, which reads parts of buckets of `output`; None if it has to see them whole."""
-    # Its rows are spread, up to an operator that needs equal keys together: that one gets an
-    # exchange and is distributed as before, and so is all above it.
+    """`plan`, which reads parts of buckets of `output`; None if it has to see them whole.
+
+    Its rows are spread, up to an operator that needs equal keys together: that one gets an exchange
+    and is distributed as before, and so is all above it.
+    """
     if plan is output:
         return with_shares(plan, shares, torn=True)
     below = next((i for i, c in enumerate(plan.children) if _reads(c, output)), None)

@@ -89,8 +89,10 @@ def columns(schema: Schema) -> list[str]:
 
 
 def operator_block(plan: PhysicalPlan, blocks: Sequence[Block], aliases: Aliases) -> Block:
-    """An operator over the blocks of its inputs."""
-    # Scans, exchanges and common table expressions have inputs of the fragment instead.
+    """An operator over the blocks of its inputs.
+
+    Scans, exchanges and common table expressions have inputs of the fragment instead.
+    """
     match plan.operator, blocks:
         case ops.Values() as values, []:
             return values_block(values, aliases)
@@ -225,8 +227,10 @@ def sort_block(sort: ops.Sort, child: Block, aliases: Aliases) -> Block:
 
 
 def _ordered(sort: ops.Sort | ops.TopN, child: Block, aliases: Aliases) -> tuple[Block, str]:
-    """A block to be sorted, and its ORDER BY."""
-    # DuckDB's own sort is not stable: row numbers decide between equal keys where that matters.
+    """A block to be sorted, and its ORDER BY.
+
+    DuckDB's own sort is not stable: row numbers decide between equal keys where that matters.
+    """
     child = extensible(child, aliases)
     number = ""
     if sort.stable:
@@ -335,9 +339,11 @@ def join_block(
 
 
 def join_operand(block: Block, aliases: Aliases) -> Block:
-    """A side of a join: a plain table, or a subquery; a join in it becomes a subquery too."""
-    # DuckDB optimizes each subquery's joins on their own, so that they keep the order in which they
-    # were planned, with statistics that executors do not have.
+    """A side of a join: a plain table, or a subquery; a join in it becomes a subquery too.
+
+    DuckDB optimizes each subquery's joins on their own, so that they keep the order in which they
+    were planned, with statistics that executors do not have.
+    """
     return nested(block, aliases) if " JOIN " in block.source else closed(block, aliases)
 
 
@@ -358,9 +364,11 @@ def _on(join: ops.Join, left: Block, right: Block) -> str:
 
 
 def _mark(join: ops.Join, left: Block, right: Block) -> str:
-    """The mark as an expression over the left columns."""
-    # The comparisons that IN or ANY was written with decide between false and NULL; the others only
-    # restrict which right rows they are about.
+    """The mark as an expression over the left columns.
+
+    The comparisons that IN or ANY was written with decide between false and NULL; the others only
+    restrict which right rows they are about.
+    """
     conditions = _conditions(join, left, right)
     deciding = [i for i, c in enumerate(join.conditions) if "DISTINCT" not in c.comparison]
     residual = _residual(join, left, right)
@@ -400,8 +408,10 @@ def bucket_column(keys: Sequence[Expression], names: Sequence[str], buckets: int
 
 
 def sort_key(keys: Sequence[SortKey], names: Sequence[str]) -> str:
-    """One BLOB that compares as the keys do in ORDER BY."""
-    # Of a few short keys alone DuckDB would make a number: text at the end prevents that.
+    """One BLOB that compares as the keys do in ORDER BY.
+
+    Of a few short keys alone DuckDB would make a number: text at the end prevents that.
+    """
     pairs = (
         f"{render(key.expression, names)}, '{'DESC' if key.descending else 'ASC'} "
         f"NULLS {'FIRST' if key.nulls_first else 'LAST'}'"
@@ -411,8 +421,10 @@ def sort_key(keys: Sequence[SortKey], names: Sequence[str]) -> str:
 
 
 def sample_block(keys: Sequence[SortKey], rows: int, child: Block, aliases: Aliases) -> Block:
-    """Sort keys of some rows, and for how many rows each stands."""
-    # Rows are numbered as they pass; the highest number in the sample tells how many there are.
+    """Sort keys of some rows, and for how many rows each stands.
+
+    Rows are numbered as they pass; the highest number in the sample tells how many there are.
+    """
     child = extensible(child, aliases)
     values = tuple(render(key.expression, child.names) for key in keys)
     numbered = select(replace(child, names=(*values, "row_number() OVER ()")))
@@ -445,8 +457,10 @@ def boundaries_block(partitions: int, sample: Block, aliases: Aliases) -> Block:
 def ranges_select(
     keys: Sequence[SortKey], block: Block, boundaries: str, partitions: int, aliases: Aliases
 ) -> str:
-    """A complete SELECT of the block and, as "bucket", the range that each row's keys are in."""
-    # `boundaries` is a relation of one row: joined with it, rows stay in their order.
+    """A complete SELECT of the block and, as "bucket", the range that each row's keys are in.
+
+    `boundaries` is a relation of one row: joined with it, rows stay in their order.
+    """
     width = len(block.names)
     keyed = subquery(select(block, [f"{sort_key(keys, block.names)} AS k"]), width, aliases)
     alias = aliases.new()

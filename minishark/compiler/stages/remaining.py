@@ -28,9 +28,11 @@ from minishark.compiler.stages.stage import Stage
 def remaining(
     plan: PhysicalPlan, started: Iterable[Stage], sizes: Mapping[int, StageSize]
 ) -> PhysicalPlan:
-    """`plan` with leaves for the stages that have `started`, and rows as `sizes` say."""
-    # The stages are those that `plan` was split into; plans are shared, so identity tells which
-    # node a stage computes.
+    """`plan` with leaves for the stages that have `started`, and rows as `sizes` say.
+
+    The stages are those that `plan` was split into; plans are shared, so identity tells which node
+    a stage computes.
+    """
     shuffled, stored = dict[int, Stage](), dict[int, Stage]()
     for stage in started:
         if stage.exchange is None:

@@ -32,9 +32,11 @@ from minishark.compiler.stages.writer import FragmentWriter
 def split(
     plan: PhysicalPlan, disabled: Collection[str] = (), *, first: int = 0
 ) -> tuple[Stage, ...]:
-    """The stages of `plan` in an order in which they can run; the last one computes the result."""
-    # Optimizer rules whose names are in `disabled` are off. The stages are numbered from `first`;
-    # those that the plan knows as `StageOutput` exist already.
+    """The stages of `plan` in an order in which they can run; the last one computes the result.
+
+    Optimizer rules whose names are in `disabled` are off. The stages are numbered from `first`;
+    those that the plan knows as `StageOutput` exist already.
+    """
     regions = _Regions()
     regions.visit(plan, regions.start(plan))
     inlined = regions.inlined()
@@ -145,8 +147,10 @@ class _Regions:
 
 
 def _enough_rows(plan: PhysicalPlan) -> int | None:
-    """How many rows of `plan`, in the order of its partitions, any reader can need."""
-    # A limit in several partitions stands below a gather and a limit of at most as many rows.
+    """How many rows of `plan`, in the order of its partitions, any reader can need.
+
+    A limit in several partitions stands below a gather and a limit of at most as many rows.
+    """
     limit = plan.operator
     if isinstance(limit, Limit) and not limit.offset and plan.distribution.partitions > 1:
         return limit.limit
@@ -184,8 +188,10 @@ class Splitter:
         ]
 
     def stage(self, plan: PhysicalPlan, exchange: PhysicalPlan | None = None) -> int:
-        """Add the stage that computes `plan`, after those that it reads; its index."""
-        # It divides its output for the shuffle `exchange` above it.
+        """Add the stage that computes `plan`, after those that it reads; its index.
+
+        It divides its output for the shuffle `exchange` above it.
+        """
         if isinstance(plan.operator, StageOutput) and exchange is None and plan is not self._root:
             return plan.operator.stage
         # A definition may be read several times; plans are shared, so identity tells.

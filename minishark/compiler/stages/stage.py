@@ -103,15 +103,19 @@ class Stage:
 
     @cached_property
     def aggregates_early(self) -> bool:
-        """Whether DuckDB may push aggregates below joins."""
-        # Without statistics it would do so where a join leaves few rows, which costs more than it
-        # saves; but where a join multiplies rows, nothing else helps.
+        """Whether DuckDB may push aggregates below joins.
+
+        Without statistics it would do so where a join leaves few rows, which costs more than it
+        saves; but where a join multiplies rows, nothing else helps.
+        """
         return self.is_statement or _multiplies_rows(self.plan)
 
     @cached_property
     def is_large_task(self) -> bool:
-        """Whether it is a single task that several threads may share: over many rows."""
-        # Several threads pass rows on in no certain order, which must not decide the answer.
+        """Whether it is a single task that several threads may share: over many rows.
+
+        Several threads pass rows on in no certain order, which must not decide the answer.
+        """
         if self.tasks > 1 or self.is_statement or depends_on_order(self.plan):
             return False
         return _read_rows(self.plan) >= _LARGE_ROWS

@@ -124,8 +124,10 @@ class FragmentWriter:
         return self.inputs[key].name
 
     def cte(self, index: int, *, whole: bool) -> str:
-        """The name in the fragment of a common table expression, which is written if it is new."""
-        # Where it is a stage, all its partitions are read if `whole`.
+        """The name in the fragment of a common table expression, which is written if it is new.
+
+        Where it is a stage, all its partitions are read if `whole`.
+        """
         definition = self.stages.definitions[index]
         if index not in self.stages.inlined:
             return self._staged(self.stages.stage(definition), _mode(whole=whole))
