@@ -40,7 +40,7 @@ _SILENCE_MS = 8_000
 _EVENTS, _POLLIN, _RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 _BATCH = 256  # messages of one turn, so that a flood does not keep the loop from its tasks
 _MESSAGE, _RING, _WAKE = b"\0", b"\1", b"\2"  # what a socket brings, by its first byte
-_SPIN_S = 1e-4  # peers are awaited so long before a sleep, from which to wake takes about as long
+_SPIN_S = 1e-3  # peers are awaited so long before a sleep: to be woken takes a tenth of that
 _SOCKETS_S = 2e-4  # while there is something to do, sockets are looked at this often
 
 
@@ -218,7 +218,7 @@ class Mailbox:
             return found
         for reader in self._readers.values():
             reader.sleep()
-        if any([reader.has_more for reader in self._readers.values()]):
+        if any(reader.has_more for reader in self._readers.values()):
             timeout_s = 0.0
         self._look_at_sockets(found, None if timeout_s == math.inf else math.ceil(timeout_s * 1000))
         for reader in self._readers.values():
@@ -274,17 +274,18 @@ class Mailbox:
             if first[:1] == _MESSAGE:
                 found.append(frames)
             elif first[:1] == _RING and len(frames) == 3:
-                self._open(*[bytes(each).decode() for each in frames[1:]], found=found)
+                path, where = [bytes(each).decode() for each in frames[1:]]
+                self._open(Path(path), where, found)
             if not int(inbox.get(_EVENTS)) & _POLLIN:
                 return
 
-    def _open(self, path: str, where: str, found: list[Frames]) -> None:
+    def _open(self, path: Path, where: str, found: list[Frames]) -> None:
         earlier = self._readers.pop(where, None)
         if earlier is not None:
             earlier.take(found, math.inf)
             earlier.close()
         with contextlib.suppress(FileNotFoundError):  # its writer has closed it again
-            self._readers[where] = RingReader(Path(path))
+            self._readers[where] = RingReader(path)
 
     def lost(self) -> list[Route]:
         """Processes whose connection broke since the last call.
@@ -301,8 +302,10 @@ class Mailbox:
 
     def close(self, linger_s: float = 0.0) -> None:
         """Close everything, and remove the files; what is not sent yet has `linger_s`."""
-        for ring in (*self._writers.values(), *self._readers.values()):
-            ring.close()
+        for writer in self._writers.values():
+            writer.close()
+        for reader in self._readers.values():
+            reader.close()
         self._writers.clear()
         self._readers.clear()
         self._context.destroy(linger=round(linger_s * 1000))
