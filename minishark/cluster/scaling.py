@@ -191,7 +191,7 @@ class Fleet(Protocol):
         """The load now; `starting` counts the nodes that were started and are not up yet."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Autoscaler:
     """A thread that asks the policy twice a second, and has the fleet do what it says."""
 

@@ -66,7 +66,7 @@ class ToyFleet:
 
 def counts(fleet: ToyFleet, demands: list[int], step_s: float = 1.0) -> list[int]:
     """The number of nodes after each step, under these demands."""
-    scaler = Autoscaler(OPTIONS, fleet, fleet.sentences.append)
+    scaler = Autoscaler(options=OPTIONS, fleet=fleet, tell=fleet.sentences.append)
     found = []
     for number, demand in enumerate(demands):
         fleet.demand = demand
