@@ -38,6 +38,7 @@ class KeepSession(Message, frozen=True):
     user: str
     pid: int
     started_s: float  # start time of its process `pid`, in seconds since 1970
+    released: tuple[str, ...] = ()  # draining nodes of which the session needs nothing any more
 
 
 class EndSession(Message, frozen=True):
@@ -56,6 +57,16 @@ class RemoveFolder(Message, frozen=True):
     """Remove a folder of a session."""
 
     folder: str
+
+
+class RemoveFile(Message, frozen=True):
+    """Delete a replica that was moved to another node."""
+
+    file: str
+
+
+class DrainNode(Message, frozen=True):
+    """Drain the node: it moves its data, ends its tasks, and leaves."""
 
 
 class Fetch(Message, frozen=True):
@@ -140,7 +151,7 @@ class Report(Message, frozen=True, kw_only=True):
 
 Request: TypeAlias = (
     Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | Fetch | Credit | Replicate
-    | GetReport
+    | GetReport | RemoveFile | DrainNode
 )  # fmt: skip
 Reply: TypeAlias = Welcome | Done | Failure | Chunk | Report
 
