@@ -131,7 +131,8 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
             groups=(ExecutorGroup(RUNNER, config, count=options.executors),),
             schedulers=schedulers,
             own_schedulers=(_SCHEDULER,) if own in heads else (),
-            attributes=attributes_of(service.node),
+            # A node without executors stores nothing, so nobody needs to know where.
+            attributes=attributes_of(service.node) if options.executors else (),
             limits=NodeMonitorConfig(policy="fair", memory_bytes=memory.query_bytes),
             bind=options.bind and sparrow_endpoint(options.bind),
             keys=keys,
