@@ -40,6 +40,7 @@ _STUCK_S = 1.0
 _STUCK_STATUS = 75
 _TIDY_S = 2.0
 _FIT_S = 0.25
+_REPORT_S = 1.0  # in which outcomes have left the process, also on a busy machine
 
 
 def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
@@ -76,16 +77,22 @@ class ExecutorRunner:
         while not self._closing.wait(_FIT_S):
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
                 self._runner.fit_memory()
-            gave_up_s = self._calls.gave_up_s if self._own_process else None
-            if gave_up_s is not None and time.monotonic() > gave_up_s + _FIT_S:
-                # The front end has been told; only the end of the process stops that call.
+            if self._is_doomed() and self._calls.idle_s > _REPORT_S:
+                # The front end has been told; only the end of the process stops that call. Not
+                # sooner: who has submitted it may run here, too, and would be lost with it.
                 os._exit(_STUCK_STATUS)
             if time.monotonic() >= tidy_at_s:
                 self._runner.forget_removed()
                 self._calls.forget_removed()
                 tidy_at_s = time.monotonic() + _TIDY_S
 
+    def _is_doomed(self) -> bool:
+        """Whether the process has to end, as a call in it was given up and does not."""
+        return self._calls.left_behind() and self._own_process
+
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
+        while self._is_doomed():
+            time.sleep(_FIT_S)  # what would begin now would be lost half way
         job = self._job(job_id, shared)
         self._connections.interrupted.clear()
         if self._own_process and job.working_folder:
