@@ -163,6 +163,7 @@ class NodeMonitor:
         self._last_death = ""
         self._flush_due = False
         self._draining = False
+        self._held = False  # it drains, and must not leave yet
         self._left = False
         self._generation = 0  # of the tick that is awaited
 
@@ -199,6 +200,8 @@ class NodeMonitor:
             case SetWeights():
                 return self._on_set_weights(msg)
             case Drain():
+                # Once it may leave, a late Drain with `hold` does not keep it.
+                self._held = msg.hold and (self._held or not self._draining)
                 self._draining = True
                 return [*self._register(), *self._wake()]
             case NodeRefused():
@@ -575,7 +578,9 @@ class NodeMonitor:
 
     def _leave(self) -> list[Envelope]:
         """If the node drains and nothing is left: say so, and fall silent."""
-        if self._left or self._queue or self._asking or self._ready or self._running:
+        if self._left or self._held:
+            return []
+        if self._queue or self._asking or self._ready or self._running:
             return []
         self._left = True
         out = [Envelope(scheduler, NodeLeft(self.name)) for scheduler in self._schedulers]

@@ -423,7 +423,13 @@ class GetShared(Message, frozen=True):
 
 
 class Drain(Message, frozen=True):
-    """Take no new reservations; leave when the queue is empty and no task runs."""
+    """Take no new reservations; leave when the queue is empty and no task runs.
+
+    With `hold`, the node does not leave before a Drain without it has come: whoever drains it
+    needs more than the end of its tasks.
+    """
+
+    hold: bool = False
 
 
 class Drained(Message, frozen=True):
