@@ -10,12 +10,14 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import zmq
 
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphaned
 from minishark.cluster.machine import node_meter
 from minishark.cluster.program_slot import ProgramSlot
 from minishark.cluster.remote_files import RemoteFiles
+from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
@@ -59,7 +61,8 @@ class ExecutorRunner:
         meter = node_meter(self._paths, config["node"], memory)
         keys = load_keys(config.get("keys"))
         self._connections = Connections(keys)
-        files = RemoteFiles(self._connections) if "host" in config else None
+        self._remote_files = RemoteFiles(self._connections)
+        files = self._remote_files if "host" in config else None
         self._store = Store(self._paths, config["node"], config.get("host", ""), files, meter)
         self._runner = TaskRunner(self._store, memory=memory, spill_folder=str(spill))
         self._calls = PythonTasks(self._store, self._paths.disk / "run", config.get("keys"))
@@ -84,6 +87,8 @@ class ExecutorRunner:
             if time.monotonic() >= tidy_at_s:
                 self._runner.forget_removed()
                 self._calls.forget_removed()
+                with contextlib.suppress(ClusterError, zmq.ZMQError):  # it is being closed
+                    self._remote_files.remove_unwanted()
                 tidy_at_s = time.monotonic() + _TIDY_S
 
     def _is_doomed(self) -> bool:

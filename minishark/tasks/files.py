@@ -144,7 +144,7 @@ class Files:
         self.remove(unwanted)
 
     def remove(self, items: Iterable[FileSlice]) -> None:
-        """Delete files of this host; those of others go with the session's folder."""
+        """Delete files: those of this host at once, those of others soon."""
         store = self.store()
         for item in items:
             store.remove(item)

@@ -11,11 +11,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 from minishark.cluster.backend import Placement
 from minishark.cluster.joining import open_from_task
+from minishark.cluster.node import store_of
+from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.errors import ClusterError, OptionError
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
@@ -26,6 +28,8 @@ from minishark.tasks.pool import CallPool
 from minishark.tasks.results import Results
 from minishark.tasks.verbs import Calls, call_options
 from minishark.worker.python_tasks import SCOPE, PythonTasks, slot_here
+from minishark.worker.store import Store
+from sparrow_core import NodeStatus
 
 T = TypeVar("T")
 
@@ -151,14 +155,16 @@ class _Opened:
 
     def __init__(self, address: SessionAddress, tasks: PythonTasks) -> None:
         cluster = open_from_task(address.schedulers, tasks.keys, tasks.sockets)
-        store = tasks.store
-        files = Files(address.folder, lambda: store, lambda: None)
-        pool = CallPool(
-            cluster,
-            lambda: address.placement,
-            files,
-            working_folder=lambda: address.working_folder,
-        )
+
+        def placing() -> Placement:
+            return on_live_nodes(address.placement, cluster.nodes())
+
+        def store() -> Store:
+            tasks.store.meet(placing().stores)  # with nodes that have joined since the call began
+            return tasks.store
+
+        files = Files(address.folder, store, lambda: None)
+        pool = CallPool(cluster, placing, files, working_folder=lambda: address.working_folder)
         self.calls = Calls(pool, lambda: address.slots)
         self._close_cluster = cluster.close
         self._at_end = tasks.closing
@@ -173,6 +179,21 @@ class _Opened:
         self._at_end.pop(self, None)
         self.calls.pool.close()
         self._close_cluster()
+
+
+def on_live_nodes(placement: Placement, nodes: Sequence[NodeStatus]) -> Placement:
+    """A placement on the nodes that live now, not on those of when the function was pickled.
+
+    It stays as it is where nodes have no folders of their own: these are the session's own cluster.
+    """
+    stores = [store_of(node.name, node.attributes) for node in nodes]
+    live = [store for store in stores if store is not None]
+    if not live:
+        return placement
+    draining = {node.name for node in nodes if node.draining}
+    staying = tuple(store.name for store in live if store.name not in draining)
+    of_sessions = [each for each in placement.stores if each.name.startswith(SESSION_PREFIX)]
+    return replace(placement, nodes=staying, stores=(*live, *of_sessions))
 
 
 def _close_left() -> None:
