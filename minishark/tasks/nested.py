@@ -11,13 +11,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from minishark.cluster.backend import Placement
-from minishark.cluster.joining import open_from_task
-from minishark.cluster.node import store_of
-from minishark.cluster.node_service import SESSION_PREFIX
+from minishark.cluster.joining import on_live_nodes, open_from_task
 from minishark.errors import ClusterError, OptionError
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
@@ -29,7 +27,6 @@ from minishark.tasks.results import Results
 from minishark.tasks.verbs import Calls, call_options
 from minishark.worker.python_tasks import SCOPE, PythonTasks, slot_here
 from minishark.worker.store import Store
-from sparrow_core import NodeStatus
 
 T = TypeVar("T")
 
@@ -179,21 +176,6 @@ class _Opened:
         self._at_end.pop(self, None)
         self.calls.pool.close()
         self._close_cluster()
-
-
-def on_live_nodes(placement: Placement, nodes: Sequence[NodeStatus]) -> Placement:
-    """A placement on the nodes that live now, not on those of when the function was pickled.
-
-    It stays as it is where nodes have no folders of their own: these are the session's own cluster.
-    """
-    stores = [store_of(node.name, node.attributes) for node in nodes]
-    live = [store for store in stores if store is not None]
-    if not live:
-        return placement
-    draining = {node.name for node in nodes if node.draining}
-    staying = tuple(store.name for store in live if store.name not in draining)
-    of_sessions = [each for each in placement.stores if each.name.startswith(SESSION_PREFIX)]
-    return replace(placement, nodes=staying, stores=(*live, *of_sessions))
 
 
 def _close_left() -> None:
