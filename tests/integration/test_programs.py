@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 from iterative import endless, exchange, failing, failing_driver, logistic, rank, slow_sum
@@ -369,6 +370,37 @@ def test_a_worker_is_suspended(own: Session) -> None:
         os.kill(victim, signal.SIGCONT)
     until(lambda: running.done() or running.progress.workers == 2, "it joins again")
     _same(running.result(100), expected)
+
+
+_SUSPENDED = """
+import pickle, sys
+sys.path.insert(0, {tests!r})
+import minishark
+from iterative import slow_sum
+with minishark.connect(nodes=2, executors_per_node=1) as session:
+    expected = session.program(slow_sum(0.0, 400), partitions=4).result(60)
+    running = session.program(slow_sum(0.01, 400), partitions=4, snapshot_every=40)
+    print("Running", file=sys.stderr)
+    assert pickle.dumps(running.result(100)) == pickle.dumps(expected)
+    print("the same", file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suspended", ["front end", "all"])
+def test_the_front_end_is_suspended(suspended: str) -> None:
+    """As by Ctrl-Z: its workers wait for it, longer than for one another."""
+    with program("-c", _SUSPENDED.format(tests=str(Path(__file__).parent))) as started:
+        started.wait_for("Running")
+        chosen = [psutil.Process(started.process.pid)]
+        if suspended == "all":
+            chosen += chosen[0].children(recursive=True)
+        for each in chosen:
+            each.suspend()
+        time.sleep(12)  # sockets give up after eight
+        for each in chosen:
+            each.resume()
+        started.wait_for("the same")
 
 
 _KILLS = 100
