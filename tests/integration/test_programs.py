@@ -327,6 +327,27 @@ def test_workers_that_survive_go_on_together() -> None:
         assert 1 <= running.progress.rollbacks
 
 
+def test_progress_while_one_waits(session: Session) -> None:
+    """It is told on the way, as a line of text if one likes; an exception there is Ctrl-C."""
+    told: list[ProgramProgress] = []
+    total, _ = session.program(slow_sum(0.001, 150), partitions=4).result(
+        60, on_progress=told.append
+    )
+    assert total > 0
+    assert told[-1].iterations > 0
+    assert str(told[-1]).startswith(f"iteration {told[-1].iterations} · stage")
+    running = session.program(slow_sum(0.001, 5000), partitions=4)
+    with pytest.raises(TimeoutError):
+        running.result(0.2, on_progress=told.append)
+
+    def stop(now: ProgramProgress) -> None:
+        raise InterruptedError(str(now))
+
+    with pytest.raises(InterruptedError, match="stages/s"):
+        running.result(on_progress=stop)
+    assert running.done()
+
+
 @pytest.mark.slow
 def test_a_task_that_kills_its_worker(own: Session) -> None:
     """Is tried four times; the error says how they died, and the session stays usable."""
