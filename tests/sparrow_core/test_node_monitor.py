@@ -500,7 +500,8 @@ def test_a_draining_node_serves_what_it_has_and_leaves() -> None:
     assert isinstance(beat.msg, RegisterNode)
     assert beat.msg.draining
     assert [Envelope(S, RefuseReservations(OTHER, N, 2))] == node(Reserve(OTHER, S, 2))
-    expected = [Envelope(S, NodeLeft(N)), Envelope(Address("n#supervisor"), Drained())]
+    left = NodeLeft(N, (JobReport(JOB, (0,)),))
+    expected = [Envelope(S, left), Envelope(Address("n#supervisor"), Drained())]
     assert expected == node(ended(0))
     assert [Envelope(M, Tick(1), 0.5)] == node(Tick(0)), "no heartbeat any more"
 
