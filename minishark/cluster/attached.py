@@ -13,7 +13,8 @@ import getpass
 import os
 import secrets
 import threading
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Sequence
 
 import psutil
 import zmq
@@ -35,9 +36,11 @@ from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import Store
 from sparrow_core import NodeStatus
+from sparrow_core.runtime.transport.keys import Keys
 
 _CALL_S = 2.0
 _KEEP_EVERY_S = 1.0
+_SLOTS_S = 5.0
 _LOCALITY_WAIT_S = 1.0
 
 
@@ -47,9 +50,13 @@ class AttachedCluster:
     loses_files = True
     elastic = True
 
-    def __init__(self, address: str, keys_folder: str | None = None) -> None:
-        """Connect to the cluster of the node at `address`, which may end in `/<public key>`."""
-        keys = load_keys(keys_folder)
+    def __init__(self, address: str, keys: str | Keys | None = None, *, slots: int = 1) -> None:
+        """Connect to the cluster of the node at `address`, which may end in `/<public key>`.
+
+        `keys` are a folder, or what is in it. The session begins when there are as many `slots`; a
+        few seconds later also with fewer.
+        """
+        keys = load_keys(keys)
         self.store_name = f"{SESSION_PREFIX}{secrets.token_hex(4)}"  # of files that it writes
         self._host = this_host()
         self._connections = Connections(keys)
@@ -86,9 +93,13 @@ class AttachedCluster:
             )
             self.paths = paths
             front = own_endpoint(service, self._folders.disk, "front")
-            self._sparrow = open_schedulers(
-                welcome, front, keys, lambda nodes: any(node.executors for node in nodes)
-            )
+            patience = time.monotonic() + _SLOTS_S
+
+            def complete(nodes: Sequence[NodeStatus]) -> bool:
+                found = sum(each.slots for node in nodes for each in node.executors)
+                return found >= slots or (found > 0 and time.monotonic() > patience)
+
+            self._sparrow = open_schedulers(welcome, front, keys, complete)
             undo.callback(self._sparrow.close)
             self.backend: Backend = self._sparrow
             started_s = psutil.Process().create_time()

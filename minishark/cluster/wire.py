@@ -11,9 +11,7 @@ import platform
 from importlib.metadata import version
 from typing import TypeAlias
 
-import duckdb
 import msgspec
-import pyarrow as pa
 
 from minishark.worker.protocol import StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
@@ -172,8 +170,8 @@ def own_versions() -> dict[str, str]:
         "minishark": own,
         "protocol": str(PROTOCOL_VERSION),
         "Python": ".".join(platform.python_version_tuple()[:2]),
-        "DuckDB": duckdb.__version__,
-        "pyarrow": pa.__version__,
+        "DuckDB": version("duckdb"),
+        "pyarrow": version("pyarrow"),
     }
 
 

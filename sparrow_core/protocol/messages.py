@@ -85,6 +85,10 @@ class ProbeTimer(Message, frozen=True):
     job_id: JobId
 
 
+class AcceptTimer(Message, frozen=True):
+    """A scheduler's timer: acknowledge the jobs that came lately and are still open."""
+
+
 class WidenTimer(Message, frozen=True):
     """A scheduler's timer: these tasks give up their preferred nodes (delay scheduling)."""
 
@@ -175,7 +179,7 @@ class SubmitJob(Message, frozen=True, kw_only=True):
 
 
 class JobAccepted(Message, frozen=True):
-    """The scheduler has the job."""
+    """The scheduler has the job; not sent for jobs that have ended within `accept_wait_s`."""
 
     job_id: JobId
 
@@ -574,9 +578,9 @@ ClientIn = (
     | TaskAbandoned | TasksWithdrawn
 )  # fmt: skip
 SchedulerIn = (
-    Tick | ProbeTimer | WidenTimer | SubmitJob | PingJob | RerunTasks | Ping | GetNodes | EndJob
-    | SetWeights | RegisterNode | NodeLeft | NodeLost | RefuseReservations | NodeLoad
-    | GetTasks | ReportTasks | GetShared | WithdrawTasks
+    Tick | AcceptTimer | ProbeTimer | WidenTimer | SubmitJob | PingJob | RerunTasks | Ping
+    | GetNodes | EndJob | SetWeights | RegisterNode | NodeLeft | NodeLost | RefuseReservations
+    | NodeLoad | GetTasks | ReportTasks | GetShared | WithdrawTasks
 )  # fmt: skip
 NodeMonitorIn = (
     Tick | Flush | NodeRefused | SetWeights | Drain | Reserve | ProbeLoad | AssignTasks
