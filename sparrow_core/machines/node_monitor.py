@@ -590,6 +590,11 @@ class NodeMonitor:
         return [*out, Envelope(self._supervisor, Drained())] if self._supervisor else out
 
     @property
+    def draining(self) -> bool:
+        """Whether it takes no new reservations."""
+        return self._draining
+
+    @property
     def has_left(self) -> bool:
         """Whether it has drained, and told the schedulers."""
         return self._left

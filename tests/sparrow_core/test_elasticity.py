@@ -17,6 +17,7 @@ from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.world import World
 
+FEW = settings.default.max_examples // 3  # each is a history of seconds
 NODES = 4
 SLOTS = 2
 # What must be empty when all jobs are over.
@@ -125,7 +126,7 @@ class Change(Struct, frozen=True):
         max_size=8,
     ),
 )
-@settings(max_examples=60)
+@settings(max_examples=FEW)
 def test_joining_and_draining_lose_no_job_and_run_no_task_twice(
     seed: int, jobs: list[Job], changes: list[Change]
 ) -> None:
@@ -230,7 +231,7 @@ def split_up(seed: int, jobs: list[Job], found: list[Split], network: Network) -
     jitter_s=st.sampled_from((0.0, 0.01)),
     loss=st.sampled_from((0.0, 0.02)),
 )
-@settings(max_examples=60)
+@settings(max_examples=FEW)
 def test_short_partitions_lose_no_job(
     seed: int, jobs: list[Job], found: list[Split], jitter_s: float, loss: float
 ) -> None:
@@ -240,7 +241,7 @@ def test_short_partitions_lose_no_job(
 
 
 @given(seed=st.integers(0, 1 << 20), jobs=JOBS, found=splits(30.0))
-@settings(max_examples=60)
+@settings(max_examples=FEW)
 def test_long_partitions_end_in_an_answer_or_an_error_and_heal(
     seed: int, jobs: list[Job], found: list[Split]
 ) -> None:
