@@ -108,7 +108,7 @@ class NodeService(Service):
             case wire.Hello(versions):
                 problem = wire.versions_differ(versions, self._versions)
                 return wire.Failure(problem) if problem else self._welcome
-            case wire.KeepSession(session):
+            case wire.KeepSession(session=session):
                 self.path(session)
                 for root in self._roots:
                     (root / session).mkdir(exist_ok=True)

@@ -30,7 +30,7 @@ class Hello(Message, frozen=True):
     versions: dict[str, str]
 
 
-class KeepSession(Message, frozen=True):
+class KeepSession(Message, frozen=True, kw_only=True):
     """A session's heartbeat: renew the lease of its files."""
 
     session: str  # its name, which is also its folder in the node's storage

@@ -471,6 +471,35 @@ class Session(CamelCase):
         cluster = self._runtime.cluster
         return node_states(cluster.status(), cluster.paths)
 
+    def add_node(self) -> None:
+        """Start one more node of the session's own cluster; returns before it is up.
+
+        The cluster must have been opened with `max_nodes`. On other clusters, run
+        `minishark cluster node --join ADDRESS` on the new machine.
+
+        Raises:
+            OptionError: there are as many nodes as there may be.
+            ClusterError: the cluster is not the session's own, or the session is stopped.
+        """
+        self._runtime.engine.check_open()
+        self._runtime.cluster.start_node()
+
+    def drain_node(self, node: str) -> None:
+        """Have a node leave without loss; returns at once.
+
+        It takes no new tasks. Its partitions move to other nodes, its tasks end, and running
+        queries that read its outputs are served to their end. Then it leaves.
+
+        Args:
+            node: its name, as `nodes()` has it.
+
+        Raises:
+            OptionError: there is no such node.
+            ClusterError: it does not answer, or has to stay as it runs the cluster's scheduler.
+        """
+        self._runtime.engine.check_open()
+        self._runtime.cluster.drain(node)
+
     def place(self, placement: str, probe_ratio: float = 2.0) -> None:
         """Change how the tasks of queries are placed from now on; see `connect`.
 

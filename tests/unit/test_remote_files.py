@@ -123,7 +123,13 @@ def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
     node = StoreLocation("n0", "here", str(tmp_path), str(tmp_path), "")
     memory = NodeMemory(1 << 30, 1)
     serving = NodeService(f"ipc://{tmp_path}/node.sock", node, "c", (), memory=memory)
-    kept = KeepSession("s-1", StoreLocation("s-1", "here", "", "", ""), "me", -1, 0.0)
+    kept = KeepSession(
+        session="s-1",
+        location=StoreLocation("s-1", "here", "", "", ""),
+        user="me",
+        pid=-1,
+        started_s=0.0,
+    )
     assert Done() == serving.answer(kept)
     serving.tidy()
     assert [] == list((tmp_path / "n0").iterdir())
