@@ -156,6 +156,15 @@ class QueryRun:
         self.store.forget(self.folder)
         return pa.RecordBatchReader.from_batches(tables[0].schema, _drained(tables))
 
+    def pieces(self) -> list[FileSlice | pa.Table]:
+        """The last stage's outputs: where each is stored, or itself if it came in a message."""
+        return [
+            FileSlice(outcome.file, (node,))
+            if outcome.inline is None and outcome.file is not None
+            else self._read(outcome, node)
+            for outcome, node in self.outcomes()
+        ]
+
     def _named(self, table: pa.Table) -> pa.Table:
         """A task's rows under the column names that users know.
 

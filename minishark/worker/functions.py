@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import linecache
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import cloudpickle
@@ -68,6 +70,7 @@ class FunctionFailedError(Exception):
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
             frames = frames.tb_next
+        _read_lines(frames)
         trace = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
         message = traceback.format_exception_only(error)[-1].strip()
         return cls(message, trace, _pickled(error))
@@ -391,10 +394,25 @@ class UserCode:
         with self._lock:
             if self._thread is None:
                 return 0.0
-            _raise_in(self._thread, Interrupted)
+            if self._thread not in _reading:
+                _raise_in(self._thread, Interrupted)
             if self._asked_s is None:
                 self._asked_s = time.monotonic()
             return time.monotonic() - self._asked_s
+
+
+_reading: set[int] = set()  # threads that read source files, and would leave one open
+
+
+def _read_lines(frames: TracebackType | None) -> None:
+    """Read the lines that a traceback shows, without being interrupted: they are cached then."""
+    thread = threading.get_ident()
+    try:
+        _reading.add(thread)
+        for frame, _ in traceback.walk_tb(frames):
+            linecache.getlines(frame.f_code.co_filename, frame.f_globals)
+    finally:
+        _reading.discard(thread)
 
 
 def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
