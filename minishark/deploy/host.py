@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import IO
@@ -92,6 +93,8 @@ class NodeHost:
         self._process: subprocess.Popen[bytes] | None = None
         self._folders: ClusterFolders | None = None
         self._log: IO[bytes] | None = None
+        self._words = ""  # the end of the log of a node that has ended
+        self._lock = threading.Lock()  # of the end
 
     def reserve(self, port: int | None = None) -> str:
         """Choose the address of a node that others must know before it runs.
@@ -200,11 +203,11 @@ class NodeHost:
         return self._ended()
 
     def _ended(self) -> NodeEnd:
+        words = self._finish()
         assert self._process is not None, "it was started"
-        self._clean()
         status = self._process.returncode
         how = describe_exit(status, 0, out_of_memory=False)
-        return NodeEnd(f"The node ended: {how}.{self._last_words()}", left=not status)
+        return NodeEnd(f"The node ended: {how}.{words}", left=not status)
 
     def end(self) -> None:
         """End the node, if it runs, and remove its files; may be called twice."""
@@ -223,10 +226,24 @@ class NodeHost:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        self._clean()
+        self._finish()
 
-    def _clean(self) -> None:
-        """Remove the folders; executors of a killed node need a moment to see that it is dead."""
+    def _finish(self) -> str:
+        """Clean up after a node that has ended, once; its last words."""
+        with self._lock:
+            if self._log is not None:
+                assert self._process is not None, "it was started"
+                self._words = self._last_words()
+                for each in (self._process.stdin, self._process.stdout, self._log):
+                    if each is not None:
+                        with contextlib.suppress(BrokenPipeError):
+                            each.close()
+                self._log = None
+                self._remove_folders()
+        return self._words
+
+    def _remove_folders(self) -> None:
+        """Remove them; executors of a killed node need a moment to see that it is dead."""
         assert self._folders is not None
         deadline = time.monotonic() + _END_S
         for folder in self.folders:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from minishark.errors import ClusterError, OptionError
 MARK = "@"
 _ELSEWHERE = ("192.0.2.1", 9)  # reserved for documentation (RFC 5737); nothing is sent there
 _PORT_TRIES = 100
+_FIRST_S = 60.0
+_POLL_S = 0.1
 
 
 def is_rendezvous(address: object) -> bool:
@@ -90,13 +93,21 @@ def met(address: str, own: str) -> Iterator[str]:
 
 
 def head_in(address: str) -> str:
-    """The address in the file of a rendezvous.
+    """The address in the file of a rendezvous; waits for the first node to come.
 
     Raises:
-        ClusterError: it does not exist, so no node has started; or can't be read.
+        ClusterError: none has come within a minute, or the file can't be read.
     """
     file = Path(address.removeprefix(MARK)).absolute()
-    try:
-        return file.read_text().strip()
-    except OSError as error:
-        raise ClusterError(f"No node has written its address to {file}: {error}") from error
+    deadline = time.monotonic() + _FIRST_S
+    while True:
+        try:
+            return file.read_text().strip()
+        except FileNotFoundError as error:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"No node has written its address to {file} within {_FIRST_S:g} s."
+                ) from error
+        except OSError as error:
+            raise ClusterError(f"Can't read {file}: {error}") from error
+        time.sleep(_POLL_S)
