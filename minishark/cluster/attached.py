@@ -60,7 +60,7 @@ class AttachedCluster:
         with contextlib.ExitStack() as undo:
             undo.callback(self._connections.close)
             self._keys = keys
-            self._head = service = service_address(address, keys)
+            self._head = self.address = service = service_address(address, keys)
             welcome = greet(self._connections, service)
             self._folders = make_folders()
             undo.callback(self._folders.remove)

@@ -105,6 +105,8 @@ class Cluster(Protocol):
 
     warnings: tuple[str, ...]  # sentences for the user
 
+    address: str  # of a running cluster; empty for a session's own
+
     paths: StorePaths
     """The folders of the session's files, and of nodes without folders of their own."""
 

@@ -50,6 +50,7 @@ class OwnCluster:
     """A cluster on this machine, whose nodes share the session's folders; see `Cluster`."""
 
     loses_files = False
+    address = ""
 
     def __init__(self, options: ClusterOptions) -> None:
         options.check()

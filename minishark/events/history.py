@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +25,7 @@ FILES_MAX = 4
 FOLDER_BYTES = 256 << 20
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(AnyEvent).decode
+_decode: Callable[[bytes], AnyEvent] = msgspec.json.Decoder(AnyEvent).decode
 
 
 class HistoryWriter:
@@ -50,7 +50,7 @@ class HistoryWriter:
 
     def _open(self) -> BinaryIO:
         path = self._folder / f"{self._stem}-{self._number:03d}{SUFFIX}"
-        file = path.open("xb", opener=_private)
+        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
         self._size = file.write(_encode(self._began) + b"\n")
         file.flush()
         return file
@@ -87,10 +87,6 @@ class HistoryWriter:
             total += size
             if total > FOLDER_BYTES and path not in own:
                 path.unlink(missing_ok=True)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _sizes(folder: Path) -> Iterator[tuple[float, int, Path]]:

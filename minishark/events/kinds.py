@@ -330,7 +330,7 @@ class ProgramReport(Event, frozen=True, kw_only=True):
     """How far an iterative program is; figures as in `minishark.programs.program`.
 
     Attributes:
-        state: "running", "done", "failed" or "cancelled".
+        state: "running", "done", "failed" or "cancelled"; "ended" if nobody waits for its result.
     """
 
     program: int

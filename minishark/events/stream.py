@@ -53,4 +53,3 @@ class EventStream:
             size = min(new, limit)
             events = tuple([self._ring[i - new] for i in range(size)])
         return Batch(events, first + size, first - number)
-

@@ -9,7 +9,6 @@ weight; of older ones a line; of still older ones only that they are counted.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +36,7 @@ from minishark.events.kinds import (
     TaskEnded,
     TaskFailed,
 )
-from minishark.page.figures import binding, known_rows, natural, skew, spread, timeline
+from minishark.page.figures import binding
 
 QUERIES_MAX = 1_000
 """How many queries are listed."""
@@ -56,7 +55,7 @@ _PROGRAMS_MAX = 100
 _DEATHS_MAX = 50
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Stage:
     """A stage of a query; its figures derive from its tasks."""
 
@@ -102,7 +101,7 @@ class Stage:
         return 1 + len(self.tasks) + len(self.why) + len(self.failed)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Query:
     """A query; `key` identifies it among those of all sessions."""
 
@@ -168,7 +167,7 @@ class Session:
     dropped: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Function:
     """The calls of a Python function, by its name."""
 
@@ -197,17 +196,21 @@ class Board:
         self.sessions: dict[str, Session] = {}
         self.queries: OrderedDict[str, Query] = OrderedDict()
         self.counts = {"done": 0, "failed": 0, "cancelled": 0, "lost": 0}
-        self._nodes: dict[tuple[str, str], NodeReport] = {}
-        self._deaths: deque[tuple[float, str, str]] = deque(maxlen=_DEATHS_MAX)
-        self._tables: dict[tuple[str, str], TableReport] = {}
-        self._functions: OrderedDict[str, Function] = OrderedDict()
-        self._programs: OrderedDict[tuple[str, int], ProgramReport] = OrderedDict()
-        self._stream: deque[tuple[str, float, float, str, str]] = deque(maxlen=STREAM_MAX)
-        self._seconds: OrderedDict[int, list[float]] = OrderedDict()
-        self._waits: deque[tuple[str, float, bool | None]] = deque(maxlen=STREAM_MAX)
-        self._placed: deque[tuple[float, str, int, dict[str, Any]]] = deque(maxlen=_PLACED_MAX)
+        self.nodes: dict[tuple[str, str], NodeReport] = {}
+        self.deaths: deque[tuple[float, str, str]] = deque(maxlen=_DEATHS_MAX)
+        self.tables: dict[tuple[str, str], TableReport] = {}
+        self.functions: OrderedDict[str, Function] = OrderedDict()
+        self.programs: OrderedDict[tuple[str, int], ProgramReport] = OrderedDict()
+        self.stream: deque[tuple[str, float, float, str, str]] = deque(maxlen=STREAM_MAX)
+        self.seconds: OrderedDict[int, list[float]] = OrderedDict()
+        self.waits: deque[tuple[str, float, bool | None]] = deque(maxlen=STREAM_MAX)
+        self.placed: deque[tuple[float, str, int, dict[str, Any]]] = deque(maxlen=_PLACED_MAX)
         self._weight = 0
         self._weighed: OrderedDict[str, int] = OrderedDict()  # queries that are over, oldest first
+
+    def running(self) -> list[Query]:
+        """The queries that run."""
+        return [query for query in self.queries.values() if query.state == "running"]
 
     # Events
 
@@ -238,27 +241,36 @@ class Board:
             case QueryEnded():
                 self._ended(event, session)
             case NodeReport():
-                self._nodes[(self._cluster(session), event.node)] = event
+                self.nodes[(self._cluster(session), event.node)] = event
             case NodeDied():
-                self._deaths.appendleft((event.at, event.node, event.reason))
+                self.deaths.appendleft((event.at, event.node, event.reason))
             case NodeLeft():
-                self._nodes.pop((self._cluster(session), event.node), None)
+                self.nodes.pop((self._cluster(session), event.node), None)
             case TableReport():
-                self._tables[(session, event.table)] = event
+                self.tables[(session, event.table)] = event
             case TableDropped():
-                self._tables.pop((session, event.table), None)
+                self.tables.pop((session, event.table), None)
             case ProgramReport():
-                self._programs[(session, event.program)] = event
-                while len(self._programs) > _PROGRAMS_MAX:
-                    self._programs.popitem(last=False)
+                self.programs[(session, event.program)] = event
+                while len(self.programs) > _PROGRAMS_MAX:
+                    self.programs.popitem(last=False)
             case SessionStarted():
                 before = self.sessions.get(event.session)
-                self.sessions[event.session] = Session(event, dropped=before.dropped if before else 0)
+                self.sessions[event.session] = Session(
+                    event, dropped=before.dropped if before else 0
+                )
             case SessionEnded():
                 self.end(session)
             case EventsDropped():
                 if session in self.sessions:
                     self.sessions[session].dropped += event.count
+
+    def tick(self, now_s: float) -> None:
+        """Time goes on, which counts if something runs or has just run."""
+        recent = bool(self.stream) and self.stream[-1][2] > now_s - STREAM_S - 2
+        if recent or self.running():
+            self.now_s = max(self.now_s, now_s)
+            self.version += 1
 
     def end(self, session: str) -> None:
         """No more events come of a session: what still runs of it will not be heard of."""
@@ -271,15 +283,17 @@ class Board:
                 query.elapsed_s = self.now_s - query.began_s
                 query.error = "The session ended, and nothing was heard of this query's end."
                 self._over(query)
-        for key, program in list(self._programs.items()):
+        for key, program in list(self.programs.items()):
             if key[0] == session and program.state == "running":
-                self._programs.pop(key)
-        for table in [key for key in self._tables if key[0] == session]:
-            del self._tables[table]
+                self.programs.pop(key)
+        for table in [key for key in self.tables if key[0] == session]:
+            del self.tables[table]
         cluster = self._cluster(session)
-        if not any(s.is_live and self._cluster(name) == cluster for name, s in self.sessions.items()):
-            for node in [key for key in self._nodes if key[0] == cluster]:
-                del self._nodes[node]
+        if not any(
+            s.is_live and self._cluster(name) == cluster for name, s in self.sessions.items()
+        ):
+            for node in [key for key in self.nodes if key[0] == cluster]:
+                del self.nodes[node]
 
     def _cluster(self, session: str) -> str:
         """The cluster of a session: its own, or one that it shares."""
@@ -290,7 +304,9 @@ class Board:
         key = f"{session}-{number}"
         query = self.queries.get(key)
         if query is None:  # its beginning was dropped
-            query = self.queries[key] = Query(key, session, number, "", self.now_s)
+            query = self.queries[key] = Query(
+                key=key, session=session, number=number, sql="", began_s=self.now_s
+            )
         query.version = self.version
         return query
 
@@ -332,12 +348,12 @@ class Board:
     def _task_ended(self, event: TaskEnded, session: str) -> None:
         query = self._query(session, event.query)
         query.stages.setdefault(event.stage, Stage()).ended(event)
-        self._waits.append((event.node, event.queue_s, event.local))
+        self.waits.append((event.node, event.queue_s, event.local))
         self._ran(event.executor, event.at, event.run_s, query.key, f"stage {event.stage}")
 
     def _ran(self, executor: str, at: float, run_s: float, key: str, what: str) -> None:
         """Something ran on an executor until `at`."""
-        self._stream.append((executor, at - run_s, at, key, what))
+        self.stream.append((executor, at - run_s, at, key, what))
         bucket = self._second(int(at))
         bucket[0] += 1
         first = max(int(at - run_s), int(at) - SECONDS_MAX)
@@ -347,11 +363,11 @@ class Board:
 
     def _second(self, second: int) -> list[float]:
         """The figures of one second: tasks that ended, seconds of run time."""
-        found = self._seconds.get(second)
+        found = self.seconds.get(second)
         if found is None:
-            found = self._seconds[second] = [0, 0.0]
-            while len(self._seconds) > SECONDS_MAX + 5:
-                self._seconds.pop(min(self._seconds))
+            found = self.seconds[second] = [0, 0.0]
+            while len(self.seconds) > SECONDS_MAX + 5:
+                self.seconds.pop(min(self.seconds))
         return found
 
     def _stage_placed(self, event: StagePlaced, session: str) -> None:
@@ -361,7 +377,7 @@ class Board:
         if found is not None:
             stage.binding = found
             key = f"{session}-{event.query}"
-            self._placed.append((event.at, key, event.stage, found))
+            self.placed.append((event.at, key, event.stage, found))
 
     def _ended(self, event: QueryEnded, session: str) -> None:
         query = self._query(session, event.query)
@@ -384,11 +400,11 @@ class Board:
                 self.queries[key].reduce()
 
     def _function(self, name: str) -> Function:
-        found = self._functions.get(name)
+        found = self.functions.get(name)
         if found is None:
-            found = self._functions[name] = Function()
-            if len(self._functions) > _FUNCTIONS_MAX:
-                self._functions.popitem(last=False)
+            found = self.functions[name] = Function()
+            if len(self.functions) > _FUNCTIONS_MAX:
+                self.functions.popitem(last=False)
         return found
 
     def _call_ended(self, event: CallEnded) -> None:
@@ -406,343 +422,3 @@ class Board:
             function.longest_s = max(function.longest_s, event.run_s)
             function.by_node[event.node] = function.by_node.get(event.node, 0) + 1
             self._ran(event.executor or event.node, event.at, event.run_s, "", event.function)
-
-    # Views
-
-    def _running(self) -> list[Query]:
-        return [query for query in self.queries.values() if query.state == "running"]
-
-    def cluster(self) -> dict[str, Any]:
-        """The nodes, what runs on them, and what has run in the last minute."""
-        nodes = sorted(self._nodes.items(), key=lambda each: natural(each[0][1]))
-        since = self.now_s - STREAM_S
-        recent = [mark for mark in self._stream if mark[2] >= since]
-        executors = {each.name for _, node in nodes for each in node.executors}
-        lanes = sorted(executors | {mark[0] for mark in recent}, key=natural)
-        number = {lane: i for i, lane in enumerate(lanes)}
-        keys = list(dict.fromkeys(mark[3] or mark[4] for mark in recent))
-        position = {key: i for i, key in enumerate(keys)}
-        marks = [
-            [number[lane], round(first - since, 4), round(last - since, 4), position[key or what]]
-            for lane, first, last, key, what in recent
-        ]
-        return {
-            "nodes": [self._node(cluster, node) for (cluster, _), node in nodes],
-            "deaths": [list(each) for each in self._deaths],
-            "running": [_progress(query) for query in self._running()[-20:]],
-            "counts": {**self.counts, "running": len(self._running())},
-            "stream": {"lanes": lanes, "marks": marks, "keys": keys, "span_s": STREAM_S},
-            "seconds": self._history(),
-            "slots": sum(each.slots for _, node in nodes for each in node.executors),
-        }
-
-    def _node(self, cluster: str, node: NodeReport) -> dict[str, Any]:
-        return {
-            "cluster": cluster if len({key[0] for key in self._nodes}) > 1 else "",
-            "name": node.node,
-            "alive": node.alive,
-            "draining": node.draining,
-            "slots": sum(each.slots for each in node.executors),
-            "running": node.running,
-            "queued": node.queued,
-            "memory_bytes": sum(each.memory_bytes for each in node.executors),
-            "stored_bytes": node.stored_bytes,
-            "disk_bytes": node.disk_bytes,
-            "deaths": node.deaths,
-            "last_death": node.last_death,
-            "executors": [[e.name, e.pid, e.slots, e.memory_bytes] for e in node.executors],
-        }
-
-    def _history(self) -> list[list[float]]:
-        """By second: time, tasks that ended, busy slots; the newest are not complete yet."""
-        if not self._seconds:
-            return [[], [], []]
-        last = int(self.now_s)
-        times = list(range(max(min(self._seconds), last - SECONDS_MAX), last + 1))
-        found = [self._seconds.get(second, (0, 0.0)) for second in times]
-        return [list(times), [each[0] for each in found], [round(each[1], 3) for each in found]]
-
-    def listing(self, text: str = "", state: str = "", limit: int = 200) -> dict[str, Any]:
-        """The newest queries, those that run first; with `text` in them, in a `state`."""
-        wanted = text.lower()
-        found: list[dict[str, Any]] = []
-        more = 0
-        for query in reversed(self.queries.values()):
-            if state and query.state != state:
-                continue
-            if wanted and wanted not in query.sql.lower() and wanted not in query.error.lower():
-                continue
-            if len(found) < limit:
-                found.append(_progress(query) if query.state == "running" else query.listed())
-            else:
-                more += 1
-        found.sort(key=lambda line: line["state"] != "running")
-        return {
-            "queries": found,
-            "more": more,
-            "counts": {**self.counts, "running": len(self._running())},
-            "sessions": len(self.sessions),
-        }
-
-    def query(self, key: str) -> dict[str, Any] | None:
-        """All of one query; None if it is not known (any more)."""
-        query = self.queries.get(key)
-        if query is None:
-            return None
-        stages = list(query.stages.items())
-        complete = {i: stage.rows for i, stage in stages if not stage.is_open and stage.done}
-        rows = known_rows(query.plan, complete)
-        tasks = [task for _, stage in stages for task in stage.tasks.values()]
-        began = min((task.at - task.run_s for task in tasks), default=query.began_s)
-        longest = sorted(tasks, key=lambda task: -task.run_s)[:_LONGEST]
-        return {
-            **_progress(query),
-            "sql": query.sql,
-            "error": query.error,
-            "warnings": query.warnings,
-            "in_front_end": query.in_front_end,
-            "is_reduced": query.is_reduced,
-            "is_live": query.session in self.sessions and self.sessions[query.session].is_live,
-            "revisions": query.revisions,
-            "plan": [
-                [n.parent, n.name, n.label, n.where, n.rows, rows[i], n.stage, n.puts_out]
-                for i, n in enumerate(query.plan)
-            ],
-            "stage_list": [_stage(index, stage) for index, stage in stages],
-            "timeline": timeline(tasks, min(began, query.began_s)),
-            "longest": [_task(task, query.stages[task.stage]) for task in longest],
-            "failed": [
-                [task.stage, task.task, task.executor, task.message]
-                for _, stage in stages
-                for task in stage.failed[:_LONGEST]
-            ],
-            "by_node": _by_node(tasks),
-            "table_bytes": sum(s.plan.table_bytes for _, s in stages if s.plan),
-        }
-
-    def why(self, key: str, stage: int, task: int) -> dict[str, Any] | None:
-        """Why a task ran where it did; None if that is not known."""
-        query = self.queries.get(key)
-        found = query.stages.get(stage) if query else None
-        ended = found.tasks.get(task) if found else None
-        if found is None or ended is None:
-            return None
-        return {**_task(ended, found), "why": found.why.get(task, ()), "binding": found.binding}
-
-    def tables(self) -> dict[str, Any]:
-        """The tables, and which node stores which of their partitions."""
-        nodes = sorted({key[1] for key in self._nodes}, key=natural)
-        live = {key[1] for key, node in self._nodes.items() if node.alive}
-        return {
-            "nodes": nodes,
-            "tables": [
-                _table(session, table, live, several=len(self.sessions) > 1)
-                for (session, _), table in sorted(self._tables.items())
-            ],
-        }
-
-    def placement(self) -> dict[str, Any]:
-        """How long tasks waited, by node; and what late binding has saved."""
-        by_node: dict[str, list[float]] = {}
-        local = constrained = 0
-        for node, queue_s, is_local in self._waits:
-            by_node.setdefault(node, []).append(queue_s)
-            constrained += is_local is not None
-            local += is_local is True
-        placed = [found for *_, found in self._placed]
-        tasks = sum(each["tasks"] for each in placed)
-        return {
-            "tasks": len(self._waits),
-            "all": spread([each[1] for each in self._waits]),
-            "nodes": [
-                {"name": name, "tasks": len(waits), "queue_s": spread(waits)}
-                for name, waits in sorted(by_node.items(), key=lambda each: natural(each[0]))
-            ],
-            "local": local,
-            "constrained": constrained,
-            "binding": {
-                "jobs": len(placed),
-                "tasks": tasks,
-                "probes": sum(each["probes"] for each in placed),
-                "reservations": sum(each["reservations"] for each in placed),
-                "late_s": _mean(placed, "late_s"),
-                "random_s": _mean(placed, "random_s"),
-            }
-            if tasks
-            else None,
-            "jobs": [
-                {"at": at, "key": key, "stage": stage, **found}
-                for at, key, stage, found in list(self._placed)[-40:][::-1]
-            ],
-        }
-
-    def python(self) -> dict[str, Any]:
-        """Calls of Python functions, and iterative programs."""
-        functions = sorted(self._functions.items(), key=lambda each: -each[1].last_s)
-        return {
-            "functions": [
-                {
-                    "name": name,
-                    "submitted": f.submitted,
-                    "done": f.done,
-                    "raised": f.raised,
-                    "lost": f.lost,
-                    "mean_s": f.run_s / max(1, sum(f.by_node.values())),
-                    "run_s": f.run_s,
-                    "longest_s": f.longest_s,
-                    "error": f.error,
-                    "nodes": sorted(f.by_node.items(), key=lambda each: natural(each[0])),
-                }
-                for name, f in functions
-            ],
-            "programs": [
-                {
-                    "session": session,
-                    "number": p.program,
-                    "name": p.name,
-                    "state": p.state,
-                    "stage": p.stage,
-                    "iterations": p.iterations,
-                    "tasks": p.tasks,
-                    "workers": p.workers,
-                    "snapshot": p.snapshot,
-                    "migrations": p.migrations,
-                    "rollbacks": p.rollbacks,
-                    "elapsed_s": p.elapsed_s,
-                    "error": p.error,
-                }
-                for (session, _), p in reversed(self._programs.items())
-            ],
-        }
-
-    def about(self) -> dict[str, Any]:
-        """The sessions, for the head of every page."""
-        return {
-            "sessions": [
-                {
-                    "session": name,
-                    "user": each.began.user,
-                    "host": each.began.host,
-                    "pid": each.began.pid,
-                    "version": each.began.version,
-                    "cluster": each.began.cluster,
-                    "is_live": each.is_live,
-                    "dropped": each.dropped,
-                }
-                for name, each in self.sessions.items()
-            ][-50:],
-            "counts": {**self.counts, "running": len(self._running())},
-        }
-
-
-def _progress(query: Query) -> dict[str, Any]:
-    """A query's line, with the progress of its stages."""
-    return {
-        **query.listed(),
-        "progress": [
-            [index, stage.planned_tasks, stage.done, stage.is_open]
-            for index, stage in query.stages.items()
-        ],
-    }
-
-
-def _stage(index: int, stage: Stage) -> dict[str, Any]:
-    """A stage with the figures of `minishark.query.metrics.StageMetrics`."""
-    tasks = [stage.tasks[number] for number in sorted(stage.tasks)]
-    plan = stage.plan
-    return {
-        "index": index,
-        "tasks": stage.planned_tasks,
-        "done": stage.done,
-        "is_open": stage.is_open,
-        "elapsed_s": stage.elapsed_s,
-        "began_s": stage.began_s,
-        "rows": stage.rows,
-        "bytes": stage.bytes,
-        "disk_bytes": stage.disk_bytes,
-        "skew": skew([task.rows for task in tasks]),
-        "run_s": spread([task.run_s for task in tasks]),
-        "queue_s": spread([task.queue_s for task in tasks]),
-        "task_rows": spread([task.rows for task in tasks]),
-        "rows_by_task": _bars([task.rows for task in tasks]),
-        "constrained": sum(task.local is not None for task in tasks),
-        "local": sum(task.local is True for task in tasks),
-        "retries": sum(task.attempt - 1 for task in tasks),
-        "again": stage.again,
-        "reads": plan.reads if plan else (),
-        "tables": plan.tables if plan else (),
-        "table_bytes": plan.table_bytes if plan else 0,
-        "buckets": plan.buckets if plan else 0,
-        "does": plan.does if plan else "",
-        "sql": plan.sql if plan else "",
-        "binding": stage.binding,
-        "beyond": stage.beyond[0],
-    }
-
-
-def _bars(rows: Sequence[int], most: int = 200) -> list[int]:
-    """The rows of each task for a small chart; of many tasks, the most of each group."""
-    if len(rows) <= most:
-        return list(rows)
-    edges = [i * len(rows) // most for i in range(most + 1)]
-    return [max(rows[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
-
-
-def _task(task: TaskEnded, stage: Stage) -> dict[str, Any]:
-    return {
-        "stage": task.stage,
-        "task": task.task,
-        "node": task.node,
-        "executor": task.executor,
-        "attempt": task.attempt,
-        "rows": task.rows,
-        "bytes": task.bytes,
-        "disk_bytes": task.disk_bytes,
-        "run_s": task.run_s,
-        "queue_s": task.queue_s,
-        "local": task.local,
-        "has_why": task.task in stage.why,
-    }
-
-
-def _by_node(tasks: Sequence[TaskEnded]) -> list[list[Any]]:
-    found: dict[str, list[Any]] = {}
-    for task in tasks:
-        line = found.setdefault(task.node, [task.node, 0, 0.0, 0, 0])
-        line[1] += 1
-        line[2] += task.run_s
-        line[3] += task.rows
-        line[4] += task.bytes
-    return sorted(found.values(), key=lambda line: natural(line[0]))
-
-
-def _table(
-    session: str, table: TableReport, live: set[str], *, several: bool
-) -> dict[str, Any]:
-    stored = [[node for node in part.nodes if node in live] for part in table.partitions]
-    wanted = min(table.replicas, len(live)) if live else table.replicas
-    return {
-        "session": session if several else "",
-        "name": table.table,
-        "rows": table.rows,
-        "bytes": table.bytes,
-        "keys": table.keys,
-        "replicas": table.replicas,
-        "fewest": min(map(len, stored), default=0),
-        "healing": sum(len(nodes) < wanted for nodes in stored),
-        "is_cached": table.is_cached,
-        "is_computed": table.is_computed,
-        "columns": table.columns,
-        "partitions": list(_parts(table)),
-    }
-
-
-def _parts(table: TableReport) -> Iterator[list[Any]]:
-    for part in table.partitions[:2_000]:
-        yield [part.rows, part.bytes, part.nodes]
-
-
-def _mean(placed: Sequence[dict[str, Any]], name: str) -> float:
-    """The mean over tasks of a figure of jobs."""
-    return sum(each[name] * each["tasks"] for each in placed) / sum(e["tasks"] for e in placed)
-

@@ -86,7 +86,9 @@ class PageServer:
         try:
             self._server = _Server((host, port), _Handler)
         except OSError as error:
-            raise OptionError(f"The page can't listen on {host}:{port}: {error.strerror}.") from error
+            raise OptionError(
+                f"The page can't listen on {host}:{port}: {error.strerror}."
+            ) from error
         self._server.page = self
         self.port = self._server.server_address[1]
         self._scheme = "http"

@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
+from minishark.page import views
 from minishark.page.board import Board
 from minishark.page.sources import Source
 
 POLL_S = 0.25
+_TICK_S = 1.0
 _CACHED_MAX = 32
 
 _encode = msgspec.json.Encoder().encode
@@ -39,9 +41,13 @@ class Site:
         self._thread.start()
 
     def _follow(self) -> None:
+        ticked_s = 0.0
         while not self._stopped.wait(POLL_S):
             with contextlib.suppress(OSError):  # a file or a session is gone: others go on
                 self.poll()
+            if self.can_cancel and time.monotonic() >= ticked_s + _TICK_S:
+                ticked_s = time.monotonic()
+                self.tick()
 
     def poll(self) -> None:
         """Take the new events of all sources."""
@@ -52,6 +58,12 @@ class Site:
                     for session, event in events:
                         self._board.apply(event, session)
                     self._changed.notify_all()
+
+    def tick(self) -> None:
+        """Let time go on, for what shows the last minute."""
+        with self._changed:
+            self._board.tick(time.time())
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """Follow no more; streams end."""
@@ -87,7 +99,7 @@ class Site:
                 "now_s": self._board.now_s,
                 "clock_s": time.time(),
                 "can_cancel": self.can_cancel,
-                "about": self._board.about(),
+                "about": views.about(self._board),
                 "data": found,
             }
             data = _encode(shown)
@@ -99,7 +111,7 @@ class Site:
     def why(self, key: str, stage: int, task: int) -> bytes | None:
         """Why a task ran where it did, as JSON; None if that is not known."""
         with self._changed:
-            found = self._board.why(key, stage, task)
+            found = views.why(self._board, key, stage, task)
         return None if found is None else _encode(found)
 
     def await_change(self, version: int, timeout_s: float) -> int:
@@ -125,12 +137,12 @@ class Site:
 
 
 _VIEWS: dict[str, Callable[[Board, Mapping[str, str]], Any]] = {
-    "cluster": lambda board, _: board.cluster(),
-    "queries": lambda board, options: board.listing(
-        options.get("text", ""), options.get("state", "")
+    "cluster": lambda board, _: views.cluster(board),
+    "queries": lambda board, options: views.listing(
+        board, options.get("text", ""), options.get("state", "")
     ),
-    "query": lambda board, options: board.query(options.get("key", "")),
-    "tables": lambda board, _: board.tables(),
-    "placement": lambda board, _: board.placement(),
-    "python": lambda board, _: board.python(),
+    "query": lambda board, options: views.query(board, options.get("key", "")),
+    "tables": lambda board, _: views.tables(board),
+    "placement": lambda board, _: views.placement(board),
+    "python": lambda board, _: views.python(board),
 }

@@ -135,9 +135,7 @@ class QueryObserver:
                 )
             )
         self.stream.emit(
-            kinds.StageEnded(
-                at=time.time(), query=self.number, stage=stage, elapsed_s=elapsed_s
-            )
+            kinds.StageEnded(at=time.time(), query=self.number, stage=stage, elapsed_s=elapsed_s)
         )
 
     def ended(self, metrics: QueryMetrics) -> None:

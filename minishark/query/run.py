@@ -255,9 +255,7 @@ class QueryRun:
             assert output is not None, "the graph hears of a completion first"
             record.completed(submission.number, event, output.outcome)
             if self.observer is not None:
-                self.observer.completed(
-                    submission.stage, event.task_id, record.task(event.task_id)
-                )
+                self.observer.completed(submission.stage, event.task_id, record.task(event.task_id))
         elif isinstance(event, JobFinished):
             record.finished(submission.number, event)
             if self.observer is not None:

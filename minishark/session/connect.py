@@ -42,6 +42,7 @@ def connect(
     task_threads: int | None = None,
     disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
+    event_log: str | Path | None = None,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
@@ -79,9 +80,12 @@ def connect(
         memory_limit: for a new cluster, as "4GiB" or in bytes: executors with their DuckDBs, tables
             and shuffles in shared memory. The rest goes to disk. None for the environment variable
             MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
+        event_log: a folder for the history of the session: what happens, as lines of JSON of at
+            most 64 MiB, which `minishark ui FOLDER` shows. None for none.
 
     Raises:
         OptionError: an argument is invalid.
+        DataError: `event_log` can't be written.
         ClusterError: the cluster does not start or answer, or has another version.
 
     Examples:
@@ -107,7 +111,7 @@ def connect(
             task_threads=task_threads,
             disabled=disabled_optimizations,
         )
-        return Session(on, planner, placement, probe_ratio)
+        return Session(on, planner, placement, probe_ratio, event_log)
 
     if cluster is not None:
         if in_process or not (nodes is executors_per_node is schedulers is None):

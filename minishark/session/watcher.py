@@ -15,12 +15,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import structs
+
 from minishark.catalog import Table
 from minishark.cluster.status import NodeState, node_states
 from minishark.cluster.wire import own_versions
-from minishark.errors import MinisharkError
+from minishark.errors import MinisharkError, QueryCancelledError
 from minishark.events import kinds
 from minishark.events.history import HistoryWriter
+from minishark.programs.program import Program
+from minishark.programs.run import ProgramRun
 from minishark.session.engine import Engine
 
 _LOOK_S = 1.0
@@ -139,13 +143,14 @@ class Watcher:
         self._tables = found
 
     def _program_changes(self) -> Iterator[kinds.AnyEvent]:
-        for number, program in self._engine.programs.all().items():
-            progress, error = program.progress, program.failure
+        runs = self._engine.programs.known()
+        for number, run in runs.items():
+            progress, error = Program(run.name, run).progress, run.failure
             report = kinds.ProgramReport(
                 at=time.time(),
                 program=number,
-                name=program.name,
-                state=program.state,
+                name=run.name,
+                state=_state(run),
                 stage=progress.stage,
                 iterations=progress.iterations,
                 tasks=progress.tasks,
@@ -160,6 +165,18 @@ class Watcher:
             if before is None or before.state == "running":
                 self._programs[number] = report
                 yield report
+        for number in self._programs.keys() - runs.keys():  # over, and nobody holds it any more
+            last = self._programs.pop(number)
+            if last.state == "running":
+                yield structs.replace(last, at=time.time(), state="ended")
+
+
+def _state(run: ProgramRun) -> str:
+    if not run.over.is_set():
+        return "running"
+    if run.failure is None:
+        return "done"
+    return "cancelled" if isinstance(run.failure, QueryCancelledError) else "failed"
 
 
 def _node_report(node: NodeState, now: float) -> kinds.NodeReport:
