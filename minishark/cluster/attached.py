@@ -165,6 +165,10 @@ class AttachedCluster:
             stores=(*nodes, self._own),
         )
 
+    def share_events(self, answer: Callable[[wire.Request], wire.Reply | None]) -> None:
+        """Answer requests for the session's events, on the service's thread."""
+        self._service.shared = answer
+
     def status(self) -> tuple[NodeStatus, ...]:
         return self._sparrow.nodes()
 

@@ -11,6 +11,7 @@ import cloudpickle
 import msgspec
 
 from canary_core.runtime.mailbox import Mailbox
+from minishark.cluster.wire import Reply, Request
 from minishark.errors import (
     ClusterError,
     DataError,
@@ -162,6 +163,9 @@ class Cluster(Protocol):
 
     def status(self) -> tuple[NodeStatus, ...]:
         """Each node with its executors."""
+
+    def share_events(self, answer: Callable[[Request], Reply | None]) -> None:
+        """Answer requests for the session's events, if others can ask for them."""
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
         """The subset of `nodes` whose files are lost, as far as is known."""

@@ -14,18 +14,19 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from minishark.errors import OptionError
+from minishark.page.export import STATIC, export_query
 from minishark.page.site import Site
 
-STATIC = Path(__file__).with_name("static")
 CONNECTIONS_MAX = 64
 _PUSH_S = 0.3  # between two updates of a stream
 _BEAT_S = 10.0
@@ -194,6 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._stream(options)
         elif path.startswith("view/"):
             self._send_json(page.site.view(path.removeprefix("view/"), options))
+        elif path == "export":
+            self._send_export(options.get("key", ""))
         elif path == "why":
             self._send_json(self._why(options))
         else:
@@ -278,10 +281,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     # Answers
 
-    def _begin(self, status: HTTPStatus, kind: str, size: int | None = None) -> None:
+    def _begin(
+        self,
+        status: HTTPStatus,
+        kind: str,
+        size: int | None = None,
+        others: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        for name, value in _HEADERS.items():
+        for name, value in (*_HEADERS.items(), *others.items()):
             self.send_header(name, value)
         if size is None:
             self.send_header("Connection", "close")
@@ -296,6 +305,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_file(self, name: str) -> None:
         path = STATIC / name
         self._send(HTTPStatus.OK, _TYPES[path.suffix], path.read_bytes())
+
+    def _send_export(self, key: str) -> None:
+        document = self.server.page.site.look(lambda board: export_query(board, key))
+        if document is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "That query is not known, or not any more.")
+            return
+        kind, body = "text/html; charset=utf-8", document.encode()
+        name = "".join(char for char in key if char.isalnum() or char == "-")
+        disposition = {"Content-Disposition": f'attachment; filename="query-{name}.html"'}
+        self._begin(HTTPStatus.OK, kind, len(body), disposition)
+        self.wfile.write(body)
 
     def _send_json(self, data: bytes | None) -> None:
         if data is None:

@@ -80,6 +80,10 @@ class Site:
     def is_stopped(self) -> bool:
         return self._stopped.is_set()
 
+    def await_stop(self, timeout_s: float) -> None:
+        """Wait until it is stopped, for some time at most."""
+        self._stopped.wait(timeout_s)
+
     # Views
 
     def view(self, name: str, options: Mapping[str, str]) -> bytes | None:

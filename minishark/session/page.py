@@ -6,6 +6,7 @@ import contextlib
 import os
 import webbrowser
 
+from minishark.cluster.sharing import SharedEvents
 from minishark.page.server import PageServer
 from minishark.page.site import Site
 from minishark.page.sources import SessionSource
@@ -21,6 +22,17 @@ def serve_session(watcher: Watcher, engine: Engine, port: int) -> PageServer:
     engine.explains_all = True
     server.start()
     return server
+
+
+def share(watcher: Watcher, engine: Engine) -> None:
+    """Let pages of the cluster ask for a session's events."""
+
+    def asked() -> None:
+        engine.explains_all = True
+        watcher.start()
+
+    shared = SharedEvents(watcher.began, engine.events, engine.cancel, asked)
+    engine.cluster.share_events(shared.answer)
 
 
 def show(address: str, wanted: bool | None) -> None:

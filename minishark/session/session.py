@@ -40,7 +40,7 @@ from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
 from minishark.session.connect import check_placement
 from minishark.session.lazy import imported
-from minishark.session.page import serve_session, show
+from minishark.session.page import serve_session, share, show
 from minishark.session.runtime import Runtime
 from minishark.session.statements import Statements
 from minishark.session.watcher import Watcher
@@ -87,6 +87,7 @@ class Session(CamelCase):
         self._watcher = Watcher(self._runtime.engine, shared, cluster.address)
         self._page: PageServer | None = None
         self._page_lock = threading.Lock()
+        share(self._watcher, self._runtime.engine)
         if event_log is not None:
             self._watcher.write_to(event_log)
         is_here(self._name, self)

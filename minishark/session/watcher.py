@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import structs
 
 from minishark.catalog import Table
-from minishark.cluster.status import NodeState, node_states
+from minishark.cluster.status import NodeState, node_changes, node_states
 from minishark.cluster.wire import own_versions
 from minishark.errors import MinisharkError, QueryCancelledError
 from minishark.events import kinds
@@ -119,18 +119,10 @@ class Watcher:
         yield from self._program_changes()
 
     def _node_changes(self) -> Iterator[kinds.AnyEvent]:
-        cluster, now = self._engine.cluster, time.time()
+        cluster = self._engine.cluster
         found = {node.name: node for node in node_states(cluster.status(), cluster.paths)}
-        for name, node in found.items():
-            before = self._nodes.get(name)
-            if node == before:
-                continue
-            yield _node_report(node, now)
-            if before is not None and node.deaths > before.deaths:
-                yield kinds.NodeDied(at=now, node=name, reason=node.last_death)
-        for name in self._nodes.keys() - found.keys():
-            yield kinds.NodeLeft(at=now, node=name)
-        self._nodes = found
+        before, self._nodes = self._nodes, found
+        yield from node_changes(before, found, time.time())
 
     def _table_changes(self) -> Iterator[kinds.AnyEvent]:
         engine, now = self._engine, time.time()
@@ -177,24 +169,6 @@ def _state(run: ProgramRun) -> str:
     if run.failure is None:
         return "done"
     return "cancelled" if isinstance(run.failure, QueryCancelledError) else "failed"
-
-
-def _node_report(node: NodeState, now: float) -> kinds.NodeReport:
-    return kinds.NodeReport(
-        at=now,
-        node=node.name,
-        alive=node.alive,
-        executors=tuple(
-            kinds.ExecutorReport(each.name, each.pid, each.slots, each.memory_bytes)
-            for each in node.executors
-        ),
-        running=node.running,
-        queued=node.queued,
-        stored_bytes=node.stored_bytes,
-        disk_bytes=node.disk_bytes,
-        deaths=node.deaths,
-        last_death=node.last_death,
-    )
 
 
 def _table_report(table: Table, now: float, *, is_cached: bool) -> kinds.TableReport:
