@@ -10,9 +10,9 @@ from typing import Any
 from minishark.events.kinds import PlanNode, Step, TaskEnded
 
 MARKS_MAX = 3_000
-"""The most rectangles in a timeline."""
+"""Of so many tasks, a timeline shows each."""
 
-_BINS = 400
+_BINS_MIN = 20
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
@@ -46,32 +46,29 @@ def timeline(tasks: Iterable[TaskEnded], began_s: float) -> dict[str, Any]:
     Returns:
         `lanes`: names of executors; `marks`: lists of lane, start and end in seconds from
         `began_s`, stage, number of tasks, and the number of the longest of them. If there are many
-        tasks, neighbours of one stage in one lane are one mark.
+        tasks, those of one stage in one lane that begin at about the same time are one mark.
     """
-    found = sorted(tasks, key=lambda task: (task.executor, task.at - task.run_s))
+    found = sorted(tasks, key=lambda task: task.at - task.run_s)
     lanes = sorted({task.executor for task in found}, key=natural)
     number = {lane: i for i, lane in enumerate(lanes)}
-    end = max((task.at for task in found), default=began_s)
-    gap = (end - began_s) / _BINS if len(found) > MARKS_MAX else -1.0
-    marks: list[list[float]] = []
-    longest = 0.0
-    for task in found:
-        lane, first, last = number[task.executor], task.at - task.run_s - began_s, task.at - began_s
-        before = marks[-1] if marks else None
-        if (
-            before is not None
-            and (before[0], before[3]) == (lane, task.stage)
-            and first - before[2] < gap
-            and last - before[1] < 4 * gap
-        ):
-            before[2] = max(before[2], round(last, 6))
-            before[4] += 1
-            if task.run_s > longest:
-                before[5], longest = task.task, task.run_s
-        else:
-            marks.append([lane, round(first, 6), round(last, 6), task.stage, 1, task.task])
-            longest = task.run_s
-    return {"lanes": lanes, "marks": marks, "span_s": max(0.0, end - began_s)}
+    span = max((task.at for task in found), default=began_s) - began_s
+    bins = max(_BINS_MIN, MARKS_MAX // max(1, len(lanes)))
+    width = span / bins if len(found) > MARKS_MAX else 0.0
+    marks: dict[object, list[float]] = {}
+    longest: dict[object, float] = {}
+    for i, task in enumerate(found):
+        lane, last = number[task.executor], round(task.at - began_s, 6)
+        first = round(last - task.run_s, 6)
+        key = (lane, task.stage, int(first / width)) if width else i
+        mark = marks.get(key)
+        if mark is None:
+            marks[key] = [lane, first, last, task.stage, 1, task.task]
+            longest[key] = task.run_s
+            continue
+        mark[2], mark[4] = max(mark[2], last), mark[4] + 1
+        if task.run_s > longest[key]:
+            mark[5], longest[key] = task.task, task.run_s
+    return {"lanes": lanes, "marks": list(marks.values()), "span_s": max(0.0, span)}
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -32,6 +32,7 @@ _PUSH_S = 0.3  # between two updates of a stream
 _BEAT_S = 10.0
 _IDLE_S = 30.0  # until a silent connection is closed
 _BODY_MAX = 10_000
+_STOP_S = 0.1  # until the server notices that it is to stop
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -110,7 +111,10 @@ class PageServer:
         self.hosts = {f"{each}:{self.port}" for each in (*_LOOPBACK, host, shown, "[::1]")}
         self.address = f"{self._scheme}://{shown}:{self.port}/{self.token}/"
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="minishark-http", daemon=True
+            target=self._server.serve_forever,
+            args=(_STOP_S,),
+            name="minishark-http",
+            daemon=True,
         )
 
     def start(self) -> None:
@@ -150,11 +154,13 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            if len(self._open) >= CONNECTIONS_MAX:
-                self.shutdown_request(request)
-                return
-            self._open.add(request)
-        super().process_request(request, client_address)
+            has_room = len(self._open) < CONNECTIONS_MAX
+            if has_room:
+                self._open.add(request)
+        if has_room:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
