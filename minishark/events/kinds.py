@@ -116,7 +116,7 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         rows: the estimated number of rows.
         stage: the stage that computes it, or whose output it is.
         puts_out: whether its rows are the stage's output, so that they are counted.
-        keeps_rows: whether it passes on as many rows as it reads.
+        keeps_rows: whether it passes on as many rows as it reads from its last input.
         stored_rows: for all rows of a table, their number.
     """
 

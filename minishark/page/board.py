@@ -98,7 +98,8 @@ class Stage:
 
     @property
     def weight(self) -> int:
-        return 1 + len(self.tasks) + len(self.why) + len(self.failed)
+        fragment = 1 + len(self.plan.sql) // 500 if self.plan else 1
+        return fragment + len(self.tasks) + len(self.why) + len(self.failed)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +127,8 @@ class Query:
 
     @property
     def weight(self) -> int:
-        own = 2 + len(self.plan) + len(self.sql) // 500
+        # In units of about half a kilobyte.
+        own = 2 + 2 * len(self.plan) + len(self.sql) // 500
         return own + sum(stage.weight for stage in self.stages.values())
 
     def reduce(self) -> None:

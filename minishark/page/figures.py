@@ -103,11 +103,12 @@ def known_rows(plan: Sequence[PlanNode], put_out: dict[int, int]) -> list[int | 
         put_out.get(node.stage) if node.puts_out else node.stored_rows for node in plan
     ]
     for i in reversed(range(len(plan))):
-        if rows[i] is None and plan[i].keeps_rows and len(children[i]) == 1:
-            rows[i] = rows[children[i][0]]
+        if rows[i] is None and plan[i].keeps_rows and children[i]:
+            rows[i] = rows[children[i][-1]]
     for i, node in enumerate(plan):
         above = node.parent
-        if rows[i] is None and above is not None and plan[above].keeps_rows:
+        is_kept = above is not None and plan[above].keeps_rows and children[above][-1] == i
+        if rows[i] is None and above is not None and is_kept:
             rows[i] = rows[above]
     return rows
 

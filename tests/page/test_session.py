@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import minishark
-from minishark.errors import ClusterError, DataError, QueryCancelledError
+from minishark.errors import ClusterError, DataError, MinisharkError, QueryCancelledError
 from minishark.events import kinds
 from minishark.events.history import read_history
 from minishark.query.metrics import StageMetrics
@@ -138,10 +138,10 @@ def test_nodes_and_tables_are_shown(session: Session, page: Page) -> None:
     assert (2, True) == (cluster["slots"], all(node["alive"] for node in cluster["nodes"]))
     assert all(node["memory_bytes"] > 1e6 for node in cluster["nodes"])
     (table,) = await_(lambda: page.view("tables")["tables"])
-    info = session.catalog.table("numbers") if hasattr(session.catalog, "table") else None
+    (info,) = session.catalog.list_tables()
     assert ("numbers", 100_000, 4) == (table["name"], table["rows"], len(table["partitions"]))
     assert (2, 2, ["i"]) == (table["replicas"], table["fewest"], table["keys"])
-    assert info is None or info.bytes == table["bytes"]
+    assert info.bytes == table["bytes"]
 
 
 def test_calls_of_functions_are_counted(session: Session, page: Page) -> None:
@@ -181,7 +181,7 @@ def test_a_running_query_is_seen_and_cancelled(session: Session, page: Page) -> 
 
 def test_a_failed_query_tells_why(session: Session, page: Page) -> None:
     sql = "SELECT error('<script>no</script>' || i) FROM numbers"
-    with pytest.raises(minishark.MinisharkError):
+    with pytest.raises(MinisharkError):
         session.sql(sql).collect()
     shown = await_(lambda: page.newest(state="failed"))
     assert "<script>no</script>" in shown["error"]
@@ -203,7 +203,6 @@ def test_a_page_ends_with_its_session() -> None:
         page.view("queries")
     with pytest.raises(ClusterError, match="stopped"):
         session.ui()
-    assert [] == [each for each in threading.enumerate() if each.name.startswith("minishark-http")]
 
 
 @pytest.mark.slow
@@ -217,7 +216,7 @@ def test_a_killed_executor_is_shown_with_its_reason() -> None:
         deaths = await_(lambda: page.view("cluster")["deaths"])
         assert time.monotonic() - began < 3.0
         assert "node-0" == deaths[0][1]
-        assert "9" in deaths[0][2]
+        assert "SIGKILL" in deaths[0][2]
 
 
 def test_an_event_log_is_readable_after_a_crash(tmp_path: Path) -> None:
