@@ -123,6 +123,8 @@ class Cluster(Protocol):
 
     loses_files: bool  # whether files are lost with the nodes that store them
 
+    elastic: bool  # whether nodes join and leave
+
     @property
     def nodes(self) -> tuple[str, ...]:
         """Names of the live nodes that store tables and run tasks, in order."""
@@ -141,6 +143,10 @@ class Cluster(Protocol):
     @property
     def total_slots(self) -> int:
         """How many tasks run concurrently."""
+
+    @property
+    def most_slots(self) -> int:
+        """How many tasks run concurrently when it has grown as far as it may, as far as known."""
 
     @property
     def cores(self) -> int:
@@ -190,6 +196,22 @@ class Cluster(Protocol):
 
     def remove_folder(self, folder: str) -> None:
         """Delete a folder on every node; tasks that still write to it fail."""
+
+    def start_node(self) -> None:
+        """Begin to start one more node; returns at once, the node joins when it is up.
+
+        Raises:
+            OptionError: it has as many nodes as it may.
+            ClusterError: the session can't start nodes of this cluster.
+        """
+
+    def drain(self, node: str) -> None:
+        """Begin to drain a node, which leaves when its tasks and their readers have ended.
+
+        Raises:
+            OptionError: there is no such node.
+            ClusterError: the node does not answer, or must stay.
+        """
 
     def mailbox(self, name: str) -> Mailbox:
         """A mailbox of the session, which executors can reach; the caller closes it."""

@@ -31,7 +31,7 @@ class Hello(Message, frozen=True):
     versions: dict[str, str]
 
 
-class KeepSession(Message, frozen=True):
+class KeepSession(Message, frozen=True, kw_only=True):
     """A session's heartbeat: renew the lease of its files."""
 
     session: str  # its name, which is also its folder in the node's storage
@@ -68,6 +68,12 @@ class RemoveFile(Message, frozen=True):
 
 class DrainNode(Message, frozen=True):
     """Drain the node: it moves its data, ends its tasks, and leaves."""
+
+
+class RemoveCopies(Message, frozen=True):
+    """Remove files, and the copies of them that were fetched for the node's executors."""
+
+    files: tuple[str, ...]
 
 
 class Fetch(Message, frozen=True):
@@ -178,7 +184,7 @@ class Report(Message, frozen=True, kw_only=True):
 
 Request: TypeAlias = (
     Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | Fetch | Credit | Replicate
-    | GetReport | RemoveFile | DrainNode | GetEvents | CancelQuery
+    | GetReport | RemoveCopies | RemoveFile | DrainNode | GetEvents | CancelQuery
 )  # fmt: skip
 Reply: TypeAlias = Welcome | Done | Failure | Chunk | Report | Events
 

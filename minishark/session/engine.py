@@ -125,7 +125,7 @@ class Engine:
         self.loading = threading.Lock()
         self._pid = os.getpid()
         self._stopped = False
-        self._replicator = self.tables.replicator() if cluster.loses_files else None
+        self._replicator = self.tables.replicator() if cluster.elastic else None
         if self._replicator is not None:
             self._replicator.start()
 

@@ -28,6 +28,7 @@ from minishark.dataframe.local import SchemaLike, local_table
 from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
+from minishark.deploy.targets import from_platform
 from minishark.errors import OptionError
 from minishark.page.server import PageServer
 from minishark.programs.program import Program
@@ -158,7 +159,8 @@ class Session(CamelCase):
         Args:
             name: the table's name, as SQL will use it.
             data: a path, a glob or a folder of Parquet, CSV or JSON files; a pyarrow table, reader
-                or dataset; a pandas or polars frame; a DuckDB relation; a DataFrame of minishark.
+                or dataset; a pandas or polars frame; a DuckDB relation; a DataFrame of minishark; a
+                dataset of Ray.
             partition_by: columns whose hash decides a row's partition. Tables that are partitioned
                 alike on their join keys join without a shuffle.
             partitions: the number of partitions; None for the session's default, and 1 for small
@@ -175,6 +177,7 @@ class Session(CamelCase):
         """
         keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
         layout = Layout(keys, partitions, replicas)
+        data = from_platform(data, self._runtime.cluster)
         self._runtime.create_table(
             name, data, layout=layout, replace=replace, on_progress=on_progress
         )
@@ -487,6 +490,35 @@ class Session(CamelCase):
         self._runtime.engine.check_open()
         cluster = self._runtime.cluster
         return node_states(cluster.status(), cluster.paths)
+
+    def add_node(self) -> None:
+        """Start one more node of the session's own cluster; returns before it is up.
+
+        The cluster must have been opened with `max_nodes`. On other clusters, run
+        `minishark cluster node --join ADDRESS` on the new machine.
+
+        Raises:
+            OptionError: there are as many nodes as there may be.
+            ClusterError: the cluster is not the session's own, or the session is stopped.
+        """
+        self._runtime.engine.check_open()
+        self._runtime.cluster.start_node()
+
+    def drain_node(self, node: str) -> None:
+        """Have a node leave without loss; returns at once.
+
+        It takes no new tasks. Its partitions move to other nodes, its tasks end, and running
+        queries that read its outputs are served to their end. Then it leaves.
+
+        Args:
+            node: its name, as `nodes()` has it.
+
+        Raises:
+            OptionError: there is no such node.
+            ClusterError: it does not answer, or has to stay as it runs the cluster's scheduler.
+        """
+        self._runtime.engine.check_open()
+        self._runtime.cluster.drain(node)
 
     def place(self, placement: str, probe_ratio: float = 2.0) -> None:
         """Change how the tasks of queries are placed from now on; see `connect`.
